@@ -1,0 +1,35 @@
+# Every target is described by the comment after ##; `make help` prints them.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help setup demo check test torture deps clean
+
+# The first Python on PATH that Lapse runs on; if none does, tools/bootstrap.py says so in one line.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null && echo "$$p" && exit; \
+	done; echo python3)
+VENV_PYTHON := .venv/bin/python
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+setup: ## lay out .venv from the lock file, find Java, compile the kernels; leaves .venv/bin/lapse
+	@$(PYTHON) tools/bootstrap.py
+
+demo: setup ## the main job on real flight records, about a minute (CRASH=1 kills things midway, KEEP=1 stays up)
+	@CRASH=$(CRASH) KEEP=$(KEEP) $(VENV_PYTHON) tools/demo
+
+check: setup ## lint, types, layers, unit and property tests; no JVM, under two minutes
+	@$(VENV_PYTHON) -m tools.run_tests lint tidy unit property
+
+test: setup ## every kind of test, counts times LAPSE_TEST_SCALE (0.05)
+	@$(VENV_PYTHON) -m tools.run_tests
+
+torture: setup ## the same with full counts and a fresh seed; results into tests/torture.json
+	@LAPSE_TEST_SCALE=1 $(VENV_PYTHON) -m tools.run_tests --record tests/torture.json
+
+deps: ## install what the wider tests use (javac, maven, kcat), where root and apt are
+	@$(PYTHON) tools/deps.py
+
+clean: ## remove the environment and everything built or cached
+	rm -rf .venv .tools build dist tests/oracle/target .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,382 @@
+"""Every setting in one table: name, type, default, what is allowed, synonyms, what it is for.
+
+Topic settings have Kafka's topic names and their broker synonyms (ECOSYSTEM §4); broker settings
+have the names of `server.properties`; our own carry a `lapse.` prefix. Defaults and limits are
+Kafka 4.3's (SEMANTICS §1). Docs and help are made from the table, so it is the documentation.
+
+A value arrives as text from a file, a command line or a client, and leaves as a Python value in a
+frozen `TopicConfig` or `BrokerConfig`; anything unknown or out of range raises `ConfigError` (a
+client is told INVALID_CONFIG).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from lapse.base.errors import ConfigError
+
+LONG_MAX = (1 << 63) - 1
+INT_MAX = (1 << 31) - 1
+DAY_MS = 86_400_000
+SEGMENT_BYTES_MIN = 1 << 20  # KIP-1030
+
+Parser = Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table.
+
+    Attributes:
+        name: as a user writes it (topic name, or `server.properties` name).
+        parse: text to value; raises ValueError saying what is allowed.
+        default: as text, so that it passes the same parser.
+        synonyms: broker settings a topic setting falls back to, first set wins; the second item
+            of each pair multiplies (hours to milliseconds).
+        doc: one sentence for people.
+    """
+
+    name: str
+    parse: Parser
+    default: str
+    doc: str
+    synonyms: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def field(self) -> str:
+        """Attribute name in the config dataclass."""
+        return self.name.removeprefix("lapse.").replace(".", "_")
+
+
+def whole(least: int, greatest: int = LONG_MAX) -> Parser:
+    """A whole number in [least, greatest]."""
+
+    def parse(text: str) -> int:
+        allowed = f"a whole number from {least}" + (
+            "" if greatest == LONG_MAX else f" to {greatest}"
+        )
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(allowed) from None
+        if not least <= value <= greatest:
+            raise ValueError(allowed)
+        return value
+
+    return parse
+
+
+def _ratio(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("a number from 0 to 1") from None
+    if not 0 <= value <= 1:
+        raise ValueError("a number from 0 to 1")
+    return value
+
+
+def one_of(*allowed: str) -> Parser:
+    """One of a few words."""
+
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError("one of " + ", ".join(allowed))
+        return text
+
+    return parse
+
+
+def _policy(text: str) -> frozenset[str]:
+    parts = frozenset(part.strip() for part in text.split(",") if part.strip())
+    if not parts <= {"compact", "delete"}:
+        raise ValueError("a list of compact and delete")
+    return parts
+
+
+def _boolean(text: str) -> bool:
+    return bool(one_of("true", "false")(text.lower()) == "true")
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _timestamp_type(text: str) -> int:
+    return {"CreateTime": 0, "LogAppendTime": 1}[one_of("CreateTime", "LogAppendTime")(text)]
+
+
+_ms = whole(0)
+
+TOPIC_SETTINGS: tuple[Setting, ...] = (
+    Setting("cleanup.policy", _policy, "delete",
+            "What happens to old records: compact keeps the last of each key, delete expires by "
+            "age and size; both may be named, and the empty list keeps everything.",
+            (("log.cleanup.policy", 1),)),
+    Setting("compression.type",
+            one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"), "producer",
+            "Codec of batches on disk; producer keeps what was sent.", (("compression.type", 1),)),
+    Setting("delete.retention.ms", _ms, str(DAY_MS),
+            "How long a tombstone stays readable after its key's values are gone (KIP-534).",
+            (("log.cleaner.delete.retention.ms", 1),)),
+    Setting("file.delete.delay.ms", _ms, "60000",
+            "How long a removed segment file stays, renamed .deleted, for readers that hold it.",
+            (("log.segment.delete.delay.ms", 1),)),
+    Setting("index.interval.bytes", whole(0, INT_MAX), "4096",
+            "Bytes of log between two entries of the offset and time index.",
+            (("log.index.interval.bytes", 1),)),
+    Setting("max.compaction.lag.ms", whole(1), str(LONG_MAX),
+            "The longest a record may wait before compaction looks at it (KIP-354).",
+            (("log.cleaner.max.compaction.lag.ms", 1),)),
+    Setting("max.message.bytes", whole(0, INT_MAX), "1048588",
+            "The largest batch accepted.", (("message.max.bytes", 1),)),
+    Setting("message.timestamp.after.max.ms", _ms, "3600000",
+            "How far ahead of the broker's clock a record's create time may be.",
+            (("log.message.timestamp.after.max.ms", 1),)),
+    Setting("message.timestamp.before.max.ms", _ms, str(LONG_MAX),
+            "How far behind the broker's clock a record's create time may be.",
+            (("log.message.timestamp.before.max.ms", 1),)),
+    Setting("message.timestamp.type", _timestamp_type, "CreateTime",
+            "Whose clock a record's timestamp is: CreateTime or LogAppendTime (KIP-32).",
+            (("log.message.timestamp.type", 1),)),
+    Setting("min.cleanable.dirty.ratio", _ratio, "0.5",
+            "Compaction waits until more than this part of the log is dirty.",
+            (("log.cleaner.min.cleanable.ratio", 1),)),
+    Setting("min.compaction.lag.ms", _ms, "0",
+            "The shortest time a record stays untouched by compaction.",
+            (("log.cleaner.min.compaction.lag.ms", 1),)),
+    Setting("retention.bytes", whole(-1), "-1",
+            "With delete: the oldest segments go while the log is larger; -1 is no limit.",
+            (("log.retention.bytes", 1),)),
+    Setting("retention.ms", whole(-1), str(7 * DAY_MS),
+            "With delete: segments older than this go; -1 is no limit.",
+            (("log.retention.ms", 1), ("log.retention.minutes", 60_000),
+             ("log.retention.hours", 3_600_000))),
+    Setting("segment.bytes", whole(SEGMENT_BYTES_MIN, INT_MAX), str(1 << 30),
+            "A segment is closed before it grows past this.", (("log.segment.bytes", 1),)),
+    Setting("segment.index.bytes", whole(4, INT_MAX), str(10 << 20),
+            "A segment is closed when an index reaches this.",
+            (("log.index.size.max.bytes", 1),)),
+    Setting("segment.jitter.ms", _ms, "0",
+            "Spread of segment.ms; never more than the age limit in force.",
+            (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", 3_600_000))),
+    Setting("segment.ms", whole(1), str(7 * DAY_MS),
+            "A segment is closed when it has been written to for this long.",
+            (("log.roll.ms", 1), ("log.roll.hours", 3_600_000))),
+    Setting("lapse.tombstone.removal.max.lag.ms", whole(-1), "-1",
+            "The longest an expired tombstone waits for its removal round; "
+            "-1 stands for delete.retention.ms.",
+            (("lapse.tombstone.removal.max.lag.ms", 1),)),
+)  # fmt: skip
+
+BROKER_SETTINGS: tuple[Setting, ...] = (
+    Setting("node.id", whole(0, INT_MAX), "0", "Number of this broker."),
+    Setting("log.dirs", _text, "", "Directories that hold the logs, separated by commas."),
+    Setting("listeners", _text, "PLAINTEXT://127.0.0.1:9092",
+            "Where clients connect; port 0 picks a free one."),
+    Setting("lapse.http.port", whole(-1, 65535), "9093",
+            "Port of health and metrics, on the listener's host; 0 picks a free one, -1 none."),
+    Setting("num.partitions", whole(1, INT_MAX), "1", "Partitions of a topic that names none."),
+    Setting("auto.create.topics.enable", _boolean, "false",
+            "Whether asking for an unknown topic creates it."),
+    Setting("socket.request.max.bytes", whole(1, INT_MAX), str(100 << 20),
+            "The largest request accepted; a larger one ends its connection."),
+    Setting("log.cleaner.enable", _boolean, "true", "Whether the lifecycle service runs rounds."),
+    Setting("log.cleaner.backoff.ms", _ms, "15000",
+            "Pause of the lifecycle service when nothing was due."),
+    Setting("log.cleaner.dedupe.buffer.size", whole(1), str(128 << 20),
+            "Memory of one round's offset map under --kafka-exact (24 bytes a key)."),
+    Setting("log.cleaner.io.buffer.load.factor", _ratio, "0.9",
+            "How full that map may get."),
+    Setting("log.flush.offset.checkpoint.interval.ms", whole(1), "60000",
+            "How often recovery points are written."),
+    Setting("log.retention.check.interval.ms", whole(1), "300000",
+            "How often retention looks for old segments."),
+    Setting("producer.id.expiration.ms", whole(1), str(DAY_MS),
+            "How long an idle producer's sequence numbers are remembered."),
+    Setting("lapse.housekeeping.interval.ms", whole(1), "1000",
+            "How often the broker looks for segments to roll and files to unlink."),
+    Setting("lapse.lifecycle.master", _text, "local[*]", "Spark master of the lifecycle service."),
+    Setting("lapse.lifecycle.memory.bytes", whole(16 << 20), str(2 << 30),
+            "Memory of all rounds that run at once."),
+)  # fmt: skip
+
+# Kafka's back door for tests: like segment.bytes, without its floor of 1 MiB (KIP-1030).
+TINY_SEGMENTS = Setting(
+    "internal.segment.bytes", whole(1, INT_MAX), "", "segment.bytes below 1 MiB, for tests."
+)
+
+_TOPIC = {s.name: s for s in TOPIC_SETTINGS}
+_BROKER = {s.name: s for s in BROKER_SETTINGS}
+_SYNONYMS = {name: (s, factor) for s in TOPIC_SETTINGS for name, factor in s.synonyms}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """The settings in force for one topic."""
+
+    cleanup_policy: frozenset[str]
+    compression_type: str
+    delete_retention_ms: int
+    file_delete_delay_ms: int
+    index_interval_bytes: int
+    max_compaction_lag_ms: int
+    max_message_bytes: int
+    message_timestamp_after_max_ms: int
+    message_timestamp_before_max_ms: int
+    message_timestamp_type: int
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    retention_bytes: int
+    retention_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+    segment_jitter_ms: int
+    segment_ms: int
+    tombstone_removal_max_lag_ms: int
+
+    @property
+    def compacts(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+    @property
+    def removal_lag_ms(self) -> int:
+        """L4: how long after its horizon a tombstone may still be there."""
+        own = self.tombstone_removal_max_lag_ms
+        return self.delete_retention_ms if own < 0 else own
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """The settings of one broker and its lifecycle service.
+
+    Attributes:
+        defaults: broker-wide values of topic settings, by their broker names, as text.
+    """
+
+    node_id: int
+    log_dirs: str
+    listeners: str
+    http_port: int
+    num_partitions: int
+    auto_create_topics_enable: bool
+    socket_request_max_bytes: int
+    log_cleaner_enable: bool
+    log_cleaner_backoff_ms: int
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_io_buffer_load_factor: float
+    log_flush_offset_checkpoint_interval_ms: int
+    log_retention_check_interval_ms: int
+    producer_id_expiration_ms: int
+    housekeeping_interval_ms: int
+    lifecycle_master: str
+    lifecycle_memory_bytes: int
+    defaults: tuple[tuple[str, str], ...]
+
+
+def _value(setting: Setting, name: str, text: str, factor: int = 1) -> Any:
+    try:
+        value = setting.parse(text.strip())
+        return setting.parse(str(value * factor)) if factor != 1 and value > 0 else value
+    except ValueError as e:
+        raise ConfigError(f"{name}={text}: allowed is {e}") from None
+
+
+def _unknown(name: str, known: Iterable[str]) -> ConfigError:
+    return ConfigError(f"unknown setting {name}; known are {', '.join(sorted(known))}")
+
+
+def topic_config(
+    overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None
+) -> TopicConfig:
+    """Settings of a topic: its own, else the broker's synonyms in `defaults`, else Kafka's."""
+    for name in overrides:
+        if name not in _TOPIC and name != TINY_SEGMENTS.name:
+            raise _unknown(name, _TOPIC)
+    values = {s.field: _effective(s, overrides, defaults or {}) for s in TOPIC_SETTINGS}
+    if TINY_SEGMENTS.name in overrides:
+        text = overrides[TINY_SEGMENTS.name]
+        values["segment_bytes"] = _value(TINY_SEGMENTS, TINY_SEGMENTS.name, text)
+    config = TopicConfig(**values)
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise ConfigError(
+            f"min.compaction.lag.ms={config.min_compaction_lag_ms}: allowed is at most "
+            f"max.compaction.lag.ms, which is {config.max_compaction_lag_ms}"
+        )
+    return config
+
+
+def _effective(s: Setting, overrides: Mapping[str, str], defaults: Mapping[str, str]) -> Any:
+    if s.name in overrides:
+        return _value(s, s.name, overrides[s.name])
+    for name, factor in s.synonyms:
+        if name in defaults:
+            return _value(s, name, defaults[name], factor)
+    return _value(s, s.name, s.default)
+
+
+def broker_config(properties: Mapping[str, str]) -> BrokerConfig:
+    """Settings of a broker from `server.properties`.
+
+    Names that belong to Kafka but not (yet) to Lapse are not an error: the file is read as is.
+    Names under `lapse.` must be known.
+    """
+    for name in properties:
+        if name.startswith("lapse.") and name not in _BROKER and name not in _SYNONYMS:
+            raise _unknown(name, (*_BROKER, *_SYNONYMS))
+    properties = dict(properties)
+    if "log.dir" in properties:
+        properties.setdefault("log.dirs", properties["log.dir"])
+    if "broker.id" in properties:
+        properties.setdefault("node.id", properties["broker.id"])
+    values = {
+        s.field: _value(s, s.name, properties.get(s.name, s.default)) for s in BROKER_SETTINGS
+    }
+    defaults = {name: text for name, text in properties.items() if name in _SYNONYMS}
+    topic_config({}, defaults)  # a bad default is the broker's error, not some topic's
+    return BrokerConfig(**values, defaults=tuple(sorted(defaults.items())))
+
+
+def known_topic_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Those of a real Kafka's topic settings that Lapse has too; others do not concern it."""
+    return {
+        name: text
+        for name, text in settings.items()
+        if name in _TOPIC or name == TINY_SEGMENTS.name
+    }
+
+
+def split_settings(pairs: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Sort `-c key=value` pairs of a tool into (topic overrides, broker settings)."""
+    topic: dict[str, str] = {}
+    broker: dict[str, str] = {}
+    for name, text in pairs.items():
+        if name in _TOPIC or name == TINY_SEGMENTS.name:
+            topic[name] = text
+        elif name in _BROKER or name in _SYNONYMS:
+            broker[name] = text
+        else:
+            raise _unknown(name, (*_TOPIC, *_BROKER, *_SYNONYMS))
+    return topic, broker
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """A Java properties file, as far as `server.properties` uses the format."""
+    properties: dict[str, str] = {}
+    for raw in path.read_text(encoding="utf-8").splitlines():
+        line = raw.strip()
+        if line and not line.startswith(("#", "!")):
+            name, _, text = line.partition("=")
+            properties[name.strip()] = text.strip()
+    return properties
+
+
+assert {s.field for s in TOPIC_SETTINGS} == {f.name for f in fields(TopicConfig)}
+assert {s.field for s in BROKER_SETTINGS} | {"defaults"} == {f.name for f in fields(BrokerConfig)}

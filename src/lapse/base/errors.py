@@ -1,0 +1,107 @@
+"""Kafka's error table and our exceptions.
+
+Everything that can go wrong on purpose is a `LapseError`. One that has an answer in Kafka's
+protocol is a `KafkaError` and carries the code a client is told. Programming errors stay
+ordinary Python exceptions: they are bugs and must not be dressed up.
+
+Codes and names: Kafka's `Errors`, as of 4.3 (the part Lapse answers with).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ErrorCode(IntEnum):
+    """Kafka's protocol error codes."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    INVALID_FETCH_SIZE = 4
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    MESSAGE_TOO_LARGE = 10
+    NETWORK_EXCEPTION = 13
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
+    INVALID_REQUIRED_ACKS = 21
+    TOPIC_AUTHORIZATION_FAILED = 29
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
+    INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    KAFKA_STORAGE_ERROR = 56
+    UNKNOWN_PRODUCER_ID = 59
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    TOPIC_DELETION_DISABLED = 73
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    OFFSET_NOT_AVAILABLE = 78
+    INVALID_RECORD = 87
+    UNKNOWN_TOPIC_ID = 100
+    INCONSISTENT_TOPIC_ID = 103
+
+
+class LapseError(Exception):
+    """Anything Lapse refuses or gives up on knowingly; the message is fit for a user."""
+
+
+class KafkaError(LapseError):
+    """A refusal that a Kafka client can be told: `code` goes on the wire, the text beside it."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ConfigError(LapseError):
+    """A setting or option is unknown or out of range; names it and what is allowed."""
+
+
+class CorruptData(LapseError):
+    """Bytes on disk or on the wire that do not parse; `where` names the file or topic-partition.
+
+    Attributes:
+        where: file or topic-partition, for people.
+        position: byte position of the first bad byte's batch or entry.
+    """
+
+    def __init__(self, where: str, position: int, reason: str) -> None:
+        super().__init__(f"{where}: {reason} at byte {position}")
+        self.where = where
+        self.position = position
+        self.reason = reason
+
+
+class StorageError(LapseError):
+    """The file system failed us (disk full, I/O error); a client is told KAFKA_STORAGE_ERROR."""
+
+
+class LockHeld(LapseError):
+    """The log directory has an owner; names the holder."""
+
+
+class StaleGeneration(LapseError):
+    """A log's files changed under a plan (DESIGN §1 "generation"); the round is made again."""

@@ -1,0 +1,228 @@
+"""The one place that changes files: writes, fsyncs, renames, unlinks (kept by test_tidy).
+
+Reading is free (plain `open`, `mmap`, `os.pread`); whatever must survive a crash goes through an
+`Fs`, so that `lapse.testing.crash_fs` can die between any two operations and lose what was not
+synced. Operations do exactly one system call's worth of work each unless they say otherwise:
+a caller that needs durability says so by calling `fsync_*`.
+
+Errors of the operating system come out as `StorageError`, naming the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from lapse.base.errors import StorageError
+
+Buffer = bytes | bytearray | memoryview
+_COPY_CHUNK = 8 << 20
+_CROSS_DEVICE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
+
+
+class AppendFile(Protocol):
+    """A file open for appending; `size` is what has been written so far."""
+
+    path: Path
+    size: int
+
+    def fileno(self) -> int: ...
+
+    def write(self, *buffers: Buffer) -> None:
+        """Append the buffers as one gathered write; all or StorageError."""
+        ...
+
+    def copy_from(self, source_fd: int, position: int, length: int) -> None:
+        """Append `length` bytes of another file, in the kernel where it can."""
+        ...
+
+    def fsync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Fs(Protocol):
+    """File operations of the house. Production: `RealFs`; tests: `testing.crash_fs.CrashFs`."""
+
+    def open_append(self, path: Path) -> AppendFile:
+        """Open for appending, created if missing."""
+        ...
+
+    def write_file(self, path: Path, data: Buffer) -> None:
+        """Write a small file whole, in place, unsynced."""
+        ...
+
+    def replace_file(self, path: Path, data: Buffer) -> None:
+        """Write a small file so that a crash leaves the old or the new one: temp, fsync, rename."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None: ...
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file; one that is not there is fine."""
+        ...
+
+    def make_dir(self, path: Path) -> None:
+        """Create a directory and its parents; one that is there is fine."""
+        ...
+
+    def remove_tree(self, path: Path) -> None: ...
+
+    def truncate(self, path: Path, size: int) -> None: ...
+
+    def set_mtime_ns(self, path: Path, mtime_ns: int) -> None: ...
+
+    def fsync_file(self, path: Path) -> None: ...
+
+    def fsync_dir(self, path: Path) -> None: ...
+
+    def sync_all(self, paths: Sequence[Path]) -> None:
+        """Make these files durable: one syncfs where there are many, else an fsync each."""
+        ...
+
+
+@contextlib.contextmanager
+def _storage(path: Path, doing: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise StorageError(f"{doing} {path}: {e.strerror or e}") from e
+
+
+class _RealAppendFile:
+    """An unbuffered file descriptor and the size it has reached."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with _storage(path, "opening"):
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.size = os.lseek(self._fd, 0, os.SEEK_END)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def write(self, *buffers: Buffer) -> None:
+        wanted = sum(len(b) for b in buffers)
+        with _storage(self.path, "writing"):
+            done = os.pwritev(self._fd, buffers, self.size) if wanted else 0
+            if done < wanted:
+                self._write_rest(b"".join(buffers)[done:], self.size + done)
+        self.size += wanted
+
+    def _write_rest(self, rest: bytes, position: int) -> None:
+        while rest:
+            done = os.pwrite(self._fd, rest, position)
+            rest, position = rest[done:], position + done
+
+    def copy_from(self, source_fd: int, position: int, length: int) -> None:
+        while length > 0:
+            with _storage(self.path, "copying to"):
+                done = self._copy_some(source_fd, position, length)
+            if done == 0:
+                raise StorageError(f"copying to {self.path}: the source ends {length} bytes early")
+            position, length, self.size = position + done, length - done, self.size + done
+
+    def _copy_some(self, source_fd: int, position: int, length: int) -> int:
+        if hasattr(os, "copy_file_range"):
+            try:
+                return os.copy_file_range(source_fd, self._fd, length, position, self.size)
+            except OSError as e:
+                if e.errno not in _CROSS_DEVICE:
+                    raise
+        data = os.pread(source_fd, min(length, _COPY_CHUNK), position)
+        return os.pwrite(self._fd, data, self.size)
+
+    def fsync(self) -> None:
+        with _storage(self.path, "syncing"):
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class RealFs:
+    """The machine's file system."""
+
+    SYNCFS_FROM = 32  # files; below this an fsync each is cheaper than syncing the whole device
+
+    def open_append(self, path: Path) -> AppendFile:
+        return _RealAppendFile(path)
+
+    def write_file(self, path: Path, data: Buffer) -> None:
+        with _storage(path, "writing"), open(path, "wb") as f:
+            f.write(data)
+
+    def replace_file(self, path: Path, data: Buffer) -> None:
+        temp = path.with_name(path.name + ".tmp")
+        self.write_file(temp, data)
+        self.fsync_file(temp)
+        self.rename(temp, path)
+        self.fsync_dir(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        with _storage(source, "renaming"):
+            os.rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        with _storage(path, "removing"), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def make_dir(self, path: Path) -> None:
+        with _storage(path, "creating"):
+            path.mkdir(parents=True, exist_ok=True)
+
+    def remove_tree(self, path: Path) -> None:
+        with _storage(path, "removing"), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def truncate(self, path: Path, size: int) -> None:
+        with _storage(path, "truncating"):
+            os.truncate(path, size)
+
+    def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
+        with _storage(path, "touching"):
+            os.utime(path, ns=(mtime_ns, mtime_ns))
+
+    def fsync_file(self, path: Path) -> None:
+        self._fsync(path, os.O_RDONLY)
+
+    def fsync_dir(self, path: Path) -> None:
+        self._fsync(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+
+    @staticmethod
+    def _fsync(path: Path, flags: int) -> None:
+        with _storage(path, "syncing"):
+            fd = os.open(path, flags | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def sync_all(self, paths: Sequence[Path]) -> None:
+        if len(paths) >= self.SYNCFS_FROM and _syncfs(paths[0]):
+            return
+        for path in paths:
+            self.fsync_file(path)
+
+
+def _syncfs(path: Path) -> bool:
+    """Sync the file system that holds `path`; False where there is no such call (macOS)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "syncfs"):
+        return False
+    with _storage(path, "syncing"):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if libc.syncfs(fd) != 0:
+                raise OSError(ctypes.get_errno(), "syncfs failed")
+        finally:
+            os.close(fd)
+    return True

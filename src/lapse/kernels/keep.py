@@ -1,0 +1,435 @@
+"""Rewrite batches: carry out, record by record and batch by batch, what a rule table says.
+
+This kernel knows no rule. It works out *facts* (bits) and looks the verdict up in two tables made
+by `lifecycle.decide.verdict`: one by record facts, one by batch facts. Change a rule there and
+this kernel obeys.
+
+Kept records move byte for byte (DESIGN §4.3); only where a delete horizon is first stamped, or
+where Kafka's own result is wanted (`rebase`), are timestamp deltas written anew.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.kernels.crc32c import crc32c
+from lapse.kernels.decode import next_record
+from lapse.kernels.jit import inlined, kernel
+from lapse.kernels.layout import (
+    ATTRIBUTES,
+    BASE_TIMESTAMP,
+    CODEC_MASK,
+    COUNT,
+    CRC,
+    DELETE_HORIZON,
+    HEADER_SIZE,
+    LENGTH,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAX_TIMESTAMP,
+)
+from lapse.kernels.machine import copy_bytes, store_i16_be, store_i32_be, store_i64_be
+from lapse.kernels.varint import read_varlong, size_of_varlong, write_varlong
+
+# Record facts: the index into the record table.
+COVERED = 1  # at or below the offset the map reaches
+KEYED = 2
+SUPERSEDED = 4  # the map knows a later record with this key
+TOMBSTONE = 8
+HORIZON_SET = 16  # the batch has a delete horizon …
+HORIZON_PASSED = 32  # … and it has passed at the round's `now`
+RECORD_FACTS = 64
+
+# Record verdicts: reasons for removal, and "keep, and see that the batch has a horizon".
+KEEP = 0
+REMOVE_SUPERSEDED = 1
+REMOVE_KEYLESS = 2
+REMOVE_TOMBSTONE = 3
+REASONS = 4
+KEEP_AND_STAMP = 128
+
+# Batch facts: the index into the batch table.
+SOME_KEPT = 1
+SOME_REMOVED = 2
+STAMP_WANTED = 4  # a kept record wants a horizon and the batch has none
+GUARDED = 8  # its header must outlive its records (last of its producer, end of the log)
+BATCH_FACTS = 16
+
+# Batch verdicts.
+COPY = 0
+REWRITE = 1
+STAMP = 2  # rewrite, with a new delete horizon
+EMPTY = 3  # a header without records
+DROP = 4
+
+# What `classify` finds without looking into records.
+UNTOUCHED = 0
+WHOLLY_SUPERSEDED = 1
+TOUCHED = 2
+
+# Why `rewrite` ended.
+DONE = 0
+NO_ROOM = 1  # `out`, `out_rows` or `removed` is full; write out and go on from batch `b`
+BROKEN = 2  # a record of batch `b` does not parse
+
+# Words of `state`, which outlives one call of `rewrite`.
+OUT_BYTES = 0  # next free byte of `out`
+OUT_ROWS = 1  # next free row of `out_rows`
+REMOVED = 2  # + reason: offsets held in removed[reason]
+RECORDS_KEPT = 6
+RECORDS_READ = 7
+STAMPED = 8  # batches that got a horizon
+LAST_ACTION = 9  # what became of the last batch
+STATE_SIZE = 10
+
+# A re-encoded record grows by at most its two varints' full lengths.
+GROWTH_MAX = 16
+
+
+@inlined
+def _bit(bits: NDArray[np.uint8], n: int) -> int:
+    return (np.int64(bits[n >> 3]) >> (n & 7)) & 1
+
+
+@inlined
+def _count_bits(bits: NDArray[np.uint8], start: int, end: int) -> int:
+    """Bits set among start..end-1."""
+    n = 0
+    i = start
+    while i < end and i & 7:
+        n += _bit(bits, i)
+        i += 1
+    while i + 8 <= end:
+        byte = np.int64(bits[i >> 3])
+        byte = byte - ((byte >> 1) & 0x55)
+        byte = (byte & 0x33) + ((byte >> 2) & 0x33)
+        n += (byte + (byte >> 4)) & 0x0F
+        i += 8
+    while i < end:
+        n += _bit(bits, i)
+        i += 1
+    return n
+
+
+@inlined
+def _always_drops_superseded(record_table: NDArray[np.uint8]) -> bool:
+    """Whether the rules remove a covered, superseded record whatever else is true of it."""
+    for facts in range(RECORD_FACTS):
+        known = COVERED | KEYED | SUPERSEDED
+        if facts & known == known and record_table[facts] != REMOVE_SUPERSEDED:
+            return False
+    return True
+
+
+@kernel
+def classify(
+    batches: NDArray[np.void], ordinals: NDArray[np.int64],
+    superseded: NDArray[np.uint8], keyless: NDArray[np.uint8], tombstones: NDArray[np.int32],
+    guarded: NDArray[np.uint8], record_table: NDArray[np.uint8], passed_until: int,
+    out: NDArray[np.uint8],
+) -> int:  # fmt: skip
+    """out[b] = what the bitmaps alone say of batch b; returns how many are not UNTOUCHED.
+
+    A batch is TOUCHED too when its horizon has passed, or when it has none and holds a tombstone
+    that may be stamped. WHOLLY_SUPERSEDED promises that the rules remove every record of it, and
+    offsets without gaps, so that nobody need look into the records.
+    """
+    drop_superseded = _always_drops_superseded(record_table)
+    n = 0
+    for b in range(batches.shape[0]):
+        row = batches[b]
+        first, after = ordinals[b], ordinals[b] + row.count
+        gone = _count_bits(superseded, first, after)
+        nothing_lost = gone == 0 and _count_bits(keyless, first, after) == 0
+        has_horizon = row.attributes & DELETE_HORIZON != 0
+        due = has_horizon and row.base_timestamp <= passed_until
+        stampable = tombstones[b] > 0 and not has_horizon
+        if row.count == 0:
+            verdict = UNTOUCHED if guarded[b] else TOUCHED
+        elif nothing_lost and not due and not stampable:
+            verdict = UNTOUCHED
+        elif (
+            drop_superseded
+            and gone == row.count
+            and row.last_offset - row.base_offset == row.count - 1
+        ):
+            verdict = WHOLLY_SUPERSEDED
+        else:
+            verdict = TOUCHED
+        out[b] = verdict
+        n += verdict != UNTOUCHED
+    return n
+
+
+@inlined
+def _write_records(
+    data: NDArray[np.uint8], places: NDArray[np.int64], verdicts: NDArray[np.uint8], count: int,
+    out: NDArray[np.uint8], at: int,
+) -> int:  # fmt: skip
+    """Copy the kept records, neighbours as one piece; returns the end."""
+    n = 0
+    while n < count:
+        if verdicts[n] & ~KEEP_AND_STAMP != KEEP:
+            n += 1
+            continue
+        first = n
+        while n < count and verdicts[n] & ~KEEP_AND_STAMP == KEEP:
+            n += 1
+        length = places[n] - places[first]
+        copy_bytes(out, at, data, places[first], length)
+        at += length
+    return at
+
+
+@inlined
+def _retime_records(
+    data: NDArray[np.uint8], places: NDArray[np.int64], verdicts: NDArray[np.uint8], count: int,
+    base_old: int, base_new: int, flat: int, out: NDArray[np.uint8], at: int,
+) -> int:  # fmt: skip
+    """Copy the kept records with timestamp deltas from `base_new`.
+
+    `flat` >= 0 gives every record that timestamp (what Kafka does to LogAppendTime batches).
+    """
+    for n in range(count):
+        if verdicts[n] & ~KEEP_AND_STAMP != KEEP:
+            continue
+        _, body, delta, _, _, _, _, _ = next_record(data, places[n], places[n + 1])
+        _, rest = read_varlong(data, body + 1, places[n + 1])
+        timestamp = flat if flat >= 0 else base_old + delta
+        tail = places[n + 1] - rest
+        length = 1 + size_of_varlong(timestamp - base_new) + tail
+        at = write_varlong(out, at, length)
+        out[at] = data[body]
+        at = write_varlong(out, at + 1, timestamp - base_new)
+        copy_bytes(out, at, data, rest, tail)
+        at += tail
+    return at
+
+
+@inlined
+def _seal(out: NDArray[np.uint8], start: int, end: int) -> int:
+    """Write length and CRC of the batch at out[start:end]; returns the CRC."""
+    store_i32_be(out, start + LENGTH, end - start - LOG_OVERHEAD)
+    crc = crc32c(out, start + ATTRIBUTES, end)
+    store_i32_be(out, start + CRC, crc)
+    return crc
+
+
+@inlined
+def _finish(out: NDArray[np.uint8], start: int, end: int, row: np.void) -> int:
+    """Write what may have changed in a header, from its row, and seal the batch."""
+    store_i16_be(out, start + ATTRIBUTES, np.int64(row.attributes))
+    store_i64_be(out, start + BASE_TIMESTAMP, row.base_timestamp)
+    store_i64_be(out, start + MAX_TIMESTAMP, row.max_timestamp)
+    store_i32_be(out, start + COUNT, np.int64(row.count))
+    return _seal(out, start, end)
+
+
+@inlined
+def _judge(
+    data: NDArray[np.uint8], i: int, end: int, row: np.void, ordinal: int,
+    superseded: NDArray[np.uint8], record_table: NDArray[np.uint8],
+    latest: int, passed_until: int, removed_base: int,
+    places: NDArray[np.int64], verdicts: NDArray[np.uint8], removed: NDArray[np.uint32],
+    state: NDArray[np.int64],
+) -> tuple[int, bool, int, int]:  # fmt: skip
+    """Verdicts on the records of a batch, into `verdicts`, and where they lie, into `places`.
+
+    Returns (records kept or -1 if one does not parse, whether a horizon is wanted, the first kept
+    timestamp, the greatest one).
+    """
+    batch_facts = 0
+    if row.attributes & DELETE_HORIZON != 0:
+        batch_facts = HORIZON_SET
+        if row.base_timestamp <= passed_until:
+            batch_facts |= HORIZON_PASSED
+    kept = 0
+    wants_stamp = False
+    timestamp_first = np.int64(-1)
+    timestamp_max = np.int64(-1)
+    for n in range(row.count):
+        places[n] = i
+        i, _, delta, offset_delta, _, key_length, _, value_length = next_record(data, i, end)
+        if i < 0:
+            return -1, False, timestamp_first, timestamp_max
+        offset = row.base_offset + offset_delta
+        facts = batch_facts
+        if offset <= latest:
+            facts |= COVERED
+        if key_length >= 0:
+            facts |= KEYED
+        if value_length < 0:
+            facts |= TOMBSTONE
+        if _bit(superseded, ordinal + n):
+            facts |= SUPERSEDED
+        verdict = record_table[facts]
+        verdicts[n] = verdict
+        reason = verdict & ~KEEP_AND_STAMP
+        if reason == KEEP:
+            timestamp = row.base_timestamp + delta
+            if kept == 0:
+                timestamp_first = timestamp
+            timestamp_max = max(timestamp_max, timestamp)
+            kept += 1
+            wants_stamp |= verdict == KEEP_AND_STAMP
+        else:
+            removed[reason, state[REMOVED + reason]] = offset - removed_base
+            state[REMOVED + reason] += 1
+    places[row.count] = i
+    return kept, wants_stamp, timestamp_first, timestamp_max
+
+
+@inlined
+def _remove_dense(row: np.void, removed_base: int, removed: NDArray[np.uint32], at: int) -> None:
+    """Note every offset of a batch without gaps as superseded."""
+    first = row.base_offset - removed_base
+    for n in range(row.count):
+        removed[REMOVE_SUPERSEDED, at + n] = first + n
+
+
+@inlined
+def _take_over(row: np.void, kept: int, out_row: np.void) -> None:
+    """The header fields a rewrite leaves as they are (SEMANTICS F-3)."""
+    out_row.base_offset, out_row.last_offset = row.base_offset, row.last_offset
+    out_row.base_timestamp, out_row.max_timestamp = row.base_timestamp, row.max_timestamp
+    out_row.producer_id, out_row.producer_epoch = row.producer_id, row.producer_epoch
+    out_row.leader_epoch, out_row.base_sequence = row.leader_epoch, row.base_sequence
+    out_row.count, out_row.attributes, out_row.magic = kept, row.attributes, row.magic
+    out_row.crc = row.crc
+
+
+@inlined
+def _set_times(
+    row: np.void, out_row: np.void, action: int, horizon: int, rebase: bool,
+    timestamp_first: int, timestamp_max: int,
+) -> None:  # fmt: skip
+    """Base and max timestamp, and the horizon bit, of a batch that keeps some records."""
+    append_time = row.attributes & LOG_APPEND_TIME != 0
+    if not append_time:
+        out_row.max_timestamp = timestamp_max
+    if action == STAMP:
+        out_row.attributes = row.attributes | DELETE_HORIZON
+        out_row.base_timestamp = horizon
+    elif rebase and row.attributes & DELETE_HORIZON == 0:  # F-4, and L17 against it
+        out_row.base_timestamp = row.max_timestamp if append_time else timestamp_first
+
+
+@kernel
+def rewrite(
+    source: NDArray[np.uint8], data: NDArray[np.uint8],
+    starts: NDArray[np.int64], ends: NDArray[np.int64],
+    batches: NDArray[np.void], lo: int, hi: int, ordinals: NDArray[np.int64],
+    superseded: NDArray[np.uint8], classes: NDArray[np.uint8], guarded: NDArray[np.uint8],
+    record_table: NDArray[np.uint8], batch_table: NDArray[np.uint8],
+    latest: int, passed_until: int, horizon: int, rebase: bool, removed_base: int,
+    places: NDArray[np.int64], verdicts: NDArray[np.uint8],
+    out: NDArray[np.uint8], out_rows: NDArray[np.void], removed: NDArray[np.uint32],
+    state: NDArray[np.int64],
+) -> tuple[int, int]:  # fmt: skip
+    """Rewrite batches[lo:hi] of the segment `source` into `out`.
+
+    data[starts[b]:ends[b]] holds batch b's records plain (for an uncompressed batch that is a part
+    of `source`). removed[reason] gets offset - removed_base. A compressed batch that changes is
+    left with its records plain and its codec in the attributes: the caller deflates and finishes
+    it, so it must ask for one such batch at a time.
+
+    Returns (why it ended, the batch it stopped at).
+    """
+    for b in range(lo, hi):
+        row = batches[b]
+        count = row.count
+        at = state[OUT_BYTES]
+        room = row.size + (ends[b] - starts[b]) + GROWTH_MAX * count + HEADER_SIZE
+        if at + room > out.shape[0] or state[OUT_ROWS] == out_rows.shape[0]:
+            return NO_ROOM, b
+        for reason in range(REASONS):
+            if state[REMOVED + reason] + count > removed.shape[1]:
+                return NO_ROOM, b
+        kept = np.int64(0)
+        wants_stamp = False
+        timestamp_first = timestamp_max = np.int64(-1)
+        if classes[b] == UNTOUCHED:
+            kept = np.int64(count)
+        elif classes[b] == WHOLLY_SUPERSEDED:
+            _remove_dense(row, removed_base, removed, state[REMOVED + REMOVE_SUPERSEDED])
+            state[REMOVED + REMOVE_SUPERSEDED] += count
+        else:
+            kept, wants_stamp, timestamp_first, timestamp_max = _judge(
+                data, starts[b], ends[b], row, ordinals[b], superseded, record_table,
+                latest, passed_until, removed_base, places, verdicts, removed, state,
+            )  # fmt: skip
+            if kept < 0:
+                return BROKEN, b
+        state[RECORDS_KEPT] += kept
+        state[RECORDS_READ] += count
+        facts = GUARDED if guarded[b] else 0
+        if kept > 0:
+            facts |= SOME_KEPT
+        if kept < count:
+            facts |= SOME_REMOVED
+        if wants_stamp and row.attributes & DELETE_HORIZON == 0:
+            facts |= STAMP_WANTED
+        action = batch_table[facts]
+        state[LAST_ACTION] = action
+        if action == DROP:
+            continue
+        out_row = out_rows[state[OUT_ROWS]]
+        _take_over(row, kept, out_row)
+        if action == COPY:
+            copy_bytes(out, at, source, row.position, row.size)
+            stop = at + row.size
+        else:
+            copy_bytes(out, at, source, row.position, HEADER_SIZE)
+            stop = at + HEADER_SIZE
+            if action == EMPTY:
+                out_row.attributes = row.attributes & ~(CODEC_MASK | DELETE_HORIZON)  # F-6, H-5
+                out_row.base_timestamp = -1
+            else:
+                _set_times(row, out_row, action, horizon, rebase, timestamp_first, timestamp_max)
+                if action == STAMP or rebase:
+                    flatten = rebase and row.attributes & LOG_APPEND_TIME != 0  # F-5, L15
+                    flat = row.max_timestamp if flatten else np.int64(-1)
+                    stop = _retime_records(
+                        data, places, verdicts, count, row.base_timestamp,
+                        out_row.base_timestamp, flat, out, stop,
+                    )  # fmt: skip
+                else:
+                    stop = _write_records(data, places, verdicts, count, out, stop)
+            state[STAMPED] += action == STAMP
+            out_row.crc = _finish(out, at, stop, out_row)
+        out_row.position, out_row.size = at, stop - at
+        state[OUT_BYTES] = stop
+        state[OUT_ROWS] += 1
+    return DONE, hi
+
+
+@kernel
+def finish_batch(out: NDArray[np.uint8], start: int, end: int) -> int:
+    """Length and CRC for a batch whose records were just deflated; returns the CRC."""
+    return _seal(out, start, end)
+
+
+@kernel
+def index_entries(
+    rows: NDArray[np.void], interval_bytes: int, entries: NDArray[np.int64],
+    state: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """Index entries for batches appended in order (SEMANTICS T-14, F-8, F-9).
+
+    `state` = [bytes since the last entry, greatest timestamp so far, its batch's last offset] and
+    is carried on. entries[k] = (last offset, position, greatest timestamp, its offset); returns
+    how many. Positions are those of `rows`.
+    """
+    n = 0
+    for b in range(rows.shape[0]):
+        row = rows[b]
+        if row.max_timestamp > state[1]:
+            state[1], state[2] = row.max_timestamp, row.last_offset
+        if state[0] > interval_bytes:
+            entries[n, 0], entries[n, 1] = row.last_offset, row.position
+            entries[n, 2], entries[n, 3] = state[1], state[2]
+            n += 1
+            state[0] = 0
+        state[0] += row.size
+    return n

@@ -1,0 +1,302 @@
+"""Key → the last record that has it, as 16 bytes a key; and what each new record supersedes.
+
+A slot is two words: 64 bits of the key's hash; 32 more bits of it and the record's *ordinal* + 1
+in the mapped range (0 = empty slot). The home slot is `hash · slots >> 64`, so slots are in the
+order of their hashes and a bigger table is filled by one streaming pass. Collisions probe on
+linearly. Keys are hashed a window at a time and their slots prefetched, because a probe is a
+DRAM miss (MEASURED §3: 119 → 25 ns a key).
+
+Putting a record over an older one with the same key sets the old one's bit in `superseded`
+(one bit a record of the mapped range). That bitmap, not the map, is what a rewrite reads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.kernels.crc32c import crc32c_more
+from lapse.kernels.decode import next_key, next_record
+from lapse.kernels.jit import inlined, kernel
+from lapse.kernels.keyhash import hash_key
+from lapse.kernels.layout import ATTRIBUTES
+from lapse.kernels.machine import multiply_high, prefetch
+
+WINDOW = 256
+
+# Words of `state`, the mutable part of a pass that outlives one call.
+ENTRIES = 0  # keys in the map
+LATEST = 1  # offset up to which the map covers the log (SEMANTICS M-5, M-6)
+RECORDS = 2  # records walked
+KEYLESS = 3  # of these without key
+STATE_SIZE = 4
+
+# Why a call ended.
+DONE = 0
+GROW = 1  # more slots, please, before batch `lo`
+FULL = 2  # the entries allowed are used up; LATEST says how far the map reaches (M-5)
+BROKEN = 3  # a record of the batch does not parse
+BAD_CRC = 4  # the batch's checksum differs
+
+_LOW32 = np.uint64(0xFFFFFFFF)
+_HIGH32 = np.uint64(0xFFFFFFFF00000000)
+
+
+@inlined
+def _set_bit(bits: NDArray[np.uint8], n: int) -> None:
+    bits[n >> 3] |= np.uint8(1 << (n & 7))
+
+
+@inlined
+def _put(
+    slots: NDArray[np.uint64], low: np.uint64, high: np.uint64, ordinal: int,
+    superseded: NDArray[np.uint8],
+) -> int:  # fmt: skip
+    """1 if the key is new, 0 if it replaced an older record."""
+    n_slots = slots.shape[0] >> 1
+    tag = high & _HIGH32
+    i = np.int64(multiply_high(low, np.uint64(n_slots)))
+    while True:
+        word = slots[2 * i + 1]
+        old = word & _LOW32
+        if old == 0:
+            slots[2 * i] = low
+            slots[2 * i + 1] = tag | np.uint64(ordinal + 1)
+            return 1
+        if slots[2 * i] == low and (word & _HIGH32) == tag:
+            _set_bit(superseded, np.int64(old) - 1)
+            slots[2 * i + 1] = tag | np.uint64(ordinal + 1)
+            return 0
+        i += 1
+        if i == n_slots:
+            i = 0
+
+
+@inlined
+def _holds(slots: NDArray[np.uint64], low: np.uint64, high: np.uint64) -> bool:
+    n_slots = slots.shape[0] >> 1
+    tag = high & _HIGH32
+    i = np.int64(multiply_high(low, np.uint64(n_slots)))
+    while True:
+        word = slots[2 * i + 1]
+        if word & _LOW32 == 0:
+            return False
+        if slots[2 * i] == low and (word & _HIGH32) == tag:
+            return True
+        i += 1
+        if i == n_slots:
+            i = 0
+
+
+@kernel
+def rehash(old: NDArray[np.uint64], new: NDArray[np.uint64]) -> None:
+    """Move every entry of `old` into `new` (zeroed, larger)."""
+    n_slots = new.shape[0] >> 1
+    for k in range(old.shape[0] >> 1):
+        if old[2 * k + 1] & _LOW32 == 0:
+            continue
+        i = np.int64(multiply_high(old[2 * k], np.uint64(n_slots)))
+        while new[2 * i + 1] & _LOW32 != 0:
+            i += 1
+            if i == n_slots:
+                i = 0
+        new[2 * i] = old[2 * k]
+        new[2 * i + 1] = old[2 * k + 1]
+
+
+@inlined
+def _flush(
+    slots: NDArray[np.uint64], window: NDArray[np.uint64], filled: int,
+    superseded: NDArray[np.uint8],
+) -> int:  # fmt: skip
+    new = 0
+    for k in range(filled):
+        new += _put(
+            slots, window[3 * k], window[3 * k + 1], np.int64(window[3 * k + 2]), superseded
+        )
+    return new
+
+
+@inlined
+def _look_up(
+    slots: NDArray[np.uint64], window: NDArray[np.uint64], filled: int,
+    superseded: NDArray[np.uint8],
+) -> None:  # fmt: skip
+    for k in range(filled):
+        if _holds(slots, window[3 * k], window[3 * k + 1]):
+            _set_bit(superseded, np.int64(window[3 * k + 2]))
+
+
+@inlined
+def _crc_ok(data: NDArray[np.uint8], row: np.void) -> bool:
+    """Whether an uncompressed batch, which lies in `data` itself, is what was written."""
+    position = row.position
+    return crc32c_more(0, data, position + ATTRIBUTES, position + row.size) == row.crc
+
+
+@inlined
+def _put_all(
+    data: NDArray[np.uint8], i: int, end: int, count: int, ordinal: int,
+    s0: np.uint64, s1: np.uint64, slots: NDArray[np.uint64], window: NDArray[np.uint64],
+    superseded: NDArray[np.uint8], keyless: NDArray[np.uint8],
+) -> tuple[int, int, int]:  # fmt: skip
+    """Put all records of a batch; there is room for them.
+
+    Returns (new keys or -1 if a record does not parse, keyless, tombstones).
+    """
+    n_slots = np.uint64(slots.shape[0] >> 1)
+    new = 0
+    without_key = 0
+    tombstones = 0
+    filled = 0
+    for n in range(ordinal, ordinal + count):
+        i, key, key_length, value_length = next_key(data, i, end)
+        if i < 0:
+            return -1, 0, 0
+        tombstones += value_length < 0
+        if key_length < 0:
+            _set_bit(keyless, n)
+            without_key += 1
+            continue
+        low, high = hash_key(data, key, key_length, s0, s1)
+        prefetch(slots, np.int64(multiply_high(low, n_slots)) * 2)
+        window[3 * filled], window[3 * filled + 1] = low, high
+        window[3 * filled + 2] = np.uint64(n)
+        filled += 1
+        if filled == WINDOW:
+            new += _flush(slots, window, filled, superseded)
+            filled = 0
+    return new + _flush(slots, window, filled, superseded), without_key, tombstones
+
+
+@inlined
+def _put_some(
+    data: NDArray[np.uint8], i: int, end: int, row: np.void, ordinal: int, dirty: int,
+    entries_left: int, s0: np.uint64, s1: np.uint64,
+    slots: NDArray[np.uint64], window: NDArray[np.uint64],
+    superseded: NDArray[np.uint8], keyless: NDArray[np.uint8],
+) -> tuple[int, int, int, int, bool]:  # fmt: skip
+    """Put the records from `dirty` on, one at a time, and stop where the entries run out.
+
+    Returns (new keys or -1, keyless, tombstones, last offset put or -1, whether it stopped).
+    """
+    new = 0
+    without_key = 0
+    tombstones = 0
+    offset_put = np.int64(-1)
+    for n in range(ordinal, ordinal + row.count):
+        i, _, _, offset_delta, key, key_length, _, value_length = next_record(data, i, end)
+        if i < 0:
+            return -1, 0, 0, offset_put, False
+        tombstones += value_length < 0
+        if key_length < 0:
+            _set_bit(keyless, n)
+            without_key += 1
+        elif row.base_offset + offset_delta >= dirty:
+            if new >= entries_left:  # M-5: even if this very key is in the map
+                return new, without_key, tombstones, offset_put, True
+            window[0], window[1] = hash_key(data, key, key_length, s0, s1)
+            window[2] = np.uint64(n)
+            new += _flush(slots, window, 1, superseded)
+            offset_put = row.base_offset + offset_delta
+    return new, without_key, tombstones, offset_put, False
+
+
+@kernel
+def map_keys(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64],
+    batches: NDArray[np.void], lo: int, hi: int, check_crc: bool,
+    ordinals: NDArray[np.int64], dirty: int, entries_max: int,
+    seed0: int, seed1: int,
+    slots: NDArray[np.uint64], window: NDArray[np.uint64], state: NDArray[np.int64],
+    superseded: NDArray[np.uint8], keyless: NDArray[np.uint8], tombstones: NDArray[np.int32],
+) -> tuple[int, int]:  # fmt: skip
+    """Put the records of batches[lo:hi] that are at `dirty` or above (M-3, M-4).
+
+    The records of batch b lie plain in data[starts[b]:ends[b]]; the first has ordinal
+    ordinals[b]. With `check_crc` the batches themselves lie in `data` and are checked first, while
+    that brings them into the cache. Also fills keyless[ordinal] bits and tombstones[b]. Returns
+    (why it ended, the batch it stopped at).
+    """
+    s0, s1 = np.uint64(seed0), np.uint64(seed1)
+    roomy = (slots.shape[0] >> 1) * 11 // 20
+    for b in range(lo, hi):
+        row = batches[b]
+        if row.last_offset < dirty:
+            continue
+        entries, count = state[ENTRIES], row.count
+        if entries + count > roomy and entries < entries_max:
+            return GROW, b
+        if check_crc and not _crc_ok(data, row):
+            return BAD_CRC, b
+        full = False
+        latest = row.last_offset
+        if row.base_offset >= dirty and entries + count < entries_max:
+            new, without_key, nulls = _put_all(
+                data, starts[b], ends[b], count, ordinals[b], s0, s1, slots, window,
+                superseded, keyless,
+            )  # fmt: skip
+        else:
+            new, without_key, nulls, offset_put, full = _put_some(
+                data, starts[b], ends[b], row, ordinals[b], dirty, entries_max - entries, s0, s1,
+                slots, window, superseded, keyless,
+            )  # fmt: skip
+            if full:
+                latest = offset_put if offset_put >= 0 else state[LATEST]
+        if new < 0:
+            return BROKEN, b
+        state[ENTRIES] = entries + new
+        state[KEYLESS] += without_key
+        state[RECORDS] += count
+        state[LATEST] = latest
+        tombstones[b] += nulls
+        if full:
+            return FULL, b
+    return DONE, hi
+
+
+@kernel
+def probe_keys(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64],
+    batches: NDArray[np.void], lo: int, hi: int, check_crc: bool,
+    ordinals: NDArray[np.int64], dirty: int, seed0: int, seed1: int,
+    slots: NDArray[np.uint64], window: NDArray[np.uint64],
+    superseded: NDArray[np.uint8], keyless: NDArray[np.uint8], tombstones: NDArray[np.int32],
+) -> tuple[int, int]:  # fmt: skip
+    """Mark the records below `dirty` whose key the finished map holds: they are superseded.
+
+    Arguments as `map_keys`; every mapped record is newer than every probed one.
+    """
+    s0, s1 = np.uint64(seed0), np.uint64(seed1)
+    n_slots = np.uint64(slots.shape[0] >> 1)
+    for b in range(lo, hi):
+        row = batches[b]
+        base_offset = row.base_offset
+        if base_offset >= dirty:
+            break
+        if check_crc and not _crc_ok(data, row):
+            return BAD_CRC, b
+        filled = 0
+        nulls = 0
+        i, end, ordinal = starts[b], ends[b], ordinals[b]
+        for n in range(ordinal, ordinal + row.count):
+            i, _, _, offset_delta, key, key_length, _, value_length = next_record(data, i, end)
+            if i < 0:
+                return BROKEN, b
+            if base_offset + offset_delta >= dirty:
+                break
+            nulls += value_length < 0
+            if key_length < 0:
+                _set_bit(keyless, n)
+                continue
+            low, high = hash_key(data, key, key_length, s0, s1)
+            prefetch(slots, np.int64(multiply_high(low, n_slots)) * 2)
+            window[3 * filled], window[3 * filled + 1] = low, high
+            window[3 * filled + 2] = np.uint64(n)
+            filled += 1
+            if filled == WINDOW:
+                _look_up(slots, window, filled, superseded)
+                filled = 0
+        _look_up(slots, window, filled, superseded)
+        tombstones[b] += nulls
+    return DONE, hi

@@ -1,0 +1,116 @@
+"""Walk batch headers: bytes of a segment to rows of `BATCH`.
+
+Reads no record, so it runs at the speed of the checksum (or of memory, with `check_crc` off).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.kernels.crc32c import crc32c
+from lapse.kernels.jit import kernel
+from lapse.kernels.layout import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
+    COUNT,
+    CRC,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
+    LENGTH,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    SIZE_MIN_LEGACY,
+)
+from lapse.kernels.machine import load_i16_be, load_i32_be, load_i64_be
+
+# Why a scan stopped. Only DONE and FULL are normal; the others name what is wrong at `position`.
+DONE = 0  # reached the end exactly
+FULL = 1  # no row left; go on from `position`
+TRUNCATED = 2  # the last batch is cut off by the end
+BAD_SIZE = 3  # a length no batch can have
+BAD_MAGIC = 4  # not 0, 1 or 2
+BAD_CRC = 5  # checksum differs
+BAD_COUNT = 6  # a record count or last offset delta below zero
+
+REASONS = {
+    TRUNCATED: "batch cut off",
+    BAD_SIZE: "impossible batch length",
+    BAD_MAGIC: "unknown message format",
+    BAD_CRC: "checksum does not match",
+    BAD_COUNT: "negative record count or offset delta",
+}
+
+
+@kernel
+def scan(
+    buf: NDArray[np.uint8], start: int, end: int, rows: NDArray[np.void], check_crc: bool
+) -> tuple[int, int, int]:
+    """Fill `rows` (BATCH) from buf[start:end].
+
+    Returns (rows filled, position where it stopped, why). The CRC of v0/v1 messages (another
+    polynomial) is not looked at.
+    """
+    n = 0
+    i = start
+    while i < end:
+        if n == rows.shape[0]:
+            return n, i, 1
+        if i + LOG_OVERHEAD > end:
+            return n, i, 2
+        size = LOG_OVERHEAD + load_i32_be(buf, i + LENGTH)
+        if size < SIZE_MIN_LEGACY:
+            return n, i, 3
+        if i + size > end:
+            return n, i, 2
+        magic = buf[i + MAGIC]
+        if magic > 2:
+            return n, i, 4
+        row = rows[n]
+        row.position, row.size, row.magic = i, size, magic
+        if magic < 2:
+            row.attributes = buf[i + 17]
+            row.base_offset = row.last_offset = load_i64_be(buf, i + BASE_OFFSET)
+            row.base_timestamp = row.max_timestamp = row.producer_id = row.crc = -1
+            row.leader_epoch = row.base_sequence = row.producer_epoch = row.count = -1
+        else:
+            if size < HEADER_SIZE:
+                return n, i, 3
+            crc = load_i32_be(buf, i + CRC) & 0xFFFFFFFF
+            if check_crc and crc32c(buf, i + ATTRIBUTES, i + size) != crc:
+                return n, i, 5
+            last_delta = load_i32_be(buf, i + LAST_OFFSET_DELTA)
+            count = load_i32_be(buf, i + COUNT)
+            if last_delta < 0 or count < 0:
+                return n, i, 6
+            row.crc, row.count = crc, count
+            row.base_offset = load_i64_be(buf, i + BASE_OFFSET)
+            row.last_offset = row.base_offset + last_delta
+            row.attributes = load_i16_be(buf, i + ATTRIBUTES)
+            row.base_timestamp = load_i64_be(buf, i + BASE_TIMESTAMP)
+            row.max_timestamp = load_i64_be(buf, i + MAX_TIMESTAMP)
+            row.producer_id = load_i64_be(buf, i + PRODUCER_ID)
+            row.producer_epoch = load_i16_be(buf, i + PRODUCER_EPOCH)
+            row.base_sequence = load_i32_be(buf, i + BASE_SEQUENCE)
+            row.leader_epoch = load_i32_be(buf, i + LEADER_EPOCH)
+        n += 1
+        i += size
+    return n, i, 0
+
+
+@kernel
+def first_bad_crc(buf: NDArray[np.uint8], rows: NDArray[np.void], wanted: NDArray[np.bool_]) -> int:
+    """The first wanted v2 batch whose checksum differs, -1 if all are right."""
+    for n in range(rows.shape[0]):
+        row = rows[n]
+        if wanted[n] and row.magic == 2:
+            position = row.position
+            if crc32c(buf, position + ATTRIBUTES, position + row.size) != row.crc:
+                return n
+    return -1

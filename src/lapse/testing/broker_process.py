@@ -1,0 +1,140 @@
+"""A broker in a process of its own, for tests: free ports, waits until ready, dies on demand.
+
+    with BrokerProcess(tmp_path / "data") as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+
+The same directory may be started again; `kill` is what a power cut does to a process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from lapse.base.errors import LapseError
+from lapse.base.fs import RealFs
+
+START_SECONDS_MAX = 60
+STOP_SECONDS_MAX = 30
+_READY = re.compile(r"ready kafka=(?P<kafka>\S+)(?: http=(?P<http>\S+))?")
+
+
+class BrokerFailed(LapseError):
+    """The process ended, or did not get ready; the message holds the end of its log."""
+
+
+class BrokerProcess:
+    """`lapse broker` over a data directory.
+
+    Attributes:
+        bootstrap: host and port for clients, once started.
+        http: host and port of health and metrics.
+        log_path: what the process wrote to its log (standard error).
+    """
+
+    def __init__(self, data: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.data = data
+        self.settings = dict(settings or {})
+        self.log_path = data.with_name(data.name + ".broker.log")
+        self.config_path = data.with_name(data.name + ".properties")
+        self.bootstrap = ""
+        self.http = ""
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self.stop()
+
+    @property
+    def pid(self) -> int:
+        """The process, for signals and for CPU and memory figures."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def log(self) -> str:
+        """What it logged so far, over all its lives."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def start(self) -> Self:
+        """Start it, on free ports the first time and on the same ones after."""
+        assert self._process is None, "already running"
+        fs = RealFs()
+        fs.make_dir(self.data)
+        settings = {
+            "log.dirs": str(self.data),
+            "listeners": f"PLAINTEXT://{self.bootstrap or '127.0.0.1:0'}",
+            "lapse.http.port": self.http.rpartition(":")[2] or "0",
+            **self.settings,
+        }
+        lines = "".join(f"{name}={value}\n" for name, value in settings.items())
+        fs.write_file(self.config_path, lines.encode())
+        log = fs.open_append(self.log_path)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "lapse.cli.main", "broker", str(self.config_path)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log.fileno(),
+                text=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        finally:
+            log.close()
+        try:
+            self._wait_until_ready(self._process)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def _wait_until_ready(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        ready, _, _ = select.select([process.stdout], [], [], START_SECONDS_MAX)
+        line = process.stdout.readline() if ready else ""
+        found = _READY.search(line)
+        if found is None:
+            raise BrokerFailed(f"the broker did not get ready; its log ends:\n{self.log()[-4000:]}")
+        self.bootstrap = found["kafka"]
+        self.http = found["http"] or ""
+
+    def stop(self) -> int:
+        """A clean shutdown; returns the exit code."""
+        assert self._process is not None, "not started"
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            raise BrokerFailed(f"did not stop; its log ends:\n{self.log()[-4000:]}") from None
+        finally:
+            self._forget()
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        self._forget()
+
+    def _forget(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()

@@ -1,0 +1,29 @@
+"""A clock that moves only when told."""
+
+from __future__ import annotations
+
+
+class ManualClock:
+    """`Clock` for tests: starts at `now_ms`, moves by `advance` and by `sleep`."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = now_ms
+        self._monotonic = 0.0
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(round(seconds * 1000))
+
+    def advance(self, ms: int) -> None:
+        """Both clocks move on by `ms`."""
+        self._now_ms += ms
+        self._monotonic += ms / 1000
+
+    def jump(self, ms: int) -> None:
+        """Only the wall clock moves, as when somebody sets it."""
+        self._now_ms += ms

@@ -1,0 +1,194 @@
+"""A file system that dies: before any operation, or in the middle of a write (DESIGN §8).
+
+`CrashFs` counts every operation that lasts. At number `die_at` it raises `Crashed`, after a write
+of random length if that operation is a write; everything after that raises too. What is on disk
+then is what `kill -9` leaves. With `lose_unsynced` it is what a power cut may leave: of every file
+written since its last sync, a tail of random length is cut off or reads as zeros. Renames and
+removals happen in order and are never undone.
+
+Composite operations count each of their steps (`replace_file` is four), so that every moment
+between two system calls is a place to die.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from lapse.base.fs import AppendFile, Buffer, Fs
+
+
+class Crashed(Exception):
+    """The process is dead; names the operation it died at."""
+
+
+class CrashFs:
+    """`Fs` for tests, around a real one.
+
+    Attributes:
+        operations: how many have begun; with `die_at=None` a run counts where one may die.
+        crashed: whether it has died.
+        fs: the real one.
+    """
+
+    def __init__(
+        self, real: Fs, die_at: int | None, *, lose_unsynced: bool = False, seed: int = 0
+    ) -> None:
+        self.operations = 0
+        self.crashed = False
+        self.fs = real
+        self._die_at = die_at
+        self._lose_unsynced = lose_unsynced
+        self._random = random.Random(seed)
+        self._synced_size: dict[Path, int] = {}  # of files written to since their last sync
+
+    # --- dying -----------------------------------------------------------------------------------
+
+    def _fatal(self, doing: str, path: Path) -> bool:
+        """Begin an operation: True if the process dies in it."""
+        if self.crashed:
+            raise Crashed(f"dead already: {doing} {path}")
+        self.operations += 1
+        return self.operations == self._die_at
+
+    def _step(self, doing: str, path: Path) -> None:
+        if self._fatal(doing, path):
+            self._die(doing, path)
+
+    def _die(self, doing: str, path: Path) -> None:
+        self.crashed = True
+        if self._lose_unsynced:
+            for file, synced_size in sorted(self._synced_size.items()):
+                self._lose_tail(file, synced_size)
+        raise Crashed(f"{doing} {path} (operation {self.operations})")
+
+    def _lose_tail(self, path: Path, synced_size: int) -> None:
+        size = path.stat().st_size
+        if size <= synced_size:
+            return
+        kept = self._random.randint(synced_size, size)
+        self.fs.truncate(path, kept)
+        if self._random.random() < 0.5:
+            self.fs.truncate(path, size)  # grown again: the tail reads as zeros
+
+    # --- Fs --------------------------------------------------------------------------------------
+
+    def open_append(self, path: Path) -> AppendFile:
+        if not path.exists():
+            self._step("creating", path)
+        elif self.crashed:
+            self._step("opening", path)
+        return _CrashFile(self, self.fs.open_append(path))
+
+    def write_file(self, path: Path, data: Buffer) -> None:
+        fatal = self._fatal("writing", path)
+        self._synced_size[path] = 0
+        if fatal:
+            self.fs.write_file(path, bytes(data)[: self._random.randint(0, len(data))])
+            self._die("writing", path)
+        self.fs.write_file(path, data)
+
+    def replace_file(self, path: Path, data: Buffer) -> None:
+        temp = path.with_name(path.name + ".tmp")
+        fs = self  # its own operations, each a place to die
+        fs.write_file(temp, data)
+        fs.fsync_file(temp)
+        fs.rename(temp, path)
+        fs.fsync_dir(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._step("renaming", source)
+        self.fs.rename(source, target)
+        self._synced_size.pop(target, None)
+        for path, size in list(self._synced_size.items()):
+            if path == source:
+                self._synced_size[target] = self._synced_size.pop(path)
+            elif path.is_relative_to(source):
+                del self._synced_size[path]
+                self._synced_size[target / path.relative_to(source)] = size
+
+    def unlink(self, path: Path) -> None:
+        self._step("removing", path)
+        self.fs.unlink(path)
+        self._synced_size.pop(path, None)
+
+    def make_dir(self, path: Path) -> None:
+        self._step("creating", path)
+        self.fs.make_dir(path)
+
+    def remove_tree(self, path: Path) -> None:
+        fs = self
+        for inner in sorted(path.rglob("*"), reverse=True) if path.exists() else ():
+            if not inner.is_dir():
+                fs.unlink(inner)
+        self._step("removing", path)
+        self.fs.remove_tree(path)
+
+    def truncate(self, path: Path, size: int) -> None:
+        self._step("truncating", path)
+        self.fs.truncate(path, size)
+        self._synced_size[path] = min(self._synced_size.get(path, size), size)
+
+    def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
+        self._step("touching", path)
+        self.fs.set_mtime_ns(path, mtime_ns)
+
+    def fsync_file(self, path: Path) -> None:
+        self._step("syncing", path)
+        self.fs.fsync_file(path)
+        self._synced_size.pop(path, None)
+
+    def fsync_dir(self, path: Path) -> None:
+        self._step("syncing", path)
+        self.fs.fsync_dir(path)
+
+    def sync_all(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            self.fsync_file(path)
+
+
+class _CrashFile:
+    """An append file whose writes may be the last thing that happens."""
+
+    def __init__(self, fs: CrashFs, real: AppendFile) -> None:
+        self.path = real.path
+        self._fs = fs
+        self._real = real
+
+    @property
+    def size(self) -> int:
+        return self._real.size
+
+    @size.setter
+    def size(self, size: int) -> None:
+        self._real.size = size
+
+    def fileno(self) -> int:
+        return self._real.fileno()
+
+    def write(self, *buffers: Buffer) -> None:
+        fs, data = self._fs, b"".join(buffers)
+        fatal = fs._fatal("appending to", self.path)
+        fs._synced_size.setdefault(self.path, self._real.size)
+        if fatal:
+            self._real.write(data[: fs._random.randint(0, len(data))])
+            fs._die("appending to", self.path)
+        self._real.write(*buffers)
+
+    def copy_from(self, source_fd: int, position: int, length: int) -> None:
+        fs = self._fs
+        fatal = fs._fatal("copying to", self.path)
+        fs._synced_size.setdefault(self.path, self._real.size)
+        if fatal:
+            self._real.copy_from(source_fd, position, fs._random.randint(0, length))
+            fs._die("copying to", self.path)
+        self._real.copy_from(source_fd, position, length)
+
+    def fsync(self) -> None:
+        self._fs._step("syncing", self.path)
+        self._real.fsync()
+        self._fs._synced_size.pop(self.path, None)
+
+    def close(self) -> None:
+        self._real.close()

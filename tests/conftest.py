@@ -1,0 +1,132 @@
+"""Fixtures every tier shares, the tier markers, and the report that tools/run_tests.py reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from tests.oracle import kafka
+from tests.oracle.oracle import Oracle, unpack_cases
+
+SCALE = float(os.environ.get("LAPSE_TEST_SCALE") or 0.05)
+TESTS = Path(__file__).parent
+
+
+def scaled_count(full: int) -> int:
+    """A test's full count times SCALE, never below one."""
+    return max(1, round(full * SCALE))
+
+
+hypothesis.settings.register_profile(
+    "lapse",
+    deadline=None,  # two shared cores: no timed assertions
+    max_examples=max(25, scaled_count(1000)),
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("lapse")
+
+
+# --- tiers and the report ------------------------------------------------------------------------
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test carries the marker of its tier: the folder it lives in."""
+    for item in items:
+        tier = item.path.relative_to(TESTS).parts[0]
+        item.add_marker("tidy" if tier.startswith("test_tidy") else tier)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    result: str = report.outcome
+    if hasattr(report, "wasxfail") and report.skipped:
+        result = "expected"
+    _report(report, result, report.duration)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.outcome != "passed":
+        _report(report, report.outcome, 0.0)
+
+
+def pytest_sessionfinish(exitstatus: int) -> None:
+    """The last line: without it, the process died on the way, whatever its exit code."""
+    _write({"end": int(exitstatus)})
+
+
+def _report(report: pytest.TestReport | pytest.CollectReport, result: str, seconds: float) -> None:
+    """One JSON line a phase of a test, where tools/run_tests.py asked for it."""
+    reason = ""
+    if result == "skipped" and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+    _write({"test": report.nodeid, "result": result, "seconds": seconds, "reason": reason})
+
+
+def _write(line: dict[str, object]) -> None:
+    path = os.environ.get("LAPSE_TEST_REPORT")
+    if path:
+        with open(path, "a") as f:
+            f.write(json.dumps(line) + "\n")
+
+
+# --- counts and seeds ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def scaled() -> Callable[[int], int]:
+    """`scaled(n)`: the full count n in `make torture`, a twentieth of it in `make test`."""
+    return scaled_count
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """A seed of this test's own; the run's seed is LAPSE_TEST_SEED, printed and recorded."""
+    run_seed = int(os.environ.get("LAPSE_TEST_SEED") or 20130101)
+    return zlib.crc32(f"{run_seed}:{request.node.nodeid}".encode())
+
+
+# --- real Kafka ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def oracle_cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked cases that real Kafka's cleaner judged; needs no JVM. Copy before changing."""
+    return unpack_cases(tmp_path_factory.mktemp("oracle"))
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> str:
+    """The classpath of real Kafka and the oracle; resolved and compiled at most once."""
+    lacking = [
+        command for command in ("java", "javac", "mvn", "unzip") if not shutil.which(command)
+    ]
+    if lacking:
+        pytest.skip(f"real Kafka needs {' and '.join(lacking)} (make deps installs them)")
+    return kafka.classpath()
+
+
+@pytest.fixture(scope="session")
+def oracle(kafka_jars: str) -> Iterator[Oracle]:
+    """Real Kafka's cleaner in one JVM for the whole session."""
+    with Oracle() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def kafka_tools(kafka_jars: str) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`kafka_tools("DumpLogSegments", ["--files", …])`: run a class of real Kafka to its end."""
+    return kafka.run_tool
+
+
+@pytest.fixture
+def real_kafka(kafka_jars: str, tmp_path: Path) -> Iterator[kafka.RealKafka]:
+    """A real broker on free ports, one to a test (4 s): a peer, not for unit tests."""
+    with kafka.RealKafka(tmp_path / "real-kafka") as running:
+        yield running

@@ -1,0 +1,38 @@
+"""The repository keeps its own taste: tools/tidy.py over every file."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tools import tidy
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def repository() -> tidy.Repository:
+    return tidy.Repository.at(ROOT)
+
+
+@pytest.fixture(scope="module")
+def allowed() -> dict[str, dict[str, str]]:
+    return tomllib.loads((ROOT / "tests" / "tidy-allowed.toml").read_text())
+
+
+def test_the_repository_is_seen(repository: tidy.Repository) -> None:
+    """Rules over no files would all pass."""
+    assert {"Makefile", "pyproject.toml", "src/lapse/base/fs.py"} <= set(repository.paths)
+    assert not any(p.startswith((".venv/", "tests/oracle/target/")) for p in repository.paths)
+
+
+@pytest.mark.parametrize("rule", tidy.RULES)
+def test_rule(rule: str, repository: tidy.Repository, allowed: dict[str, dict[str, str]]) -> None:
+    breaches = tidy.judge(rule, tidy.RULES[rule](repository), allowed)
+    assert not breaches, "\n" + "\n".join(map(str, breaches))
+
+
+def test_allowances_name_rules(allowed: dict[str, dict[str, str]]) -> None:
+    assert set(allowed) <= set(tidy.RULES)

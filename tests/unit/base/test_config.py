@@ -1,0 +1,271 @@
+"""Every setting: default, limits, synonyms, and errors that name it (SEMANTICS §1)."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from lapse.base.config import (
+    BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+    BrokerConfig,
+    TopicConfig,
+    broker_config,
+    read_properties,
+    split_settings,
+    topic_config,
+)
+from lapse.base.errors import ConfigError
+
+LONG_MAX = (1 << 63) - 1
+INT_MAX = (1 << 31) - 1
+DAY = 86_400_000
+
+# name: (default, greatest bad value below, least, greatest, least bad value above)
+TOPIC_NUMBERS = {
+    "delete.retention.ms": (DAY, -1, 0, LONG_MAX, LONG_MAX + 1),
+    "file.delete.delay.ms": (60_000, -1, 0, LONG_MAX, LONG_MAX + 1),
+    "index.interval.bytes": (4096, -1, 0, INT_MAX, INT_MAX + 1),
+    "max.compaction.lag.ms": (LONG_MAX, 0, 1, LONG_MAX, LONG_MAX + 1),
+    "max.message.bytes": (1_048_588, -1, 0, INT_MAX, INT_MAX + 1),
+    "message.timestamp.after.max.ms": (3_600_000, -1, 0, LONG_MAX, LONG_MAX + 1),
+    "message.timestamp.before.max.ms": (LONG_MAX, -1, 0, LONG_MAX, LONG_MAX + 1),
+    "min.cleanable.dirty.ratio": (0.5, -0.01, 0, 1, 1.01),
+    "min.compaction.lag.ms": (0, -1, 0, LONG_MAX, LONG_MAX + 1),
+    "retention.bytes": (-1, -2, -1, LONG_MAX, LONG_MAX + 1),
+    "retention.ms": (7 * DAY, -2, -1, LONG_MAX, LONG_MAX + 1),
+    "segment.bytes": (1 << 30, (1 << 20) - 1, 1 << 20, INT_MAX, INT_MAX + 1),
+    "segment.index.bytes": (10 << 20, 3, 4, INT_MAX, INT_MAX + 1),
+    "segment.jitter.ms": (0, -1, 0, LONG_MAX, LONG_MAX + 1),
+    "segment.ms": (7 * DAY, 0, 1, LONG_MAX, LONG_MAX + 1),
+    "lapse.tombstone.removal.max.lag.ms": (-1, -2, -1, LONG_MAX, LONG_MAX + 1),
+}
+TOPIC_WORDS = {
+    "cleanup.policy": (
+        frozenset({"delete"}),
+        {
+            "compact": frozenset({"compact"}),
+            "compact,delete": frozenset({"compact", "delete"}),
+            " delete , compact ": frozenset({"compact", "delete"}),
+            "": frozenset(),
+        },
+        ["compress", "compact;delete", "Compact"],
+    ),
+    "compression.type": (
+        "producer",
+        {w: w for w in ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")},
+        ["none", "LZ4", ""],
+    ),
+    "message.timestamp.type": (0, {"CreateTime": 0, "LogAppendTime": 1}, ["createtime", "2"]),
+}
+
+
+def field(name: str) -> str:
+    return name.removeprefix("lapse.").replace(".", "_")
+
+
+def test_every_topic_setting_is_tested_here() -> None:
+    assert {s.name for s in TOPIC_SETTINGS} == set(TOPIC_NUMBERS) | set(TOPIC_WORDS)
+    assert {s.field for s in TOPIC_SETTINGS} == {f.name for f in dataclasses.fields(TopicConfig)}
+
+
+def test_topic_defaults_are_kafkas() -> None:
+    config = topic_config({})
+    for name, limits in (TOPIC_NUMBERS | TOPIC_WORDS).items():
+        assert getattr(config, field(name)) == limits[0], name
+
+
+@pytest.mark.parametrize("name", TOPIC_NUMBERS)
+def test_numbers_have_limits(name: str) -> None:
+    _, below, least, greatest, above = TOPIC_NUMBERS[name]
+    beside = {"max.compaction.lag.ms": str(LONG_MAX)} if name == "min.compaction.lag.ms" else {}
+    for value in (least, greatest):
+        assert getattr(topic_config({**beside, name: f" {value} "}), field(name)) == value
+    for text in (str(below), str(above), "many", "", "nan", "0x10"):
+        with pytest.raises(ConfigError) as e:
+            topic_config({name: text})
+        assert f"{name}={text}" in str(e.value)
+        assert "allowed is a" in str(e.value)
+        assert str(least) in str(e.value)
+
+
+@pytest.mark.parametrize("name", TOPIC_WORDS)
+def test_words(name: str) -> None:
+    _, good, bad = TOPIC_WORDS[name]
+    for text, value in good.items():
+        assert getattr(topic_config({name: text}), field(name)) == value
+    for text in bad:
+        with pytest.raises(ConfigError) as e:
+            topic_config({name: text})
+        assert f"{name}={text}: allowed is" in str(e.value)
+        word = next(word for word in good if word and "," not in word)
+        assert word in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "synonyms"),
+    [
+        ("cleanup.policy", "log.cleanup.policy"),
+        ("compression.type", "compression.type"),
+        ("delete.retention.ms", "log.cleaner.delete.retention.ms"),
+        ("file.delete.delay.ms", "log.segment.delete.delay.ms"),
+        ("index.interval.bytes", "log.index.interval.bytes"),
+        ("max.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
+        ("max.message.bytes", "message.max.bytes"),
+        ("message.timestamp.after.max.ms", "log.message.timestamp.after.max.ms"),
+        ("message.timestamp.before.max.ms", "log.message.timestamp.before.max.ms"),
+        ("message.timestamp.type", "log.message.timestamp.type"),
+        ("min.cleanable.dirty.ratio", "log.cleaner.min.cleanable.ratio"),
+        ("min.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms"),
+        ("retention.bytes", "log.retention.bytes"),
+        ("retention.ms", "log.retention.ms log.retention.minutes log.retention.hours"),
+        ("segment.bytes", "log.segment.bytes"),
+        ("segment.index.bytes", "log.index.size.max.bytes"),
+        ("segment.jitter.ms", "log.roll.jitter.ms log.roll.jitter.hours"),
+        ("segment.ms", "log.roll.ms log.roll.hours"),
+        ("lapse.tombstone.removal.max.lag.ms", "lapse.tombstone.removal.max.lag.ms"),
+    ],
+)
+def test_broker_synonyms_in_their_order(setting: str, synonyms: str) -> None:
+    (row,) = (s for s in TOPIC_SETTINGS if s.name == setting)
+    assert [name for name, _ in row.synonyms] == synonyms.split()
+
+
+def test_the_finer_synonym_wins_and_the_topics_own_value_over_all() -> None:
+    broker = {"log.retention.hours": "3"}
+    assert topic_config({}, broker).retention_ms == 3 * 3_600_000
+    broker["log.retention.minutes"] = "7"
+    assert topic_config({}, broker).retention_ms == 7 * 60_000
+    broker["log.retention.ms"] = "5"
+    assert topic_config({}, broker).retention_ms == 5
+    assert topic_config({"retention.ms": "4"}, broker).retention_ms == 4
+    assert topic_config({}, {"log.retention.hours": "-1"}).retention_ms == -1  # not -3600000
+    assert topic_config({}, {"log.roll.hours": "2"}).segment_ms == 2 * 3_600_000
+    assert topic_config({}, {"log.roll.jitter.hours": "2"}).segment_jitter_ms == 2 * 3_600_000
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"log.retention.hours": "soon"},
+        {"log.retention.hours": str(LONG_MAX)},  # too many, once they are milliseconds
+        {"log.retention.ms": "-2"},
+        {"log.roll.hours": "0"},
+        {"log.cleanup.policy": "shred"},
+    ],
+)
+def test_a_bad_default_names_the_brokers_setting(bad: dict[str, str]) -> None:
+    ((name, text),) = bad.items()
+    for make in (lambda: topic_config({}, bad), lambda: broker_config(bad)):
+        with pytest.raises(ConfigError, match=f"^{name}={text}: allowed is"):
+            make()
+
+
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    for name in ("retention.msec", "log.retention.ms", "lapse.nonsense"):
+        with pytest.raises(ConfigError, match=f"unknown setting {name}; known are .*retention.ms"):
+            topic_config({name: "1"})
+
+
+def test_min_lag_may_not_exceed_max_lag() -> None:
+    """S-9: it is what keeps a must-clean log cleanable."""
+    assert topic_config({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"})
+    with pytest.raises(ConfigError, match=r"min.compaction.lag.ms=6: .*max.compaction.lag.ms.* 5"):
+        topic_config({"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"})
+    with pytest.raises(ConfigError, match=r"min.compaction.lag.ms"):
+        topic_config({"min.compaction.lag.ms": "6"}, {"log.cleaner.max.compaction.lag.ms": "5"})
+
+
+def test_tiny_segments_for_tests() -> None:
+    """MEASURED §7: Kafka's own back door past KIP-1030's floor."""
+    tiny = {"internal.segment.bytes": "8192"}
+    assert topic_config(tiny).segment_bytes == 8192
+    assert topic_config({**tiny, "segment.bytes": str(2 << 20)}).segment_bytes == 8192
+    with pytest.raises(ConfigError, match=r"internal.segment.bytes=0: allowed is .* 1 "):
+        topic_config({"internal.segment.bytes": "0"})
+    with pytest.raises(ConfigError, match=r"segment.bytes=8192"):
+        topic_config({"segment.bytes": "8192"})
+
+
+def test_derived_values() -> None:
+    both = topic_config({"cleanup.policy": "compact,delete"})
+    assert (both.compacts, both.deletes) == (True, True)
+    keeps = topic_config({"cleanup.policy": ""})
+    assert (keeps.compacts, keeps.deletes) == (False, False)
+    assert topic_config({"delete.retention.ms": "77"}).removal_lag_ms == 77  # L4
+    own = {"delete.retention.ms": "77", "lapse.tombstone.removal.max.lag.ms": "0"}
+    assert topic_config(own).removal_lag_ms == 0
+
+
+# --- the broker's own -----------------------------------------------------------------------------
+
+# name: (default, bad, good, its value)
+BROKER = {
+    "node.id": (0, "-1", "7", 7),
+    "log.dirs": ("", None, "/a,/b", "/a,/b"),
+    "listeners": ("PLAINTEXT://127.0.0.1:9092", None, "PLAINTEXT://:0", "PLAINTEXT://:0"),
+    "lapse.http.port": (9093, "65536", "-1", -1),
+    "num.partitions": (1, "0", "3", 3),
+    "auto.create.topics.enable": (False, "yes", "TRUE", True),
+    "socket.request.max.bytes": (100 << 20, "0", "1", 1),
+    "log.cleaner.enable": (True, "1", "false", False),
+    "log.cleaner.backoff.ms": (15_000, "-1", "0", 0),
+    "log.cleaner.dedupe.buffer.size": (128 << 20, "1023", "1024", 1024),
+    "log.cleaner.io.buffer.load.factor": (0.9, "1.1", "0.5", 0.5),
+    "log.flush.offset.checkpoint.interval.ms": (60_000, "0", "1", 1),
+    "log.retention.check.interval.ms": (300_000, "0", "1", 1),
+    "producer.id.expiration.ms": (DAY, "0", "1", 1),
+    "lapse.housekeeping.interval.ms": (1000, "0", "1", 1),
+    "lapse.lifecycle.master": ("local[*]", None, "local[2]", "local[2]"),
+    "lapse.lifecycle.memory.bytes": (2 << 30, str((16 << 20) - 1), str(16 << 20), 16 << 20),
+}
+
+
+def test_every_broker_setting_is_tested_here() -> None:
+    assert {s.name for s in BROKER_SETTINGS} == set(BROKER)
+    fields = {f.name for f in dataclasses.fields(BrokerConfig)} - {"defaults"}
+    assert {s.field for s in BROKER_SETTINGS} == fields
+
+
+@pytest.mark.parametrize("name", BROKER)
+def test_broker_setting(name: str) -> None:
+    default, bad, good, value = BROKER[name]
+    assert getattr(broker_config({}), field(name)) == default
+    assert getattr(broker_config({name: good}), field(name)) == value
+    if bad is not None:
+        with pytest.raises(ConfigError, match=f"^{name}={bad}: allowed is"):
+            broker_config({name: bad})
+
+
+def test_server_properties_are_read_as_they_are() -> None:
+    """Kafka's names that mean nothing here are no error; ours must be right."""
+    config = broker_config({"zookeeper.connect": "z", "broker.id": "4", "log.dir": "/d",
+                            "log.retention.ms": "9"})  # fmt: skip
+    assert (config.node_id, config.log_dirs) == (4, "/d")
+    assert dict(config.defaults) == {"log.retention.ms": "9"}
+    assert topic_config({}, dict(config.defaults)).retention_ms == 9
+    newer = {"broker.id": "4", "node.id": "5", "log.dir": "/d", "log.dirs": "/e"}
+    assert broker_config(newer).node_id == 5
+    assert broker_config(newer).log_dirs == "/e"
+    with pytest.raises(ConfigError, match=r"unknown setting lapse\.http\.prt"):
+        broker_config({"lapse.http.prt": "1"})
+
+
+def test_split_settings() -> None:
+    """`-c` takes topic and broker names (DESIGN §6)."""
+    topic, broker = split_settings({
+        "retention.ms": "1", "internal.segment.bytes": "9", "log.retention.ms": "2",
+        "log.cleaner.dedupe.buffer.size": "4096",
+    })  # fmt: skip
+    assert topic == {"retention.ms": "1", "internal.segment.bytes": "9"}
+    assert broker == {"log.retention.ms": "2", "log.cleaner.dedupe.buffer.size": "4096"}
+    with pytest.raises(ConfigError, match="unknown setting nope"):
+        split_settings({"nope": "1"})
+
+
+def test_read_properties(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("# note\n! note\n\n a.b = c=d \nempty=\nnovalue\n", encoding="utf-8")
+    assert read_properties(path) == {"a.b": "c=d", "empty": "", "novalue": ""}

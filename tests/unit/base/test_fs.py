@@ -1,0 +1,290 @@
+"""File operations: what they leave behind, and errors that name the file."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lapse.base import fs as fs_module
+from lapse.base.errors import StorageError
+from lapse.base.fs import RealFs
+
+FS = RealFs()
+
+
+def read_fd(path: Path) -> int:
+    return os.open(path, os.O_RDONLY)
+
+
+# --- append files ---------------------------------------------------------------------------------
+
+
+def test_append_goes_on_where_the_file_ends(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    file = FS.open_append(path)
+    assert (file.path, file.size) == (path, 0)
+    file.write(b"one", bytearray(b"two"), memoryview(b"three"))
+    file.write()
+    file.fsync()
+    file.close()
+    file.close()  # twice is fine
+    file = FS.open_append(path)
+    assert file.size == 11
+    file.write(b"!")
+    assert os.fstat(file.fileno()).st_size == file.size == 12
+    file.close()
+    assert path.read_bytes() == b"onetwothree!"
+
+
+def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may take less than it is given."""
+    real = os.pwritev
+    monkeypatch.setattr(
+        os, "pwritev", lambda fd, buffers, at: real(fd, [b"".join(buffers)[:4]], at)
+    )
+    real_one = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real_one(fd, data[:2], at))
+    file = FS.open_append(tmp_path / "a")
+    file.write(b"abc", b"defghi", b"j")
+    file.close()
+    assert file.size == 10
+    assert (tmp_path / "a").read_bytes() == b"abcdefghij"
+
+
+def test_a_failed_write_is_a_storage_error_and_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = FS.open_append(tmp_path / "a")
+    file.write(b"fine")
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwritev", full)
+    with pytest.raises(StorageError, match=rf"writing {file.path}: No space left"):
+        file.write(b"more")
+    assert file.size == 4
+    file.close()
+
+
+SIZES = [0, 1, 4095, 4096, 4097, 300_000]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("position", [0, 1, 5000])
+@pytest.mark.parametrize("in_kernel", [True, False])
+def test_copy_from(
+    tmp_path: Path, size: int, position: int, in_kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not in_kernel:  # another device, or a system without the call
+
+        def crossing(*_: object) -> int:
+            raise OSError(errno.EXDEV, "no")
+
+        monkeypatch.setattr(os, "copy_file_range", crossing, raising=False)
+        monkeypatch.setattr(fs_module, "_COPY_CHUNK", 4096)
+    source = tmp_path / "source"
+    data = os.urandom(position + size + 100)
+    source.write_bytes(data)
+    fd = read_fd(source)
+    file = FS.open_append(tmp_path / "target")
+    file.write(b"before")
+    file.copy_from(fd, position, size)
+    file.write(b"after")
+    file.close()
+    os.close(fd)
+    assert file.size == 11 + size
+    expected = b"before" + data[position : position + size] + b"after"
+    assert (tmp_path / "target").read_bytes() == expected
+
+
+@pytest.mark.parametrize("in_kernel", [True, False])
+def test_copy_from_a_source_that_ends_early(
+    tmp_path: Path, in_kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not in_kernel:
+        monkeypatch.delattr(os, "copy_file_range")
+    (tmp_path / "source").write_bytes(b"12345")
+    fd = read_fd(tmp_path / "source")
+    file = FS.open_append(tmp_path / "target")
+    with pytest.raises(StorageError, match="target: the source ends 7 bytes early"):
+        file.copy_from(fd, 0, 12)
+    file.close()
+    os.close(fd)
+
+
+def test_other_copy_errors_are_not_taken_for_another_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "copy_file_range", full, raising=False)
+    (tmp_path / "source").write_bytes(b"12345")
+    fd = read_fd(tmp_path / "source")
+    file = FS.open_append(tmp_path / "target")
+    with pytest.raises(StorageError, match="copying to .*target: full"):
+        file.copy_from(fd, 0, 5)
+    file.close()
+    os.close(fd)
+
+
+# --- whole files ----------------------------------------------------------------------------------
+
+
+def test_replace_file_shows_the_old_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every step before the rename the old content, synced new content at it, no rest after."""
+    path = tmp_path / "checkpoint"
+    path.write_bytes(b"old")
+    steps: list[str] = []
+
+    class Watched(RealFs):
+        def write_file(self, path: Path, data: bytes) -> None:
+            super().write_file(path, data)
+            self.note("write")
+
+        def fsync_file(self, path: Path) -> None:
+            super().fsync_file(path)
+            self.note("fsync")
+
+        def rename(self, source: Path, target: Path) -> None:
+            self.note("before rename")
+            super().rename(source, target)
+            self.note("after rename")
+
+        def fsync_dir(self, path: Path) -> None:
+            super().fsync_dir(path)
+            self.note("fsync dir")
+
+        def note(self, step: str) -> None:
+            steps.append(step)
+            assert path.read_bytes() == (b"old" if "rename" not in "".join(steps[-1:]) or
+                                         step == "before rename" else b"new") or (
+                step == "fsync dir" and path.read_bytes() == b"new"
+            )  # fmt: skip
+
+    Watched().replace_file(path, b"new")
+    assert steps == ["write", "fsync", "before rename", "after rename", "fsync dir"]
+    assert path.read_bytes() == b"new"
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_replace_file_leaves_the_old_one_when_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(b"old")
+
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(StorageError, match="checkpoint"):
+        FS.replace_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    monkeypatch.undo()
+    FS.replace_file(path, b"newer")  # what the failure left behind is no obstacle
+    assert path.read_bytes() == b"newer"
+
+
+def test_write_file_is_whole(tmp_path: Path) -> None:
+    FS.write_file(tmp_path / "a", b"a long content")
+    FS.write_file(tmp_path / "a", b"short")
+    assert (tmp_path / "a").read_bytes() == b"short"
+
+
+def test_names_and_sizes(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    FS.write_file(a, b"12345")
+    FS.truncate(a, 2)
+    FS.set_mtime_ns(a, 1_234_567_890_123_456_789)
+    assert a.stat().st_mtime_ns == 1_234_567_890_123_456_789
+    FS.write_file(b, b"b")
+    FS.rename(a, b)  # over what is there
+    assert b.read_bytes() == b"12"
+    assert not a.exists()
+    FS.unlink(b)
+    FS.unlink(b)  # not there is fine
+    deep = tmp_path / "x" / "y"
+    FS.make_dir(deep)
+    FS.make_dir(deep)
+    FS.write_file(deep / "f", b"")
+    FS.fsync_dir(deep)
+    FS.remove_tree(tmp_path / "x")
+    FS.remove_tree(tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("doing", "operation"),
+    [
+        ("opening", lambda p: FS.open_append(p)),
+        ("writing", lambda p: FS.write_file(p, b"")),
+        ("writing", lambda p: FS.replace_file(p, b"")),
+        ("renaming", lambda p: FS.rename(p, p)),
+        ("truncating", lambda p: FS.truncate(p, 0)),
+        ("touching", lambda p: FS.set_mtime_ns(p, 0)),
+        ("syncing", lambda p: FS.fsync_file(p)),
+        ("syncing", lambda p: FS.fsync_dir(p)),
+        ("syncing", lambda p: FS.sync_all([p])),
+        ("syncing", lambda p: FS.sync_all([p] * RealFs.SYNCFS_FROM)),
+    ],
+)
+def test_errors_name_the_file(
+    tmp_path: Path, doing: str, operation: Callable[[Path], object]
+) -> None:
+    path = tmp_path / "missing" / "file"
+    with pytest.raises(StorageError, match=rf"{doing} {path}.*: No such file") as e:
+        operation(path)
+    assert isinstance(e.value.__cause__, OSError)
+
+
+def test_more_errors_name_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"")
+    with pytest.raises(StorageError, match=f"creating {path}"):
+        FS.make_dir(path)
+    with pytest.raises(StorageError, match=f"removing {tmp_path}"):
+        FS.unlink(tmp_path)
+    with pytest.raises(StorageError, match=f"removing {path}"):
+        FS.remove_tree(path)
+    with pytest.raises(StorageError, match=f"syncing {path}"):
+        FS.fsync_dir(path)
+
+
+# --- syncing many ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, RealFs.SYNCFS_FROM - 1, RealFs.SYNCFS_FROM, 40])
+@pytest.mark.parametrize("has_syncfs", [True, False])
+def test_sync_all(
+    tmp_path: Path, count: int, has_syncfs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few: one by one. Many: the whole file system at once, where there is such a call."""
+    paths = [tmp_path / str(n) for n in range(count)]
+    for path in paths:
+        path.write_bytes(b"x")
+    synced: list[Path] = []
+    whole: list[Path] = []
+    monkeypatch.setattr(RealFs, "fsync_file", lambda _, path: synced.append(path))
+
+    def syncfs(path: Path) -> bool:
+        whole.append(path)
+        return has_syncfs
+
+    monkeypatch.setattr(fs_module, "_syncfs", syncfs)
+    FS.sync_all(paths)
+    many = count >= RealFs.SYNCFS_FROM
+    assert bool(whole) == many
+    assert synced == ([] if many and has_syncfs else paths)
+
+
+def test_syncfs_itself(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    assert fs_module._syncfs(tmp_path / "a") in {True, False}

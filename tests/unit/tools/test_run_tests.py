@@ -1,0 +1,175 @@
+"""The runner of tests cannot call a failure a success; real pytest runs over small folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tools import run_tests
+from tools.run_tests import Outcome, TierResult
+
+CONFTEST = (Path(__file__).resolve().parents[2] / "conftest.py").read_text()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of one tier, `tests/unit`, with our own conftest and settings."""
+    (tmp_path / "tests" / "unit").mkdir(parents=True)
+    (tmp_path / "tests" / "oracle").mkdir()
+    (tmp_path / "tests" / "conftest.py").write_text(CONFTEST)
+    for name in ("oracle.py", "kafka.py"):
+        (tmp_path / "tests" / "oracle" / name).write_text(
+            (Path(__file__).resolve().parents[2] / "oracle" / name).read_text()
+        )
+    settings = (run_tests.ROOT / "pyproject.toml").read_text()
+    (tmp_path / "pyproject.toml").write_text(settings)
+    (tmp_path / "tests" / "allowed-skips.txt").write_text("# none\n")
+    monkeypatch.setattr(run_tests, "ROOT", tmp_path)
+    monkeypatch.setattr(run_tests, "TESTS", tmp_path / "tests")
+    monkeypatch.delenv("CI", raising=False)
+    return tmp_path
+
+
+def run(repository: Path, code: str, *, seconds_max: float = 60) -> TierResult:
+    (repository / "tests" / "unit" / "test_x.py").write_text(code)
+    return run_tests.run_pytest("unit", "tests/unit", seconds_max, seed=7)
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().out.strip().splitlines()[-1]
+
+
+KINDS = """
+import warnings, pytest
+def test_good(): pass
+def test_bad(): assert 0
+def test_skipped(): pytest.skip("no mvn here")
+@pytest.mark.xfail(reason="later")
+def test_expected(): assert 0
+@pytest.mark.xfail(reason="later")
+def test_unexpectedly_good(): pass
+def test_warns(): warnings.warn("old")
+@pytest.fixture
+def broken(): yield; raise OSError("tear-down")
+def test_tear_down(broken): pass
+def test_seed(seed, scaled): assert scaled(1) == 1 and isinstance(seed, int)
+def test_tier(request): assert request.node.get_closest_marker("unit")
+"""
+
+
+def test_every_kind_of_result_is_counted(repository: Path) -> None:
+    tier = run(repository, KINDS)
+    results = {o.test.split("::")[1]: o.result for o in tier.outcomes}
+    assert results == {
+        "test_good": "passed",
+        "test_bad": "failed",
+        "test_skipped": "skipped",
+        "test_expected": "expected",
+        "test_unexpectedly_good": "failed",
+        "test_warns": "failed",
+        "test_tear_down": "failed",
+        "test_seed": "passed",
+        "test_tier": "passed",
+    }
+    assert [o.reason for o in tier.outcomes if o.result == "skipped"] == ["no mvn here"]
+    assert tier.trouble == ""
+    assert run_tests.closing_line([tier]) == "3 passed, 4 failed, 1 skipped"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import nothing_of_that_name",
+        "import os\ndef test_a(): pass\ndef test_x(): os._exit(0)",
+        "def helper(): pass",
+    ],
+)
+def test_a_run_that_ends_oddly_is_a_failure(repository: Path, code: str) -> None:
+    tier = run(repository, code)
+    assert not run_tests.succeeded([tier], [], in_ci=False)
+    assert " 0 failed" not in run_tests.closing_line([tier])
+
+
+def test_a_hang_is_ended_with_all_it_started(repository: Path) -> None:
+    pid_file = repository / "pid"
+    code = f"""
+import subprocess, time
+def test_hangs():
+    child = subprocess.Popen(["sleep", "1000"])
+    open({str(pid_file)!r}, "w").write(str(child.pid))
+    time.sleep(1000)
+"""
+    tier = run(repository, code, seconds_max=5)
+    assert "not done after" in tier.trouble
+    state = Path(f"/proc/{pid_file.read_text()}/stat")
+    assert not state.exists() or state.read_text().split()[2] in "ZX"
+
+
+def test_a_folder_without_tests_is_no_tier(repository: Path) -> None:
+    tier = run_tests.run_pytest("crash", "tests/crash", 10, seed=1)
+    assert (tier.outcomes, tier.trouble) == ([], "")
+    assert not run_tests.succeeded([tier], [], in_ci=False)  # nothing ran at all
+
+
+def test_a_skip_fails_in_ci_unless_listed(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "tests" / "unit" / "test_x.py").write_text(
+        "import pytest\ndef test_good(): pass\ndef test_skipped(): pytest.skip('no mvn')\n"
+    )
+    monkeypatch.setenv("CI", "true")
+    assert run_tests.main(["unit"]) == 1
+    printed = capsys.readouterr().out
+    assert printed.strip().splitlines()[-1] == "1 passed, 0 failed, 1 skipped"
+    assert "skipped: tests/unit/test_x.py::test_skipped  no mvn" in printed
+    assert "not listed in tests/allowed-skips.txt: tests/unit/test_x.py::test_skipped" in printed
+    allowed = "tests/unit/test_x.py::test_s*  # because\n"
+    (repository / "tests" / "allowed-skips.txt").write_text(allowed)
+    assert run_tests.main(["unit"]) == 0
+
+
+@pytest.mark.parametrize(("in_ci", "success"), [(True, False), (False, True)])
+def test_only_ci_minds_unlisted_skips(in_ci: bool, success: bool) -> None:
+    skip = Outcome("b", "skipped", 0)
+    tier = TierResult("unit", 1.0, [Outcome("a", "passed", 0), skip])
+    assert run_tests.succeeded([tier], [skip], in_ci=in_ci) == success
+
+
+def test_a_module_that_skips_itself_is_seen(repository: Path) -> None:
+    tier = run(repository, "import pytest\npytest.importorskip('nothing_of_that_name')\n")
+    assert [o.result for o in tier.outcomes] == ["skipped"]
+
+
+def test_brackets_in_an_allowed_skip_are_plain() -> None:
+    skip = Outcome("tests/a.py::test_b[c]", "skipped", 0)
+    assert run_tests.unlisted_skips([skip], "tests/a.py::test_b[c] # reason") == []
+    assert run_tests.unlisted_skips([skip], "tests/a.py::test_bc") == [skip]
+
+
+def test_a_record_is_enough_to_repeat_the_run(tmp_path: Path) -> None:
+    tier = TierResult("unit", 1.23, [Outcome("a", "passed", 1.0), Outcome("b", "failed", 0.2)])
+    run_tests.record(tmp_path / "torture.json", [tier], scale=1.0, seed=99)
+    recorded = json.loads((tmp_path / "torture.json").read_text())
+    assert (recorded["seed"], recorded["scale"]) == (99, 1.0)
+    assert recorded["result"] == "1 passed, 1 failed, 0 skipped"
+    assert recorded["tiers"]["unit"]["seconds"] == 1.2
+    assert set(recorded) >= {"commit", "python", "failed"}
+
+
+def test_an_unknown_tier_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        run_tests.main(["no-such-tier"])
+    assert raised.value.code == 2
+    assert "no tier no-such-tier" in capsys.readouterr().err
+
+
+def test_the_run_seed_reaches_the_tests(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = repository / "seen"
+    code = f"def test_x(seed): open({str(seen)!r}, 'a').write(str(seed) + chr(10))"
+    for run_seed in (1, 2):
+        (repository / "tests" / "unit" / "test_x.py").write_text(code)
+        run_tests.run_pytest("unit", "tests/unit", 60, seed=run_seed)
+    first, second = seen.read_text().split()
+    assert first != second

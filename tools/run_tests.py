@@ -1,0 +1,274 @@
+"""Runs the tiers of tests one after the other, each in a process of its own: `make test`.
+
+A tier is a folder under `tests/` (or the linters). Each pytest process writes one JSON line a
+test to the file that `LAPSE_TEST_REPORT` names (tests/conftest.py does the writing); from these
+come the table of times, the ten slowest and the closing line. Fails if any test fails, if a tier
+ends otherwise than pytest ends, if nothing ran, or, with CI=true, on a skip that
+tests/allowed-skips.txt does not list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+SCALE_DEFAULT = 0.05
+SEED_DEFAULT = 20130101  # `make test` judges the same cases every time; `make torture` draws new
+SLOWEST_COUNT = 10
+
+# tier -> (where its tests are, seconds it should take at SCALE_DEFAULT on two cores)
+TIERS: Mapping[str, tuple[str, int]] = {
+    "lint": ("", 60),
+    "tidy": ("tests/test_tidy.py", 10),
+    "unit": ("tests/unit", 90),
+    "property": ("tests/property", 90),
+    "golden": ("tests/golden", 60),
+    "oracle": ("tests/oracle", 120),
+    "differential": ("tests/differential", 60),
+    "crash": ("tests/crash", 120),
+    "simulation": ("tests/simulation", 120),
+    "compat": ("tests/compat", 240),
+    "spark": ("tests/spark", 240),
+    "browser": ("tests/browser", 60),
+}
+BIN = Path(sys.prefix) / "bin"
+LINTERS: Mapping[str, Sequence[str]] = {
+    "ruff check": ("ruff", "check", "--quiet"),
+    "ruff format": ("ruff", "format", "--check", "--quiet"),
+    "mypy": ("mypy", "--no-error-summary"),
+    "import-linter": ("lint-imports",),
+}
+PYTEST_ENDS = {0, 1}  # everything passed; something failed. The rest are errors of the run itself.
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One test: `result` is passed, failed, skipped or expected (an expected failure)."""
+
+    test: str
+    result: str
+    seconds: float
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class TierResult:
+    """One tier: its tests, and what was wrong with the run itself."""
+
+    name: str
+    seconds: float = 0.0
+    outcomes: list[Outcome] = field(default_factory=list)
+    trouble: str = ""
+
+    def count(self, result: str) -> int:
+        return sum(o.result == result for o in self.outcomes)
+
+
+# --- reading what pytest reported ---------------------------------------------------------------
+
+
+def merge(lines: Iterable[Mapping[str, Any]]) -> list[Outcome]:
+    """One outcome a test from its set-up, call and tear-down: the worst of the three counts."""
+    rank = ["passed", "expected", "skipped", "failed"]
+    merged: dict[str, Outcome] = {}
+    for line in lines:
+        new = Outcome(line["test"], line["result"], line["seconds"], line["reason"])
+        old = merged.get(new.test)
+        if old is not None:
+            worst = max(old, new, key=lambda o: rank.index(o.result))
+            new = Outcome(new.test, worst.result, old.seconds + new.seconds, worst.reason)
+        merged[new.test] = new
+    return list(merged.values())
+
+
+def unlisted_skips(outcomes: Iterable[Outcome], allowed: str) -> list[Outcome]:
+    """Skips that no pattern of tests/allowed-skips.txt matches."""
+    lines = (line.split("#")[0].strip() for line in allowed.splitlines())
+    patterns = [line.replace("[", "[[]") for line in lines if line]  # test ids hold brackets
+    return [
+        o
+        for o in outcomes
+        if o.result == "skipped" and not any(fnmatch.fnmatchcase(o.test, p) for p in patterns)
+    ]
+
+
+def closing_line(results: Iterable[TierResult]) -> str:
+    """The plain last line; trouble of a run counts as a failure so that it cannot be overseen."""
+    tiers = list(results)
+    passed, skipped = (sum(t.count(r) for t in tiers) for r in ("passed", "skipped"))
+    failed = sum(t.count("failed") + bool(t.trouble) for t in tiers)
+    return f"{passed} passed, {failed} failed, {skipped} skipped"
+
+
+def succeeded(results: Sequence[TierResult], unlisted: Sequence[Outcome], *, in_ci: bool) -> bool:
+    """Whether the whole run counts as a success."""
+    if any(t.trouble or t.count("failed") for t in results):
+        return False
+    if not any(t.count("passed") for t in results):
+        return False
+    return not (in_ci and unlisted)
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+def has_tests(where: Path) -> bool:
+    """Whether there is any test file; a tier that a later issue fills is simply not there."""
+    return where.is_file() or any(where.rglob("test_*.py"))
+
+
+def run_linters() -> TierResult:
+    tier = TierResult("lint")
+    for name, command in LINTERS.items():
+        started = time.monotonic()
+        done = subprocess.run(
+            [BIN / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        result = "passed" if done.returncode == 0 else "failed"
+        if result == "failed":
+            print(f"--- {name}\n{done.stdout}{done.stderr}", flush=True)
+        tier.outcomes.append(Outcome(f"lint::{name}", result, time.monotonic() - started))
+    tier.seconds = sum(o.seconds for o in tier.outcomes)
+    return tier
+
+
+def run_pytest(name: str, where: str, seconds_max: float, *, seed: int) -> TierResult:
+    """One tier in its own process group, ended as a group if it takes far too long."""
+    tier = TierResult(name)
+    if not has_tests(ROOT / where):
+        return tier
+    with tempfile.TemporaryDirectory(prefix="lapse-tests-") as folder:
+        report = Path(folder) / "report.jsonl"
+        environment = {**os.environ, "LAPSE_TEST_REPORT": str(report), "LAPSE_TEST_SEED": str(seed)}
+        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--color=auto", where]
+        command.append(f"--hypothesis-seed={seed}")
+        started = time.monotonic()
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
+        try:
+            code = process.wait(timeout=seconds_max)
+            if code not in PYTEST_ENDS:
+                tier.trouble = f"pytest ended with {code}"
+        except subprocess.TimeoutExpired:
+            tier.trouble = f"not done after {seconds_max:.0f} s"
+        finally:
+            end_group(process)
+        tier.seconds = time.monotonic() - started
+        lines = report.read_text().splitlines() if report.exists() else []
+    reported = [json.loads(line) for line in lines]
+    tier.outcomes = merge(line for line in reported if "test" in line)
+    if not tier.trouble and not any("end" in line for line in reported):
+        tier.trouble = "pytest ended before its tests did"
+    if not tier.trouble and not tier.outcomes:
+        tier.trouble = "reported no test"
+    if not tier.trouble and code == 1 and not tier.count("failed"):
+        tier.trouble = "pytest failed without a failed test"
+    return tier
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Whatever a tier left running (brokers, JVMs) goes with it."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
+
+
+# --- telling ------------------------------------------------------------------------------------
+
+
+def print_summary(results: Sequence[TierResult], unlisted: Sequence[Outcome]) -> None:
+    print(f"\n{'tier':14}{'passed':>8}{'failed':>8}{'skipped':>8}{'expected':>9}{'seconds':>9}")
+    for tier in results:
+        counts = [tier.count(r) for r in ("passed", "failed", "skipped", "expected")]
+        if not tier.outcomes and not tier.trouble:
+            continue
+        cells = f"{counts[0]:>8}{counts[1]:>8}{counts[2]:>8}{counts[3]:>9}{tier.seconds:>9.1f}"
+        print(f"{tier.name:14}{cells}  {tier.trouble}".rstrip())
+    outcomes = [o for tier in results for o in tier.outcomes]
+    print(f"\nslowest of {sum(t.seconds for t in results):.0f} s:")
+    for o in sorted(outcomes, key=lambda o: -o.seconds)[:SLOWEST_COUNT]:
+        print(f"  {o.seconds:7.2f} s  {o.test}")
+    for result in ("skipped", "failed"):
+        for o in outcomes:
+            if o.result == result:
+                print(f"{result}: {o.test}  {o.reason}".rstrip())
+    for o in unlisted:
+        print(f"skip not listed in tests/allowed-skips.txt: {o.test}")
+
+
+def commit() -> str:
+    """What was tested; `+` marks uncommitted changes."""
+    command = ["git", "describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def record(path: Path, results: Sequence[TierResult], *, scale: float, seed: int) -> None:
+    """The torture run as JSON: enough to repeat it."""
+    outcomes = [o for tier in results for o in tier.outcomes]
+    tiers = {
+        t.name: {
+            "seconds": round(t.seconds, 1),
+            **{r: t.count(r) for r in ("passed", "failed", "skipped", "expected")},
+        }
+        for t in results
+        if t.outcomes or t.trouble
+    }
+    document = {
+        "commit": commit(),
+        "scale": scale,
+        "seed": seed,
+        "python": sys.version.split()[0],
+        "result": closing_line(results),
+        "tiers": tiers,
+        "failed": [asdict(o) for o in outcomes if o.result == "failed"],
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Run tiers of tests.")
+    parser.add_argument("tiers", nargs="*", metavar="TIER", help=f"of {' '.join(TIERS)}")
+    parser.add_argument("--record", type=Path, help="draw a new seed and write results here")
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.tiers if name not in TIERS]
+    if unknown:
+        parser.error(f"no tier {' '.join(unknown)}: choose from {' '.join(TIERS)}")
+    scale = float(os.environ.get("LAPSE_TEST_SCALE") or SCALE_DEFAULT)
+    drawn = secrets.randbelow(1 << 31) if options.record else SEED_DEFAULT
+    seed = int(os.environ.get("LAPSE_TEST_SEED") or drawn)
+    results = []
+    for name in options.tiers or TIERS:
+        where, seconds = TIERS[name]
+        seconds_max = 4 * seconds * max(1.0, scale / SCALE_DEFAULT)
+        if name == "lint" or has_tests(ROOT / where):
+            print(f"=== {name} (scale {scale:g}, seed {seed})", flush=True)
+        results.append(
+            run_linters() if name == "lint" else run_pytest(name, where, seconds_max, seed=seed)
+        )
+    outcomes = [o for tier in results for o in tier.outcomes]
+    unlisted = unlisted_skips(outcomes, (TESTS / "allowed-skips.txt").read_text())
+    print_summary(results, unlisted)
+    if options.record:
+        record(options.record, results, scale=scale, seed=seed)
+    print(closing_line(results), flush=True)
+    return 0 if succeeded(results, unlisted, in_ci=os.environ.get("CI") == "true") else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Writes docs/settings.md from the table in base/config.py, or checks that it is current.
+
+    .venv/bin/python -m tools.settings_doc            writes the page
+    .venv/bin/python -m tools.settings_doc --check    exit 1 if the page is not what it would write
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from lapse.base.config import (
+    BROKER_SETTINGS,
+    LONG_MAX,
+    TINY_SEGMENTS,
+    TOPIC_SETTINGS,
+    Setting,
+)
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
+COMMAND = ".venv/bin/python -m tools.settings_doc"
+
+_HEAD = f"""\
+# Settings
+
+<!-- Made from src/lapse/base/config.py by `{COMMAND}`. Change the table there, not this page. -->
+
+Names, defaults and limits are Kafka 4.3's; our own begin with `lapse.`. A value that is not allowed
+is refused with one line that names the setting and what is allowed: exit code 2 from a command,
+INVALID_CONFIG to a client.
+
+A topic's value is the first of these that is set:
+
+1. the topic's own setting (`lapse topic create -c`, CreateTopics; `-c` for the offline commands);
+2. the broker settings in the column "broker name", from left to right;
+3. the default.
+
+`min.compaction.lag.ms` may not exceed `max.compaction.lag.ms`.
+
+## Topic settings
+
+| setting | default | allowed | broker name | what it is for |
+|---|---|---|---|---|
+"""
+
+_BROKER_HEAD = f"""
+For tests of ours alone there is `{TINY_SEGMENTS.name}`: `segment.bytes` without its floor.
+
+## Broker settings
+
+From `server.properties`, which is read as is: names that belong to Kafka and not to Lapse are not an
+error there, unknown names under `lapse.` are. `broker.id` stands for `node.id` and `log.dir` for
+`log.dirs`. `lapse up` and `lapse lifecycle` also take them as `-c key=value`.
+
+| setting | default | allowed | what it is for |
+|---|---|---|---|
+"""
+
+_UNITS = {3_600_000: "hours", 60_000: "minutes", 1: ""}
+
+
+def page() -> str:
+    """The whole page."""
+    topic = [
+        (f"`{s.name}`", _default(s), _allowed(s), _synonyms(s), s.doc) for s in TOPIC_SETTINGS
+    ]
+    broker = [(f"`{s.name}`", _default(s), _allowed(s), s.doc) for s in BROKER_SETTINGS]
+    return _HEAD + "".join(_rows(topic)) + _BROKER_HEAD + "".join(_rows(broker))
+
+
+def _rows(rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    for row in rows:
+        yield "| " + " | ".join(row) + " |\n"
+
+
+def _default(setting: Setting) -> str:
+    """As it is written in a file; the largest number there is, in words."""
+    if setting.default == str(LONG_MAX):
+        return "no limit"
+    return f"`{setting.default}`" if setting.default else "none"
+
+
+def _allowed(setting: Setting) -> str:
+    """The parser's own words: what it says when it refuses."""
+    try:
+        setting.parse("\0 no value is like this")
+    except ValueError as e:
+        return re.sub(r"from (-?\d+)$", r"≥ \1", str(e))
+    return "text"
+
+
+def _synonyms(setting: Setting) -> str:
+    names = []
+    for name, factor in setting.synonyms:
+        unit = _UNITS[factor]
+        names.append(f"`{name}`" + (f" ({unit})" if unit else ""))
+    return ", ".join(names)
+
+
+def main(argv: list[str]) -> int:
+    """Write or check."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    check: bool = parser.parse_args(argv).check
+    wanted = page()
+    if check:
+        current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == wanted
+        if not current:
+            print(f"{PAGE.name} is not current: run {COMMAND}", file=sys.stderr)
+        return 0 if current else 1
+    PAGE.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,11 @@
+"""Compile every kernel into the cache once, as `make setup`'s last step."""
+
+from lapse.base.fs import RealFs
+from lapse.broker.warm_up import warm_up as warm_up_broker
+from lapse.kernels.jit import CACHE_DIR
+from lapse.lifecycle.warm_up import warm_up as warm_up_rounds
+
+if __name__ == "__main__":
+    warm_up_broker()
+    warm_up_rounds(RealFs())
+    print(f"kernels ready in {CACHE_DIR}")
