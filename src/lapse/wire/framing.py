@@ -1,0 +1,118 @@
+"""Cutting a byte stream into frames: an int32 size, then that many bytes (Kafka's framing).
+
+Sans-IO. An `asyncio.BufferedProtocol` lends `get_buffer` to the transport and gets frames from
+`buffer_updated`; whoever has bytes in hand calls `feed`, which is the same machine.
+
+Small frames are received into one reused buffer and copied out of it. A frame larger than that
+buffer gets memory of its own, into which the transport receives directly, so its bytes are moved
+once at most. Memory is taken as bytes arrive, not as the announced size would have it.
+
+Invariants: a frame handed out is writable (an append patches base offset and epoch in place), is
+nobody else's, and stays valid as long as someone holds it. After FrameSizeError the stream has lost
+its place: the reader refuses everything.
+"""
+
+from __future__ import annotations
+
+from lapse.wire.errors import FrameSizeError
+
+SIZE_BYTES = 4
+READ_BYTES = 64 * 1024
+# A large frame starts with at most this much memory and grows by this factor as bytes come.
+# Frames of usual size never grow, and a lying size costs no more than this.
+LARGE_BYTES_FIRST = 4 * 1024 * 1024
+LARGE_GROWTH = 4
+
+
+class FrameReader:
+    """The reading half of one connection."""
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._read = memoryview(bytearray(READ_BYTES))
+        self._read_end = 0  # bytes received and not yet handed out
+        self._large: memoryview | None = None  # the frame that did not fit, while it grows
+        self._large_size = 0
+        self._large_end = 0
+        self._refused: FrameSizeError | None = None
+
+    def get_buffer(self, size_hint: int = -1) -> memoryview:  # noqa: ARG002  (asyncio's signature)
+        """Where to receive next; never empty, and for a large frame never beyond its end."""
+        if self._large is None:
+            return self._read[self._read_end :]
+        if self._large_end == len(self._large):
+            self._grow()
+        return self._large[self._large_end :]
+
+    def buffer_updated(self, received: int) -> list[memoryview]:
+        """Take in what was received into the last buffer; returns the frames now complete.
+
+        Raises:
+            FrameSizeError: a size is negative or over the limit; frames before it are in it.
+        """
+        if self._refused is not None:
+            raise FrameSizeError(self._refused.size, self.frame_bytes_max, [])
+        if self._large is None:
+            self._read_end += received
+            return self._split()
+        self._large_end += received
+        if self._large_end < self._large_size:
+            return []
+        frame, self._large = self._large, None
+        return [frame]
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[memoryview]:
+        """Take in bytes already received; returns the frames now complete."""
+        frames: list[memoryview] = []
+        rest = memoryview(data)
+        while rest:
+            room = self.get_buffer()
+            taken = min(len(room), len(rest))
+            room[:taken] = rest[:taken]
+            rest = rest[taken:]
+            try:
+                frames += self.buffer_updated(taken)
+            except FrameSizeError as error:
+                error.frames[:0] = frames
+                raise
+        return frames
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of a frame that is not complete; not 0 at end of stream means it was cut off."""
+        return self._read_end if self._large is None else self._large_end + SIZE_BYTES
+
+    def _split(self) -> list[memoryview]:
+        """Copy the whole frames out of the read buffer and move what is left to its front."""
+        frames: list[memoryview] = []
+        buf, pos, end = self._read, 0, self._read_end
+        while end - pos >= SIZE_BYTES:
+            size = int.from_bytes(buf[pos : pos + SIZE_BYTES], "big", signed=True)
+            if not 0 <= size <= self.frame_bytes_max:
+                self._refused = FrameSizeError(size, self.frame_bytes_max, frames)
+                raise self._refused
+            start = pos + SIZE_BYTES
+            if end - start < size:
+                if size > READ_BYTES - SIZE_BYTES:
+                    self._start_large(size, buf[start:end])
+                    pos = end
+                break
+            pos = start + size
+            frames.append(memoryview(bytearray(buf[start:pos])))
+        if pos:
+            buf[: end - pos] = buf[pos:end]
+            self._read_end = end - pos
+        return frames
+
+    def _start_large(self, size: int, first: memoryview) -> None:
+        self._large = memoryview(bytearray(min(size, LARGE_BYTES_FIRST)))
+        self._large[: len(first)] = first
+        self._large_size = size
+        self._large_end = len(first)
+
+    def _grow(self) -> None:
+        """Only for frames over LARGE_BYTES_FIRST; copies a third of such a frame in all."""
+        assert self._large is not None
+        bigger = memoryview(bytearray(min(self._large_size, LARGE_GROWTH * len(self._large))))
+        bigger[: self._large_end] = self._large
+        self._large = bigger
