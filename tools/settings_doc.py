@@ -1,7 +1,7 @@
 """Writes docs/settings.md from the table in base/config.py, or checks that it is current.
 
-    .venv/bin/python -m tools.settings_doc            writes the page
-    .venv/bin/python -m tools.settings_doc --check    exit 1 if the page is not what it would write
+`.venv/bin/python -m tools.settings_doc` writes the page; with `--check` it writes nothing and exits
+1 if the page is not what it would write. A unit test checks the same.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ For tests of ours alone there is `{TINY_SEGMENTS.name}`: `segment.bytes` without
 
 ## Broker settings
 
-From `server.properties`, which is read as is: names that belong to Kafka and not to Lapse are not an
+From `server.properties`, which is read as is: names that belong to Kafka and not to Lapse are no
 error there, unknown names under `lapse.` are. `broker.id` stands for `node.id` and `log.dir` for
 `log.dirs`. `lapse up` and `lapse lifecycle` also take them as `-c key=value`.
 
@@ -64,9 +64,7 @@ _UNITS = {3_600_000: "hours", 60_000: "minutes", 1: ""}
 
 def page() -> str:
     """The whole page."""
-    topic = [
-        (f"`{s.name}`", _default(s), _allowed(s), _synonyms(s), s.doc) for s in TOPIC_SETTINGS
-    ]
+    topic = [(f"`{s.name}`", _default(s), _allowed(s), _synonyms(s), s.doc) for s in TOPIC_SETTINGS]
     broker = [(f"`{s.name}`", _default(s), _allowed(s), s.doc) for s in BROKER_SETTINGS]
     return _HEAD + "".join(_rows(topic)) + _BROKER_HEAD + "".join(_rows(broker))
 

@@ -1,1 +1,1 @@
-"""The bottom of the house: errors, ids, clock, file system, configuration, metrics."""
+"""The bottom of the house: errors, ids, clock, file system, configuration, Java."""

@@ -201,7 +201,7 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "How often the broker looks for segments to roll and files to unlink."),
     Setting("lapse.lifecycle.master", _text, "local[*]", "Spark master of the lifecycle service."),
     Setting("lapse.lifecycle.memory.bytes", whole(16 << 20), str(2 << 30),
-            "Memory of all rounds that run at once."),
+            "Memory of the offset maps of all rounds that run at once."),
 )  # fmt: skip
 
 # Kafka's back door for tests: like segment.bytes, without its floor of 1 MiB (KIP-1030).

@@ -12,7 +12,7 @@ from lapse.base.errors import ErrorCode, KafkaError
 
 # Kafka: 1–249 of these, and neither "." nor "..".
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-PARTITION_DIR = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
+PARTITION_DIR = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
 
 
 @total_ordering

@@ -12,6 +12,7 @@ from lapse.kernels.jit import inlined, kernel
 from lapse.kernels.varint import read_varint, read_varlong, skip_varlong
 
 BROKEN = -1
+RECORD_BYTES_MIN = 6  # after its length: attributes, two deltas, key and value length, no headers
 
 
 @inlined
@@ -26,7 +27,7 @@ def next_record(
     """
     length, body = read_varint(buf, i, end)
     after = body + length
-    if body < 0 or length < 6 or after > end:
+    if body < 0 or length < RECORD_BYTES_MIN or after > end:
         return BROKEN, 0, 0, 0, 0, 0, 0, 0
     timestamp_delta, at = read_varlong(buf, body + 1, after)
     if at < 0:
@@ -52,7 +53,7 @@ def next_key(buf: NDArray[np.uint8], i: int, end: int) -> tuple[int, int, int, i
     """
     length, body = read_varint(buf, i, end)
     after = body + length
-    if body < 0 or length < 6 or after > end:
+    if body < 0 or length < RECORD_BYTES_MIN or after > end:
         return BROKEN, 0, 0, 0
     at = skip_varlong(buf, body + 1, after)
     if at < 0:

@@ -70,11 +70,19 @@ CACHE_DIR = _configure()
 
 
 @contextlib.contextmanager
-def first_compile() -> Iterator[None]:
-    """Hold the machine-wide lock under which kernels are compiled for the first time."""
+def first_compile(what: str) -> Iterator[None]:
+    """Hold the machine-wide lock under which kernels are compiled for the first time.
+
+    Once a block for `what` has ended, its kernels are in the cache and nobody waits any more.
+    """
+    done = CACHE_DIR / f".{what}-compiled"
+    if done.exists():
+        yield
+        return
     with open(CACHE_DIR / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+        done.touch()
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.kernels.crc32c import crc32c
-from lapse.kernels.decode import next_record
+from lapse.kernels.decode import RECORD_BYTES_MIN, next_record
 from lapse.kernels.jit import inlined, kernel
 from lapse.kernels.layout import (
     ATTRIBUTES,
@@ -30,7 +30,7 @@ from lapse.kernels.layout import (
     MAX_TIMESTAMP,
 )
 from lapse.kernels.machine import copy_bytes, store_i16_be, store_i32_be, store_i64_be
-from lapse.kernels.varint import read_varlong, size_of_varlong, write_varlong
+from lapse.kernels.varint import read_varint, read_varlong, size_of_varlong, write_varlong
 
 # Record facts: the index into the record table.
 COVERED = 1  # at or below the offset the map reaches
@@ -54,7 +54,8 @@ SOME_KEPT = 1
 SOME_REMOVED = 2
 STAMP_WANTED = 4  # a kept record wants a horizon and the batch has none
 GUARDED = 8  # its header must outlive its records (last of its producer, end of the log)
-BATCH_FACTS = 16
+HORIZON_SPENT = 16  # its horizon has passed and no record that stays is a tombstone
+BATCH_FACTS = 32
 
 # Batch verdicts.
 COPY = 0
@@ -62,6 +63,7 @@ REWRITE = 1
 STAMP = 2  # rewrite, with a new delete horizon
 EMPTY = 3  # a header without records
 DROP = 4
+UNSTAMP = 5  # rewrite, without the delete horizon it no longer needs
 
 # What `classify` finds without looking into records.
 UNTOUCHED = 0
@@ -229,15 +231,15 @@ def _finish(out: NDArray[np.uint8], start: int, end: int, row: np.void) -> int:
 @inlined
 def _judge(
     data: NDArray[np.uint8], i: int, end: int, row: np.void, ordinal: int,
-    superseded: NDArray[np.uint8], record_table: NDArray[np.uint8],
+    superseded: NDArray[np.uint8], record_table: NDArray[np.uint8], drop_superseded: bool,
     latest: int, passed_until: int, removed_base: int,
     places: NDArray[np.int64], verdicts: NDArray[np.uint8], removed: NDArray[np.uint32],
     state: NDArray[np.int64],
-) -> tuple[int, bool, int, int]:  # fmt: skip
+) -> tuple[int, bool, bool, int, int]:  # fmt: skip
     """Verdicts on the records of a batch, into `verdicts`, and where they lie, into `places`.
 
-    Returns (records kept or -1 if one does not parse, whether a horizon is wanted, the first kept
-    timestamp, the greatest one).
+    Returns (records kept or -1 if one does not parse, whether a horizon is wanted, whether one is
+    spent, the first kept timestamp, the greatest one).
     """
     batch_facts = 0
     if row.attributes & DELETE_HORIZON != 0:
@@ -246,13 +248,27 @@ def _judge(
             batch_facts |= HORIZON_PASSED
     kept = 0
     wants_stamp = False
+    spent = batch_facts & HORIZON_PASSED != 0
     timestamp_first = np.int64(-1)
     timestamp_max = np.int64(-1)
-    for n in range(row.count):
+    # Most records go because they are superseded; without gaps their offsets need no parsing.
+    count, first_offset = row.count, row.base_offset - removed_base
+    by_number = drop_superseded and row.last_offset - row.base_offset == count - 1
+    n_superseded = state[REMOVED + REMOVE_SUPERSEDED]
+    for n in range(count):
         places[n] = i
+        if by_number and _bit(superseded, ordinal + n):
+            length, body = read_varint(data, i, end)
+            i = body + length
+            if body < 0 or length < RECORD_BYTES_MIN or i > end:
+                return -1, False, False, timestamp_first, timestamp_max
+            verdicts[n] = REMOVE_SUPERSEDED
+            removed[REMOVE_SUPERSEDED, n_superseded] = first_offset + n
+            n_superseded += 1
+            continue
         i, _, delta, offset_delta, _, key_length, _, value_length = next_record(data, i, end)
         if i < 0:
-            return -1, False, timestamp_first, timestamp_max
+            return -1, False, False, timestamp_first, timestamp_max
         offset = row.base_offset + offset_delta
         facts = batch_facts
         if offset <= latest:
@@ -273,11 +289,16 @@ def _judge(
             timestamp_max = max(timestamp_max, timestamp)
             kept += 1
             wants_stamp |= verdict == KEEP_AND_STAMP
+            spent &= value_length >= 0
+        elif reason == REMOVE_SUPERSEDED:
+            removed[reason, n_superseded] = offset - removed_base
+            n_superseded += 1
         else:
             removed[reason, state[REMOVED + reason]] = offset - removed_base
             state[REMOVED + reason] += 1
-    places[row.count] = i
-    return kept, wants_stamp, timestamp_first, timestamp_max
+    places[count] = i
+    state[REMOVED + REMOVE_SUPERSEDED] = n_superseded
+    return kept, wants_stamp, spent, timestamp_first, timestamp_max
 
 
 @inlined
@@ -311,6 +332,8 @@ def _set_times(
     if action == STAMP:
         out_row.attributes = row.attributes | DELETE_HORIZON
         out_row.base_timestamp = horizon
+    elif action == UNSTAMP:  # deltas go on counting from what was the horizon
+        out_row.attributes = row.attributes & ~DELETE_HORIZON
     elif rebase and row.attributes & DELETE_HORIZON == 0:  # F-4, and L17 against it
         out_row.base_timestamp = row.max_timestamp if append_time else timestamp_first
 
@@ -336,6 +359,7 @@ def rewrite(
 
     Returns (why it ended, the batch it stopped at).
     """
+    drop_superseded = _always_drops_superseded(record_table)
     for b in range(lo, hi):
         row = batches[b]
         count = row.count
@@ -347,7 +371,7 @@ def rewrite(
             if state[REMOVED + reason] + count > removed.shape[1]:
                 return NO_ROOM, b
         kept = np.int64(0)
-        wants_stamp = False
+        wants_stamp = spent = False
         timestamp_first = timestamp_max = np.int64(-1)
         if classes[b] == UNTOUCHED:
             kept = np.int64(count)
@@ -355,9 +379,10 @@ def rewrite(
             _remove_dense(row, removed_base, removed, state[REMOVED + REMOVE_SUPERSEDED])
             state[REMOVED + REMOVE_SUPERSEDED] += count
         else:
-            kept, wants_stamp, timestamp_first, timestamp_max = _judge(
+            kept, wants_stamp, spent, timestamp_first, timestamp_max = _judge(
                 data, starts[b], ends[b], row, ordinals[b], superseded, record_table,
-                latest, passed_until, removed_base, places, verdicts, removed, state,
+                drop_superseded, latest, passed_until, removed_base,
+                places, verdicts, removed, state,
             )  # fmt: skip
             if kept < 0:
                 return BROKEN, b
@@ -370,6 +395,8 @@ def rewrite(
             facts |= SOME_REMOVED
         if wants_stamp and row.attributes & DELETE_HORIZON == 0:
             facts |= STAMP_WANTED
+        if spent:
+            facts |= HORIZON_SPENT
         action = batch_table[facts]
         state[LAST_ACTION] = action
         if action == DROP:

@@ -225,10 +225,10 @@ def map_keys(
         if row.last_offset < dirty:
             continue
         entries, count = state[ENTRIES], row.count
+        if check_crc and not _crc_ok(data, row):
+            return BAD_CRC, b  # before its count is believed
         if entries + count > roomy and entries < entries_max:
             return GROW, b
-        if check_crc and not _crc_ok(data, row):
-            return BAD_CRC, b
         full = False
         latest = row.last_offset
         if row.base_offset >= dirty and entries + count < entries_max:

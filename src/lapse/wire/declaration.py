@@ -13,8 +13,9 @@ A message is a frozen dataclass whose fields say how they travel:
         acks: int = field(INT16)
 
 Type checkers compare each annotation with its wire type, so a declaration cannot say two things.
-Called by `schema/` at import; read by `generate` and by tests. Terms (versions, nullable, tag,
-ignorable) are those of Kafka's own message descriptors (KIP-482 for tags and flexible versions).
+Called by `schema/` at import; read by `decoder`, `encoder` and tests. Terms (versions, nullable,
+tag, ignorable) are those of Kafka's own message descriptors (KIP-482 for tags and flexible
+versions).
 
 Invariants, checked on import: a field that is missing in some versions, or is tagged, has a
 default; the default is what a reader of the other versions sees.

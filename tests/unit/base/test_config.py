@@ -212,7 +212,7 @@ BROKER = {
     "socket.request.max.bytes": (100 << 20, "0", "1", 1),
     "log.cleaner.enable": (True, "1", "false", False),
     "log.cleaner.backoff.ms": (15_000, "-1", "0", 0),
-    "log.cleaner.dedupe.buffer.size": (128 << 20, "1023", "1024", 1024),
+    "log.cleaner.dedupe.buffer.size": (128 << 20, "0", "1", 1),
     "log.cleaner.io.buffer.load.factor": (0.9, "1.1", "0.5", 0.5),
     "log.flush.offset.checkpoint.interval.ms": (60_000, "0", "1", 1),
     "log.retention.check.interval.ms": (300_000, "0", "1", 1),

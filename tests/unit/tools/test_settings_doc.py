@@ -18,14 +18,13 @@ def test_the_page_is_current() -> None:
 def test_every_setting_has_a_row_with_its_limits() -> None:
     page = settings_doc.page()
     for setting in (*config.TOPIC_SETTINGS, *config.BROKER_SETTINGS):
-        assert page.count(f"| `{setting.name}` |") == 1, setting.name
+        assert page.count(f"\n| `{setting.name}` |") == 1, setting.name
     assert (
         "| `retention.ms` | `604800000` | a whole number ≥ -1 | `log.retention.ms`,"
         " `log.retention.minutes` (minutes), `log.retention.hours` (hours) |" in page
     )
     assert "| `max.compaction.lag.ms` | no limit | a whole number ≥ 1 |" in page
     assert "| `min.cleanable.dirty.ratio` | `0.5` | a number from 0 to 1 |" in page
-    assert "| `lapse.http.port` | `9093` | a whole number ≥ -1 to 65535 |" not in page
     assert "| `lapse.http.port` | `9093` | a whole number from -1 to 65535 |" in page
 
 

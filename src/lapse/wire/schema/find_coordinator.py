@@ -43,7 +43,7 @@ class Coordinator:
     host: str = field(STRING, "4+")
     port: int = field(INT32, "4+")
     error_code: int = field(INT16, "4+")
-    error_message: str | None = field(STRING, "4+", nullable="4+", default=None, ignorable=True)
+    error_message: str | None = field(STRING, "4+", nullable="4+", default="", ignorable=True)
 
 
 @response(FIND_COORDINATOR)

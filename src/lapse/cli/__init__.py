@@ -1,0 +1,1 @@
+"""What people type: one command a file, each a noun or a verb of DESIGN §6."""

@@ -1,0 +1,71 @@
+"""`lapse`: commands, help, and how errors and signals end the process.
+
+Exit codes: 0 done, 1 finding, 2 usage (a bad option or setting), 3 environment (missing Java, a
+lock held, a full disk).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import signal
+import sys
+from collections.abc import Sequence
+
+from lapse.base.errors import ConfigError, CorruptData, LapseError
+
+# In the order help shows them. Imported only when asked for: `lapse --help` starts no Spark.
+COMMANDS = {
+    "up": "lapse.cli.up",
+    "broker": "lapse.cli.broker",
+    "lifecycle": "lapse.cli.lifecycle",
+    "clean": "lapse.cli.clean",
+    "plan": "lapse.cli.plan",
+    "dump": "lapse.cli.dump",
+    "topic": "lapse.cli.topic",
+}
+
+USAGE, FINDING, ENVIRONMENT = 2, 1, 3
+
+
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands, or of one."""
+    parser = argparse.ArgumentParser(
+        prog="lapse",
+        description="A Kafka-compatible log that forgets on time, never early, and can prove it.",
+        epilog="Try `lapse plan DIR` on any Kafka data directory: it only looks.",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in (only,) if only else COMMANDS:
+        importlib.import_module(COMMANDS[name]).add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; errors meant for people become one line."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    only = argv[0] if argv and argv[0] in COMMANDS else None
+    args = build_parser(only).parse_args(argv)
+    try:
+        code: int = args.run(args)
+    except ConfigError as e:
+        return _say(e, USAGE)
+    except CorruptData as e:
+        return _say(e, FINDING)
+    except LapseError as e:
+        return _say(e, ENVIRONMENT)
+    except BrokenPipeError:
+        sys.stdout = None  # nobody reads; flushing at exit would complain
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return code
+
+
+def _say(error: LapseError, code: int) -> int:
+    print(f"lapse: {error}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""KIP-32: whose clock a record's time is, and which times a producer may send.
+
+CreateTime topics keep the producer's time within `message.timestamp.before.max.ms` and
+`.after.max.ms` of now (T-1). LogAppendTime topics write the append time into the batch's max
+timestamp and set the type bit; deltas stay, so the producer's time survives (DESIGN §4.5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lapse.base.config import TopicConfig
+from lapse.records.layout import TimestampType
+
+FOREVER_MS = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampRange:
+    """Create times a producer may send now, both ends included; -1 (none) is always allowed."""
+
+    least: int
+    greatest: int
+
+
+ANY_TIME = TimestampRange(-(1 << 63), FOREVER_MS)
+
+
+def allowed_range(topic: TopicConfig, now_ms: int) -> TimestampRange:
+    """T-1 and T-6: the limits are for CreateTime topics only."""
+    if topic.message_timestamp_type == TimestampType.LOG_APPEND_TIME:
+        return ANY_TIME
+    return TimestampRange(
+        max(now_ms - topic.message_timestamp_before_max_ms, ANY_TIME.least),
+        min(now_ms + topic.message_timestamp_after_max_ms, FOREVER_MS),
+    )

@@ -1,0 +1,66 @@
+"""Where compiled kernels are kept (MEASURED §3: each rule cost minutes to find)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lapse.kernels import jit
+
+
+def test_the_key_changes_with_any_kernel_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Editing a helper alone must invalidate its callers, wherever they are."""
+    for source in Path(jit.__file__).parent.glob("*.py"):
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    monkeypatch.setattr(jit, "__file__", str(tmp_path / "jit.py"))
+    before = jit.cache_key()
+    assert before == jit.cache_key()
+    keys = {before}
+    for source in sorted(tmp_path.glob("*.py")):
+        original = source.read_bytes()
+        source.write_bytes(original + b"\n")
+        keys.add(jit.cache_key())
+        source.write_bytes(original)
+    assert len(keys) == 1 + len(list(tmp_path.glob("*.py")))
+    assert jit.cache_key() == before
+    (tmp_path / "varint.py").rename(tmp_path / "varints.py")
+    assert jit.cache_key() != before
+
+
+def test_the_cache_may_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAPSE_KERNEL_CACHE", str(tmp_path))
+    assert jit.cache_dir() == tmp_path / jit.cache_key()
+
+
+def test_else_it_is_the_environments_or_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LAPSE_KERNEL_CACHE", raising=False)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    assert jit.cache_dir() == tmp_path / "venv/var/lapse/kernels" / jit.cache_key()
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "file"))  # nothing can be made below it
+    assert jit.cache_dir() == tmp_path / "home/lapse/kernels" / jit.cache_key()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert jit.cache_dir().name == jit.cache_key()
+    assert "lapse-kernels-" in str(jit.cache_dir())
+
+
+def test_first_compile_is_a_lock_between_processes() -> None:
+    probe = (
+        "import fcntl, sys\n"
+        "from lapse.kernels import jit\n"
+        "with open(jit.CACHE_DIR / '.lock', 'w') as lock:\n"
+        "    try:\n"
+        "        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "    except BlockingIOError:\n"
+        "        sys.exit(7)\n"
+    )
+    with jit.first_compile("a test"):
+        assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 7

@@ -1,0 +1,179 @@
+"""The five codecs both ways, as Java writes and reads them (MEASURED §4)."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import struct
+import tracemalloc
+import zlib
+
+import cramjam
+import lz4.frame
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.records.batch import as_array
+from lapse.records.compression import BadCompression, deflate, inflate
+from lapse.records.layout import Codec
+
+PACKED = [codec for codec in Codec if codec is not Codec.NONE]
+
+
+def packed(codec: Codec, data: bytes) -> bytes:
+    return bytes(deflate(codec, as_array(data)))
+
+
+def plain(codec: int, payload: bytes, **limit: int) -> bytes:
+    return inflate(codec, as_array(payload), **limit).tobytes()
+
+
+@given(st.sampled_from(Codec), st.binary(max_size=300), st.sampled_from([1, 1, 300, 3000]))
+def test_there_and_back(codec: Codec, data: bytes, times: int) -> None:
+    assert plain(codec, packed(codec, data * times)) == data * times
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 32767, 32768, 32769, 1 << 20, 5 << 20])
+@pytest.mark.parametrize("compressible", [True, False])
+def test_every_size(codec: Codec, size: int, compressible: bool) -> None:
+    """Also a megabyte of one byte, which zstd packs into fifty."""
+    data = bytes(size) if compressible else np.random.default_rng(size).bytes(size)
+    assert plain(codec, packed(codec, data)) == data
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_what_comes_out_cannot_be_written_to(codec: Codec) -> None:
+    """One array type for the kernels, whatever the codec."""
+    assert not inflate(codec, as_array(packed(codec, b"abc" * 50))).flags.writeable
+
+
+# --- as Java does it ------------------------------------------------------------------------------
+
+
+def test_gzip_begins_as_javas_does_and_any_gzip_is_read() -> None:
+    data = b"some text, some text" * 9
+    ours = packed(Codec.GZIP, data)
+    assert ours[:10] == bytes.fromhex("1f8b08000000000000ff")
+    assert ours[-8:] == struct.pack("<II", zlib.crc32(data), len(data))
+    assert gzip.decompress(ours) == data
+    named = io.BytesIO()
+    with gzip.GzipFile("name", "wb", fileobj=named, mtime=5) as f:
+        f.write(data)
+    assert plain(Codec.GZIP, named.getvalue()) == data
+
+
+def test_lz4_blocks_are_independent_and_small() -> None:
+    """Java refuses linked blocks, and allocates whatever block size is announced."""
+    ours = packed(Codec.LZ4, b"abcdefgh" * 40_000)
+    assert ours[:4] == struct.pack("<I", 0x184D2204)
+    flags, block = ours[4], ours[5]
+    assert flags >> 6 == 1  # version
+    assert flags & 0x20  # independent
+    assert not flags & 0x08  # no content size
+    assert not flags & 0x01  # no dictionary
+    assert block >> 4 & 7 == 4  # 64 KB
+    assert ours[-4:] == bytes(4)  # end mark, no content checksum behind it
+    assert not flags & 0x04
+
+
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("store_size", [False, True])
+def test_other_clients_lz4_frames_are_read(linked: bool, store_size: bool) -> None:
+    data = b"abcdefgh" * 40_000
+    frame = lz4.frame.compress(
+        data, block_linked=linked, store_size=store_size, content_checksum=True
+    )
+    assert plain(Codec.LZ4, frame) == data
+
+
+def test_snappy_is_xerial_in_blocks_of_32_kb() -> None:
+    data = bytes(np.random.default_rng(1).integers(0, 4, 70_000, dtype=np.uint8))
+    ours = packed(Codec.SNAPPY, data)
+    assert ours[:16] == b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
+    at, out = 16, []
+    while at < len(ours):
+        (length,) = struct.unpack_from(">i", ours, at)
+        out.append(bytes(cramjam.snappy.decompress_raw(ours[at + 4 : at + 4 + length])))
+        at += 4 + length
+    assert [len(block) for block in out] == [32768, 32768, 4464]
+    assert b"".join(out) == data
+
+
+def test_snappy_of_other_clients_is_read() -> None:
+    """As librdkafka and others send it: one raw block of any size, without Xerial's frame."""
+    data = b"snappy " * 30_000
+    assert plain(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(data))) == data
+    block = bytes(cramjam.snappy.compress_raw(data))  # one Xerial block larger than 32 KB
+    framed = b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(block)) + block
+    assert plain(Codec.SNAPPY, framed) == data
+
+
+def test_zstd_with_and_without_content_size_is_read() -> None:
+    data = b"zstd " * 100_000
+    assert plain(Codec.ZSTD, bytes(cramjam.zstd.compress(data, 3))) == data
+    streaming = cramjam.zstd.Compressor()
+    streaming.compress(data)
+    assert plain(Codec.ZSTD, bytes(streaming.finish())) == data
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", [5, 6, 7])
+def test_a_codec_nobody_knows(codec: int) -> None:
+    with pytest.raises(BadCompression, match=f"unknown codec {codec}"):
+        plain(codec, b"x")
+
+
+@pytest.mark.parametrize("codec", PACKED)
+@given(data=st.binary(max_size=60), start=st.booleans())
+def test_garbage_is_refused_with_one_kind_of_error(codec: Codec, data: bytes, start: bool) -> None:
+    """Whatever a client sends, it is our error and not the library's."""
+    if start:
+        data = packed(codec, b"abc" * 9)[:11] + data
+    with contextlib.suppress(BadCompression):
+        plain(codec, data, bytes_max=1 << 16)
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_cut_off(codec: Codec) -> None:
+    whole = packed(codec, bytes(range(256)) * 300)
+    for cut in (1, 9, len(whole) // 2, len(whole) - 5):
+        with pytest.raises(BadCompression):
+            plain(codec, whole[:-cut] if cut < len(whole) else b"")
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_a_bomb_is_refused_without_the_memory_it_asks_for(codec: Codec) -> None:
+    bomb = packed(codec, bytes(64 << 20))
+    assert len(bomb) < 4 << 20
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadCompression):
+            plain(codec, bomb, bytes_max=1 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_the_limit_is_the_limit(codec: Codec) -> None:
+    data = np.random.default_rng(3).bytes(50_000)
+    whole = packed(codec, data)
+    assert plain(codec, whole, bytes_max=50_001) == data
+    with pytest.raises(BadCompression):
+        plain(codec, whole, bytes_max=49_999)
+
+
+def test_a_lying_snappy_length_is_refused() -> None:
+    lie = b"\xff\xff\xff\xff\x0f" + b"\0" * 20  # 4 GiB
+    with pytest.raises(BadCompression, match="allowed"):
+        plain(Codec.SNAPPY, lie)
+    for length in (-1, 1000):
+        framed = b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, length) + b"abc"
+        with pytest.raises(BadCompression, match="cut off"):
+            plain(Codec.SNAPPY, framed)
