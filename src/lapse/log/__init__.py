@@ -1,0 +1,1 @@
+"""One partition's files in Kafka's format: append, read, recover, replace; knows no socket."""

@@ -1,0 +1,310 @@
+"""A log directory and its one owner: `.lock`, checkpoints, clean-shutdown marker, partitions.
+
+The lock is the POSIX lock that Kafka takes through `FileChannel.tryLock`, so a running Kafka, a
+running Lapse and an offline tool exclude each other. POSIX locks do not exclude within a process,
+and any close of the file gives them up, so owned directories are also noted in a table here.
+
+The clean-shutdown marker is removed, durably, as soon as the directory is owned, and written
+again by `close` if every log in it can be trusted then: all were closed cleanly, or were never
+opened and the marker was there before.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import struct
+import sys
+import threading
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from lapse.base.config import TopicConfig
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LockHeld, StorageError
+from lapse.base.fs import AppendFile
+from lapse.base.ids import TopicPartition
+from lapse.log import checkpoints
+from lapse.log.env import LogEnv
+from lapse.log.partition_log import PartitionLog
+
+LOCK = ".lock"
+DELETE_SUFFIX = "-delete"
+_NAME_BYTES_MAX = 255
+_DAY_MS = 86_400_000
+
+# struct flock: (l_type, l_whence, l_start, l_len, l_pid) on Linux, reordered on macOS.
+_FLOCK = struct.Struct("qqihh" if sys.platform == "darwin" else "hhqqi4x")
+
+_owned: set[Path] = set()
+_owning = threading.Lock()
+_log = logging.getLogger(__name__)
+
+
+class LogDirectory:
+    """An owned directory.
+
+    Attributes:
+        path: the directory.
+        was_clean: the marker was there when this was opened.
+        logs: the open logs.
+        cleaner_offsets: first dirty offsets as checkpointed, hosted or not.
+    """
+
+    def __init__(self, path: Path, env: LogEnv, lock: AppendFile) -> None:
+        """Use `open`."""
+        self.path = path
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self._env = env
+        self._lock = lock
+        self._checkpointing = threading.Lock()
+        self._doomed: dict[Path, int] = {}
+        self._new: set[TopicPartition] = set()
+        epoch = checkpoints.read_clean_shutdown(path)
+        self.was_clean = epoch is not None
+        self._broker_epoch = -1 if epoch is None else epoch
+        self._recovery_points = self._read(checkpoints.RECOVERY_POINT)
+        self._log_starts = self._read(checkpoints.LOG_START)
+        self.cleaner_offsets = self._read(checkpoints.CLEANER)
+
+    @staticmethod
+    def open(path: Path, env: LogEnv) -> LogDirectory:
+        """Own a directory, created if missing. Raises LockHeld, naming the holder's pid."""
+        env.fs.make_dir(path)
+        real = path.resolve()
+        with _owning:
+            if real in _owned:
+                raise LockHeld(f"{path} is in use by this process ({os.getpid()})")
+            lock = _lock(path / LOCK, env)
+            _owned.add(real)
+        try:
+            directory = LogDirectory(path, env, lock)
+            directory._begin()
+        except BaseException:
+            _unlock(real, lock)
+            raise
+        return directory
+
+    def _begin(self) -> None:
+        if self.was_clean:
+            self._env.fs.unlink(self.path / checkpoints.CLEAN_SHUTDOWN)
+            self._env.fs.fsync_dir(self.path)
+        for entry in sorted(os.scandir(self.path), key=lambda e: e.name):
+            if entry.is_dir() and entry.name.endswith(DELETE_SUFFIX):
+                self._doomed[Path(entry.path)] = 0
+
+    def _read(self, name: str) -> dict[TopicPartition, int]:
+        """A checkpoint that does not parse is as good as none: logs are then checked whole."""
+        try:
+            return checkpoints.read_offsets(self.path / name)
+        except CorruptData as e:
+            _log.warning("%s; starting without it", e)
+            return {}
+
+    # --- partitions ------------------------------------------------------------------------------
+
+    def partitions(self) -> list[TopicPartition]:
+        """What has a directory here, open or not."""
+        return list_partitions(self.path)
+
+    def open_log(
+        self,
+        partition: TopicPartition,
+        config: TopicConfig,
+        *,
+        producer_id_expiration_ms: int = _DAY_MS,
+    ) -> PartitionLog:
+        """Open a partition that is here (recovering it if need be), or the one already open."""
+        if partition in self.logs:
+            return self.logs[partition]
+        partition_dir = self.path / str(partition)
+        if not partition_dir.is_dir():
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} has no log in {self.path}"
+            )
+        log = PartitionLog.open(
+            partition_dir,
+            partition,
+            config,
+            self._env,
+            clean_shutdown=self.was_clean and partition not in self._new,
+            recovery_point=self._recovery_points.get(partition, 0),
+            log_start_offset=self._log_starts.get(partition, 0),
+            producer_id_expiration_ms=producer_id_expiration_ms,
+        )
+        log.cleaner_checkpoint = self.cleaner_offsets.get(partition)
+        self.logs[partition] = log
+        return log
+
+    def create_log(
+        self,
+        partition: TopicPartition,
+        config: TopicConfig,
+        *,
+        topic_id: uuid.UUID | None = None,
+        producer_id_expiration_ms: int = _DAY_MS,
+    ) -> PartitionLog:
+        """Make and open a partition; one whose directory is there already is just opened.
+
+        Raises KafkaError INVALID_TOPIC_EXCEPTION where the name does not fit a directory's.
+        """
+        partition_dir = self.path / str(partition)
+        if len(str(partition)) > _NAME_BYTES_MAX:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition} is too long a name")
+        if not partition_dir.is_dir():
+            for kept in (self._recovery_points, self._log_starts, self.cleaner_offsets):
+                kept.pop(partition, None)  # of an earlier topic with this name
+            self._new.add(partition)
+            self._env.fs.make_dir(partition_dir)
+            if topic_id is not None:
+                checkpoints.write_topic_id(self._env.fs, partition_dir, topic_id)
+            self._env.fs.fsync_dir(self.path)
+        expiration_ms = producer_id_expiration_ms
+        return self.open_log(partition, config, producer_id_expiration_ms=expiration_ms)
+
+    def delete_log(self, partition: TopicPartition, *, delay_ms: int | None = None) -> None:
+        """Close a log and rename its directory away, for `sweep_deleted` to remove.
+
+        That comes after `delay_ms`, or file.delete.delay.ms of an open log.
+        """
+        log = self.logs.pop(partition, None)
+        if log is not None:
+            delay_ms = log.config.file_delete_delay_ms if delay_ms is None else delay_ms
+            for segment in log.segments:
+                segment.pin()
+            log.close(clean=False)
+        source = self.path / str(partition)
+        if source.is_dir():
+            tail = f"-{partition.partition}.{self._env.unique_name()}{DELETE_SUFFIX}"
+            # Kafka cuts the topic's name rather than the part that makes it unique.
+            target = self.path / (partition.topic[: _NAME_BYTES_MAX - len(tail)] + tail)
+            self._env.fs.rename(source, target)
+            self._env.fs.fsync_dir(self.path)
+            self._doomed[target] = self._env.clock.now_ms() + (delay_ms or 0)
+        for kept in (self._recovery_points, self._log_starts, self.cleaner_offsets):
+            kept.pop(partition, None)
+        self._new.discard(partition)
+        self.checkpoint()
+
+    def sweep_deleted(self, now_ms: int) -> int:
+        """Remove what was deleted and is due: partitions and single files; returns how many."""
+        due = [path for path, due_ms in self._doomed.items() if due_ms <= now_ms]
+        for path in due:
+            self._env.fs.remove_tree(path)
+            del self._doomed[path]
+        return len(due) + sum(log.sweep_deleted(now_ms) for log in list(self.logs.values()))
+
+    # --- checkpoints -----------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Write recovery points, log starts and high watermarks; call after `flush`ing logs."""
+        with self._checkpointing:
+            logs = dict(self.logs)
+            recovery = {tp: log.recovery_point for tp, log in logs.items()}
+            ends = {tp: log.high_watermark for tp, log in logs.items()}
+            self._recovery_points = self._merged(self._recovery_points, recovery)
+            self._write(checkpoints.RECOVERY_POINT, self._recovery_points)
+            self._write_log_starts(logs)
+            known = self._read(checkpoints.HIGH_WATERMARK)
+            self._write(checkpoints.HIGH_WATERMARK, self._merged(known, ends))
+
+    def checkpoint_log_starts(self) -> None:
+        """Make log starts durable: before a DeleteRecords is answered (DESIGN L11)."""
+        with self._checkpointing:
+            self._write_log_starts(dict(self.logs))
+
+    def _write_log_starts(self, logs: Mapping[TopicPartition, PartitionLog]) -> None:
+        """Only those a segment's name does not tell already, as Kafka does (D-8)."""
+        moved = {
+            tp: log.log_start_offset
+            for tp, log in logs.items()
+            if log.log_start_offset > log.segments[0].base_offset
+        }
+        unopened = {tp: o for tp, o in self._log_starts.items() if tp not in logs}
+        self._log_starts = self._merged(unopened, moved)
+        self._write(checkpoints.LOG_START, self._log_starts)
+
+    def set_cleaner_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Checkpoint first dirty offsets after a round, durably; entries of lost logs go."""
+        with self._checkpointing:
+            self.cleaner_offsets = self._merged(self.cleaner_offsets, offsets)
+            self._write(checkpoints.CLEANER, self.cleaner_offsets)
+            for tp, offset in offsets.items():
+                if tp in self.logs:
+                    self.logs[tp].cleaner_checkpoint = offset
+
+    def _merged(
+        self, before: Mapping[TopicPartition, int], now: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        hosted = set(self.partitions())
+        return {tp: offset for tp, offset in {**before, **now}.items() if tp in hosted}
+
+    def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        checkpoints.write_offsets(self._env.fs, self.path / name, offsets)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def close(self, *, clean: bool = True) -> None:
+        """Close all logs, checkpoint, leave the marker if it is deserved, give up the lock."""
+        try:
+            for log in self.logs.values():
+                log.close(clean=clean)
+            if clean:
+                self.checkpoint()
+                if self._all_trusted():
+                    fs, epoch = self._env.fs, self._broker_epoch
+                    checkpoints.write_clean_shutdown(fs, self.path, epoch)
+        finally:
+            _unlock(self.path.resolve(), self._lock)
+
+    def _all_trusted(self) -> bool:
+        if any(log.offline_reason is not None for log in self.logs.values()):
+            return False
+        return self.was_clean or set(self.partitions()) <= set(self.logs)
+
+
+def list_partitions(log_dir: Path) -> list[TopicPartition]:
+    """Partitions with a directory in `log_dir`; those on their way out are not."""
+    try:
+        entries = [entry.name for entry in os.scandir(log_dir) if entry.is_dir()]
+    except OSError as e:
+        raise StorageError(f"listing {log_dir}: {e.strerror or e}") from e
+    return sorted(_partitions_of(entries))
+
+
+def _partitions_of(names: Iterable[str]) -> Iterable[TopicPartition]:
+    for name in names:
+        partition = TopicPartition.parse(name)
+        if partition is not None:
+            yield partition
+
+
+def _lock(path: Path, env: LogEnv) -> AppendFile:
+    file = env.fs.open_append(path)
+    try:
+        fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = _holder(file.fileno())
+        file.close()
+        who = f"process {holder}" if holder else "another process"
+        raise LockHeld(f"{path.parent} is in use: {who} holds {path}") from None
+    return file
+
+
+def _holder(fd: int) -> int | None:
+    """The pid that holds the lock; None where it went away, or lives on another machine."""
+    if sys.platform == "darwin":
+        asked = _FLOCK.pack(0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
+        pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))[2]
+    else:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))[4]
+    return int(pid) if pid > 0 else None
+
+
+def _unlock(real: Path, lock: AppendFile) -> None:
+    with _owning:
+        if real in _owned:
+            lock.close()
+            _owned.discard(real)

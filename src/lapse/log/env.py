@@ -1,0 +1,45 @@
+"""What a log needs from outside: file system, clock, and a bound on files held open for reading."""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lapse.base.clock import Clock
+from lapse.base.fs import Fs
+
+_OPEN_FILES_MAX = 512
+
+
+class OpenFiles:
+    """Keeps the most recently opened things open; what falls out closes when its last user ends.
+
+    One for all logs of a process, so that ten thousand idle logs hold no descriptor each.
+    """
+
+    def __init__(self, limit: int = _OPEN_FILES_MAX) -> None:
+        self._kept: deque[object] = deque(maxlen=limit)
+
+    def keep(self, opened: object) -> None:
+        """Hold on to it until `limit` newer ones came."""
+        self._kept.append(opened)
+
+
+def _random_name() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnv:
+    """Passed to everything in this package that reads a clock or changes a file.
+
+    Attributes:
+        unique_name: for directories on their way out; Kafka uses a UUID in hex.
+    """
+
+    fs: Fs
+    clock: Clock
+    files: OpenFiles = field(default_factory=OpenFiles)
+    unique_name: Callable[[], str] = _random_name

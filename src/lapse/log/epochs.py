@@ -1,0 +1,54 @@
+"""Which leader epoch began at which offset: Kafka's `leader-epoch-checkpoint` of a partition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lapse.base.errors import CorruptData
+from lapse.base.fs import Fs
+from lapse.log.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
+
+
+class LeaderEpochs:
+    """Epochs of one log, ascending in epoch and offset; every change is written at once."""
+
+    def __init__(self, fs: Fs, partition_dir: Path) -> None:
+        """Read the file; one that does not parse is as good as none."""
+        self._fs = fs
+        self._path = partition_dir / LEADER_EPOCHS
+        try:
+            self._entries = read_epochs(self._path)
+        except CorruptData:
+            self._entries = []
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch; -1 before the first."""
+        return self._entries[-1][0] if self._entries else -1
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        return tuple(self._entries)
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Batches of `epoch` begin at `start_offset`; nothing happens unless it is a new one."""
+        if epoch <= self.latest:
+            return
+        kept = [entry for entry in self._entries if entry[1] < start_offset]
+        self._replace([*kept, (epoch, start_offset)])
+
+    def truncate_end(self, end_offset: int) -> None:
+        """Forget epochs that begin at or after `end_offset`."""
+        self._replace([entry for entry in self._entries if entry[1] < end_offset])
+
+    def truncate_start(self, start_offset: int) -> None:
+        """Forget epochs that ended before `start_offset`; the one in force there begins there."""
+        later = [entry for entry in self._entries if entry[1] > start_offset]
+        before = [entry for entry in self._entries if entry[1] <= start_offset]
+        in_force = [(before[-1][0], start_offset)] if before else []
+        self._replace(in_force + later)
+
+    def _replace(self, entries: list[tuple[int, int]]) -> None:
+        if entries != self._entries:
+            write_epochs(self._fs, self._path, entries)
+            self._entries = entries

@@ -1,0 +1,66 @@
+"""Facts: an immutable snapshot of a log, taken by its owner (DESIGN §1).
+
+Everything that decides (`lifecycle.decide`) and everything that reports works on these. Plain
+frozen dataclasses that msgspec turns into JSON and back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lapse.base.ids import TopicPartition
+from lapse.log.summary import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """One segment.
+
+    Attributes:
+        mtime_ms: of the log file; stands in where no record has a timestamp (SEMANTICS T-25).
+        index_bytes: its offset entries, 8 bytes each, whatever the file is padded to.
+        time_index_bytes: its time entries, 12 bytes each.
+        largest_timestamp: -1 where no batch has one.
+        summary: None where the segment has none and looking must not make one.
+    """
+
+    base_offset: int
+    size: int
+    mtime_ms: int
+    index_bytes: int
+    time_index_bytes: int
+    largest_timestamp: int
+    summary: Summary | None
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerLast:
+    """The last data batch of a producer; it must outlive its records (SEMANTICS P-1, B-3)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_data_offset: int
+    last_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """One log, at one moment.
+
+    Attributes:
+        dir: its partition directory.
+        cleaner_checkpoint: first dirty offset as last checkpointed, if ever.
+        segments: by base offset; the last is the active one.
+    """
+
+    partition: TopicPartition
+    dir: str
+    generation: int
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    cleaner_checkpoint: int | None
+    segments: tuple[SegmentFacts, ...]
+    producers: tuple[ProducerLast, ...]

@@ -1,0 +1,163 @@
+"""The reading side of a log: its bounds and its lookups, which take no lock.
+
+Everything here works on the immutable tuple of segments and on an end offset that is moved only
+when all below it can be read. `PartitionLog` adds what changes them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.ids import TopicPartition
+from lapse.log.headers import read_at
+from lapse.log.loader import LoadedLog
+from lapse.log.lookup import FoundRecord, batch_reaching, first_at, greatest_timestamp
+from lapse.log.segment import Segment, SegmentFiles
+from lapse.records.layout import NO_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """Bytes of one segment; they stay readable while this is held, whatever becomes of the log.
+
+    Attributes:
+        files: None when there is nothing to read.
+    """
+
+    files: SegmentFiles | None
+    position: int
+    size: int
+
+    def fileno(self) -> int:
+        """For sendfile; only where `size` is not 0."""
+        assert self.files is not None
+        return self.files.fileno()
+
+    def read(self) -> bytes:
+        return read_at(self.fileno(), self.position, self.size) if self.size else b""
+
+
+_NOTHING = LogSlice(None, 0, 0)
+
+
+class ReadableLog:
+    """What may be asked of a log from any thread, at any time.
+
+    Attributes:
+        partition: its name.
+    """
+
+    def __init__(self, partition: TopicPartition, loaded: LoadedLog) -> None:
+        """Of a log whose files are in order."""
+        self.partition = partition
+        self._segments: tuple[Segment, ...] = (*loaded.sealed, loaded.active)
+        self._end_offset = loaded.active.end_offset
+        self._log_start_offset = loaded.log_start_offset
+        self._high_watermark: int | None = None
+        self._first_unstable_offset = loaded.producers.first_unstable_offset
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The end, unless replication said otherwise."""
+        known = self._high_watermark
+        return self._end_offset if known is None else min(known, self._end_offset)
+
+    @high_watermark.setter
+    def high_watermark(self, offset: int) -> None:
+        self._high_watermark = offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where the oldest open transaction begins; the high watermark if none is open."""
+        first = self._first_unstable_offset
+        if first is None:
+            return self.high_watermark
+        return min(max(first, self._log_start_offset), self.high_watermark)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """As of now; the last one is active."""
+        return self._segments
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    def read(
+        self,
+        offset: int,
+        bytes_max: int,
+        upper_offset: int | None = None,
+        *,
+        one_at_least: bool = True,
+    ) -> LogSlice:
+        """Bytes from the first batch that reaches `offset`, of one segment (SEMANTICS Y-1).
+
+        At most `bytes_max`, which may cut the last batch, unless that would cut the first one and
+        `one_at_least` is set. No batch that reaches `upper_offset` (a high watermark or last
+        stable offset; None: the end) is in it. Raises KafkaError OFFSET_OUT_OF_RANGE.
+        """
+        end = self._end_offset
+        if not self._log_start_offset <= offset <= end:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.partition}: offset {offset} is not in [{self._log_start_offset}, {end}]",
+            )
+        upper = end if upper_offset is None else min(upper_offset, end)
+        if offset >= upper:
+            return _NOTHING
+        for segment in self._segments_from(offset):
+            if segment.base_offset >= upper:
+                break
+            size, reaches = segment.size, segment.end_offset
+            files = segment.files()
+            found = batch_reaching(files, offset, size)
+            if found is None:
+                continue
+            stop = size
+            if upper < reaches:
+                beyond = batch_reaching(files, upper, size)
+                stop = beyond.position if beyond is not None else size
+            wanted = max(bytes_max, found.size) if one_at_least else bytes_max
+            length = min(wanted, stop - found.position)
+            return LogSlice(files, found.position, length) if length > 0 else _NOTHING
+        return _NOTHING
+
+    def _segments_from(self, offset: int) -> tuple[Segment, ...]:
+        segments = self._segments
+        first = bisect_right(segments, offset, key=lambda s: s.base_offset) - 1
+        return segments[max(first, 0) :]
+
+    def offset_for_time(self, timestamp: int) -> FoundRecord | None:
+        """The first record with this timestamp or a later one; never one below the log start.
+
+        Unlike Kafka (T-18) it goes on in later segments where one that looked right has none (L8).
+        """
+        start = self._log_start_offset
+        for segment in self._segments_from(start):
+            if segment.max_timestamp >= timestamp:
+                found = first_at(segment, timestamp, start)
+                if found is not None:
+                    return found
+        return None
+
+    def greatest_timestamp(self) -> FoundRecord | None:
+        """The first record with the greatest timestamp (T-19, without its two wrong answers)."""
+        start = self._log_start_offset
+        best: FoundRecord | None = None
+        for segment in self._segments_from(start):
+            if segment.max_timestamp > (best.timestamp if best is not None else NO_TIMESTAMP):
+                found = greatest_timestamp(segment, start)
+                if found is not None and (best is None or found.timestamp > best.timestamp):
+                    best = found
+        return best

@@ -1,0 +1,327 @@
+"""One segment: a log file, its two indexes and its summary; sealed, or the active one.
+
+A sealed segment never changes; a round replaces it by another object. Readers take no lock: what
+`size` and `end_offset` promise is in the file before they say so. A segment's files are opened on
+first use and stay usable for whoever holds them, also after the segment was replaced or deleted:
+`pin` opens them before their names go away.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lapse.base.errors import StorageError
+from lapse.base.fs import AppendFile, Buffer
+from lapse.log.env import LogEnv
+from lapse.log.headers import Header
+from lapse.log.offset_index import OffsetIndex, read_entries
+from lapse.log.summary import Summary, SummaryBuilder, write_summary
+from lapse.log.time_index import TimeIndex
+
+LOG = ".log"
+INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TXN_INDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)  # of a segment; a snapshot is of an offset
+RELATIVE_OFFSET_MAX = (1 << 31) - 1
+
+_opening = threading.Lock()
+
+
+def segment_path(partition_dir: Path, base_offset: int, suffix: str) -> Path:
+    """Kafka's name: the offset in twenty digits, and what the file is."""
+    return partition_dir / f"{base_offset:020d}{suffix}"
+
+
+def base_offset_of(name: str) -> int | None:
+    """The offset a file name begins with; None for files that are not an offset's."""
+    digits = name.partition(".")[0]
+    return int(digits) if len(digits) == 20 and digits.isdigit() else None
+
+
+def mtime_ms_of(path: Path) -> int:
+    """Modification time of a file."""
+    try:
+        return path.stat().st_mtime_ns // 1_000_000
+    except OSError as e:
+        raise StorageError(f"looking at {path}: {e.strerror or e}") from e
+
+
+class SegmentFiles:
+    """A segment's log file open for reading, and its indexes; closed when nobody holds it."""
+
+    __slots__ = ("__weakref__", "_fd", "offset_index", "time_index")
+
+    def __init__(self, path: Path, offset_index: OffsetIndex, time_index: TimeIndex) -> None:
+        self._fd = -1
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as e:
+            raise StorageError(f"opening {path}: {e.strerror or e}") from e
+        self.offset_index = offset_index
+        self.time_index = time_index
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+class Segment:
+    """A segment that may be read.
+
+    Attributes:
+        size: bytes of the log file that count.
+        end_offset: one past its last offset; its base offset while it is empty.
+        max_timestamp: greatest of its batches; -1 if none has a timestamp.
+        summary: as of its sealing (for the active segment see `ActiveSegment.summary`).
+    """
+
+    active = False
+
+    def __init__(
+        self,
+        partition_dir: Path,
+        env: LogEnv,
+        summary: Summary,
+        *,
+        mtime_ms: int,
+        index_bytes: int,
+        time_index_bytes: int,
+    ) -> None:
+        self.dir = partition_dir
+        self.env = env
+        self.base_offset = summary.base_offset
+        self.size = summary.size
+        self.end_offset = summary.end_offset
+        self.max_timestamp = summary.max_timestamp
+        self.mtime_ms = mtime_ms
+        self._summary = summary
+        self._index_bytes = index_bytes
+        self._time_index_bytes = time_index_bytes
+        self._files: weakref.ref[SegmentFiles] | None = None
+        self._pinned: SegmentFiles | None = None
+
+    def path(self, suffix: str = LOG) -> Path:
+        """Where one of its files lies while it is part of the log."""
+        return segment_path(self.dir, self.base_offset, suffix)
+
+    @property
+    def summary(self) -> Summary:
+        return self._summary
+
+    @property
+    def index_bytes(self) -> int:
+        return self._index_bytes
+
+    @property
+    def time_index_bytes(self) -> int:
+        return self._time_index_bytes
+
+    def files(self) -> SegmentFiles:
+        """Its files, open; keep the result for as long as they are used."""
+        held = self._held()
+        if held is None:
+            with _opening:
+                held = self._held()
+                if held is None:
+                    held = self._open()
+                    self._files = weakref.ref(held)
+            self.env.files.keep(held)
+        return held
+
+    def pin(self) -> None:
+        """Open its files for good, since their names are about to go."""
+        self._pinned = self.files()
+
+    def _held(self) -> SegmentFiles | None:
+        if self._pinned is not None:
+            return self._pinned
+        return self._files() if self._files is not None else None
+
+    def _open(self) -> SegmentFiles:
+        offset_index, time_index = load_indexes(self.dir, self.base_offset)
+        return SegmentFiles(self.path(), offset_index, time_index)
+
+
+def load_indexes(partition_dir: Path, base_offset: int) -> tuple[OffsetIndex, TimeIndex]:
+    """Both indexes from their files; CorruptData where one is missing or has half an entry."""
+    index, time_index = (
+        segment_path(partition_dir, base_offset, suffix) for suffix in (INDEX, TIME_INDEX)
+    )
+    offsets = read_entries(index, OffsetIndex.ENTRY.size)
+    times = read_entries(time_index, TimeIndex.ENTRY.size)
+    return (
+        OffsetIndex(index, base_offset, offsets, from_file=True),
+        TimeIndex(time_index, base_offset, times, from_file=True),
+    )
+
+
+class ActiveSegment(Segment):
+    """The segment that is being written: the last of its log.
+
+    Only the log's lock holder calls what changes it.
+    """
+
+    active = True
+
+    def __init__(
+        self,
+        partition_dir: Path,
+        env: LogEnv,
+        summary: Summary,
+        offset_index: OffsetIndex,
+        time_index: TimeIndex,
+        max_timestamp_offset: int,
+    ) -> None:
+        """On from what is there; the indexes must be ones that can grow."""
+        super().__init__(
+            partition_dir, env, summary, mtime_ms=summary.append_last_ms,
+            index_bytes=0, time_index_bytes=0,
+        )  # fmt: skip
+        self.offset_index = offset_index
+        self.time_index = time_index
+        self._max_timestamp_offset = max_timestamp_offset
+        last = offset_index.entry(offset_index.count - 1)[1] if offset_index.count else 0
+        self._bytes_since_entry = summary.size - last
+        self._builder = SummaryBuilder(summary.base_offset, summary)
+        self._file: AppendFile | None = None
+
+    @staticmethod
+    def create(partition_dir: Path, env: LogEnv, base_offset: int) -> ActiveSegment:
+        """A new, empty one; its three files are there when this returns.
+
+        What a failed attempt may have left under these names is emptied.
+        """
+        offset_index, time_index = empty_indexes(partition_dir, base_offset)
+        summary = Summary(base_offset, 0, base_offset)
+        segment = ActiveSegment(partition_dir, env, summary, offset_index, time_index, base_offset)
+        offset_index.write_out(env.fs)
+        time_index.write_out(env.fs)
+        env.fs.write_file(segment.path(), b"")
+        segment.mtime_ms = mtime_ms_of(segment.path())
+        return segment
+
+    @property
+    def summary(self) -> Summary:
+        return self._builder.build()
+
+    @property
+    def append_first_ms(self) -> int:
+        """When its first batch was appended; -1 while it is empty."""
+        return self._builder.append_first_ms
+
+    @property
+    def index_bytes(self) -> int:
+        return self.offset_index.size_bytes
+
+    @property
+    def time_index_bytes(self) -> int:
+        return self.time_index.size_bytes
+
+    def _open(self) -> SegmentFiles:
+        return SegmentFiles(self.path(), self.offset_index, self.time_index)
+
+    def append(
+        self,
+        batches: Sequence[Header],
+        data: Buffer,
+        *,
+        now_ms: int,
+        interval_bytes: int,
+        tombstones: Sequence[int],
+    ) -> None:
+        """Write `data`, which is `batches` one after the other, with one write.
+
+        Raises StorageError with the segment as it was; the file may have half a write at its end
+        until `undo`.
+        """
+        if self._file is None:
+            self._file = self.env.fs.open_append(self.path())
+        builder = self._builder
+        if builder.append_first_ms < 0:
+            # First, so that a crash right after the append does not lose the append clock.
+            first = replace(builder.build(), append_first_ms=now_ms, append_last_ms=now_ms)
+            write_summary(self.env.fs, self.dir, first)
+        self._file.write(data)
+        for batch, dead in zip(batches, tombstones, strict=True):
+            if batch.max_timestamp > self.max_timestamp:
+                self.max_timestamp = batch.max_timestamp
+                self._max_timestamp_offset = batch.last_offset
+            if self._bytes_since_entry > interval_bytes:
+                self.offset_index.append(batch.last_offset, builder.size)
+                self.time_index.append_if_later(self.max_timestamp, self._max_timestamp_offset)
+                self._bytes_since_entry = 0
+            self._bytes_since_entry += batch.size
+            builder.add(batch, dead)
+        builder.appended(now_ms)
+        self.mtime_ms = now_ms
+        self.size = builder.size
+        self.end_offset = builder.end_offset
+
+    def undo(self) -> None:
+        """Cut off what a failed append left; StorageError if even that fails."""
+        self.env.fs.truncate(self.path(), self.size)
+
+    def must_roll(self, incoming: Sequence[Header], segment_bytes: int, index_bytes: int) -> bool:
+        """T-20 without its clock: size, full indexes, an offset too far from the base."""
+        if incoming[-1].last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
+            return True
+        if self.size == 0:
+            return False
+        return (
+            self.size > segment_bytes - sum(batch.size for batch in incoming)
+            or self.offset_index.count >= index_bytes // OffsetIndex.ENTRY.size
+            or self.time_index.count >= index_bytes // TimeIndex.ENTRY.size - 1
+        )
+
+    def write_side_files(self) -> None:
+        """Indexes and summary as they are now; the log file is always up to date."""
+        self.offset_index.write_out(self.env.fs)
+        self.time_index.write_out(self.env.fs)
+        if self.size:
+            write_summary(self.env.fs, self.dir, self.summary)
+
+    def finish(self) -> None:
+        """Side files as Kafka leaves them at a roll and at closing: with a last time entry (T-14).
+
+        May be called again after a StorageError, and appended to afterwards.
+        """
+        if self.max_timestamp >= 0:
+            self.time_index.append_if_later(self.max_timestamp, self._max_timestamp_offset)
+        self.write_side_files()
+
+    def seal(self) -> Segment:
+        """The same segment, finished, never to change again."""
+        self.finish()
+        sealed = Segment(
+            self.dir, self.env, self.summary, mtime_ms=mtime_ms_of(self.path()),
+            index_bytes=self.index_bytes, time_index_bytes=self.time_index_bytes,
+        )  # fmt: skip
+        sealed._files = self._files  # readers go on with the files they have
+        return sealed
+
+    def close(self) -> None:
+        """No more appends."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def empty_indexes(partition_dir: Path, base_offset: int) -> tuple[OffsetIndex, TimeIndex]:
+    """Indexes of a segment to be written, in memory."""
+    index, time_index = (
+        segment_path(partition_dir, base_offset, suffix) for suffix in (INDEX, TIME_INDEX)
+    )
+    return (
+        OffsetIndex(index, base_offset, bytearray(), from_file=False),
+        TimeIndex(time_index, base_offset, bytearray(), from_file=False),
+    )

@@ -1,0 +1,247 @@
+"""Die at every file operation of a log's life, reopen, check (SEMANTICS W-2, W-5, W-6, W-7).
+
+One life: appends, rolls, syncs, replacements of one and of two new segments, retention, a clean
+close and a second opening. `kill -9` must lose nothing acknowledged; a power cut nothing that was
+synced; neither may leave a segment group half old and half new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lapse.base.fs import Fs, RealFs
+from lapse.log.directory import LogDirectory
+from lapse.log.partition_log import PartitionLog
+from lapse.log.segment import Segment
+from lapse.testing.crash_fs import Crashed, CrashFs
+from tests.unit.log.logs import (
+    TP,
+    append,
+    batch,
+    batches_of,
+    check_sound,
+    config,
+    env,
+    rewrite,
+    rows_of,
+)
+
+State = dict[int, bytes]
+PRODUCER = 77
+TOPIC = config(file_delete_delay_ms=0)
+
+
+class Life:
+    """What a process does to a log, and what a successor may find.
+
+    Attributes:
+        allowed: the contents that are right at this moment; the last one is the state after the
+            operation under way.
+        synced_to: everything below this offset survives a power cut.
+        sequence_at: the producer's next sequence when the log ends at an offset.
+    """
+
+    def __init__(self, path: Path, fs: Fs, seed: int) -> None:
+        self.allowed: list[State] = [{}]
+        self.synced_to = 0
+        self.sequence_at = {0: 0}
+        self._path = path
+        self._fs = fs
+        self._random = random.Random(seed)
+        self._attempts = 0
+
+    def live(self) -> None:
+        with owned(self._path, self._fs) as directory:
+            log = directory.create_log(TP, TOPIC)
+            for _ in range(3):
+                self._appends(log, 9)  # rolls on the way: the sync has sealed segments to do
+                self._flush(directory, log)
+                self._appends(log, 3)
+                self._replace(log, pieces=1)
+                log.sweep_deleted(1 << 60)
+                self._appends(log, 2)
+                log.roll(0)
+                self._replace(log, pieces=2)
+            self._delete_first(log)
+            self._appends(log, 1)
+            self._flush(directory, log)
+            directory.close()
+            self.synced_to = log.log_end_offset
+        with owned(self._path, self._fs) as directory:
+            log = directory.open_log(TP, TOPIC)
+            self._appends(log, 3)
+            self._replace(log, pieces=2)
+            directory.close()
+            self.synced_to = log.log_end_offset
+
+    def _appends(self, log: PartitionLog, times: int) -> None:
+        for _ in range(times):
+            before = self.allowed[-1]
+            end, records = log.log_end_offset, self._random.randint(1, 4)
+            sequence = self.sequence_at[end]
+            data = batch(
+                records=records,
+                size=self._random.randint(1, 150),
+                producer_id=PRODUCER,
+                producer_epoch=0,
+                base_sequence=sequence,
+            )
+            written = end.to_bytes(8, "big") + data[8:]
+            self.sequence_at[end + records] = sequence + records
+            self.allowed = [before, {**before, end: written}]
+            append(log, data)
+            self.allowed = self.allowed[-1:]
+
+    def _flush(self, directory: LogDirectory, log: PartitionLog) -> None:
+        log.flush()
+        self.synced_to = log.log_end_offset
+        directory.checkpoint()
+
+    def _replace(self, log: PartitionLog, pieces: int) -> None:
+        sealed = [s for s in log.segments if not s.active][-4:]
+        if not sealed:
+            return
+        last = max((row.base_offset for s in sealed for row in rows_of(s)), default=0)
+        self._attempts += 1
+        rewritten = rewrite(
+            log,
+            sealed,
+            # As a round does, keep the producer's last batch (P-1).
+            lambda row: row.base_offset == last or self._random.random() < 0.6,
+            log.dir / ".lapse" / str(self._attempts) / "1",
+            pieces,
+        )
+        self.allowed = [self.allowed[-1], *_swapped(self.allowed[-1], sealed, rewritten.kept)]
+        log.replace_segments(rewritten.replacement, log.generation)
+        self.allowed = self.allowed[-1:]
+
+    def _delete_first(self, log: PartitionLog) -> None:
+        first, second = log.segments[:2]
+        before = self.allowed[-1]
+        after = {offset: b for offset, b in before.items() if offset >= second.base_offset}
+        self.allowed = [before, after]
+        log.delete_segments([first.base_offset])
+        self.allowed = self.allowed[-1:]
+
+
+def _swapped(before: State, old: list[Segment], kept: State) -> list[State]:
+    """After the point of no return: the new data, and maybe old segments past it (W-6)."""
+    bases = [row.base_offset for s in old for row in rows_of(s)]
+    after = {o: b for o, b in before.items() if o not in bases} | kept
+    states = []
+    for segment in old:
+        tail = {row.base_offset for s in old if s.base_offset >= segment.base_offset
+                for row in rows_of(s)}  # fmt: skip
+        if segment.base_offset > max(kept, default=segment.base_offset):
+            states.append(after | {o: before[o] for o in tail})
+    return [*states, after]
+
+
+@contextlib.contextmanager
+def owned(path: Path, fs: Fs) -> Iterator[LogDirectory]:
+    """An owned directory, whose lock goes when the process "dies"."""
+    directory = LogDirectory.open(path, env(fs))
+    try:
+        yield directory
+    finally:
+        directory.close(clean=False)
+
+
+def _die(path: Path, fs: CrashFs, seed: int) -> Life:
+    life = Life(path, fs, seed)
+    with pytest.raises(Crashed):
+        life.live()
+    return life
+
+
+def _check(path: Path, life: Life, *, lost: bool) -> None:
+    """What a successor finds, and that it can go on from there."""
+    with owned(path, RealFs()) as directory:
+        log = directory.create_log(TP, TOPIC)
+        check_sound(log)
+        found, end = batches_of(log), log.log_end_offset
+        if lost:
+            assert end >= life.synced_to
+            assert found in [{o: b for o, b in s.items() if o < end} for s in life.allowed]
+        else:
+            assert found in life.allowed
+        assert not [p.name for p in log.dir.iterdir() if p.suffix in {".swap", ".cleaned"}]
+        more = batch(producer_id=PRODUCER, producer_epoch=0, base_sequence=life.sequence_at[end])
+        appended = append(log, more)
+        assert appended.base_offset == end
+        assert append(log, more).duplicate
+        found = batches_of(log)
+        directory.close()
+    with owned(path, RealFs()) as directory:  # trusting what the clean close left
+        assert directory.was_clean
+        log = directory.open_log(TP, TOPIC)
+        assert batches_of(log) == found
+        check_sound(log)
+
+
+def _operations(path: Path, seed: int) -> int:
+    fs = CrashFs(RealFs(), None)
+    Life(path, fs, seed).live()
+    return fs.operations
+
+
+def _sample(operations: int, scaled: Callable[[int], int], seed: int) -> list[int]:
+    count = min(operations, max(20, scaled(operations)))
+    return sorted(random.Random(seed).sample(range(1, operations + 1), count))
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["kill", "power cut"])
+def test_every_death_leaves_a_whole_log(
+    tmp_path: Path, scaled: Callable[[int], int], seed: int, lost: bool
+) -> None:
+    operations = _operations(tmp_path / "count", seed)
+    for die_at in _sample(operations, scaled, seed):
+        path = tmp_path / str(die_at)
+        life = _die(path, CrashFs(RealFs(), die_at, lose_unsynced=lost, seed=die_at), seed)
+        _check(path, life, lost=lost)
+        shutil.rmtree(path)
+
+
+def test_recovery_may_die_too(tmp_path: Path, scaled: Callable[[int], int], seed: int) -> None:
+    """Whatever a successor gets done before it dies itself, the next one finds a whole log."""
+    operations = _operations(tmp_path / "count", seed)
+    rng = random.Random(seed)
+    for die_at in _sample(operations, scaled, seed):
+        path = tmp_path / str(die_at)
+        life = _die(path, CrashFs(RealFs(), die_at), seed)
+        for _ in range(2):
+            fs = CrashFs(RealFs(), rng.randint(1, 25))
+            with contextlib.suppress(Crashed), owned(path, fs) as directory:
+                directory.create_log(TP, TOPIC)
+        _check(path, life, lost=False)
+        shutil.rmtree(path)
+
+
+def test_a_torn_write_is_cut_off(tmp_path: Path, seed: int) -> None:
+    """Every length of a half-written batch; W-7."""
+    log_path = tmp_path / "whole" / str(TP)
+    with owned(tmp_path / "whole", RealFs()) as directory:
+        log = directory.create_log(TP, TOPIC)
+        append(log, batch())
+        size = log.size_bytes
+        append(log, batch(size=3))
+        whole = log.size_bytes
+        first = {0: batches_of(log)[0]}
+    for cut in range(size, whole):
+        path = tmp_path / f"torn-{cut}"
+        shutil.copytree(tmp_path / "whole", path)
+        with (path / str(TP) / f"{0:020d}.log").open("r+b") as file:
+            file.truncate(cut)
+        with owned(path, RealFs()) as directory:
+            log = directory.open_log(TP, TOPIC)
+            assert batches_of(log) == first
+            assert log.log_end_offset == 3
+            check_sound(log)
+        shutil.rmtree(path)
+    assert log_path.exists()

@@ -1,0 +1,177 @@
+"""Owning a directory: the lock, checkpoints, marker, partitions coming and going."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import CorruptData, KafkaError, LockHeld
+from lapse.base.fs import RealFs
+from lapse.base.ids import TopicPartition
+from lapse.log import checkpoints
+from lapse.log.directory import LogDirectory
+from tests.unit.log.logs import NOW, TP, append, batch, batches_of, config, env
+
+HOLDER = """
+import fcntl, sys
+f = open(sys.argv[1], "w")
+fcntl.lockf(f, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_one_owner(tmp_path: Path) -> None:
+    directory = LogDirectory.open(tmp_path, env())
+    with pytest.raises(LockHeld, match=f"this process \\({os.getpid()}\\)"):
+        LogDirectory.open(tmp_path, env())
+    directory.close()
+    LogDirectory.open(tmp_path, env()).close()
+
+
+def test_another_process_is_named(tmp_path: Path) -> None:
+    lock = str(tmp_path / ".lock")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(LockHeld, match=f"process {holder.pid} holds"):
+            LogDirectory.open(tmp_path, env())
+        holder.communicate()
+    LogDirectory.open(tmp_path, env()).close()
+
+
+def test_a_clean_life_is_trusted_and_an_unclean_one_is_not(tmp_path: Path) -> None:
+    directory = LogDirectory.open(tmp_path, env())
+    assert not directory.was_clean
+    append(directory.create_log(TP, config()), batch())
+    directory.close()
+    marker = tmp_path / checkpoints.CLEAN_SHUTDOWN
+    assert marker.read_bytes() == b'{"version":0,"brokerEpoch":-1}'
+    assert checkpoints.read_offsets(tmp_path / checkpoints.RECOVERY_POINT) == {TP: 3}
+    assert checkpoints.read_offsets(tmp_path / checkpoints.HIGH_WATERMARK) == {TP: 3}
+    directory = LogDirectory.open(tmp_path, env())
+    assert directory.was_clean
+    assert not marker.exists()  # from now on a crash is a crash
+    directory.close(clean=False)
+    assert not LogDirectory.open(tmp_path, env()).close(clean=False)
+    assert not marker.exists()
+
+
+def test_the_marker_is_not_given_to_logs_nobody_looked_at(tmp_path: Path) -> None:
+    other = TopicPartition("other", 0)
+    directory = LogDirectory.open(tmp_path, env())
+    for partition in (TP, other):
+        append(directory.create_log(partition, config()), batch())
+    directory.close(clean=False)
+    directory = LogDirectory.open(tmp_path, env())
+    directory.open_log(TP, config())
+    directory.close()
+    assert not (tmp_path / checkpoints.CLEAN_SHUTDOWN).exists()
+    directory = LogDirectory.open(tmp_path, env())
+    directory.open_log(TP, config())
+    directory.open_log(other, config())
+    directory.close()
+    assert (tmp_path / checkpoints.CLEAN_SHUTDOWN).exists()
+    LogDirectory.open(tmp_path, env()).close()  # clean before, opened nothing: clean after
+    assert (tmp_path / checkpoints.CLEAN_SHUTDOWN).exists()
+
+
+def test_the_log_start_comes_back(tmp_path: Path) -> None:
+    """DESIGN L11: durable as soon as it is checkpointed; D-8: only where it says something."""
+    directory = LogDirectory.open(tmp_path, env())
+    log = directory.create_log(TP, config())
+    for _ in range(3):
+        append(log, batch())
+    directory.checkpoint_log_starts()
+    assert checkpoints.read_offsets(tmp_path / checkpoints.LOG_START) == {}
+    log.advance_log_start(4)
+    directory.checkpoint_log_starts()
+    directory.close(clean=False)
+    directory = LogDirectory.open(tmp_path, env())
+    assert directory.open_log(TP, config()).log_start_offset == 4
+    directory.close()
+    assert checkpoints.read_offsets(tmp_path / checkpoints.LOG_START) == {TP: 4}
+
+
+def test_a_log_start_past_the_end_empties_the_log(tmp_path: Path) -> None:
+    """D-16."""
+    directory = LogDirectory.open(tmp_path, env())
+    append(directory.create_log(TP, config()), batch())
+    directory.close(clean=False)
+    checkpoints.write_offsets(RealFs(), tmp_path / checkpoints.LOG_START, {TP: 50})
+    directory = LogDirectory.open(tmp_path, env())
+    log = directory.open_log(TP, config())
+    assert (log.log_start_offset, log.log_end_offset, batches_of(log)) == (50, 50, {})
+    assert append(log, batch()).base_offset == 50
+    directory.close()
+
+
+def test_cleaner_offsets(tmp_path: Path) -> None:
+    directory = LogDirectory.open(tmp_path, env())
+    log = directory.create_log(TP, config())
+    directory.set_cleaner_offsets({TP: 17, TopicPartition("gone", 0): 3})
+    assert log.facts().cleaner_checkpoint == 17
+    text = (tmp_path / checkpoints.CLEANER).read_text()
+    assert text == "0\n1\norders 3 17\n"  # what is not hosted is dropped
+    directory.close()
+    directory = LogDirectory.open(tmp_path, env())
+    assert directory.open_log(TP, config()).cleaner_checkpoint == 17
+    directory.close()
+
+
+def test_deleting_a_partition(tmp_path: Path) -> None:
+    directory = LogDirectory.open(tmp_path, env())
+    log = directory.create_log(TP, config(), topic_id=uuid.UUID(int=5))
+    assert checkpoints.read_topic_id(log.dir) == uuid.UUID(int=5)
+    append(log, batch())
+    held = log.read(0, 1000)
+    directory.set_cleaner_offsets({TP: 2})
+    directory.checkpoint()
+    directory.delete_log(TP)
+    assert directory.partitions() == []
+    assert checkpoints.read_offsets(tmp_path / checkpoints.RECOVERY_POINT) == {}
+    (doomed,) = tmp_path.glob("*-delete")
+    assert doomed.name.startswith("orders-3.")
+    assert held.size == len(held.read()) > 0
+    fresh = directory.create_log(TP, config())  # the name is free again
+    assert (fresh.log_end_offset, fresh.cleaner_checkpoint) == (0, None)
+    assert directory.sweep_deleted(NOW) == 0
+    assert directory.sweep_deleted(NOW + 60_000) == 1
+    assert not doomed.exists()
+    directory.close()
+    (tmp_path / "x-0.abc-delete").mkdir()
+    directory = LogDirectory.open(tmp_path, env())  # one a crash left behind
+    assert directory.sweep_deleted(NOW) == 1
+    with pytest.raises(KafkaError, match="has no log"):
+        directory.open_log(TopicPartition("x", 0), config())
+    directory.close()
+
+
+@pytest.mark.parametrize(
+    "text", ["1\n0\n", "0\n2\na 0 5\n", "0\n1\na 0\n", "0\nx\n", "0\n1\na b 5\n", "0", "\xff\xfe"]
+)
+def test_checkpoints_that_do_not_parse(tmp_path: Path, text: str) -> None:
+    path = tmp_path / checkpoints.RECOVERY_POINT
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(CorruptData):
+        checkpoints.read_offsets(path)
+    directory = LogDirectory.open(tmp_path, env())  # as good as none
+    directory.close()
+
+
+def test_meta_properties_and_epochs_round_trip(tmp_path: Path) -> None:
+    checkpoints.write_meta(RealFs(), tmp_path, {"version": "1", "node.id": "4"})
+    assert checkpoints.read_meta(tmp_path) == {"version": "1", "node.id": "4"}
+    checkpoints.write_epochs(RealFs(), tmp_path / "e", [(0, 0), (4, 1174)])
+    assert (tmp_path / "e").read_text() == "0\n2\n0 0\n4 1174\n"
+    assert checkpoints.read_epochs(tmp_path / "e") == [(0, 0), (4, 1174)]
+    assert checkpoints.read_clean_shutdown(tmp_path) is None
+    (tmp_path / checkpoints.CLEAN_SHUTDOWN).write_bytes(b'{"version":0,"brokerEpoch":1947}')
+    assert checkpoints.read_clean_shutdown(tmp_path) == 1947

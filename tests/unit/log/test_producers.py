@@ -1,0 +1,113 @@
+"""Sequence rules and Kafka's producer snapshot."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError
+from lapse.log.headers import Header, headers_of
+from lapse.log.producers import Producers
+from lapse.records.batch import scan_batches
+from tests.unit.log.logs import NOW, batch
+
+_MAX = (1 << 31) - 1
+
+
+def header(
+    sequence: int, *, epoch: int = 0, offset: int = 0, records: int = 3, **more: object
+) -> Header:
+    data = batch(
+        records=records, producer_id=9, producer_epoch=epoch, base_sequence=sequence,
+        base_offset=offset, **more,
+    )  # fmt: skip
+    return headers_of(scan_batches(data, "test"))[0]
+
+
+def refused(producers: Producers, batch_header: Header) -> ErrorCode:
+    with pytest.raises(KafkaError, match="orders-0: producer 9") as error:
+        producers.check(batch_header, "orders-0")
+    return error.value.code
+
+
+def test_batches_follow_each_other() -> None:
+    producers = Producers()
+    assert producers.check(header(7), "t") is None  # unknown: its state may have expired
+    producers.update(header(0))
+    assert producers.check(header(3), "t") is None
+    assert refused(producers, header(4)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(producers, header(1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(producers, header(3, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert producers.check(header(0, epoch=1), "t") is None
+    producers.update(header(0, epoch=1, offset=3))
+    assert refused(producers, header(3)) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_sequences_wrap() -> None:
+    producers = Producers()
+    producers.update(header(_MAX - 1, records=3))  # ends with 0
+    assert refused(producers, header(2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert producers.check(header(1), "t") is None
+    producers.update(header(_MAX - 2, records=3))  # ends with the greatest
+    assert producers.check(header(0), "t") is None
+
+
+def test_the_last_five_batches_are_known_again() -> None:
+    producers = Producers()
+    for n in range(6):
+        producers.update(header(3 * n, offset=100 + 3 * n))
+    for n in range(1, 6):
+        sent = producers.check(header(3 * n), "t")
+        assert sent is not None
+        assert (sent.first_offset, sent.last_offset) == (100 + 3 * n, 102 + 3 * n)
+    assert refused(producers, header(0)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_an_emptied_batch_still_counts_an_emptied_marker_does_not() -> None:
+    """SEMANTICS W-7."""
+    producers = Producers()
+    producers.update(header(0, records=0, last_offset_delta=2))
+    assert producers.check(header(3), "t") is None
+    producers.update(header(-1, epoch=4, records=0, offset=3, control=True))
+    producer = producers.get(9)
+    assert producer is not None
+    assert producer.epoch == 0
+
+
+def test_expiry_spares_open_transactions() -> None:
+    producers = Producers()
+    producers.update(header(0))
+    producers.expire(NOW + 100, 101)
+    assert len(producers) == 1
+    producers.expire(NOW + 102, 100)
+    assert len(producers) == 0
+    producers.update(header(0, transactional=True))
+    producers.expire(NOW + 10_000, 100)
+    assert len(producers) == 1
+    assert producers.first_unstable_offset == 0
+
+
+def test_the_snapshot_is_kafkas() -> None:
+    producers = Producers()
+    producers.update(header(5, epoch=2, offset=40))
+    data = producers.snapshot()
+    assert len(data) == 10 + 46
+    assert struct.unpack_from(">h", data) == (1,)
+    fields = struct.unpack(">qhiqiqiq", data[10:])
+    assert fields == (9, 2, 7, 42, 2, NOW + 2, -1, -1)
+    again = Producers.from_snapshot(data, "s")
+    assert again.snapshot() == data
+    sent = again.check(header(5, epoch=2), "t")
+    assert sent is not None
+    assert sent.first_offset == 40
+    assert len(Producers.from_snapshot(Producers().snapshot(), "s")) == 0
+
+
+def test_a_damaged_snapshot_is_refused() -> None:
+    producers = Producers()
+    producers.update(header(0))
+    data = producers.snapshot()
+    for broken in (data[:5], data[:-1], b"\0\2" + data[2:], data[:20] + b"\xff" + data[21:]):
+        with pytest.raises(CorruptData):
+            Producers.from_snapshot(broken, "s")
