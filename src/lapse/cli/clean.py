@@ -1,0 +1,279 @@
+"""`lapse clean LOGDIR`: rounds over a Kafka log directory that no broker is serving.
+
+Eligible logs only, unless --force; a log whose policy is unknown, or that holds what this version
+does not handle, is left exactly as it is and reported, and the exit code is 1. In place, the
+directory's lock must be free; with --to the logs are copied first and the source stays as it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lapse.base.clock import Clock, PinnedClock, SystemClock
+from lapse.base.config import BrokerConfig, TopicConfig, broker_config
+from lapse.base.errors import ConfigError, LapseError, StorageError
+from lapse.base.fs import Fs, RealFs
+from lapse.base.ids import TopicPartition
+from lapse.cli import options
+from lapse.cli.output import progress_bar, show_table
+from lapse.lifecycle.decide.explain import explain
+from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, Wish, decide, order
+from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.round.commit import CommitResult
+from lapse.lifecycle.round.engine import Engine
+from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
+from lapse.lifecycle.round.receipt import Receipt
+from lapse.log.reader import DirectoryView
+from lapse.metadata.policies import UNKNOWN, find_policies
+
+_EXAMPLES = """\
+examples:
+  lapse clean KAFKA-LOGS --partition orders-0 --to CLEANED -c cleanup.policy=compact
+  lapse clean KAFKA-LOGS --force --json
+"""
+_SMALL_PLAN = "small"  # one task a log
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "clean",
+        help="run rounds over a Kafka log directory, offline",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options.add_partitions(parser)
+    options.add_settings(parser)
+    add = parser.add_argument
+    add("--to", type=Path, metavar="DIR", help="clean copies in DIR; LOGDIR stays as it was")
+    add("--now", type=int, metavar="MS", help="the round's clock, ms since 1970")
+    add("--first-dirty", type=int, metavar="N", help="map from this offset on")
+    add("--force", action="store_true", help="skip dirty ratio and lags, never the policy")
+    add("--kafka-exact", action="store_true", help="Kafka 4.3's result, its mistakes included")
+    add("--engine", choices=("spark", "inline"), default="spark", help="default: %(default)s")
+    add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
+    add("--memory", default="2g", metavar="SIZE", help="of the offset map (default: %(default)s)")
+    add("--json", action="store_true", help="one JSON object a log")
+    parser.set_defaults(run=run)
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """One log's line of the result."""
+
+    partition: str
+    outcome: str
+    first_dirty_before: int | None = None
+    first_dirty_after: int | None = None
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_written: int = 0
+    map_entries: int = 0
+    plan: str | None = None
+    engine: str | None = None
+    seconds: Mapping[str, float] | None = None
+    finding: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What was asked for, checked."""
+
+    args: argparse.Namespace
+    fs: Fs
+    clock: Clock
+    broker: BrokerConfig
+    wish: Wish
+    memory: MapMemory
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+
+def run(args: argparse.Namespace) -> int:
+    """Clean what is due; exit 1 if something compacted had to be left alone or went wrong."""
+    job = _job(args)
+    partitions = options.chosen_partitions(args)
+    said, said_defaults = options.settings(args.settings)
+    policies = find_policies(args.logdir, said, said_defaults)
+    configs = policies.configs(partitions)
+    lines = [Cleaned(str(p), UNKNOWN, finding=True) for p in partitions if p not in configs]
+    wanted, untouched = _look(args.logdir, configs, job)
+    lines += untouched
+    if wanted:
+        directory = (
+            args.logdir if args.to is None else _copied(args.logdir, args.to, wanted, job.fs)
+        )
+        lines += _clean(directory, {p: configs[p] for p in wanted}, job)
+    _show(sorted(lines, key=lambda line: line.partition), as_json=args.json)
+    return 1 if any(line.finding for line in lines) else 0
+
+
+def _job(args: argparse.Namespace) -> Job:
+    _, said_defaults = options.settings(args.settings)
+    broker = broker_config(said_defaults)
+    rules = Rules.KAFKA_43 if args.kafka_exact else Rules.LAPSE
+    memory = MapMemory(options.byte_size("--memory", args.memory))
+    if args.kafka_exact:
+        load_factor = broker.log_cleaner_io_buffer_load_factor
+        memory = MapMemory(broker.log_cleaner_dedupe_buffer_size, load_factor)
+        if memory.entries(rules) < 1:
+            raise ConfigError(
+                f"log.cleaner.dedupe.buffer.size={broker.log_cleaner_dedupe_buffer_size}: allowed "
+                "is enough for one key at log.cleaner.io.buffer.load.factor"
+            )
+    if args.to is not None and args.to.exists() and any(args.to.iterdir()):
+        raise ConfigError(f"--to {args.to}: allowed is a new or empty directory")
+    clock: Clock = SystemClock() if args.now is None else PinnedClock(args.now)
+    return Job(args, RealFs(), clock, broker, Wish(rules, args.force, args.first_dirty), memory)
+
+
+def _look(
+    logdir: Path, configs: Mapping[TopicPartition, TopicConfig], job: Job
+) -> tuple[list[TopicPartition], list[Cleaned]]:
+    """Logs with a round due, and lines for the others; nothing is opened for that."""
+    view = DirectoryView(logdir)
+    wanted, untouched = [], []
+    for partition, config in configs.items():
+        try:
+            decision = decide(LogInfo(view.facts(partition), config), job.now_ms, job.wish)
+        except LapseError as e:
+            untouched.append(Cleaned(str(partition), str(e), finding=True))
+            continue
+        if decision.due:
+            wanted.append(partition)
+        else:
+            untouched.append(_left_alone(decision, job.wish.rules))
+    return wanted, untouched
+
+
+def _left_alone(decision: Decision, rules: Rules) -> Cleaned:
+    dirty = decision.bounds.dirty
+    return Cleaned(
+        partition=str(decision.info.facts.partition),
+        outcome=explain(decision, rules).text,
+        first_dirty_before=dirty,
+        first_dirty_after=dirty,
+        finding=decision.blocked is Blocked.UNHANDLED,
+    )
+
+
+def _copied(source: Path, target: Path, partitions: Sequence[TopicPartition], fs: Fs) -> Path:
+    """The logs and the directory's own files, copied to `target`."""
+    fs.make_dir(target)
+    for path in source.iterdir():
+        if path.is_file() and path.name != ".lock":
+            _copy_file(path, target / path.name, fs)
+    for partition in partitions:
+        for path in (source / str(partition)).rglob("*"):
+            copy = target / path.relative_to(source)
+            if path.is_file():
+                fs.make_dir(copy.parent)
+                _copy_file(path, copy, fs)
+    return target
+
+
+def _copy_file(source: Path, target: Path, fs: Fs) -> None:
+    try:
+        with source.open("rb") as f:
+            stat = os.fstat(f.fileno())
+            file = fs.open_append(target)
+            try:
+                file.copy_from(f.fileno(), 0, stat.st_size)
+            finally:
+                file.close()
+    except OSError as e:
+        raise StorageError(f"copying {source}: {e.strerror or e}") from e
+    fs.set_mtime_ns(target, stat.st_mtime_ns)
+
+
+def _clean(
+    directory: Path, configs: Mapping[TopicPartition, TopicConfig], job: Job
+) -> Iterator[Cleaned]:
+    expiration_ms = job.broker.producer_id_expiration_ms
+    with DirectoryOwner(
+        directory, configs, job.fs, job.clock, producer_id_expiration_ms=expiration_ms
+    ) as owner:
+        rules = job.wish.rules
+        decisions = [decide(info, job.now_ms, job.wish) for info in owner.logs()]
+        yield from (_left_alone(d, rules) for d in decisions if not d.due)
+        with _engine(job) as (engine, at_once):
+            memory = replace(job.memory, bytes=max(job.memory.bytes // at_once, 1))
+            round_id = f"clean-{SystemClock().now_ms()}-{os.getpid()}"
+            plans = [make_plan(d, round_id, rules, memory) for d in order(decisions, rules)]
+            yield from _run(engine, plans, owner, job)
+
+
+def _run(
+    engine: Engine, plans: Sequence[RoundPlan], owner: DirectoryOwner, job: Job
+) -> Iterator[Cleaned]:
+    started = job.clock.monotonic()
+    by_name = {plan.name: plan for plan in plans}
+    with progress_bar("cleaning", lambda: job.clock.monotonic() - started) as on_progress:
+        for receipt in engine.run(plans, on_progress):
+            [result] = owner.commit([receipt])
+            yield _line(by_name[receipt.name], receipt, result, engine.name)
+
+
+@contextlib.contextmanager
+def _engine(job: Job) -> Iterator[tuple[Engine, int]]:
+    """The engine asked for, and how many rounds it runs at once: they share the memory.
+
+    Under Kafka's rules the map's size decides where a round ends, so each gets all of it.
+    """
+    if job.args.engine == "inline":
+        yield InlineEngine(job.fs, job.clock), 1
+        return
+    from lapse.spark.engine import open_engine  # noqa: PLC0415  (Spark starts only if asked for)
+
+    engine = open_engine(job.args.master)
+    try:
+        yield engine, 1 if job.wish.rules is Rules.KAFKA_43 else engine.task_slots
+    finally:
+        engine.close()
+
+
+def _line(plan: RoundPlan, receipt: Receipt, result: CommitResult, engine: str) -> Cleaned:
+    seconds = receipt.seconds
+    return Cleaned(
+        partition=plan.name,
+        outcome=result.error or "cleaned",
+        first_dirty_before=plan.dirty,
+        first_dirty_after=plan.dirty if result.error else receipt.end_offset,
+        bytes_read=receipt.bytes_read,
+        bytes_written=receipt.bytes_written,
+        records_read=receipt.records_read,
+        records_written=receipt.records_written,
+        map_entries=receipt.map_entries,
+        plan=_SMALL_PLAN,
+        engine=engine,
+        seconds={"map": seconds.map, "rewrite": seconds.rewrite, "commit": result.seconds},
+        finding=result.error is not None,
+    )
+
+
+def _show(lines: Sequence[Cleaned], *, as_json: bool) -> None:
+    columns = {
+        "partition": lambda line: line.partition,
+        "first dirty": _moved,
+        "records": lambda line: f"{line.records_read} → {line.records_written}",
+        "bytes read / written": lambda line: f"{line.bytes_read} / {line.bytes_written}",
+        "outcome": lambda line: line.outcome,
+    }
+    show_table(lines, columns, as_json=as_json)
+
+
+def _moved(line: Cleaned) -> str:
+    before, after = line.first_dirty_before, line.first_dirty_after
+    return "-" if before is None else f"{before} → {after}"

@@ -1,0 +1,81 @@
+"""Options several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+
+from lapse.base.config import split_settings
+from lapse.base.errors import ConfigError, StorageError
+from lapse.base.ids import TopicPartition
+from lapse.log.directory import list_partitions
+from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
+from lapse.metadata.policies import Policies, find_policies
+
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """`-c key=value`."""
+    parser.add_argument(
+        "-c", dest="settings", action="append", default=[], metavar="KEY=VALUE",
+        help="a topic or broker setting, by Kafka's name; may be repeated",
+    )  # fmt: skip
+
+
+def add_partitions(parser: argparse.ArgumentParser) -> None:
+    """`LOGDIR` and `--partition`."""
+    parser.add_argument("logdir", type=Path, metavar="LOGDIR", help="a Kafka data directory")
+    parser.add_argument(
+        "--partition", action="append", default=[], metavar="TOPIC-N",
+        help="only this log; may be repeated",
+    )  # fmt: skip
+
+
+def settings(pairs: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Topic and broker settings from `-c`; raises ConfigError."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"-c {pair}: allowed is KEY=VALUE")
+        found[name.strip()] = text
+    return split_settings(found)
+
+
+def chosen_partitions(args: argparse.Namespace) -> list[TopicPartition]:
+    """The logs a command is about: those named, else all in the directory."""
+    logdir: Path = args.logdir
+    if not logdir.is_dir():
+        raise StorageError(f"{logdir}: no such directory")
+    present = [p for p in list_partitions(logdir) if str(p) != KRAFT_FOLDER]
+    if not args.partition:
+        return present
+    wanted = [_partition(name) for name in args.partition]
+    for partition in wanted:
+        if partition not in present:
+            raise StorageError(f"{logdir}: holds no log {partition}")
+    return wanted
+
+
+def _partition(name: str) -> TopicPartition:
+    partition = TopicPartition.parse(name)
+    if partition is None:
+        raise ConfigError(f"--partition {name}: allowed is TOPIC-N, as directories are named")
+    return partition
+
+
+def policies(args: argparse.Namespace) -> Policies:
+    """Settings of the logs in the directory, by `-c` and by what its metadata says."""
+    said, said_defaults = settings(args.settings)
+    return find_policies(args.logdir, said, said_defaults)
+
+
+def byte_size(option: str, text: str) -> int:
+    """`2g`, `768m`, `64k` or plain bytes; raises ConfigError."""
+    unit = _UNITS.get(text[-1:].lower(), 1)
+    digits = text[:-1] if unit > 1 else text
+    if not digits.isdigit() or int(digits) == 0:
+        raise ConfigError(f"{option} {text}: allowed is a size such as 2g, 768m or 1048576")
+    return int(digits) * unit

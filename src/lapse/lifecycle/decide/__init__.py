@@ -1,0 +1,1 @@
+"""Pure functions `(facts, config, now) -> decision`: the one place that says what must go."""

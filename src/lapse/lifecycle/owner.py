@@ -1,0 +1,34 @@
+"""Who may change a log's files, as a round sees it.
+
+A running broker is an owner (its side is `broker.control`, ours `owner_remote`); so is a tool that
+holds a directory's `.lock` (`owner_directory`). Everything a round changes goes through `commit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from lapse.base.errors import LapseError
+from lapse.lifecycle.decide.select import LogInfo
+from lapse.lifecycle.round.commit import CommitResult
+from lapse.lifecycle.round.receipt import Receipt
+
+
+class OwnerGone(LapseError):
+    """The owner does not answer, or has other business; it may again."""
+
+
+class Owner(Protocol):
+    """Facts and commits of the logs somebody owns."""
+
+    def logs(self) -> list[LogInfo]:
+        """Every log as it stands now."""
+        ...
+
+    def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
+        """Put the receipts' segments in place, one result each, in the same order.
+
+        Receipts that carry an error are booked as failed and swept.
+        """
+        ...

@@ -1,0 +1,99 @@
+"""A tool as owner: logs of a directory it has locked, with no broker running (DESIGN §4.10).
+
+Only logs whose policy is known are opened; whatever has no known policy is neither recovered nor
+listed, because a log that is not understood is not touched (DESIGN §4.12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from lapse.base.clock import Clock
+from lapse.base.config import TopicConfig
+from lapse.base.fs import Fs
+from lapse.base.ids import TopicPartition
+from lapse.lifecycle.decide.select import LogInfo
+from lapse.lifecycle.recovery import finish_rounds
+from lapse.lifecycle.round.commit import CommitEnv, CommitResult, commit, waiting_stamps
+from lapse.lifecycle.round.receipt import Receipt
+from lapse.log.directory import LogDirectory
+from lapse.log.env import LogEnv
+from lapse.log.partition_log import PartitionLog
+
+
+class DirectoryOwner:
+    """Owns a log directory from construction to `close`; `configs` are the logs to open.
+
+    Raises LockHeld, naming the holder, where a broker or another tool owns it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        configs: Mapping[TopicPartition, TopicConfig],
+        fs: Fs,
+        clock: Clock,
+        *,
+        producer_id_expiration_ms: int = 86_400_000,
+    ) -> None:
+        self._fs, self._clock = fs, clock
+        env = LogEnv(fs, clock)
+        self._directory = LogDirectory.open(path, env)
+        try:
+            for partition in sorted(configs):
+                log = self._directory.open_log(
+                    partition,
+                    configs[partition],
+                    producer_id_expiration_ms=producer_id_expiration_ms,
+                )
+                finish_rounds(log, self._directory, env)
+        except BaseException:
+            self._directory.close(clean=False)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the logs cleanly, unlink what was replaced, give up the lock."""
+        self._directory.sweep_deleted(1 << 62)
+        self._directory.close()
+
+    def logs(self, partitions: Collection[TopicPartition] | None = None) -> list[LogInfo]:
+        """Facts of all open logs, or of some."""
+        return [
+            self._info(log)
+            for partition, log in sorted(self._directory.logs.items())
+            if partitions is None or partition in partitions
+        ]
+
+    def _info(self, log: PartitionLog) -> LogInfo:
+        return LogInfo(log.facts(), log.config, waiting_stamps(log.dir, self._clock.now_ms()))
+
+    def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
+        by_name = {str(partition): partition for partition in self._directory.logs}
+        return [
+            commit(
+                self._directory.logs[by_name[receipt.name]],
+                receipt,
+                self._env(by_name[receipt.name]),
+            )
+            for receipt in receipts
+        ]
+
+    def _env(self, partition: TopicPartition) -> CommitEnv:
+        def set_checkpoint(offset: int) -> None:
+            self._directory.set_cleaner_offsets({partition: offset})
+
+        return CommitEnv(self._fs, self._clock, set_checkpoint)

@@ -1,0 +1,1 @@
+"""One pass over one log: plan → map → rewrite → commit → ledger (DESIGN §3)."""

@@ -1,0 +1,133 @@
+"""What runs plans: the `Engine` a service is given, and the work of one task.
+
+`run_plan` is the whole task, whoever calls it: a Spark worker, or `inline` in this process. It
+touches nothing but its own attempt's folder, so it may run twice, be killed anywhere, or race
+with another attempt at the same plan.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from lapse.base.clock import Clock
+from lapse.base.errors import LapseError
+from lapse.base.fs import Fs
+from lapse.lifecycle.round.offset_map import Tick, build_map
+from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.receipt import Receipt, Seconds, attempt_dir
+from lapse.lifecycle.round.rewrite import RewriteResult, rewrite
+
+PROGRESS_FILE = "progress"
+PROGRESS_BYTES = 64 << 20
+PROGRESS_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Bytes done and to do, over all plans of a run."""
+
+    bytes_done: int
+    bytes_total: int
+
+
+OnProgress = Callable[[Progress], None]
+
+
+class Engine(Protocol):
+    """Runs plans somewhere. Production: `spark.engine`; small tools and tests: `inline`."""
+
+    name: str
+
+    def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
+        """One receipt a plan, in any order, each as soon as it is there.
+
+        A plan whose attempt failed gives a receipt with `error`.
+        """
+        ...
+
+
+class ProgressFile:
+    """The counter an attempt leaves for whoever watches: bytes done, rewritten now and then."""
+
+    def __init__(self, fs: Fs, path: Path, clock: Clock) -> None:
+        self._fs, self._path, self._clock = fs, path, clock
+        self._done = 0
+        self._written = 0
+        self._written_at = clock.monotonic()
+
+    def tick(self, n_bytes: int) -> None:
+        """`n_bytes` more are done."""
+        self._done += n_bytes
+        now = self._clock.monotonic()
+        if (
+            self._done - self._written >= PROGRESS_BYTES
+            or now - self._written_at >= PROGRESS_SECONDS
+        ):
+            self._fs.write_file(self._path, b"%d" % self._done)
+            self._written, self._written_at = self._done, now
+
+
+def read_progress(folder: Path) -> int:
+    """Bytes an attempt says it has done; 0 while it says nothing."""
+    try:
+        return int((folder / PROGRESS_FILE).read_bytes() or b"0")
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return 0
+
+
+def work_bytes(plan: RoundPlan) -> int:
+    """Bytes `Progress` counts for a plan: each segment once mapped or probed, once rewritten."""
+    return 2 * plan.bytes_to_read
+
+
+def run_plan(plan: RoundPlan, attempt_id: str, fs: Fs, clock: Clock) -> Receipt:
+    """Carry out one attempt; what goes wrong with the log comes back as the receipt's error."""
+    folder = attempt_dir(Path(plan.dir), plan.round_id, attempt_id)
+    try:
+        fs.make_dir(folder)
+        progress = ProgressFile(fs, folder / PROGRESS_FILE, clock)
+        return _run(plan, attempt_id, fs, clock, folder, progress.tick)
+    except (LapseError, OSError) as e:
+        return failed(plan, attempt_id, f"{plan.name}: {e}")
+
+
+def _run(
+    plan: RoundPlan, attempt_id: str, fs: Fs, clock: Clock, folder: Path, tick: Tick
+) -> Receipt:
+    start = clock.monotonic()
+    mapped = build_map(plan, tick)
+    try:
+        mapped_at = clock.monotonic()
+        done: RewriteResult = rewrite(plan, mapped, fs, folder, tick)
+    finally:
+        for segment in mapped.segments:
+            segment.close()
+    return Receipt(
+        round_id=plan.round_id,
+        attempt_id=attempt_id,
+        name=plan.name,
+        generation=plan.generation,
+        pid=os.getpid(),
+        now_ms=plan.now_ms,
+        horizon_ms=plan.horizon_ms,
+        end_offset=mapped.end_offset,
+        groups=tuple(done.groups),
+        map_entries=mapped.entries,
+        records_read=done.records_read,
+        records_written=done.records_kept,
+        bytes_read=plan.bytes_to_read + done.bytes_read,
+        bytes_written=done.bytes_written,
+        seconds=Seconds(map=mapped_at - start, rewrite=clock.monotonic() - mapped_at),
+    )
+
+
+def failed(plan: RoundPlan, attempt_id: str, error: str) -> Receipt:
+    """The receipt of an attempt that came to nothing."""
+    return Receipt(
+        plan.round_id, attempt_id, plan.name, plan.generation, os.getpid(), plan.now_ms,
+        plan.horizon_ms, plan.dirty, (), 0, 0, 0, 0, 0, Seconds(), error,
+    )  # fmt: skip

@@ -1,0 +1,99 @@
+"""The receipt: what a task hands back. Counts and checksums, no paths (DESIGN §1).
+
+Where an attempt's files lie follows from the round and attempt ids: `attempt_dir`. They never end
+in Kafka's suffixes, so that no Kafka would take one for a segment.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from lapse.log.summary import FOLDER, Summary
+
+# Attempt file kind → the suffix it gets at commit; "removed" goes to the ledger instead.
+KAFKA_SUFFIX = {"records": ".log", "offsets": ".index", "times": ".timeindex"}
+REMOVED = "removed"
+
+# Opens the ids of attempts made in this very process, which a commit need not read back.
+THIS_PROCESS = f"inline-{secrets.token_hex(8)}"
+
+
+@dataclass(frozen=True, slots=True)
+class FileReceipt:
+    """One file of an attempt: its kind, size and CRC-32C."""
+
+    kind: str
+    size: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReceipt:
+    """One rewritten group: old segments in, one new segment out.
+
+    Attributes:
+        base_offset: of the new segment, which is the first old one's (G-3).
+        old_bases: the segments it replaces.
+        mtime_ns: of the last of them; the new files get it (F-11).
+        stamped: batches that got a delete horizon.
+        removed: records removed, by reason.
+    """
+
+    base_offset: int
+    old_bases: tuple[int, ...]
+    mtime_ns: int
+    files: tuple[FileReceipt, ...]
+    summary: Summary
+    stamped: int
+    removed: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Wall time of a round by stage."""
+
+    map: float = 0.0
+    rewrite: float = 0.0
+    commit: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The outcome of one attempt at one plan.
+
+    Attributes:
+        pid: process that did it.
+        end_offset: the next first dirty offset (M-8).
+        groups: ascending by base offset; only what was rewritten.
+        bytes_read: of log files, both passes.
+        error: why the attempt failed, None if it did not; then nothing else counts.
+    """
+
+    round_id: str
+    attempt_id: str
+    name: str
+    generation: int
+    pid: int
+    now_ms: int
+    horizon_ms: int
+    end_offset: int
+    groups: tuple[GroupReceipt, ...]
+    map_entries: int
+    records_read: int
+    records_written: int
+    bytes_read: int
+    bytes_written: int
+    seconds: Seconds
+    error: str | None = None
+
+
+def attempt_dir(log_dir: Path, round_id: str, attempt_id: str) -> Path:
+    """Where an attempt keeps its files."""
+    return log_dir / FOLDER / round_id / attempt_id
+
+
+def attempt_file(base_offset: int, kind: str) -> str:
+    """Name of one of them."""
+    return f"{base_offset:020d}-{kind}"

@@ -1,0 +1,60 @@
+"""The cluster as one broker knows it: an immutable snapshot that handlers ask without waiting.
+
+Built from the store at start; every change to the store makes a new image, which replaces the old
+one in one assignment (`broker.topics`). Whoever holds an image sees one consistent moment.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from lapse.base.config import TopicConfig
+
+# A single node leads all its partitions from the first epoch on; elections come with a cluster.
+LEADER_EPOCH = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic.
+
+    Attributes:
+        partitions: how many; they are numbered from 0.
+        overrides: the settings it was given, as text.
+        config: the settings in force: overrides, broker defaults, Kafka's defaults.
+    """
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+    overrides: Mapping[str, str]
+    config: TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """All topics, by name and by id."""
+
+    cluster_id: str
+    topics: Mapping[str, Topic]
+    ids: Mapping[uuid.UUID, Topic] = field(repr=False)
+
+    @staticmethod
+    def of(cluster_id: str, topics: Iterable[Topic]) -> Image:
+        """The image that holds these topics."""
+        by_name = {topic.name: topic for topic in topics}
+        by_id = {topic.topic_id: topic for topic in by_name.values()}
+        return Image(cluster_id, MappingProxyType(by_name), MappingProxyType(by_id))
+
+    def with_topics(self, added: Iterable[Topic]) -> Image:
+        """The same image and some more topics."""
+        return Image.of(self.cluster_id, [*self.topics.values(), *added])
+
+    def without(self, topic_ids: Iterable[uuid.UUID]) -> Image:
+        """The same image less some topics."""
+        gone = set(topic_ids)
+        kept = [t for t in self.topics.values() if t.topic_id not in gone]
+        return Image.of(self.cluster_id, kept)

@@ -1,0 +1,66 @@
+"""Settings of the logs in a directory nobody serves: DESIGN §4.12.
+
+From what the user says (`-c`), else Lapse's own metadata, else Kafka's metadata log. A log of
+which none of them knows the cleanup policy has none here: it is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lapse.base.config import TopicConfig, known_topic_settings, topic_config
+from lapse.base.ids import TopicPartition
+from lapse.metadata.kraft import read_kafka_topics
+from lapse.metadata.sqlite import STORE, look_at_topics
+
+POLICY = "cleanup.policy"
+BROKER_POLICY = "log.cleanup.policy"
+UNKNOWN = f"policy unknown: pass -c {POLICY}=compact (or delete) if you know it"
+
+Settings = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """Settings by topic, and where they come from.
+
+    Attributes:
+        said: topic settings the user gave; they win.
+        said_defaults: broker settings the user gave.
+        topics: overrides of each topic the metadata knows.
+        defaults: broker settings the metadata knows.
+        source: for people.
+    """
+
+    said: Settings
+    said_defaults: Settings
+    topics: Mapping[str, Settings]
+    defaults: Settings
+    source: str
+
+    def config_of(self, partition: TopicPartition) -> TopicConfig | None:
+        """Settings in force, None if the policy is unknown; raises ConfigError on bad ones."""
+        overrides = {**self.topics.get(partition.topic, {}), **self.said}
+        defaults = {**self.defaults, **self.said_defaults}
+        known = partition.topic in self.topics or POLICY in overrides or BROKER_POLICY in defaults
+        return topic_config(overrides, defaults) if known else None
+
+    def configs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TopicConfig]:
+        """Those of the partitions that have known settings."""
+        found = {p: self.config_of(p) for p in partitions}
+        return {p: config for p, config in found.items() if config is not None}
+
+
+def find_policies(log_dir: Path, said: Settings, said_defaults: Settings) -> Policies:
+    """Look for settings in `log_dir`; nothing there is changed, locked or created."""
+    store = log_dir / STORE
+    if store.exists():
+        own = look_at_topics(store)
+        return Policies(said, said_defaults, own, {}, "Lapse's metadata")
+    kafka = read_kafka_topics(log_dir)
+    if kafka is not None:
+        topics = {name: known_topic_settings(o) for name, o in kafka.overrides.items()}
+        return Policies(said, said_defaults, topics, kafka.defaults, "Kafka's metadata log")
+    return Policies(said, said_defaults, {}, {}, "-c")

@@ -1,0 +1,150 @@
+"""First dirty and first uncleanable offset, case by case (SEMANTICS S-2 … S-5, L9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from lapse.lifecycle.decide.bounds import Bound, Bounds, find_bounds, first_dirty, record_age_from
+from lapse.lifecycle.decide.verdict import Rules
+from lapse.log.facts import LogFacts
+from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, segment
+
+FOUR = [segment(0), segment(10, 200), segment(20, 400), segment(30, 7)]
+
+
+def bounds(facts: LogFacts, rules: Rules = Rules.LAPSE, **settings: object) -> Bounds:
+    return find_bounds(facts, compacted(**settings), NOW, rules)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "log_start", "expected"),
+    [
+        (None, 0, (0, False)),
+        (None, 13, (13, False)),
+        (20, 0, (20, False)),
+        (13, 13, (13, False)),
+        (12, 13, (13, True)),  # below the start
+        (40, 0, (40, False)),  # the end itself is in the log
+        (41, 0, (0, True)),  # beyond the end: from the start, not from the end
+        (41, 13, (13, True)),
+    ],
+)
+def test_s2_first_dirty(checkpoint: int | None, log_start: int, expected: tuple[int, bool]) -> None:
+    facts = log(FOUR, cleaner_checkpoint=checkpoint, log_start_offset=log_start)
+    assert first_dirty(facts) == expected
+    found = bounds(facts)
+    assert (found.dirty, found.checkpoint_reset) == expected
+
+
+def test_first_dirty_may_be_given() -> None:
+    facts = log(FOUR, cleaner_checkpoint=99)
+    found = find_bounds(facts, compacted(), NOW, Rules.LAPSE, 10)
+    assert (found.dirty, found.checkpoint_reset) == (10, False)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "upper", "clean", "dirty"),
+    [
+        (None, 30, 0, 700),
+        (0, 30, 0, 700),
+        (10, 30, 100, 600),
+        (13, 30, 300, 600),  # S-5: a partly mapped segment counts in both sums
+        (20, 30, 300, 400),
+        (30, 30, 700, 0),  # all is clean: no sealed segment holds the dirty offset
+        (33, 30, 707, 0),
+    ],
+)
+def test_s5_bytes(checkpoint: int | None, upper: int, clean: int, dirty: int) -> None:
+    found = bounds(log(FOUR, cleaner_checkpoint=checkpoint))
+    assert (found.upper, found.bound) == (upper, Bound.ACTIVE_SEGMENT)  # S-3
+    assert (found.clean_bytes, found.dirty_bytes) == (clean, dirty)
+    assert found.ratio == dirty / (clean + dirty)
+
+
+def test_a_clean_log_is_not_dirty_even_where_min_lag_asks() -> None:
+    facts = log(FOUR, cleaner_checkpoint=30)
+    assert bounds(facts, min_compaction_lag_ms=5 * DAY).dirty_bytes == 0
+
+
+def test_an_empty_log_has_ratio_zero() -> None:
+    found = bounds(log([segment(0, 0)]))
+    assert (found.dirty, found.upper, found.ratio) == (0, 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("stable", "upper", "bound"),
+    [
+        (40, 30, Bound.ACTIVE_SEGMENT),
+        (30, 30, Bound.ACTIVE_SEGMENT),
+        (29, 20, Bound.LAST_STABLE),  # S-4: the whole segment waits
+        (20, 20, Bound.LAST_STABLE),
+        (5, 0, Bound.LAST_STABLE),
+    ],
+)
+def test_s3_s4_last_stable_offset(stable: int, upper: int, bound: Bound) -> None:
+    found = bounds(log(FOUR, last_stable_offset=stable))
+    assert (found.upper, found.bound) == (upper, bound)
+
+
+def test_s3_the_bound_is_never_below_the_dirty_offset() -> None:
+    found = bounds(log(FOUR, last_stable_offset=5, cleaner_checkpoint=20))
+    assert (found.dirty, found.upper, found.dirty_bytes) == (20, 20, 0)
+
+
+def aged(*ages_ms: int) -> LogFacts:
+    """Sealed segments whose records and appends are so old, and an active one."""
+    segments = [
+        segment(10 * n, largest_timestamp=NOW - age, append_last_ms=NOW - age)
+        for n, age in enumerate(ages_ms)
+    ]
+    return log([*segments, segment(10 * len(ages_ms))])
+
+
+@pytest.mark.parametrize(
+    ("ages", "checkpoint", "upper", "held"),
+    [
+        ((900, 800, 700), None, 30, None),
+        ((900, 800, 100), None, 20, 20),
+        ((900, 100, 800), None, 10, 10),  # S-3b: stops at the first too young
+        ((500, 500, 500), None, 30, None),  # exactly as old as min lag: old enough
+        ((499, 900, 900), None, 0, 0),
+        ((100, 900, 800), 10, 30, None),  # below the dirty offset nobody asks
+        ((900, 100, 800), 15, 10, 10),  # the one that holds the dirty offset is asked
+    ],
+)
+def test_s3_min_lag(
+    ages: tuple[int, ...], checkpoint: int | None, upper: int, held: int | None
+) -> None:
+    facts = log(aged(*ages).segments, cleaner_checkpoint=checkpoint)
+    found = bounds(facts, min_compaction_lag_ms=500)
+    assert (found.upper, found.held_segment) == (upper, held)
+    assert found.bound is (Bound.ACTIVE_SEGMENT if held is None else Bound.MIN_LAG)
+
+
+def test_min_lag_zero_asks_nobody() -> None:
+    assert bounds(aged(-9000, -9000), min_compaction_lag_ms=0).upper == 20
+
+
+def test_l9_a_timestamp_from_the_future_does_not_hold_the_log() -> None:
+    """S-3b, E17: Kafka waits for it; we by the append clock, which no producer sets."""
+    future = segment(0, largest_timestamp=NOW + 400 * DAY, append_last_ms=NOW - DAY)
+    facts = log([future, segment(10), segment(20)])
+    lag = {"min_compaction_lag_ms": 1000}
+    assert bounds(facts, Rules.LAPSE, **lag).upper == 20
+    assert bounds(facts, Rules.KAFKA_43, **lag).upper == 0
+
+
+@pytest.mark.parametrize(
+    ("facts", "lapse", "kafka"),
+    [
+        ({"largest_timestamp": 50, "append_last_ms": 90}, 50, 50),
+        ({"largest_timestamp": 90, "append_last_ms": 50}, 50, 90),
+        ({"largest_timestamp": 90, "append_last_ms": -1}, 90, 90),
+        ({"largest_timestamp": 90, "with_summary": False}, 90, 90),
+        ({"largest_timestamp": -1, "mtime_ms": 70, "append_last_ms": 90}, 70, 70),
+        ({"largest_timestamp": 0, "mtime_ms": 70, "append_last_ms": 90}, 0, 0),
+    ],
+)
+def test_record_age(facts: dict[str, object], lapse: int, kafka: int) -> None:
+    assert record_age_from(segment(0, **facts), Rules.LAPSE) == lapse
+    assert record_age_from(segment(0, **facts), Rules.KAFKA_43) == kafka

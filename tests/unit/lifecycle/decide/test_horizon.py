@@ -1,0 +1,75 @@
+"""When a delete horizon has passed (KIP-534, L3) and when its removal is due (L4)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.lifecycle.decide.horizon import (
+    Removal,
+    Stamp,
+    passed_until,
+    pending_removal,
+    removal_due_ms,
+)
+from tests.unit.lifecycle.decide.logs import log, segment
+
+
+def test_without_rounds_of_ours_the_clock_decides() -> None:
+    assert passed_until(500, []) == 500
+
+
+def test_a_round_that_took_long_holds_its_own_horizon_only() -> None:
+    slow = Stamp(now_ms=100, horizon_ms=200, committed_ms=150)
+    assert slow.may_pass_ms == 250
+    assert passed_until(199, [slow]) == 199
+    assert passed_until(220, [slow]) == 199  # older ones have passed, this one has not
+    assert passed_until(249, [slow]) == 199
+    assert passed_until(250, [slow]) == 250
+
+
+rounds = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 90), st.integers(0, 60)), max_size=6)
+
+
+@given(rounds, st.integers(0, 900))
+def test_no_tombstone_goes_before_commit_plus_retention(
+    drawn: list[tuple[int, int, int]], later: int
+) -> None:
+    """Whatever a round's pause, duration or the retention in force when it ran."""
+    at = 1000
+    stamps = []
+    for pause, duration, retention in drawn:
+        at += pause
+        stamps.append(Stamp(at, at + retention, at + duration))
+        at += duration
+    now = at + later
+    passed = passed_until(now, stamps)
+    assert passed <= now
+    for stamp in stamps:
+        retention = stamp.horizon_ms - stamp.now_ms
+        if stamp.horizon_ms <= passed:
+            assert now >= stamp.committed_ms + retention
+    # … and for no longer than that: once all commits lie far enough back, the clock decides.
+    if all(now >= s.committed_ms + (s.horizon_ms - s.now_ms) for s in stamps):
+        assert passed == now
+    # What is held back is held by no more than the longest round took.
+    assert passed >= now - 1 - max((d for _, d, _ in drawn), default=0)
+
+
+def test_pending_removal_is_told_by_sealed_segments() -> None:
+    facts = log([
+        segment(0, horizon_earliest_ms=70, horizon_bytes=10),
+        segment(10, horizon_earliest_ms=-1, horizon_bytes=0),
+        segment(20, horizon_earliest_ms=50, horizon_bytes=5),
+        segment(30, with_summary=False),
+        segment(40, horizon_earliest_ms=1, horizon_bytes=1000),  # the active one
+    ])  # fmt: skip
+    assert pending_removal(facts, 40) == Removal(50, 15)
+    assert pending_removal(facts, 20) == Removal(70, 10)  # what no round reaches calls for none
+    assert pending_removal(log([segment(0), segment(10)]), 10) == Removal(None, 0)
+
+
+def test_removal_is_due_half_way_into_its_lag() -> None:
+    assert removal_due_ms(Removal(1000, 1), 600) == 1300
+    assert removal_due_ms(Removal(1000, 1), 0) == 1000
+    assert removal_due_ms(Removal(None, 0), 600) is None

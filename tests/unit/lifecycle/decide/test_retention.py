@@ -1,0 +1,92 @@
+"""Which leading segments expire (SEMANTICS T-23 … T-25, L9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from lapse.lifecycle.decide.retention import age_from_ms, segments_to_delete
+from lapse.log.facts import LogFacts, SegmentFacts
+from tests.unit.lifecycle.decide.logs import NOW, compacted, log, segment
+
+
+def old(base: int, age: int, size: int = 100) -> SegmentFacts:
+    return segment(base, size, largest_timestamp=NOW - age, append_last_ms=NOW - age)
+
+
+def gone(facts: LogFacts, policy: str = "delete", **settings: object) -> tuple[int, ...]:
+    settings.setdefault("retention_ms", -1)
+    return segments_to_delete(facts, compacted(cleanup_policy=policy, **settings), NOW)
+
+
+FOUR = [old(0, 40), old(10, 30), old(20, 20), old(30, 10, 50)]
+
+
+@pytest.mark.parametrize(
+    ("log_start", "expected"),
+    [(0, ()), (9, ()), (10, (0,)), (19, (0,)), (20, (0, 10)), (35, (0, 10, 20)), (40, (0, 10, 20))],
+)
+@pytest.mark.parametrize("policy", ["compact", "delete", "compact,delete", ""])
+def test_t23_below_log_start_whatever_the_policy(
+    policy: str, log_start: int, expected: tuple[int, ...]
+) -> None:
+    """A segment goes when the next one begins at or below the log start; never the active one."""
+    assert gone(log(FOUR, log_start_offset=log_start), policy) == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (350, ()),
+        (251, ()),  # taking a whole segment would leave less than the limit
+        (250, (0,)),
+        (150, (0, 10)),
+        (0, (0, 10, 20)),  # never the active segment here
+        (-1, ()),
+    ],
+)
+def test_t23_size(limit: int, expected: tuple[int, ...]) -> None:
+    assert gone(log(FOUR), retention_bytes=limit) == expected
+    assert gone(log(FOUR), "compact,delete", retention_bytes=limit) == expected
+    assert gone(log(FOUR), "compact", retention_bytes=limit) == ()
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [(40, ()), (39, (0,)), (25, (0, 10)), (0, (0, 10, 20)), (-1, ())],
+)
+def test_t23_time(limit: int, expected: tuple[int, ...]) -> None:
+    """Older than the limit, not as old as it."""
+    assert gone(log(FOUR), retention_ms=limit) == expected
+    assert gone(log(FOUR), "compact", retention_ms=limit) == ()
+
+
+def test_t23_time_stops_at_the_first_young_one() -> None:
+    facts = log([old(0, 40), old(10, 5), old(20, 40), old(30, 0)])
+    assert gone(facts, retention_ms=10) == (0,)
+
+
+def test_t23_each_rule_goes_on_where_the_one_before_stopped() -> None:
+    start = log(FOUR, log_start_offset=10)
+    assert gone(start, retention_bytes=150) == (0, 10)  # what is below the start counts no more
+    assert gone(start, retention_bytes=149) == (0, 10)
+    pinned = log([old(0, -999, 300), old(10, 40), old(20, 5), old(30, 0)])
+    assert gone(pinned, retention_bytes=250, retention_ms=10) == (0, 10)
+
+
+def test_only_what_is_wholly_below_the_high_watermark() -> None:
+    for high_watermark, expected in ((9, ()), (10, (0,)), (25, (0, 10)), (30, (0, 10, 20))):
+        assert gone(log(FOUR, high_watermark=high_watermark), retention_ms=0) == expected
+
+
+def test_t25_age_counts_from_the_largest_timestamp_or_mtime() -> None:
+    assert age_from_ms(segment(0, largest_timestamp=70, append_last_ms=90)) == 70
+    assert age_from_ms(segment(0, largest_timestamp=-1, mtime_ms=60, append_last_ms=90)) == 60
+    assert age_from_ms(segment(0, largest_timestamp=0, mtime_ms=60, append_last_ms=90)) == 0
+    assert age_from_ms(segment(0, largest_timestamp=70, with_summary=False)) == 70
+    assert age_from_ms(segment(0, largest_timestamp=70, append_last_ms=-1)) == 70
+
+
+def test_l9_a_future_timestamp_does_not_pin_the_log() -> None:
+    future = segment(0, largest_timestamp=NOW + 999_999, append_last_ms=NOW - 40)
+    facts = log([future, old(10, 30), old(20, 0)])
+    assert gone(facts, retention_ms=20) == (0, 10)

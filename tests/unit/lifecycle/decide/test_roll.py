@@ -1,0 +1,56 @@
+"""When the active segment is closed by time (S-14, L5, L7, L16)."""
+
+from __future__ import annotations
+
+import pytest
+
+from lapse.lifecycle.decide.roll import ActiveSegment, age_limit_ms, roll_due, roll_due_ms
+from tests.unit.lifecycle.decide.logs import compacted
+
+
+@pytest.mark.parametrize(
+    ("policy", "segment_ms", "max_lag", "limit"),
+    [
+        ("compact", 1000, 5000, 1000),
+        ("compact", 5000, 1000, 1000),
+        ("compact,delete", 5000, 1000, 1000),
+        ("delete", 5000, 1000, 5000),  # the lag is a matter of compaction
+        ("", 5000, 1000, 5000),
+    ],
+)
+def test_s14_age_limit(policy: str, segment_ms: int, max_lag: int, limit: int) -> None:
+    topic = compacted(cleanup_policy=policy, segment_ms=segment_ms, max_compaction_lag_ms=max_lag)
+    assert age_limit_ms(topic) == limit
+
+
+def test_l5_an_idle_segment_is_due_by_the_clock_alone() -> None:
+    topic = compacted(segment_ms=1000)
+    active = ActiveSegment(append_first_ms=70, size=1)
+    assert roll_due_ms(active, topic) == 1070
+    assert not roll_due(active, topic, 1069)
+    assert roll_due(active, topic, 1070)
+
+
+def test_an_empty_segment_is_never_due() -> None:
+    topic = compacted(segment_ms=1)
+    assert roll_due_ms(ActiveSegment(70, 0), topic) is None
+    assert roll_due_ms(ActiveSegment(-1, 10), topic) is None
+    assert not roll_due(ActiveSegment(70, 0), topic, 1 << 60)
+
+
+@pytest.mark.parametrize("draw", [0.0, 0.5, 0.999999])
+@pytest.mark.parametrize("segment_ms", [1, 2, 3_600_000])
+def test_l7_jitter_never_eats_the_whole_limit(draw: float, segment_ms: int) -> None:
+    """T-21, E16: in Kafka jitter above max lag rolls on every append."""
+    topic = compacted(
+        segment_ms=7 * 86_400_000,
+        max_compaction_lag_ms=segment_ms,
+        segment_jitter_ms=6 * 86_400_000,
+    )
+    assert 1 <= age_limit_ms(topic, draw) <= segment_ms
+
+
+def test_jitter_takes_away_what_was_drawn() -> None:
+    topic = compacted(segment_ms=1000, segment_jitter_ms=100)
+    assert [age_limit_ms(topic, draw) for draw in (0.0, 0.25, 0.99)] == [1000, 975, 901]
+    assert roll_due_ms(ActiveSegment(0, 1, 0.25), topic) == 975

@@ -1,0 +1,189 @@
+"""One attempt at a plan: its receipt, its files, and what it says when a log is not sound."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from lapse.base.fs import RealFs
+from lapse.lifecycle.round.engine import (
+    PROGRESS_BYTES,
+    Progress,
+    ProgressFile,
+    read_progress,
+    run_plan,
+    work_bytes,
+)
+from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.layout import Codec
+from lapse.testing.clock import ManualClock
+from tests.reference import cleaning, rounds
+from tests.reference.crc32c import crc32c
+
+FS = RealFs()
+RETENTION = 1000
+NOW = 5_000_000
+
+
+def two_values(codec: Codec = Codec.NONE) -> bytes:
+    return build_batch(
+        [NewRecord(b"a", b"old", NOW), NewRecord(b"b", b"x", NOW), NewRecord(b"a", b"new", NOW)],
+        BatchSpec(codec=codec),
+    )
+
+
+def planned(directory: Path, *segments: bytes, dirty: int = 0) -> RoundPlan:
+    """Segments of ten offsets each."""
+    bases = [10 * n for n in range(len(segments))]
+    given = cleaning.Round(
+        False, dirty, 10 * len(segments), tuple(zip(bases, segments, strict=True)), frozenset(),
+        -1, NOW + RETENTION, NOW, 1000,
+    )  # fmt: skip
+    for base, data in given.segments:
+        (directory / f"{base:020d}.log").write_bytes(data)
+    return rounds.plan_of(given, directory, 1 << 20)
+
+
+def run(plan: RoundPlan) -> Receipt:
+    return run_plan(plan, "a1", FS, ManualClock())
+
+
+def test_a_receipt(tmp_path: Path) -> None:
+    plan = planned(tmp_path, two_values())
+    receipt = run(plan)
+    assert receipt.error is None
+    assert (receipt.round_id, receipt.attempt_id, receipt.name) == ("r1", "a1", "t-0")
+    assert (receipt.generation, receipt.now_ms, receipt.horizon_ms) == (
+        plan.generation, plan.now_ms, plan.horizon_ms,
+    )  # fmt: skip
+    assert (receipt.end_offset, receipt.map_entries) == (10, 2)
+    assert (receipt.records_read, receipt.records_written) == (3, 2)
+    assert receipt.groups[0].removed == {"superseded": 1}
+    assert receipt.bytes_read == 2 * len(two_values())
+    folder = attempt_dir(tmp_path, "r1", "a1")
+    assert str(folder.relative_to(tmp_path)) == ".lapse/r1/a1"
+    written = {p.name for p in folder.iterdir()}
+    assert written == {f"{0:020d}-{kind}" for kind in ("records", "offsets", "times", "removed")}
+    assert receipt.bytes_written == (folder / f"{0:020d}-records").stat().st_size
+
+
+def test_nothing_of_an_attempt_could_be_taken_for_kafkas(tmp_path: Path) -> None:
+    run(planned(tmp_path, two_values()))
+    suffixes = {p.suffix for p in attempt_dir(tmp_path, "r1", "a1").iterdir()}
+    kafkas = {".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".cleaned", ".swap"}
+    assert not suffixes & kafkas
+
+
+def test_attempts_do_not_meet_and_give_the_same(tmp_path: Path) -> None:
+    plan = planned(tmp_path, two_values(Codec.LZ4))
+    one, two = (run_plan(plan, name, FS, ManualClock()) for name in ("a1", "a2"))
+    assert one.groups == two.groups
+
+
+def test_an_idle_round_writes_nothing(tmp_path: Path) -> None:
+    receipt = run(planned(tmp_path, build_batch([NewRecord(b"a", b"1", NOW)])))
+    assert (receipt.error, receipt.groups, receipt.end_offset) == (None, (), 10)
+
+
+def patched(data: bytes, position: int, pattern: str, value: int, *, crc: bool = True) -> bytes:
+    out = bytearray(data)
+    struct.pack_into(pattern, out, position, value)
+    if crc:
+        struct.pack_into(">I", out, 17, crc32c(bytes(out[21:])))
+    return bytes(out)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("dirty", [0, 10])
+def test_any_flipped_byte_under_the_checksum_ends_the_attempt(
+    tmp_path: Path, codec: Codec, dirty: int
+) -> None:
+    """In a dirty and in a clean segment; the count of records among them, before it is believed."""
+    good = two_values(codec)
+    dirty_one = build_batch([NewRecord(b"a", b"newest", NOW)], BatchSpec(10))
+    for at, bit in [(at, 0x04) for at in range(21, len(good))] + [(57, 0x40)]:
+        bad = bytearray(good)
+        bad[at] ^= bit
+        receipt = run(planned(tmp_path, bytes(bad), dirty_one, dirty=dirty))
+        assert receipt.error is not None, at
+        assert receipt.error.startswith("t-0: "), at
+        assert f"{0:020d}.log: " in receipt.error, at
+        assert (receipt.groups, receipt.end_offset) == ((), dirty)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (two_values()[:-1], "batch cut off"),
+        (build_batch([NewRecord(b"k", b"v")], BatchSpec(control=True)), "control batch"),
+        (build_batch([NewRecord(b"k", b"v")], BatchSpec(transactional=True)), "transactional"),
+        (build_batch([NewRecord(b"k", b"v")], BatchSpec(attributes_more=0x80)), "0x80"),
+        (build_batch([NewRecord(b"k", b"v")], BatchSpec(attributes_more=0x4000)), "0x4000"),
+        (patched(two_values(), 21, ">h", 6), "codec 6"),
+        (patched(two_values(), 57, ">i", 4), "does not parse"),
+        (patched(two_values(), 61, ">B", 0xFF), "does not parse"),
+        (patched(two_values(), 21, ">h", Codec.GZIP), "gzip"),
+    ],
+)
+def test_what_is_not_cleaned_here(tmp_path: Path, data: bytes, words: str) -> None:
+    receipt = run(planned(tmp_path, data))
+    assert receipt.error is not None
+    assert words in receipt.error
+
+
+def test_a_segment_shorter_than_planned_or_gone(tmp_path: Path) -> None:
+    plan = planned(tmp_path, two_values())
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(two_values()[:-1])
+    error = run(plan).error
+    assert error is not None
+    assert "shorter than planned" in error
+    path.unlink()
+    assert "No such file" in (run(plan).error or "")
+
+
+def test_what_was_appended_since_is_not_read(tmp_path: Path) -> None:
+    plan = planned(tmp_path, two_values())
+    with open(tmp_path / f"{0:020d}.log", "ab") as f:
+        f.write(b"garbage")
+    assert run(plan).error is None
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+
+def test_the_progress_file_is_written_now_and_then(tmp_path: Path) -> None:
+    clock = ManualClock()
+    assert read_progress(tmp_path) == 0
+    file = ProgressFile(FS, tmp_path / "progress", clock)
+    file.tick(10)
+    assert read_progress(tmp_path) == 0
+    clock.advance(500)
+    file.tick(5)
+    assert read_progress(tmp_path) == 15
+    file.tick(PROGRESS_BYTES - 1)
+    assert read_progress(tmp_path) == 15
+    file.tick(1)
+    assert read_progress(tmp_path) == PROGRESS_BYTES + 15
+    (tmp_path / "progress").write_bytes(b"")  # between truncation and write
+    assert read_progress(tmp_path) == 0
+
+
+def test_inline_engine(tmp_path: Path) -> None:
+    plans = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        plans.append(planned(tmp_path / name, two_values()))
+    (tmp_path / "two" / f"{0:020d}.log").unlink()
+    seen: list[Progress] = []
+    receipts = list(InlineEngine(FS, ManualClock()).run(plans, seen.append))
+    assert [r.error is None for r in receipts] == [True, False]
+    total = sum(work_bytes(p) for p in plans)
+    assert seen[-1] == Progress(total, total)
+    done = [p.bytes_done for p in seen]
+    assert done == sorted(done)

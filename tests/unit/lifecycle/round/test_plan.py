@@ -1,0 +1,95 @@
+"""A plan holds all a task decides by, and travels as JSON."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from lapse.lifecycle.decide.select import LogInfo, Wish, decide
+from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
+from lapse.log.facts import LogFacts, ProducerLast
+from tests.unit.lifecycle.decide.logs import NOW, compacted, log, segment
+
+MEMORY = MapMemory(1 << 20)
+
+
+def planned(facts: LogFacts, rules: Rules = Rules.LAPSE, **settings: object) -> RoundPlan:
+    decision = decide(LogInfo(facts, compacted(**settings)), NOW, Wish(rules=rules))
+    return make_plan(decision, "r7", rules, MEMORY)
+
+
+LOG = log(
+    [
+        segment(0, mtime_ms=5, append_first_ms=70, append_last_ms=80),
+        segment(10, with_summary=False),
+        segment(20, append_estimated=True),
+        segment(30),
+    ],
+    cleaner_checkpoint=10,
+    high_watermark=37,
+    generation=4,
+    producers=(ProducerLast(9, 0, 25, NOW), ProducerLast(7, 2, 14, NOW)),
+)
+
+
+def test_what_a_plan_says() -> None:
+    plan = planned(LOG, delete_retention_ms=500, segment_bytes=2 << 20, index_interval_bytes=9)
+    assert (plan.round_id, plan.name, plan.dir, plan.generation) == ("r7", "t-0", "/logs/t-0", 4)
+    assert (plan.now_ms, plan.horizon_ms) == (NOW, NOW + 500)  # H-2: retention in force now
+    assert (plan.dirty, plan.upper, plan.passed_until_ms) == (10, 30, NOW)
+    assert plan.guarded_last_offsets == (14, 25)  # B-3
+    assert (plan.limits.segment_bytes, plan.index_interval_bytes) == (2 << 20, 9)
+    assert plan.due == ("dirty ratio",)
+    assert plan.bytes_to_read == 300
+
+
+def test_sealed_segments_only_clean_ones_too() -> None:
+    """G-1: from the first segment of the log on."""
+    plan = planned(LOG)
+    assert [s.base_offset for s in plan.segments] == [0, 10, 20]
+    first, second, third = plan.segments
+    assert first.mtime_ns == 5_000_000
+    assert (first.append_first_ms, first.append_last_ms, first.append_estimated) == (70, 80, False)
+    assert (second.append_first_ms, second.append_estimated) == (-1, True)
+    assert third.append_estimated
+    assert (first.sizes.size, first.sizes.index_bytes, first.sizes.time_index_bytes) == (100, 8, 12)
+
+
+def test_segments_above_the_bound_are_not_read() -> None:
+    held = log(LOG.segments, last_stable_offset=22)
+    assert [s.base_offset for s in planned(held).segments] == [0, 10]
+
+
+def test_l18_the_end_that_is_guarded() -> None:
+    """B-4: the round's bound in Kafka 4.3, the high watermark in 4.4 and with us."""
+    assert planned(LOG).end_guard == 37
+    assert planned(LOG, Rules.KAFKA_43).end_guard == 30
+
+
+def test_a_plan_survives_json() -> None:
+    for rules in Rules:
+        plan = planned(LOG, rules)
+        assert msgspec.json.decode(msgspec.json.encode(plan), type=RoundPlan) == plan
+
+
+@pytest.mark.parametrize(
+    ("slots", "load_factor", "entries"),
+    [
+        (5_592_405, 0.9, 5_033_164),
+        (4, 0.75, 3),
+        (10, 0.9, 9),
+        (4, 1.0, 4),
+        (1, 0.5, 1),
+        (0, 0.9, 1),
+    ],
+)
+def test_m5_kafkas_map_holds_so_many(slots: int, load_factor: float, entries: int) -> None:
+    """SEMANTICS §1: 128 MiB are 5 033 164 keys; a map for none would never get anywhere."""
+    memory = MapMemory(24 * slots + 23, load_factor)
+    assert memory.entries(Rules.KAFKA_43) == entries
+
+
+def test_our_map_takes_32_bytes_a_key_at_most() -> None:
+    assert MapMemory(1 << 20).entries(Rules.LAPSE) == 1 << 15
+    assert MapMemory(1).entries(Rules.LAPSE) == 1

@@ -1,0 +1,297 @@
+"""The service's loop over real logs, with rounds in this process and a clock that obeys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lapse.base.fs import RealFs
+from lapse.base.ids import TopicPartition
+from lapse.lifecycle.decide.select import LogInfo
+from lapse.lifecycle.owner import Owner, OwnerGone
+from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.reports import read_progress, read_reports
+from lapse.lifecycle.round import ledger
+from lapse.lifecycle.round.commit import CommitResult
+from lapse.lifecycle.round.engine import Engine, OnProgress, Progress
+from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.receipt import Receipt, Seconds
+from lapse.lifecycle.service import BACKOFF_MS_MAX, Service, ServiceOptions
+from lapse.log.partition_log import PartitionLog
+from lapse.testing.clock import ManualClock
+from tests.unit.lifecycle.rounds import (
+    MEMORY,
+    NOW,
+    Pair,
+    compacted,
+    env_of,
+    make_logs,
+    overwritten,
+    records_in,
+    write,
+)
+
+PAUSE_MS = 15_000
+
+
+class Recorded(InlineEngine):
+    """Runs plans here and remembers them."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(RealFs(), clock)
+        self.runs: list[list[str]] = []
+
+    def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
+        self.runs.append([plan.name for plan in plans])
+        yield from super().run(plans, on_progress)
+
+
+@dataclass
+class Parts:
+    """A service and what it works with."""
+
+    service: Service
+    owner: DirectoryOwner
+    engine: Recorded
+    clock: ManualClock
+    data: Path
+
+    def log(self, name: str) -> PartitionLog:
+        partition = TopicPartition.parse(name)
+        return self.owner._directory.logs[partition]
+
+    def records(self, name: str) -> dict[int, Pair]:
+        return records_in(self.data / name)
+
+    def serve(self, owner: Owner | None = None, engine: Engine | None = None) -> Service:
+        """Another service over the same logs."""
+        options = ServiceOptions(MEMORY, PAUSE_MS)
+        return Service(
+            owner or self.owner, engine or self.engine, env_of(self.clock), self.data, options
+        )
+
+
+@contextmanager
+def parts(data: Path, topics: Mapping[str, Sequence[Pair]], **settings: object) -> Iterator[Parts]:
+    clock = ManualClock(NOW)
+    configs = make_logs(data, topics, compacted(**settings), clock)
+    engine = Recorded(clock)
+    with DirectoryOwner(data, configs, RealFs(), clock) as owner:
+        made = Parts(None, owner, engine, clock, data)  # type: ignore[arg-type]
+        made.service = made.serve()
+        yield made
+
+
+def test_a_step_cleans_what_is_due_and_says_so(tmp_path: Path) -> None:
+    with parts(tmp_path / "data", {"a": overwritten(), "b": overwritten()}) as p:
+        before = p.records("a-0")
+        assert p.service.step() == 0
+        for name in ("a-0", "b-0"):
+            assert sorted(p.records(name).values()) == sorted(dict(before.values()).items())
+        assert p.engine.runs == [["a-0", "b-0"]]  # one run for both
+        told = list(read_reports(p.data))
+        assert [r.log for r in told] == ["a-0", "b-0"]
+        assert all(r.error is None and r.removed == {"superseded": 90} for r in told)
+        assert len({r.round_id for r in told}) == 2
+        assert told[0].round_id.startswith("20231114T221320.000-")
+        assert (told[0].first_dirty_before, told[0].first_dirty_after) == (0, 100)
+        assert p.service.step() == PAUSE_MS
+        assert read_progress(p.data).state == "idle"
+        assert len(p.engine.runs) == 1
+
+
+def test_a_failing_log_backs_off_and_keeps_no_other_waiting(tmp_path: Path) -> None:
+    """L10: tried again later and later, and as usual once it works."""
+    with parts(tmp_path / "data", {"bad": overwritten(), "good": overwritten()}) as p:
+        segment = p.data / "bad-0" / f"{0:020d}.log"
+        whole = segment.read_bytes()
+        before = whole[:80] + b"\xff" + whole[81:]  # in the first batch's record
+        segment.write_bytes(before)
+        p.service.step()
+        assert len(p.records("good-0")) == 10
+        assert segment.read_bytes() == before
+        assert not list((p.data / "bad-0" / ".lapse").glob("*/records"))
+        waits = []
+        for _ in range(4):
+            pause = p.service.step()
+            assert 0 < pause <= PAUSE_MS
+            waits.append(pause)
+            p.clock.advance(pause)
+            p.service.step()
+        assert waits == [1000, 2000, 4000, 8000]
+        assert p.engine.runs == [["bad-0", "good-0"], *[["bad-0"]] * 4]
+        errors = [r.error for r in read_reports(p.data) if r.log == "bad-0"]
+        assert len(errors) == 5
+        assert all("bad-0" in e for e in errors)
+        segment.write_bytes(whole)
+        p.clock.advance(BACKOFF_MS_MAX)
+        p.service.step()
+        assert len(p.records("bad-0")) == 10
+
+
+def test_what_must_be_cleaned_goes_first(tmp_path: Path) -> None:
+    """L6: before what is dirtier, but has time."""
+    topics = {"a": overwritten(times=20), "late": overwritten(times=2)}
+    with parts(tmp_path / "data", topics) as p:
+        p.log("late-0").update_config(compacted(max_compaction_lag_ms=1000))
+        p.clock.advance(2000)
+        p.service.step()
+        assert p.engine.runs == [["late-0", "a-0"]]
+        due = next(r.due for r in read_reports(p.data))
+        assert due == ("dirty ratio", "max.compaction.lag.ms")
+
+
+def test_it_wakes_up_for_max_compaction_lag(tmp_path: Path) -> None:
+    """KIP-354: by the clock, though nothing else asks for a round, and not a pause too late."""
+    settings = {"min_cleanable_dirty_ratio": 1, "max_compaction_lag_ms": 20_000}
+    with parts(tmp_path / "data", {"a": overwritten()}, **settings) as p:
+        assert p.service.step() == PAUSE_MS
+        p.clock.advance(PAUSE_MS)
+        assert p.service.step() == 5001
+        p.clock.advance(5000)
+        p.service.step()
+        assert not p.engine.runs
+        p.clock.advance(1)
+        p.service.step()
+        assert p.engine.runs == [["a-0"]]
+
+
+def test_a_tombstone_on_an_idle_log_goes_in_time(tmp_path: Path) -> None:
+    """L4, H-2: not before its horizon, and within the removal lag after it, with nobody writing."""
+    pairs = [*overwritten(), *((f"k{i}", None) for i in range(5))]
+    with parts(tmp_path / "data", {"a": pairs}, delete_retention_ms=100_000) as p:
+        p.service.step()
+        gone_ms = p.clock.now_ms()
+        left = p.records("a-0")
+        assert sorted(value is None for _, value in left.values()) == [False] * 5 + [True] * 5
+        while len(p.records("a-0")) > 5:
+            assert p.clock.now_ms() <= gone_ms + 2 * 100_000
+            pause = p.service.step()
+            p.clock.advance(pause)
+        assert p.clock.now_ms() >= gone_ms + 100_000
+        told = list(read_reports(p.data))
+        assert [r.due for r in told] == [("dirty ratio",), ("expired tombstones",)]
+        assert told[1].removed == {"tombstone expired": 5}
+        assert told[0].stamped == 5
+        entries = list(ledger.read(p.data / "a-0"))
+        assert entries[-1].now_ms >= entries[0].committed_ms + 100_000
+        assert p.service.step() == PAUSE_MS
+
+
+class Away(Owner):
+    """An owner that is away for some calls of `logs`, or for the next commit."""
+
+    def __init__(self, owner: Owner, calls: int = 0, commits: int = 0) -> None:
+        self._owner, self.calls, self.commits = owner, calls, commits
+
+    def logs(self) -> list[LogInfo]:
+        if self.calls:
+            self.calls -= 1
+            raise OwnerGone("gone for lunch")
+        return self._owner.logs()
+
+    def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
+        if self.commits:
+            self.commits -= 1
+            raise OwnerGone("gone for lunch")
+        return self._owner.commit(receipts)
+
+
+def test_an_owner_that_is_away_is_waited_for(tmp_path: Path) -> None:
+    with parts(tmp_path / "data", {"a": overwritten()}) as p:
+        service = p.serve(Away(p.owner, calls=9))
+        pauses = [service.step() for _ in range(9)]
+        assert pauses == [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]
+        told = read_progress(p.data)
+        assert (told.state, told.detail) == ("waiting", "gone for lunch")
+        assert service.step() == 0
+        assert len(p.records("a-0")) == 10
+
+
+def test_an_owner_that_leaves_in_a_commit_gets_a_new_round_when_it_is_back(tmp_path: Path) -> None:
+    with parts(tmp_path / "data", {"a": overwritten()}) as p:
+        service = p.serve(Away(p.owner, commits=1))
+        assert service.step() == 100
+        assert len(p.records("a-0")) == 100
+        assert service.step() == 0
+        assert len(p.records("a-0")) == 10
+        errors = [r.error for r in read_reports(p.data)]
+        assert errors == ["the owner went away during the commit: gone for lunch", None]
+
+
+def test_asked_to_stop_it_commits_what_is_done_and_no_more(tmp_path: Path) -> None:
+    with parts(tmp_path / "data", {"a": overwritten(), "b": overwritten()}) as p:
+
+        class Stopping(Recorded):
+            def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
+                for receipt in super().run(plans, on_progress):
+                    service.request_stop()
+                    yield receipt
+
+        service = p.serve(engine=Stopping(p.clock))
+        service.run()
+        assert (len(p.records("a-0")), len(p.records("b-0"))) == (10, 100)
+        assert read_progress(p.data).state == "stopped"
+
+
+def test_asked_to_stop_while_idle_it_does_so_at_once(tmp_path: Path) -> None:
+    with parts(tmp_path / "data", {}) as p:
+
+        class Impatient(ManualClock):
+            def sleep(self, seconds: float) -> None:
+                super().sleep(seconds)
+                service.request_stop()
+
+        p.clock = Impatient(NOW)
+        service = p.serve()
+        service.run()
+        assert p.clock.now_ms() - NOW <= 100
+
+
+def test_a_round_that_changes_nothing_is_not_repeated_for_ever(tmp_path: Path) -> None:
+    """An engine that maps nothing and rewrites nothing: the log stays due, and has to wait."""
+
+    class Idle(Recorded):
+        def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
+            self.runs.append([plan.name for plan in plans])
+            on_progress(Progress(0, 1))
+            for plan in plans:
+                yield Receipt(
+                    plan.round_id, "none", plan.name, plan.generation, 1, plan.now_ms,
+                    plan.horizon_ms, plan.dirty, (), 0, 0, 0, 0, 0, Seconds(),
+                )  # fmt: skip
+
+    with parts(tmp_path / "data", {"a": overwritten()}) as p:
+        engine = Idle(p.clock)
+        service = p.serve(engine=engine)
+        for _ in range(50):
+            p.clock.advance(service.step())
+        spent_ms = p.clock.now_ms() - NOW
+        assert len(engine.runs) < 26
+        assert spent_ms > 20 * PAUSE_MS
+
+
+def test_a_disk_that_takes_no_reports_stops_no_round(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with parts(tmp_path / "data", {"a": overwritten()}) as p:
+        p.service = Service(
+            p.owner, p.engine, env_of(p.clock), p.data / "nowhere", ServiceOptions(MEMORY, 1)
+        )
+        p.service.step()
+        assert len(p.records("a-0")) == 10
+        assert "rounds are not reported" in caplog.text
+
+
+def test_new_writes_are_cleaned_after_the_next_roll(tmp_path: Path) -> None:
+    with parts(tmp_path / "data", {"a": overwritten()}) as p:
+        p.service.step()
+        write(p.log("a-0"), overwritten(times=2), p.clock.now_ms())
+        p.log("a-0").roll(p.clock.now_ms())
+        p.service.step()
+        assert sorted(p.records("a-0")) == list(range(110, 120))
