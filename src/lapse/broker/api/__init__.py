@@ -1,0 +1,1 @@
+"""One file per API: behaviour, versions, then the code. `broker.dispatch` lists them."""

@@ -1,0 +1,31 @@
+"""ApiVersions (key 18): the first request of a client.
+
+Behaviour: answers the table of `wire.versions`, whatever state the broker is in. No features are
+offered, so none is finalized. A request in a version newer than ours never gets here: `dispatch`
+answers it in v0 (KIP-511).
+
+v0-2 the table · v3 the client names itself, INVALID_REQUEST if its name is no name · v4 as v3.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lapse.base.errors import ErrorCode
+from lapse.broker.services import Services, Session
+from lapse.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from lapse.wire.versions import advertised
+
+# KIP-511: what a client may call itself.
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_FIRST_NAMED = 3
+
+
+async def handle(
+    _services: Services, _session: Session, version: int, request: ApiVersionsRequest
+) -> ApiVersionsResponse:
+    """The table."""
+    names = (request.client_software_name, request.client_software_version)
+    if version >= _FIRST_NAMED and not all(_SOFTWARE.fullmatch(name) for name in names):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
+    return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=advertised())

@@ -1,0 +1,148 @@
+"""CreateTopics (key 19).
+
+Behaviour: topics are judged and created one by one; the answer comes when a topic is durable and
+its logs are open. INVALID_CONFIG names the setting and what is allowed. There is one broker, so a
+replication factor is 1 (or -1), and assignments by hand are INVALID_REPLICA_ASSIGNMENT. Names that
+differ only in '.' and '_' collide in metrics and are refused, as in Kafka. A topic named twice in
+one request is INVALID_REQUEST. `validate_only` judges and creates nothing.
+
+v2-3 the same · v4 -1 partitions: the broker's `num.partitions` · v5 the answer lists the settings
+in force · v7 topic id.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from lapse.base.config import TOPIC_SETTINGS, BrokerConfig, Setting, TopicConfig, topic_config
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError
+from lapse.base.ids import check_topic_name
+from lapse.broker.services import Services, Session
+from lapse.broker.topics import NewTopic
+from lapse.metadata.image import Image, Topic
+from lapse.wire.declaration import ZERO_UUID
+from lapse.wire.schema.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+PARTITIONS_MAX = 10_000  # Kafka's limit on one request
+DEFAULT = -1
+
+# KIP-525: where a setting's value comes from.
+_FROM_TOPIC, _FROM_BROKER, _FROM_DEFAULT = 1, 4, 5
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: CreateTopicsRequest
+) -> CreateTopicsResponse:
+    """Create what can be created."""
+    times = Counter(topic.name for topic in request.topics)
+    answers = []
+    for name in times:
+        asked = next(topic for topic in request.topics if topic.name == name)
+        try:
+            if times[name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
+            new = judge(asked, services.topics.image, services.config)
+            topic = None if request.validate_only else await services.topics.create(new)
+            answers.append(_created(new, topic, services.config))
+        except KafkaError as e:
+            answers.append(CreatableTopicResult(name=name, error_code=e.code, error_message=str(e)))
+    return CreateTopicsResponse(topics=tuple(answers))
+
+
+def judge(asked: CreatableTopic, image: Image, config: BrokerConfig) -> NewTopic:
+    """The topic to be created, or the KafkaError that says why not."""
+    check_topic_name(asked.name)
+    if asked.name in image.topics:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {asked.name!r} already exists")
+    _check_collision(asked.name, image)
+    if asked.assignments:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"topic {asked.name}: there is one broker, partitions are not assigned by hand",
+        )
+    if asked.replication_factor not in {1, DEFAULT}:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"topic {asked.name}: replication factor {asked.replication_factor}; there is one "
+            "broker, so it is 1",
+        )
+    partitions = asked.num_partitions
+    if partitions == DEFAULT:
+        partitions = config.num_partitions
+    if partitions < 1:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS, f"topic {asked.name}: {partitions} partitions; at least 1"
+        )
+    if partitions > PARTITIONS_MAX:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"topic {asked.name}: {partitions} partitions; at most {PARTITIONS_MAX}",
+        )
+    return NewTopic(asked.name, partitions, _overrides(asked, config))
+
+
+def _check_collision(name: str, image: Image) -> None:
+    flat = name.replace(".", "_")
+    for other in image.topics:
+        if other.replace(".", "_") == flat:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"topic {name!r} collides with {other!r}: they differ only in '.' and '_'",
+            )
+
+
+def _overrides(asked: CreatableTopic, config: BrokerConfig) -> Mapping[str, str]:
+    overrides = {c.name: c.value for c in asked.configs if c.value is not None}
+    try:
+        topic_config(overrides, dict(config.defaults))
+    except ConfigError as e:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"topic {asked.name}: {e}") from e
+    return overrides
+
+
+def _created(new: NewTopic, topic: Topic | None, config: BrokerConfig) -> CreatableTopicResult:
+    in_force = topic_config(new.overrides, dict(config.defaults))
+    configs = tuple(_described(s, new.overrides, in_force, config) for s in TOPIC_SETTINGS)
+    return CreatableTopicResult(
+        name=new.name,
+        topic_id=ZERO_UUID if topic is None else topic.topic_id,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        num_partitions=new.partitions,
+        replication_factor=1,
+        configs=configs,
+    )
+
+
+def _described(
+    setting: Setting, overrides: Mapping[str, str], in_force: TopicConfig, config: BrokerConfig
+) -> CreatableTopicConfigs:
+    source = _FROM_DEFAULT
+    if setting.name in overrides:
+        source = _FROM_TOPIC
+    elif {name for name, _ in setting.synonyms} & dict(config.defaults).keys():
+        source = _FROM_BROKER
+    return CreatableTopicConfigs(
+        name=setting.name,
+        value=_as_text(setting, getattr(in_force, setting.field)),
+        read_only=False,
+        config_source=source,
+        is_sensitive=False,
+    )
+
+
+def _as_text(setting: Setting, value: Any) -> str:
+    """A value as a user would write it."""
+    if isinstance(value, frozenset):
+        return ",".join(sorted(value))
+    if setting.name == "message.timestamp.type":
+        return ("CreateTime", "LogAppendTime")[value]
+    return str(value)

@@ -1,0 +1,66 @@
+"""DeleteTopics (key 20).
+
+Behaviour: a topic is gone for clients at the answer; its files are renamed then and unlinked after
+`file.delete.delay.ms`. Answers are per topic: UNKNOWN_TOPIC_OR_PARTITION for a name,
+UNKNOWN_TOPIC_ID for an id, INVALID_REQUEST for a topic named twice or by name and id at once.
+
+v1-5 by name · v5 error message · v6 by name or id.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.broker.services import Services, Session
+from lapse.metadata.image import Image, Topic
+from lapse.wire.declaration import ZERO_UUID
+from lapse.wire.schema.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: DeleteTopicsRequest
+) -> DeleteTopicsResponse:
+    """Delete what can be deleted."""
+    asked = request.topics or tuple(DeleteTopicState(name=name) for name in request.topic_names)
+    times = Counter(asked)
+    answers = []
+    for one in times:
+        try:
+            topic = _find(services.topics.image, one, times[one])
+            await services.topics.delete(topic)
+            services.counters.topics.pop(topic.name, None)
+        except KafkaError as e:
+            answers.append(
+                DeletableTopicResult(
+                    name=one.name, topic_id=one.topic_id, error_code=e.code, error_message=str(e)
+                )
+            )
+        else:
+            answers.append(
+                DeletableTopicResult(
+                    name=topic.name, topic_id=topic.topic_id, error_code=ErrorCode.NONE
+                )
+            )
+    return DeleteTopicsResponse(responses=tuple(answers))
+
+
+def _find(image: Image, asked: DeleteTopicState, times: int) -> Topic:
+    if times > 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
+    if asked.name is None:
+        topic = image.ids.get(asked.topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {asked.topic_id}")
+        return topic
+    if asked.topic_id != ZERO_UUID:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, not both")
+    topic = image.topics.get(asked.name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.name!r}")
+    return topic

@@ -1,0 +1,216 @@
+"""Fetch (key 1): batches from given offsets on, with a long poll.
+
+Behaviour:
+- waits up to `max_wait_ms` for `min_bytes` in all; an error in any partition is told at once;
+- a partition gives whole batches up to its own limit and what is left of `max_bytes`, but the first
+  that has anything gives at least one batch, however large; it may begin below the offset asked for
+  (SEMANTICS Y-1);
+- nothing is shown beyond the high watermark (or the last stable offset); between that and the end
+  of the log the answer is empty; outside of the log it is OFFSET_OUT_OF_RANGE (Y-2);
+- records are never touched: long slices go from file to socket in the kernel, short ones are read
+  along with the look-up, which saves a round of system calls;
+- there are no fetch sessions (KIP-227): a full fetch gets session id 0, which tells the client so;
+  an id we never gave out is FETCH_SESSION_ID_NOT_FOUND.
+
+v4 isolation level · v5 log start · v7 sessions, top-level error · v9 leader epoch · v11 rack
+(ignored) · v12 flexible · v13 topics by id: UNKNOWN_TOPIC_ID · v16, v17 nothing to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
+from lapse.base.ids import TopicPartition
+from lapse.broker.epochs import check_leader_epoch
+from lapse.broker.partitions import Partitions
+from lapse.broker.services import Services, Session
+from lapse.log.partition_log import PartitionLog
+from lapse.log.read_side import LogSlice
+from lapse.metadata.image import Image
+from lapse.wire.schema.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+
+READ_COMMITTED = 1
+BY_ID_FROM = 13
+NO_SESSION = 0
+SESSIONLESS_EPOCHS = frozenset({0, -1})
+
+# Below this a copy through the process is cheaper than a second call to the kernel.
+SENDFILE_BYTES_MIN = 32 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One partition of the request; `partition` None where the topic id is unknown."""
+
+    partition: TopicPartition | None
+    asked: FetchPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """What one partition has for the client."""
+
+    data: PartitionData
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the whole request may return."""
+
+    bytes_max: int
+    committed: bool
+
+
+async def handle(
+    services: Services, session: Session, version: int, request: FetchRequest
+) -> FetchResponse:
+    """Read, and wait until there is enough or time is up."""
+    if request.session_id != NO_SESSION or request.session_epoch not in SESSIONLESS_EPOCHS:
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
+    wanted = _wanted(services.topics.image, version, request.topics)
+    limits = Limits(request.max_bytes, request.isolation_level == READ_COMMITTED)
+    deadline = services.clock.monotonic() + request.max_wait_ms / 1000
+    partitions = [w.partition for w in wanted if w.partition is not None]
+    with services.purgatory.watch(partitions) as watch:
+        session.watch = watch
+        while True:
+            watch.reset()
+            got = await _read(services, wanted, limits)
+            missing = request.min_bytes - sum(g.size for g in got)
+            seconds = deadline - services.clock.monotonic()
+            failed = any(g.data.error_code for g in got)
+            if missing <= 0 or failed or seconds <= 0 or not wanted or session.lost:
+                break
+            await watch.wait(missing, seconds)
+        session.watch = None
+    for want, g in zip(wanted, got, strict=True):
+        if want.partition is not None and g.size:
+            services.counters.topics[want.partition.topic].bytes_out += g.size
+    return FetchResponse(session_id=NO_SESSION, responses=_by_topic(request.topics, got))
+
+
+def _wanted(image: Image, version: int, topics: Sequence[FetchTopic]) -> list[Wanted]:
+    wanted = []
+    for topic in topics:
+        name: str | None = topic.topic
+        if version >= BY_ID_FROM:
+            known = image.ids.get(topic.topic_id)
+            name = None if known is None else known.name
+        wanted += [
+            Wanted(None if name is None else TopicPartition(name, asked.partition), asked)
+            for asked in topic.partitions
+        ]
+    return wanted
+
+
+def _by_topic(
+    topics: Sequence[FetchTopic], got: Sequence[Got]
+) -> tuple[FetchableTopicResponse, ...]:
+    answers = iter(got)
+    return tuple(
+        FetchableTopicResponse(
+            topic=topic.topic,
+            topic_id=topic.topic_id,
+            partitions=tuple(next(answers).data for _ in topic.partitions),
+        )
+        for topic in topics
+    )
+
+
+async def _read(services: Services, wanted: Sequence[Wanted], limits: Limits) -> list[Got]:
+    """One look at every partition; only those with something to read go to a worker thread."""
+    partitions = services.partitions
+    if any(_has_more(partitions, want, committed=limits.committed) for want in wanted):
+        return await services.disk.run(read_all, partitions, wanted, limits)
+    return read_all(partitions, wanted, limits)
+
+
+def _has_more(partitions: Partitions, want: Wanted, *, committed: bool) -> bool:
+    """Whether answering takes a look into a file."""
+    try:
+        log = _log(partitions, want)
+    except KafkaError:
+        return False
+    return log.log_start_offset <= want.asked.fetch_offset < _visible_end(log, committed=committed)
+
+
+def read_all(partitions: Partitions, wanted: Sequence[Wanted], limits: Limits) -> list[Got]:
+    """Read each partition within the limits, in the order of the request."""
+    left = limits.bytes_max
+    got: list[Got] = []
+    one_at_least = True
+    for want in wanted:
+        answer = _read_one(partitions, want, left, limits, one_at_least=one_at_least)
+        left -= answer.size
+        one_at_least = one_at_least and not answer.size
+        got.append(answer)
+    return got
+
+
+def _read_one(
+    partitions: Partitions, want: Wanted, left: int, limits: Limits, *, one_at_least: bool
+) -> Got:
+    asked = want.asked
+    try:
+        log = _log(partitions, want)
+        check_leader_epoch(asked.current_leader_epoch, log.partition)
+        end = _visible_end(log, committed=limits.committed)
+        records: bytes | LogSlice = b""
+        # At the visible end there is nothing to read, and beyond the log's end `read` refuses.
+        if not end <= asked.fetch_offset <= log.log_end_offset:
+            bytes_max = max(min(asked.partition_max_bytes, left), 0)
+            records = _in_memory_if_short(
+                log.read(asked.fetch_offset, bytes_max, end, one_at_least=one_at_least)
+            )
+    except KafkaError as e:
+        return Got(_error(asked.partition, e.code))
+    except (StorageError, CorruptData):
+        return Got(_error(asked.partition, ErrorCode.KAFKA_STORAGE_ERROR))
+    data = PartitionData(
+        partition_index=asked.partition,
+        error_code=ErrorCode.NONE,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.log_start_offset,
+        aborted_transactions=() if limits.committed else None,
+        records=records,
+    )
+    return Got(data, records.size if isinstance(records, LogSlice) else len(records))
+
+
+def _log(partitions: Partitions, want: Wanted) -> PartitionLog:
+    if want.partition is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has that id")
+    return partitions.get(want.partition)
+
+
+def _visible_end(log: PartitionLog, *, committed: bool) -> int:
+    return log.last_stable_offset if committed else log.high_watermark
+
+
+def _in_memory_if_short(records: LogSlice) -> bytes | LogSlice:
+    if records.size >= SENDFILE_BYTES_MIN:
+        return records
+    return records.read()
+
+
+def _error(partition: int, code: ErrorCode) -> PartitionData:
+    return PartitionData(
+        partition_index=partition,
+        error_code=code,
+        high_watermark=-1,
+        last_stable_offset=-1,
+        log_start_offset=-1,
+        aborted_transactions=None,
+        records=b"",
+    )

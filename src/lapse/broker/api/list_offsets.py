@@ -1,0 +1,139 @@
+"""ListOffsets (key 2): the offset for a timestamp, or for one of the places with a name.
+
+Behaviour (SEMANTICS T-17 … T-19, and L8): -1 latest, which is the end of what the isolation level
+shows; -2 log start; a timestamp: the first record at or after it, in any segment and never below
+the log start; none is offset -1, timestamp -1. A partition asked for twice is INVALID_REQUEST;
+another leader epoch is FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
+
+v1-6 -1, -2 and timestamps · v7 -3, the record with the greatest timestamp · v8 -4, the local start
+(the log start: nothing is tiered) · v9 -5, the last tiered offset (none). In an older version, and
+for any other negative number: UNSUPPORTED_VERSION.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
+from lapse.base.ids import TopicPartition
+from lapse.broker.epochs import check_leader_epoch
+from lapse.broker.partitions import Partitions
+from lapse.broker.services import Services, Session
+from lapse.log.partition_log import PartitionLog
+from lapse.metadata.image import LEADER_EPOCH
+from lapse.wire.schema.list_offsets import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+READ_COMMITTED = 1
+NONE = -1
+_EPOCHS_FROM = 4
+
+# The version from which each named place may be asked for.
+_SINCE = {
+    LATEST_TIMESTAMP: 1,
+    EARLIEST_TIMESTAMP: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An answer: where, and the timestamp there (-1 for places with a name)."""
+
+    offset: int = NONE
+    timestamp: int = NONE
+    leader_epoch: int = NONE
+
+
+async def handle(
+    services: Services, _session: Session, version: int, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
+    """Look up each partition; searching reads files, so it is done in a worker thread."""
+    return await services.disk.run(_look_up_all, services.partitions, version, request)
+
+
+def _look_up_all(
+    partitions: Partitions, version: int, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
+    times = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
+    committed = request.isolation_level == READ_COMMITTED
+    return ListOffsetsResponse(
+        topics=tuple(
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    _answer(
+                        partitions,
+                        version,
+                        TopicPartition(topic.name, asked.partition_index),
+                        asked,
+                        twice=times[topic.name, asked.partition_index] > 1,
+                        committed=committed,
+                    )
+                    for asked in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _answer(
+    partitions: Partitions,
+    version: int,
+    where: TopicPartition,
+    asked: ListOffsetsPartition,
+    *,
+    twice: bool,
+    committed: bool,
+) -> ListOffsetsPartitionResponse:
+    try:
+        if twice:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{where} is asked for more than once")
+        if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, version + 1):
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, f"timestamp {asked.timestamp} in v{version}"
+            )
+        log = partitions.get(where)
+        check_leader_epoch(asked.current_leader_epoch, where)
+        found, error = find(log, asked.timestamp, committed=committed), ErrorCode.NONE
+    except KafkaError as e:
+        found, error = Found(), e.code
+    except (StorageError, CorruptData):
+        found, error = Found(), ErrorCode.KAFKA_STORAGE_ERROR
+    return ListOffsetsPartitionResponse(
+        partition_index=where.partition,
+        error_code=error,
+        timestamp=found.timestamp,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch if version >= _EPOCHS_FROM else NONE,
+    )
+
+
+def find(log: PartitionLog, timestamp: int, *, committed: bool) -> Found:
+    """The place in one log that a timestamp names."""
+    end = log.last_stable_offset if committed else log.high_watermark
+    if timestamp == LATEST_TIMESTAMP:
+        return Found(end, leader_epoch=LEADER_EPOCH)
+    if timestamp in {EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP}:
+        return Found(log.log_start_offset, leader_epoch=LEADER_EPOCH)
+    if timestamp == LATEST_TIERED_TIMESTAMP:
+        return Found()
+    greatest = timestamp == MAX_TIMESTAMP
+    hit = log.greatest_timestamp() if greatest else log.offset_for_time(timestamp)
+    if hit is None or hit.offset >= end:
+        return Found()
+    return Found(hit.offset, hit.timestamp, LEADER_EPOCH)

@@ -1,0 +1,118 @@
+"""Metadata (key 3): brokers, controller, and who leads which partition.
+
+Behaviour: this broker is the whole cluster: it leads everything and is its own controller. It names
+the address it listens at, or, when it listens at all addresses, the one the client reached.
+A partition whose log is out of order is LEADER_NOT_AVAILABLE. An unknown topic is created if both
+`auto.create.topics.enable` and the request allow it, else UNKNOWN_TOPIC_OR_PARTITION; what is not
+even a name is INVALID_TOPIC_EXCEPTION. Authorized operations are not told: nobody authorizes.
+
+v0 an empty list means all topics · v1+ null does · v4 auto-creation may be declined · v10 topic ids
+· v12 topics by id; an unknown one is UNKNOWN_TOPIC_ID.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.ids import TopicPartition, check_topic_name
+from lapse.broker.services import Services, Session
+from lapse.broker.topics import NewTopic
+from lapse.metadata.image import LEADER_EPOCH, Image, Topic
+from lapse.wire.schema.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+
+async def handle(
+    services: Services, session: Session, version: int, request: MetadataRequest
+) -> MetadataResponse:
+    """The cluster, and the topics asked for."""
+    image = services.topics.image
+    if request.topics is None or (version == 0 and not request.topics):
+        topics = tuple(_known(services, topic) for topic in image.topics.values())
+    else:
+        created = await _create_missing(services, request, image)
+        image = services.topics.image
+        topics = tuple(_asked(services, image, topic, created) for topic in request.topics)
+    host, port = services.host_for(session), services.address.port
+    node_id = services.config.node_id
+    return MetadataResponse(
+        brokers=(MetadataResponseBroker(node_id=node_id, host=host, port=port),),
+        cluster_id=image.cluster_id,
+        controller_id=node_id,
+        topics=topics,
+    )
+
+
+async def _create_missing(
+    services: Services, request: MetadataRequest, image: Image
+) -> Mapping[str, ErrorCode]:
+    """Create the unknown topics where that is wanted; why some could not be."""
+    if not (services.config.auto_create_topics_enable and request.allow_auto_topic_creation):
+        return {}
+    errors: dict[str, ErrorCode] = {}
+    for name in {topic.name for topic in request.topics or () if topic.name}:
+        if name not in image.topics:
+            try:
+                check_topic_name(name)
+                await services.topics.create(NewTopic(name, services.config.num_partitions, {}))
+            except KafkaError as e:
+                if e.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # somebody was faster
+                    errors[name] = e.code
+    return errors
+
+
+def _asked(
+    services: Services,
+    image: Image,
+    asked: MetadataRequestTopic,
+    errors: Mapping[str, ErrorCode],
+) -> MetadataResponseTopic:
+    topic = image.ids.get(asked.topic_id) if asked.name is None else image.topics.get(asked.name)
+    if topic is not None:
+        return _known(services, topic)
+    error = _why_unknown(asked.name, errors)
+    return MetadataResponseTopic(
+        error_code=error, name=asked.name, topic_id=asked.topic_id, partitions=()
+    )
+
+
+def _why_unknown(name: str | None, errors: Mapping[str, ErrorCode]) -> ErrorCode:
+    if name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    if name in errors:
+        return errors[name]
+    try:
+        check_topic_name(name)
+    except KafkaError as e:
+        return e.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _known(services: Services, topic: Topic) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=tuple(_partition(services, topic, n) for n in range(topic.partitions)),
+    )
+
+
+def _partition(services: Services, topic: Topic, number: int) -> MetadataResponsePartition:
+    node_id = services.config.node_id
+    online = services.partitions.is_online(TopicPartition(topic.name, number))
+    return MetadataResponsePartition(
+        error_code=ErrorCode.NONE if online else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=number,
+        leader_id=node_id if online else -1,
+        leader_epoch=LEADER_EPOCH,
+        replica_nodes=(node_id,),
+        isr_nodes=(node_id,),
+        offline_replicas=() if online else (node_id,),
+    )

@@ -1,0 +1,171 @@
+"""Produce (key 0): append one batch to each of some partitions.
+
+Behaviour:
+- each partition is judged by itself (`records.validate`, then the log's sequence rules); a batch is
+  appended whole or not at all, and its `record_errors` say which records were to blame;
+- a batch that was already appended (an idempotent retry) is acknowledged with its first offset;
+- acks 1 and -1 are answered when the log has it (one replica: leader and all in sync are the same);
+  acks 0 is never answered, and an error then ends the connection, as in Kafka;
+- other acks: INVALID_REQUIRED_ACKS; a transactional id: INVALID_TXN_STATE, as there are no
+  transactions yet;
+- a disk that fails: KAFKA_STORAGE_ERROR, with nothing half-written acknowledged or visible.
+
+v3-7 the same to us · v8 record errors and a message · v10 current leader (never needs telling).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lapse.base.clock import Clock
+from lapse.base.errors import ErrorCode, KafkaError, StorageError
+from lapse.base.ids import TopicPartition
+from lapse.broker.partitions import Partitions
+from lapse.broker.services import CloseConnection, Services, Session
+from lapse.metadata.image import LEADER_EPOCH
+from lapse.records.validate import RecordErrors, RefusedBatch, check_produced
+from lapse.wire.schema.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+ACKS = frozenset({-1, 0, 1})
+NO_OFFSET = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one partition's batch; `error` None means it is in the log."""
+
+    partition: TopicPartition
+    base_offset: int = NO_OFFSET
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    records: int = 0
+    bytes_appended: int = 0
+    error: ErrorCode | None = None
+    message: str | None = None
+    record_errors: RecordErrors = ()
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: ProduceRequest
+) -> ProduceResponse | None:
+    """Append, account, and answer unless acks is 0."""
+    refusal = _refusal(request)
+    if refusal is not None:
+        outcomes = [_refused(where, refusal) for where, _ in _batches(request)]
+    else:
+        outcomes = await services.disk.run(
+            append_all, services.partitions, services.clock, _batches(request)
+        )
+    for outcome in outcomes:
+        _account(services, outcome)
+    if request.acks == 0:
+        _close_if_failed(outcomes)
+        return None
+    return _response(request, outcomes)
+
+
+def append_all(
+    partitions: Partitions, clock: Clock, batches: list[tuple[TopicPartition, PartitionProduceData]]
+) -> list[Outcome]:
+    """Judge and append each batch, in a worker thread."""
+    now_ms = clock.now_ms()
+    return [_append(partitions, now_ms, where, data) for where, data in batches]
+
+
+def _append(
+    partitions: Partitions, now_ms: int, where: TopicPartition, data: PartitionProduceData
+) -> Outcome:
+    try:
+        log = partitions.get(where)
+        checked = check_produced(data.records or b"", log.config, now_ms, str(where))
+        done = log.append(checked, leader_epoch=LEADER_EPOCH, now_ms=now_ms)
+    except (KafkaError, StorageError) as e:
+        return _refused(where, e)
+    return Outcome(
+        where,
+        done.base_offset,
+        done.log_append_time_ms,
+        done.log_start_offset,
+        records=0 if done.duplicate else int(checked.row["count"]),
+        bytes_appended=0 if done.duplicate else int(checked.row["size"]),
+    )
+
+
+def _refused(where: TopicPartition, error: KafkaError | StorageError) -> Outcome:
+    code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
+    record_errors = error.record_errors if isinstance(error, RefusedBatch) else ()
+    return Outcome(where, error=code, message=str(error), record_errors=record_errors)
+
+
+def _refusal(request: ProduceRequest) -> KafkaError | None:
+    """Why no batch of the request may be appended, if so."""
+    if request.acks not in ACKS:
+        return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: -1, 0 or 1")
+    if request.transactional_id is not None:
+        return KafkaError(
+            ErrorCode.INVALID_TXN_STATE, "transactions are not supported by this broker version"
+        )
+    return None
+
+
+def _batches(request: ProduceRequest) -> list[tuple[TopicPartition, PartitionProduceData]]:
+    return [
+        (TopicPartition(topic.name, data.index), data)
+        for topic in request.topic_data
+        for data in topic.partition_data
+    ]
+
+
+def _account(services: Services, outcome: Outcome) -> None:
+    if outcome.error is not None:
+        if services.topics.image.topics.get(outcome.partition.topic):
+            services.counters.topics[outcome.partition.topic].failed_produce_requests += 1
+        return
+    counters = services.counters.topics[outcome.partition.topic]
+    counters.messages_in += outcome.records
+    counters.bytes_in += outcome.bytes_appended
+    services.purgatory.appended(outcome.partition, outcome.bytes_appended)
+
+
+def _close_if_failed(outcomes: list[Outcome]) -> None:
+    failed = [o for o in outcomes if o.error is not None]
+    if failed:
+        raise CloseConnection(
+            f"Produce with acks=0 failed, {len(failed)} of {len(outcomes)} partitions; "
+            f"the first: {failed[0].message}"
+        )
+
+
+def _response(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceResponse:
+    answers = iter(outcomes)
+    return ProduceResponse(
+        responses=tuple(
+            TopicProduceResponse(
+                name=topic.name,
+                partition_responses=tuple(_answer(next(answers)) for _ in topic.partition_data),
+            )
+            for topic in request.topic_data
+        )
+    )
+
+
+def _answer(outcome: Outcome) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=outcome.partition.partition,
+        error_code=outcome.error or ErrorCode.NONE,
+        base_offset=outcome.base_offset,
+        log_append_time_ms=outcome.log_append_time_ms,
+        log_start_offset=outcome.log_start_offset,
+        record_errors=tuple(
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=why)
+            for index, why in outcome.record_errors
+        ),
+        error_message=outcome.message,
+    )

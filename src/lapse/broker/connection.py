@@ -1,0 +1,163 @@
+"""One client connection: bytes to frames, frames in order, answers back.
+
+A protocol class, not streams. Requests of a connection are handled one after the other, as Kafka
+does by muting its channel: that keeps each producer's batches in order. Frames that arrive
+meanwhile queue up to a limit, then reading pauses; a client that does not read its answers is not
+read from either.
+
+Answers are written as bytes; a long slice of a segment file goes by `sendfile`, untouched.
+
+Whatever is wrong with one connection ends that connection, with one line in the log. A client that
+just leaves is no error: frames that had arrived whole are still handled (a producer with acks=0
+may be gone by then), a long poll is not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import IO, cast
+
+from lapse.broker.dispatch import answer
+from lapse.broker.services import CloseConnection, Services, Session
+from lapse.log.read_side import LogSlice
+from lapse.wire.codec import Part
+from lapse.wire.errors import FrameSizeError
+from lapse.wire.framing import FrameReader
+
+logger = logging.getLogger(__name__)
+
+QUEUED_FRAMES_MAX = 16
+QUEUED_BYTES_MAX = 32 << 20
+WRITE_BUFFER_BYTES_MAX = 1 << 20
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The server's end of a connection; `connections` is where it is listed while it lives."""
+
+    def __init__(self, services: Services, connections: set[Connection]) -> None:
+        self._services = services
+        self._connections = connections
+        self._reader = FrameReader(services.config.socket_request_max_bytes)
+        self._frames: deque[memoryview] = deque()
+        self._queued_bytes = 0
+        self._refusal: str | None = None
+        self._is_paused = False
+        self._pump: asyncio.Task[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+
+    # --- asyncio's side -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+        peer = transport.get_extra_info("peername")
+        local = transport.get_extra_info("sockname")
+        self.session = Session(f"{peer[0]}:{peer[1]}" if peer else "unknown", str(local[0]))
+        self._connections.add(self)
+        self._services.counters.connections += 1
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  (its reason is the client's)
+        self._connections.discard(self)
+        self._services.counters.connections -= 1
+        self.session.lose()
+        self.resume_writing()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frames = self._reader.buffer_updated(nbytes)
+        except FrameSizeError as e:
+            frames = e.frames
+            self._refusal = str(e)
+            self._transport.pause_reading()
+        self._frames += frames
+        self._queued_bytes += sum(map(len, frames))
+        if self._is_full():
+            self._is_paused = True
+            self._transport.pause_reading()
+        if self._pump is None and (self._frames or self._refusal):
+            self._pump = asyncio.get_running_loop().create_task(self._handle_all())
+
+    def pause_writing(self) -> None:
+        self._drained = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._drained = None
+
+    # --- ours -----------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """End the connection; a request in work is abandoned, its disk work is not undone."""
+        self._transport.abort()
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.wait([self._pump])
+
+    def _is_full(self) -> bool:
+        return len(self._frames) >= QUEUED_FRAMES_MAX or self._queued_bytes >= QUEUED_BYTES_MAX
+
+    async def _handle_all(self) -> None:
+        """Handle queued frames until there is none left; one such task at a time."""
+        try:
+            while self._frames:
+                await self._handle(self._frames.popleft())
+            if self._refusal is not None:
+                self._refuse(self._refusal)
+        except CloseConnection as e:
+            self._refuse(str(e))
+        except (ConnectionError, TimeoutError):
+            self._transport.abort()  # the client left while we wrote
+        except Exception:
+            logger.exception("connection of %s ended by an error of ours", self.session.peer)
+            self._services.counters.connections_refused += 1
+            self._transport.abort()
+        finally:
+            self._pump = None
+
+    async def _handle(self, frame: memoryview) -> None:
+        self._queued_bytes -= len(frame)
+        parts = await answer(self._services, self.session, frame)
+        if parts is not None and not self.session.lost:
+            await self._send(parts)
+        if self._is_paused and not self._is_full() and self._refusal is None:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    async def _send(self, parts: list[Part]) -> None:
+        ready: list[bytes | memoryview] = []
+        for part in parts:
+            if isinstance(part, LogSlice):
+                self._transport.writelines(ready)
+                ready = []
+                await self._send_file(part)
+            else:
+                ready.append(cast("bytes | memoryview", part))
+        self._transport.writelines(ready)
+        if self._drained is not None:
+            await self._drained
+
+    async def _send_file(self, records: LogSlice) -> None:
+        """Hand a slice of a file to the kernel; the frame promised its size, so all or nothing."""
+        if self._transport.is_closing():
+            raise ConnectionResetError
+        loop = asyncio.get_running_loop()
+        file = cast("IO[bytes]", records)  # all that is asked of it is its fileno
+        sent = await loop.sendfile(
+            self._transport, file, records.position, records.size, fallback=False
+        )
+        if sent != records.size:
+            raise CloseConnection(
+                f"a slice of {records.size} bytes of a segment has only {sent} left"
+            )
+
+    def _refuse(self, reason: str) -> None:
+        logger.warning("connection of %s closed: %s", self.session.peer, reason)
+        self._services.counters.connections_refused += 1
+        self._frames.clear()
+        self._transport.close()

@@ -1,0 +1,267 @@
+"""The owner's side of rounds: facts and commits for the lifecycle service, over a Unix socket.
+
+The socket is `control.sock` in the first data directory, for this user alone (0600): who can write
+to it can replace segments. Messages are `lifecycle.control_messages`. There is one service at a
+time; when it comes, attempts that an earlier one left are swept, since nobody will commit them.
+
+Everything that reads, syncs or renames is done by one thread of its own: the event loop goes on
+serving clients, and commits never meet each other or a sweep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lapse.base.errors import LapseError, StorageError
+from lapse.base.ids import TopicPartition
+from lapse.broker.disk import DiskThreads
+from lapse.broker.partitions import Partitions
+from lapse.lifecycle import control_messages as messages
+from lapse.lifecycle.control_messages import (
+    Answer,
+    Commit,
+    Committed,
+    Hello,
+    ListLogs,
+    Logs,
+    Refused,
+    Request,
+    Welcome,
+)
+from lapse.lifecycle.decide.horizon import Stamp
+from lapse.lifecycle.decide.select import LogInfo
+from lapse.lifecycle.round import commit as rounds
+from lapse.lifecycle.round.commit import CommitEnv, CommitResult, waiting_stamps
+from lapse.lifecycle.round.ledger import ledger_path
+from lapse.lifecycle.round.receipt import Receipt
+from lapse.log.env import LogEnv
+from lapse.log.partition_log import PartitionLog
+from lapse.log.swap import sweep_attempts
+
+logger = logging.getLogger(__name__)
+
+_OWNER_ONLY = 0o600
+
+
+class ControlServer:
+    """Listens at `control.sock` in `data_dir`, which this process has locked."""
+
+    def __init__(self, partitions: Partitions, env: LogEnv, data_dir: Path) -> None:
+        self.path = data_dir / messages.SOCKET
+        self._env = env
+        self._owner = OwnedLogs(partitions, env)
+        self._thread = DiskThreads("lapse-control", 1)
+        self._service_pid: int | None = None
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Bind and accept; raises StorageError where the socket cannot be."""
+        sock = await self._thread.run(bind, self.path, self._env)
+        self._server = await asyncio.start_unix_server(self._connected, sock=sock)
+
+    async def stop(self) -> None:
+        """Let the commit under way finish, and answer nothing more."""
+        if self._server is not None:
+            self._server.close()
+        tasks = tuple(self._connections)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._server is not None:
+            await self._thread.run(self._env.fs.unlink, self.path)
+        await self._thread.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            await self._converse(reader, writer)
+        except (LapseError, OSError, EOFError) as e:
+            logger.warning("control connection ended: %s", e)
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await self._read(reader)
+        if request is None:
+            return
+        refusal = self._refusal(request)
+        if refusal is not None:
+            logger.warning("control connection refused: %s", refusal)
+            writer.write(messages.encode(Refused(refusal)))
+            await writer.drain()
+            return
+        assert isinstance(request, Hello)
+        self._service_pid = request.pid
+        try:
+            await self._thread.run(self._owner.sweep)
+            logger.info("lifecycle service %d is connected", request.pid)
+            writer.write(messages.encode(Welcome(messages.VERSION, os.getpid())))
+            await self._serve(reader, writer)
+        finally:
+            self._service_pid = None
+            logger.info("lifecycle service %d is gone", request.pid)
+
+    def _refusal(self, request: Request) -> str | None:
+        if not isinstance(request, Hello):
+            return f"{type(request).__name__} before Hello"
+        if request.version != messages.VERSION:
+            return f"version {request.version} of the service, {messages.VERSION} of the broker"
+        if self._service_pid is not None:
+            return f"process {self._service_pid} is this broker's lifecycle service"
+        return None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            request = await self._read(reader)
+            if request is None:
+                return
+            writer.write(await self._thread.run(self._answer, request))
+            await writer.drain()
+
+    async def _read(self, reader: asyncio.StreamReader) -> Request | None:
+        """The next request, None where the other side has left."""
+        where = "control socket"
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            head = await reader.readexactly(messages.LENGTH.size)
+            body = await reader.readexactly(messages.body_size(head, where))
+            return await self._thread.run(messages.decode_request, body, where)
+        return None
+
+    def _answer(self, request: Request) -> bytes:
+        answer: Answer
+        match request:
+            case ListLogs():
+                answer = Logs(tuple(self._owner.logs()))
+            case Commit():
+                answer = Committed(tuple(self._owner.commit(request.receipts)))
+            case Hello():
+                answer = Refused("Hello was said already")
+        return messages.encode(answer)
+
+
+class OwnedLogs:
+    """`lifecycle.owner.Owner` over a broker's open logs; for one thread at a time."""
+
+    def __init__(self, partitions: Partitions, env: LogEnv) -> None:
+        self._partitions = partitions
+        self._env = env
+        self._stamps = StampCache()
+
+    def logs(self) -> list[LogInfo]:
+        now_ms = self._env.clock.now_ms()
+        online = [log for log in self._partitions.all() if log.offline_reason is None]
+        return [
+            LogInfo(log.facts(), log.config, self._stamps.waiting(log.dir, now_ms))
+            for log in sorted(online, key=lambda log: log.partition)
+        ]
+
+    def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
+        """Raises StorageError where the checkpoint cannot be written.
+
+        Segments are in place then, and will merely be looked at once more.
+        """
+        logs = {str(log.partition): log for log in self._partitions.all()}
+        offsets: dict[TopicPartition, int] = {}
+        results = []
+        for receipt in receipts:
+            log = logs.get(receipt.name)
+            if log is None:
+                results.append(self._refused(receipt, "this broker has no such log"))
+                continue
+
+            def set_checkpoint(offset: int, partition: TopicPartition = log.partition) -> None:
+                offsets[partition] = offset
+
+            results.append(self._commit_one(log, receipt, set_checkpoint))
+        # One write for all of them: a checkpoint is a file of all logs.
+        for directory in self._partitions.directories:
+            held = {tp: offset for tp, offset in offsets.items() if tp in directory.logs}
+            if held:
+                directory.set_cleaner_offsets(held)
+        return results
+
+    def _commit_one(
+        self, log: PartitionLog, receipt: Receipt, set_checkpoint: Callable[[int], None]
+    ) -> CommitResult:
+        env = CommitEnv(self._env.fs, self._env.clock, set_checkpoint)
+        try:
+            result = rounds.commit(log, receipt, env)
+        except OSError as e:
+            result = self._refused(receipt, f"{receipt.name}: {e}")
+        if result.error is not None:
+            logger.warning("round %s: %s", receipt.round_id, result.error)
+            self._sweep_one(log, receipt.round_id)
+        return result
+
+    def _refused(self, receipt: Receipt, error: str) -> CommitResult:
+        now_ms = self._env.clock.now_ms()
+        return CommitResult(receipt.round_id, receipt.name, 0, now_ms, 0.0, error)
+
+    def _sweep_one(self, log: PartitionLog, round_id: str) -> None:
+        """Best done now; else the next service's coming, or the next start, does it."""
+        if not rounds.intent_path(log.dir).exists():
+            with contextlib.suppress(StorageError):  # a task may still be writing there
+                rounds.sweep(log.dir, round_id, self._env.fs)
+
+    def sweep(self) -> None:
+        """Remove the attempts of services that are gone."""
+        for log in self._partitions.all():
+            with contextlib.suppress(StorageError, FileNotFoundError):
+                sweep_attempts(self._env.fs, log.dir)
+
+
+class StampCache:
+    """Stamps that wait, by log; a ledger is read again only when it has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, int], tuple[Stamp, ...]]] = {}
+
+    def waiting(self, log_dir: Path, now_ms: int) -> tuple[Stamp, ...]:
+        """As `waiting_stamps`."""
+        try:
+            state = os.stat(ledger_path(log_dir))
+        except FileNotFoundError:
+            self._known.pop(log_dir, None)
+            return ()
+        version = (state.st_size, state.st_mtime_ns)
+        known = self._known.get(log_dir)
+        if known is None or known[0] != version:
+            known = (version, waiting_stamps(log_dir, now_ms))
+        still = tuple(stamp for stamp in known[1] if stamp.may_pass_ms > now_ms)
+        self._known[log_dir] = (version, still)
+        return still
+
+
+def bind(path: Path, env: LogEnv) -> socket.socket:
+    """A bound socket that only this user may connect to; one that a dead broker left is replaced.
+
+    It does not listen yet when its mode is set, so nobody else can have come before.
+    """
+    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
+            raise StorageError(f"{path} is in the way: it is not a socket")
+        env.fs.unlink(path)
+        sock.bind(messages.short_path(path, directory))
+        os.chmod(path, _OWNER_ONLY)
+    except OSError as e:
+        sock.close()
+        raise StorageError(f"cannot listen at {path}: {e.strerror or e}") from e
+    except BaseException:
+        sock.close()
+        raise
+    finally:
+        os.close(directory)
+    return sock

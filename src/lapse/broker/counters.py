@@ -1,0 +1,36 @@
+"""Counters of a broker: plain integers, changed in the event loop, read by `http` when scraped."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class TopicCounters:
+    """What went in and out of one topic."""
+
+    messages_in: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    failed_produce_requests: int = 0
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a broker counts.
+
+    Attributes:
+        requests: by API name.
+        connections: open now.
+        connections_refused: ended by us, for garbage or an error of ours.
+        housekeeping_failures: logs that housekeeping could not look after, by what failed.
+    """
+
+    topics: defaultdict[str, TopicCounters] = field(
+        default_factory=lambda: defaultdict(TopicCounters)
+    )
+    requests: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    connections: int = 0
+    connections_refused: int = 0
+    housekeeping_failures: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))

@@ -1,0 +1,134 @@
+"""What a broker does for its logs while nobody asks: rolls, retention, syncs, sweeps, checkpoints.
+
+Runs in a thread of its own, every `lapse.housekeeping.interval.ms`; the decisions are
+`lifecycle.decide`, the effects `PartitionLog`. Compaction is not among them: that is the lifecycle
+service's, and without it all this goes on (DESIGN §3).
+
+One log that fails a chore keeps neither the other chores nor the other logs from being done; it is
+tried again next time, logged when it begins to fail and when it stops, and counted throughout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable
+from functools import partial
+
+from lapse.base.clock import Clock
+from lapse.base.config import BrokerConfig
+from lapse.base.errors import LapseError
+from lapse.broker.counters import Counters
+from lapse.broker.disk import DiskThreads
+from lapse.broker.partitions import Partitions
+from lapse.lifecycle.decide.retention import segments_to_delete
+from lapse.lifecycle.decide.roll import ActiveSegment, roll_due
+from lapse.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+class Housekeeping:
+    """The chores and when each was last done."""
+
+    def __init__(
+        self, partitions: Partitions, clock: Clock, config: BrokerConfig, counters: Counters
+    ) -> None:
+        self._partitions = partitions
+        self._clock = clock
+        self._counters = counters
+        self._pause_s = config.housekeeping_interval_ms / 1000
+        self._retention = _Every(config.log_retention_check_interval_ms)
+        self._checkpoints = _Every(config.log_flush_offset_checkpoint_interval_ms)
+        self._failing: dict[tuple[str, str], str] = {}
+        self._thread = DiskThreads("lapse-housekeeping", 1)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; the first chores are done after one interval."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Let the chore under way finish, and do no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+        await self._thread.close()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._pause_s)
+            await self._thread.run(self.tick, self._clock.now_ms())
+
+    def tick(self, now_ms: int) -> None:
+        """Do everything that is due."""
+        logs = self._partitions.all()
+        chores: list[tuple[str, Callable[[PartitionLog, int], object]]] = [
+            ("roll", roll_if_due),
+            ("sync", sync_sealed),
+            ("unlink", PartitionLog.sweep_deleted),
+        ]
+        if self._retention.is_due(now_ms):
+            chores += [("retention", apply_retention), ("expiry", PartitionLog.expire_producers)]
+        for log in logs:
+            for name, chore in chores:
+                self._try(name, str(log.partition), partial(chore, log, now_ms))
+        self._try("unlink", "deleted topics", partial(self._partitions.sweep, now_ms))
+        if self._checkpoints.is_due(now_ms):
+            self._try("checkpoint", "log directories", self._partitions.checkpoint)
+
+    def _try(self, chore: str, what: str, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except Exception as e:
+            self._counters.housekeeping_failures[chore] += 1
+            if self._failing.get((chore, what)) != str(e):
+                expected = isinstance(e, LapseError)
+                logger.warning("%s of %s failed: %s", chore, what, e, exc_info=not expected)
+            self._failing[chore, what] = str(e)
+        else:
+            if self._failing.pop((chore, what), None) is not None:
+                logger.info("%s of %s works again", chore, what)
+
+
+class _Every:
+    """Whether an interval has passed since the last time it had; not due at first."""
+
+    def __init__(self, interval_ms: int) -> None:
+        self._interval_ms = interval_ms
+        self._last_ms: int | None = None
+
+    def is_due(self, now_ms: int) -> bool:
+        if self._last_ms is None:
+            self._last_ms = now_ms
+        # A clock that was set back must not stop a chore until it has caught up.
+        due = now_ms - self._last_ms >= self._interval_ms or now_ms < self._last_ms
+        if due:
+            self._last_ms = now_ms
+        return due
+
+
+def roll_if_due(log: PartitionLog, now_ms: int) -> None:
+    """L5, L16: close the active segment when its time has come, written to or not."""
+    base_offset = log.segments[-1].base_offset
+    # Each segment draws once, and draws the same again after a restart.
+    jitter = zlib.crc32(f"{log.partition}:{base_offset}".encode()) / (1 << 32)
+    active = ActiveSegment(log.active_append_first_ms, log.segments[-1].size, jitter)
+    if roll_due(active, log.config, now_ms):
+        log.roll(now_ms)
+
+
+def sync_sealed(log: PartitionLog, _now_ms: int) -> None:
+    """What was rolled is made durable; the active segment is left to the system."""
+    if log.offline_reason is None and log.recovery_point < log.segments[-1].base_offset:
+        log.flush()
+
+
+def apply_retention(log: PartitionLog, now_ms: int) -> None:
+    """T-23 … T-25: leading segments that are too old, too much, or below the log start."""
+    gone = segments_to_delete(log.facts(), log.config, now_ms)
+    if gone:
+        size = log.delete_segments(gone)
+        logger.info("%s: retention took %d segments, %d bytes", log.partition, len(gone), size)

@@ -1,0 +1,93 @@
+"""Prometheus metrics of a broker, collected from its counters and logs when somebody asks.
+
+Names that Grafana boards know are those of jmx_exporter's rules for Kafka; ours begin with
+`lapse_` and end in a unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lapse.broker.services import Services
+
+_TOPIC_COUNTERS = (
+    ("messagesin", "messages_in", "Records appended."),
+    ("bytesin", "bytes_in", "Bytes of batches appended."),
+    ("bytesout", "bytes_out", "Bytes of batches fetched."),
+    ("failedproducerequests", "failed_produce_requests", "Batches refused."),
+)
+_LOG_GAUGES = (
+    ("size", "size_bytes", "Bytes of a log's segments."),
+    ("logstartoffset", "log_start_offset", "First offset of a log."),
+    ("logendoffset", "log_end_offset", "Next offset of a log."),
+)
+
+
+class BrokerCollector(Collector):
+    """What one broker has to say."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._topics()
+        yield from self._logs()
+        yield from self._broker()
+
+    def _topics(self) -> Iterable[Metric]:
+        topics = dict(self._services.counters.topics)
+        for name, field, doc in _TOPIC_COUNTERS:
+            family = CounterMetricFamily(
+                f"kafka_server_brokertopicmetrics_{name}", doc, labels=["topic"]
+            )
+            for topic, counters in topics.items():
+                family.add_metric([topic], getattr(counters, field))
+            yield family
+
+    def _logs(self) -> Iterable[Metric]:
+        logs = self._services.partitions.all()
+        for name, field, doc in _LOG_GAUGES:
+            family = GaugeMetricFamily(f"kafka_log_log_{name}", doc, labels=["topic", "partition"])
+            for log in logs:
+                where = [log.partition.topic, str(log.partition.partition)]
+                family.add_metric(where, getattr(log, field))
+            yield family
+
+    def _broker(self) -> Iterable[Metric]:
+        counters = self._services.counters
+        requests = CounterMetricFamily(
+            "lapse_broker_requests", "Requests handled.", labels=["request"]
+        )
+        for api, count in dict(counters.requests).items():
+            requests.add_metric([api], count)
+        yield requests
+        failures = CounterMetricFamily(
+            "lapse_housekeeping_failures", "Logs not looked after.", labels=["chore"]
+        )
+        for chore, count in dict(counters.housekeeping_failures).items():
+            failures.add_metric([chore], count)
+        yield failures
+        yield GaugeMetricFamily(
+            "lapse_broker_connections", "Open connections.", counters.connections
+        )
+        yield CounterMetricFamily(
+            "lapse_broker_connections_refused",
+            "Connections ended for garbage or an error of ours.",
+            counters.connections_refused,
+        )
+        yield GaugeMetricFamily(
+            "lapse_broker_partitions_offline",
+            "Partitions whose log could not be opened.",
+            len(self._services.partitions.offline),
+        )
+
+
+def registry(services: Services) -> CollectorRegistry:
+    """A registry of this broker alone, so that a process may hold several."""
+    registered = CollectorRegistry()
+    registered.register(BrokerCollector(services))
+    return registered

@@ -1,0 +1,130 @@
+"""A node: one broker with its log directories, store, listeners and chores, wired together.
+
+The only place where the parts of `broker` meet. Order of starting: lock the directories, open the
+store, open the logs, warm the kernels up, then listen; stopping is the reverse, and leaves the
+clean-shutdown marker only if every log was closed in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from lapse.base.config import BrokerConfig
+from lapse.base.errors import ConfigError
+from lapse.broker import metrics
+from lapse.broker.control import ControlServer
+from lapse.broker.counters import Counters
+from lapse.broker.disk import DiskThreads
+from lapse.broker.housekeeping import Housekeeping
+from lapse.broker.http import HttpServer, app
+from lapse.broker.listeners import http_address, kafka_address
+from lapse.broker.partitions import Partitions
+from lapse.broker.producer_ids import ProducerIds
+from lapse.broker.purgatory import Purgatory
+from lapse.broker.server import Server
+from lapse.broker.services import Services
+from lapse.broker.topics import Topics
+from lapse.broker.warm_up import warm_up
+from lapse.log.env import LogEnv
+from lapse.metadata.sqlite import STORE, SqliteStore
+
+logger = logging.getLogger(__name__)
+
+
+class Node:
+    """One broker. `start`, then `wait_for_stop_request`, then `stop`, which is safe at any time.
+
+    Attributes:
+        services: its parts, once started.
+    """
+
+    def __init__(self, config: BrokerConfig, env: LogEnv) -> None:
+        self._config = config
+        self._env = env
+        self._stop_requested = asyncio.Event()
+        self._running = AsyncExitStack()
+        self._serving = False
+        self._kafka = kafka_address(config)
+        self._http = http_address(config)
+        self._log_dirs = log_dirs(config)
+        self.services: Services
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients are answered."""
+        return self._serving
+
+    def ready_line(self) -> str:
+        """What a process says when it serves; scripts wait for it."""
+        http = "" if self._http is None else f" http={self._http}"
+        return f"ready kafka={self._kafka}{http}"
+
+    def request_stop(self) -> None:
+        """Ask `wait_for_stop_request` to return; fit for a signal handler."""
+        self._stop_requested.set()
+
+    async def wait_for_stop_request(self) -> None:
+        """Return once somebody asked to stop."""
+        await self._stop_requested.wait()
+
+    async def start(self) -> None:
+        """Serve; raises LapseError if that cannot be (`stop` is due all the same)."""
+        self.services = services = await self._open()
+        await services.disk.run(warm_up)
+        server = Server(services)
+        self._running.push_async_callback(server.stop)
+        await server.start()
+        control = ControlServer(services.partitions, self._env, self._log_dirs[0])
+        self._running.push_async_callback(control.stop)
+        await control.start()
+        housekeeping = Housekeeping(
+            services.partitions, services.clock, self._config, services.counters
+        )
+        self._running.push_async_callback(housekeeping.stop)
+        housekeeping.start()
+        if self._http is not None:
+            pages = app(metrics.registry(services), lambda: self._serving)
+            http = HttpServer(pages, self._http)
+            self._running.push_async_callback(http.stop)
+            await http.start()
+        self._serving = True
+        logger.info("node %d serves at %s", self._config.node_id, self._kafka)
+
+    async def _open(self) -> Services:
+        """Lock, read and open what is on disk."""
+        disk = DiskThreads("lapse-disk")
+        self._running.push_async_callback(disk.close)
+        partitions = Partitions(self._log_dirs, self._config, self._env)
+        self._running.push_async_callback(asyncio.to_thread, partitions.close)
+        await disk.run(partitions.lock)
+        store = await disk.run(SqliteStore, self._log_dirs[0] / STORE, partitions.cluster_id)
+        self._running.callback(store.close)
+        await disk.run(lambda: partitions.stamp(store.cluster_id()))
+        counters, purgatory = Counters(), Purgatory()
+        topics = Topics(store, partitions, disk, purgatory, self._config)
+        await topics.load()
+        # Again: when stopping, work under way ends before the store and the logs are closed.
+        self._running.push_async_callback(disk.close)
+        producer_ids = ProducerIds(store, disk)
+        return Services(
+            self._config, self._env.clock, disk, topics, partitions, purgatory, producer_ids,
+            counters, self._kafka,
+        )  # fmt: skip
+
+    async def stop(self) -> None:
+        """Stop serving and close everything in order."""
+        self._serving = False
+        await self._running.aclose()
+
+
+def log_dirs(config: BrokerConfig) -> tuple[Path, ...]:
+    """The directories of `log.dirs`; raises ConfigError if there is none."""
+    names = [name.strip() for name in config.log_dirs.split(",") if name.strip()]
+    if not names:
+        raise ConfigError(f"log.dirs={config.log_dirs}: allowed is at least one directory")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"log.dirs={config.log_dirs}: allowed is each directory once")
+    return tuple(Path(name) for name in names)

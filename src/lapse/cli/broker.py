@@ -1,0 +1,70 @@
+"""`lapse broker CONFIG`: one broker in the foreground, configured by a `server.properties`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+from pathlib import Path
+
+from lapse.base.clock import SystemClock
+from lapse.base.config import BrokerConfig, broker_config, read_properties
+from lapse.base.errors import ConfigError
+from lapse.base.fs import RealFs
+from lapse.broker.node import Node
+from lapse.log.env import LogEnv
+
+_EXAMPLES = """\
+examples:
+  lapse broker server.properties
+  with  log.dirs=/var/lib/lapse  and  listeners=PLAINTEXT://127.0.0.1:9092
+
+Prints `ready kafka=HOST:PORT http=HOST:PORT` when serving; SIGTERM and SIGINT stop it cleanly.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `broker`."""
+    parser = subparsers.add_parser(
+        "broker",
+        help="run a broker alone",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="a server.properties")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    config = read_config(args.config)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    asyncio.run(serve(config))
+    return 0
+
+
+def read_config(path: Path) -> BrokerConfig:
+    """The settings in a file; raises ConfigError naming it or the setting."""
+    try:
+        properties = read_properties(path)
+    except (OSError, UnicodeDecodeError) as e:
+        reason = getattr(e, "strerror", None) or "not a text file"
+        raise ConfigError(f"{path}: {reason}; allowed is a server.properties file") from e
+    return broker_config(properties)
+
+
+async def serve(config: BrokerConfig) -> None:
+    """Start a node, say so, and stop it at the first SIGTERM or SIGINT."""
+    node = Node(config, LogEnv(RealFs(), SystemClock()))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, node.request_stop)
+    try:
+        await node.start()
+        print(node.ready_line(), flush=True)
+        await node.wait_for_stop_request()
+    finally:
+        await node.stop()

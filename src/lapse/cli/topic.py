@@ -1,0 +1,163 @@
+"""`lapse topic create | delete | list | describe`: topics of a running broker."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from lapse.base.errors import ConfigError
+from lapse.base.ids import format_topic_id
+from lapse.client.admin import DEFAULT, Admin
+from lapse.client.connection import BrokerConnection
+
+Rows = Sequence[dict[str, Any]]
+
+_EXAMPLES = """\
+examples:
+  lapse topic create orders -p 3 -c cleanup.policy=compact
+  lapse topic list --json
+  lapse topic describe orders --bootstrap-server 127.0.0.1:9092
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `topic` and its verbs."""
+    parser = subparsers.add_parser(
+        "topic",
+        help="create, delete, list and describe topics",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--bootstrap-server",
+        default="127.0.0.1:9092",
+        metavar="HOST:PORT",
+        help="a broker (default %(default)s)",
+    )
+    common.add_argument("--json", action="store_true", help="one JSON object a line")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    create = verbs.add_parser("create", parents=[common], help="create topics")
+    create.add_argument("topics", nargs="+", metavar="NAME")
+    create.add_argument("-p", "--partitions", type=int, default=DEFAULT, metavar="N")
+    create.add_argument(
+        "-c", "--config", action="append", default=[], metavar="KEY=VALUE", help="a setting"
+    )
+    for verb in ("delete", "describe"):
+        one = verbs.add_parser(verb, parents=[common], help=f"{verb} topics")
+        one.add_argument("topics", nargs="+", metavar="NAME")
+    verbs.add_parser("list", parents=[common], help="list topics")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it and print what came of it; a refusal comes out as KafkaError."""
+    host, port = _address(args.bootstrap_server)
+    rows = asyncio.run(_do(args, host, port))
+    _print(rows, as_json=args.json)
+    return 0
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise ConfigError(f"--bootstrap-server {text}: allowed is HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+async def _do(args: argparse.Namespace, host: str, port: int) -> Rows:
+    configs = _configs(args.config) if args.verb == "create" else {}
+    async with await BrokerConnection.open(host, port) as connection:
+        return await _VERBS[args.verb](Admin(connection), args, configs)
+
+
+def _configs(pairs: Sequence[str]) -> dict[str, str]:
+    configs = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--config {pair}: allowed is KEY=VALUE")
+        configs[key] = value
+    return configs
+
+
+async def _create(admin: Admin, args: argparse.Namespace, configs: dict[str, str]) -> Rows:
+    rows = []
+    for name in args.topics:
+        done = await admin.create_topic(name, partitions=args.partitions, configs=configs)
+        rows.append(
+            {
+                "topic": done.name,
+                "topic_id": format_topic_id(done.topic_id),
+                "partitions": done.partitions,
+            }
+        )
+    return rows
+
+
+async def _delete(admin: Admin, args: argparse.Namespace, _: dict[str, str]) -> Rows:
+    for name in args.topics:
+        await admin.delete_topic(name)
+    return [{"topic": name, "deleted": True} for name in args.topics]
+
+
+async def _list(admin: Admin, _args: argparse.Namespace, _: dict[str, str]) -> Rows:
+    return [
+        {
+            "topic": listing.name,
+            "topic_id": format_topic_id(listing.topic_id),
+            "partitions": listing.partitions,
+        }
+        for listing in await admin.list_topics()
+    ]
+
+
+async def _describe(admin: Admin, args: argparse.Namespace, _: dict[str, str]) -> Rows:
+    rows = []
+    for name in args.topics:
+        topic = await admin.describe_topic(name)
+        rows += [
+            {
+                "topic": topic.name,
+                "partition": p.partition,
+                "leader": p.leader,
+                "replicas": list(p.replicas),
+                "log_start_offset": p.log_start_offset,
+                "log_end_offset": p.log_end_offset,
+            }
+            for p in topic.partitions
+        ]
+    return rows
+
+
+_VERBS: dict[str, Callable[[Admin, argparse.Namespace, dict[str, str]], Awaitable[Rows]]] = {
+    "create": _create,
+    "delete": _delete,
+    "list": _list,
+    "describe": _describe,
+}
+
+
+def _print(rows: Rows, *, as_json: bool) -> None:
+    if as_json:
+        for row in rows:
+            print(json.dumps(row))
+        return
+    if not rows:
+        return
+    titles = [name.replace("_", " ") for name in rows[0]]
+    table = [titles, *([_cell(value) for value in row.values()] for row in rows)]
+    widths = [max(len(line[n]) for line in table) for n in range(len(titles))]
+    for line in table:
+        print(
+            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        )
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return "yes" if value is True else str(value)

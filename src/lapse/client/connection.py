@@ -1,0 +1,163 @@
+"""One connection to a broker: requests out, answers back by correlation id.
+
+`request` may be called by several tasks at once; a broker answers in order, so each waits for its
+own. The version of each request is the newest that both sides speak (ApiVersions, asked on
+opening). Used by `admin`, and by whatever else of ours talks to a broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+from lapse.base.errors import LapseError
+from lapse.wire.declaration import Api, message_spec
+from lapse.wire.envelope import correlation_id_of, decode_response, encode_request
+from lapse.wire.errors import FrameSizeError, UnsupportedVersion
+from lapse.wire.framing import FrameReader
+from lapse.wire.schema.api_versions import (
+    API_VERSIONS,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from lapse.wire.versions import FALLBACK_VERSION, SERVED
+
+R = TypeVar("R")
+
+ANSWER_BYTES_MAX = 256 << 20
+ANSWER_SECONDS_MAX = 30.0
+CLIENT_ID = "lapse"
+_SOFTWARE_VERSION = "0.1.0"
+
+
+class ConnectionLost(LapseError):
+    """The broker cannot be reached, went away, or does not answer."""
+
+
+class _Wire(asyncio.BufferedProtocol):
+    """Frames from the socket to the requests that wait for them."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._reader = FrameReader(ANSWER_BYTES_MAX)
+        self.waiting: dict[int, asyncio.Future[memoryview]] = {}
+        self.transport: asyncio.Transport
+        self.is_lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_lost = True
+        reason = f"{self._address} closed the connection" + (f": {error}" if error else "")
+        for answer in self.waiting.values():
+            if not answer.done():
+                answer.set_exception(ConnectionLost(reason))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frames = self._reader.buffer_updated(nbytes)
+        except FrameSizeError:
+            self.transport.abort()
+            return
+        for frame in frames:
+            answer = self.waiting.get(correlation_id_of(frame))
+            if answer is not None and not answer.done():
+                answer.set_result(frame)
+
+
+class BrokerConnection:
+    """An open connection; `open` makes one, use it as an async context manager."""
+
+    def __init__(self, wire: _Wire, address: str) -> None:
+        self.address = address
+        self._wire = wire
+        self._correlation_id = 0
+        self._ranges: dict[int, tuple[int, int]] = {}
+
+    @classmethod
+    async def open(cls, host: str, port: int) -> Self:
+        """Connect and learn what the broker speaks."""
+        address = f"{host}:{port}"
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                _, wire = await loop.create_connection(lambda: _Wire(address), host, port)
+        except (OSError, TimeoutError) as e:
+            reason = getattr(e, "strerror", None) or str(e) or "no answer"
+            raise ConnectionLost(f"cannot connect to {address}: {reason}") from e
+        connection = cls(wire, address)
+        try:
+            await connection._ask_versions()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up; requests under way fail."""
+        self._wire.transport.abort()
+
+    async def request(self, message: Any, answer: type[R], *, version: int | None = None) -> R:
+        """Send a request and wait for its answer, in the newest common version unless told.
+
+        Raises:
+            ConnectionLost: the broker went away or did not answer in time.
+            UnsupportedVersion: there is no common version.
+        """
+        api = message_spec(type(message)).api
+        assert api is not None, "headers are not requests"
+        if version is None:
+            version = self.version_of(api)
+        if self._wire.is_lost:
+            raise ConnectionLost(f"{self.address} closed the connection")
+        self._correlation_id += 1
+        correlation_id = self._correlation_id
+        parts = encode_request(
+            message, version=version, correlation_id=correlation_id, client_id=CLIENT_ID
+        )
+        waiting = asyncio.get_running_loop().create_future()
+        self._wire.waiting[correlation_id] = waiting
+        try:
+            self._wire.transport.writelines(cast("list[bytes | memoryview]", parts))
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                frame = await waiting
+        except TimeoutError as e:
+            raise ConnectionLost(f"{self.address} did not answer {api.name} in time") from e
+        finally:
+            del self._wire.waiting[correlation_id]
+        return decode_response(answer, version, frame)
+
+    def version_of(self, api: Api) -> int:
+        """The newest version of an API that both sides speak."""
+        low, high = self._ranges.get(api.key, (0, -1))
+        assert api.versions.high is not None
+        version = min(high, api.versions.high)
+        if version < max(low, api.versions.low):
+            raise UnsupportedVersion(f"{self.address} and this client share no {api.name} version")
+        return version
+
+    async def _ask_versions(self) -> None:
+        message = ApiVersionsRequest(
+            client_software_name="lapse", client_software_version=_SOFTWARE_VERSION
+        )
+        newest = SERVED[API_VERSIONS.key].advertised_max
+        answer = await self.request(message, ApiVersionsResponse, version=newest)
+        if answer.error_code:
+            answer = await self.request(message, ApiVersionsResponse, version=FALLBACK_VERSION)
+        self._ranges = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}

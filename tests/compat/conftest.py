@@ -1,0 +1,31 @@
+"""A broker in a process of its own, one for a whole file of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lapse.cli.main import main
+from lapse.testing.broker_process import BrokerProcess
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as running:
+        yield running
+        assert "ended by an error of ours" not in running.log()
+
+
+@pytest.fixture
+def topic(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
+    """A topic of this test's own, with two partitions."""
+    name = request.node.name.translate(str.maketrans("[]", "--")).strip("-")
+    create_topic(broker, name)
+    return name
+
+
+def create_topic(broker: BrokerProcess, name: str, *arguments: str) -> None:
+    """By our own command."""
+    assert main(["topic", "create", name, "-p", "2", *arguments,
+                 "--bootstrap-server", broker.bootstrap]) == 0  # fmt: skip

@@ -1,0 +1,122 @@
+"""The process itself: ready line, exit codes, clean stops, and kill -9 in the middle of writing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from lapse.base.errors import LapseError
+from lapse.cli.main import main
+from lapse.log.checkpoints import CLEAN_SHUTDOWN
+from lapse.testing.broker_process import BrokerFailed, BrokerProcess
+from tests.compat.conftest import create_topic
+from tests.compat.test_librdkafka import read_all
+
+
+def run(config: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lapse.cli.main", "broker", str(config)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_serves_says_so_and_stops_cleanly(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        assert re.fullmatch(r"127\.0\.0\.1:\d+", broker.bootstrap)
+        with urllib.request.urlopen(f"http://{broker.http}/health", timeout=10) as answer:
+            assert answer.status == 200
+        assert broker.stop() == 0
+    assert (tmp_path / "data" / CLEAN_SHUTDOWN).exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("lapse.http.port=x", "lapse.http.port=x: allowed is a whole number from -1 to 65535"),
+        ("lapse.nonsense=1", "unknown setting lapse.nonsense; known are"),
+        ("log.dirs=", "log.dirs=: allowed is at least one directory"),
+        ("listeners=SSL://:9092", "listeners=SSL://:9092: allowed is PLAINTEXT://HOST:PORT"),
+        ("log.cleanup.policy=shred", "log.cleanup.policy=shred: allowed is a list of"),
+    ],
+)
+def test_a_bad_setting_is_one_line_and_exit_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, words: str
+) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text(f"log.dirs={tmp_path / 'data'}\n{line}\n")
+    assert main(["broker", str(config)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert words in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+def test_a_missing_file_is_one_line_and_exit_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["broker", str(tmp_path / "nowhere.properties")]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "nowhere.properties" in said
+
+
+def test_a_held_lock_names_its_holder_and_is_exit_3(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        done = run(broker.config_path)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert f"process {broker.pid} holds" in done.stderr.splitlines()[-1]
+
+
+def test_the_runner_tells_why_a_broker_did_not_start(tmp_path: Path) -> None:
+    with pytest.raises(BrokerFailed, match=r"lapse\.http\.port=x"):
+        BrokerProcess(tmp_path / "data", {"lapse.http.port": "x"}).start()
+    assert issubclass(BrokerFailed, LapseError)
+
+
+def test_every_acknowledged_record_survives_kill_9(tmp_path: Path) -> None:
+    """Twice, with an idempotent producer that goes on over both deaths: no loss, no duplicate."""
+    settings = {"log.segment.bytes": str(1 << 20)}
+    with BrokerProcess(tmp_path / "data", settings) as broker:
+        write_over_two_deaths(broker)
+
+
+def write_over_two_deaths(broker: BrokerProcess) -> None:
+    create_topic(broker, "t")
+    acknowledged: dict[int, int] = {}
+    failed: list[object] = []
+
+    def delivered(error: object, message) -> None:  # type: ignore[no-untyped-def]
+        if error is not None:
+            failed.append(error)
+        else:
+            acknowledged[int(message.key())] = message.offset()
+
+    client = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 1,
+            "reconnect.backoff.max.ms": 200,
+            "retry.backoff.ms": 20,
+            "log_level": 0,
+        }
+    )
+    total = 12_000
+    for n in range(total):
+        client.produce("t", key=str(n), value=b"v" * 500, partition=0, on_delivery=delivered)
+        client.poll(0)
+        if n in {4_000, 8_000}:
+            while len(acknowledged) < n // 2:
+                client.poll(0.01)
+            broker.kill()
+            broker.start()
+    assert client.flush(30) == 0
+    assert failed == []
+    assert len(acknowledged) == total
+    messages = read_all(broker, "t", total)
+    assert [int(m.key()) for m in messages] == list(range(total))
+    assert {int(m.key()): m.offset() for m in messages} == acknowledged
+    assert broker.stop() == 0

@@ -1,0 +1,217 @@
+"""Fetch: bounds, limits, the long poll, and long slices through sendfile."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+
+from lapse.base.errors import ErrorCode
+from lapse.broker.api.fetch import SENDFILE_BYTES_MIN
+from lapse.broker.node import Node
+from lapse.client.admin import Admin
+from lapse.client.connection import BrokerConnection
+from lapse.records.batch import scan_batches
+from lapse.wire.schema.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tests.unit.broker.running import batch_of, connect, create, fetch, fetch_request, produce
+
+LONG_MS = 60_000
+
+
+def offsets(records: object) -> list[int]:
+    rows = scan_batches(records, "answer")  # type: ignore[arg-type]
+    return [int(offset) for offset in rows["base_offset"]]
+
+
+async def test_gives_batches_and_bounds(node: Node, connection: BrokerConnection) -> None:
+    await create(node, "t")
+    for value in (b"a", b"b", b"c"):
+        await produce(connection, "t", (0, batch_of(value)))
+    (got,) = await fetch(connection, "t", (0, 1))
+    assert offsets(got.records) == [1, 2]
+    assert (got.high_watermark, got.last_stable_offset, got.log_start_offset) == (3, 3, 0)
+    assert got.aborted_transactions is None
+    (committed,) = await fetch(connection, "t", (0, 0), isolation_level=1)
+    assert committed.aborted_transactions == ()
+
+
+async def test_begins_with_the_batch_that_holds_the_offset(
+    node: Node, connection: BrokerConnection
+) -> None:
+    """SEMANTICS Y-1."""
+    await create(node, "t")
+    await produce(connection, "t", (0, batch_of(b"a", b"b", b"c")))
+    (got,) = await fetch(connection, "t", (0, 2))
+    assert offsets(got.records) == [0]
+
+
+@pytest.mark.parametrize("offset", [-1, 2])
+async def test_out_of_range(node: Node, connection: BrokerConnection, offset: int) -> None:
+    """SEMANTICS Y-2, told at once however long the client would wait."""
+    await create(node, "t")
+    await produce(connection, "t", (0, batch_of(b"a")))
+    (got,) = await fetch(connection, "t", (0, offset), max_wait_ms=LONG_MS)
+    assert got.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    (end,) = await fetch(connection, "t", (0, 1))
+    assert (end.error_code, end.records) == (0, b"")
+
+
+async def test_unknown_partition_does_not_wait(node: Node, connection: BrokerConnection) -> None:
+    await create(node, "t")
+    known, unknown = await fetch(connection, "t", (0, 0), (1, 0), max_wait_ms=LONG_MS)
+    assert known.error_code == 0
+    assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_long_slices_come_whole(node: Node, connection: BrokerConnection) -> None:
+    """Through sendfile, between bytes of the same frame, short ones beside them."""
+    await create(node, "t", 3)
+    long, short = batch_of(b"x" * 500_000), batch_of(b"y")
+    assert len(short) < SENDFILE_BYTES_MIN < len(long)
+    for _ in range(3):
+        await produce(connection, "t", (0, long), (1, short), (2, long))
+    got = await fetch(connection, "t", (0, 0), (1, 0), (2, 1), partition_max_bytes=1 << 22)
+    assert [offsets(p.records) for p in got] == [[0, 1, 2], [0, 1, 2], [1, 2]]
+    assert node.services.counters.topics["t"].bytes_out == sum(len(p.records or b"") for p in got)
+
+
+async def test_limits_cut_but_the_first_batch_is_whole(
+    node: Node, connection: BrokerConnection
+) -> None:
+    await create(node, "t", 2)
+    size = len(batch_of(b"x" * 1000))
+    for _ in range(3):
+        await produce(connection, "t", (0, batch_of(b"x" * 1000)), (1, batch_of(b"x" * 1000)))
+    small = {"partition_max_bytes": 10}
+    first, second = await fetch(connection, "t", (0, 0), (1, 0), **small)
+    assert [len(p.records or b"") for p in (first, second)] == [size, 10]
+    first, second = await fetch(connection, "t", (0, 0), (1, 0), max_bytes=size + 100)
+    assert [len(p.records or b"") for p in (first, second)] == [size + 100, 0]
+
+
+async def test_waits_for_an_append(node: Node, connection: BrokerConnection) -> None:
+    await create(node, "t")
+    async with await connect(node) as other:
+        waiting = asyncio.create_task(fetch(connection, "t", (0, 0), max_wait_ms=LONG_MS))
+        await until_waiting(node)
+        await produce(other, "t", (0, batch_of(b"a")))
+        (got,) = await waiting
+    assert offsets(got.records) == [0]
+    assert node.services.purgatory.waiting == 0
+
+
+async def test_waits_for_min_bytes_over_all_partitions(
+    node: Node, connection: BrokerConnection
+) -> None:
+    await create(node, "t", 2)
+    size = len(batch_of(b"a"))
+    async with await connect(node) as other:
+        waiting = asyncio.create_task(
+            fetch(connection, "t", (0, 0), (1, 0), max_wait_ms=LONG_MS, min_bytes=2 * size)
+        )
+        await until_waiting(node)
+        await produce(other, "t", (0, batch_of(b"a")))
+        assert node.services.purgatory.waiting == 1
+        await produce(other, "t", (1, batch_of(b"b")))
+        got = await waiting
+    assert [len(p.records or b"") for p in got] == [size, size]
+
+
+async def test_time_ends_the_wait_with_what_there_is(
+    node: Node, connection: BrokerConnection
+) -> None:
+    await create(node, "t")
+    await produce(connection, "t", (0, batch_of(b"a")))
+    (got,) = await fetch(connection, "t", (0, 0), max_wait_ms=20, min_bytes=1 << 20)
+    assert offsets(got.records) == [0]
+
+
+async def test_deleting_the_topic_ends_the_wait(node: Node, connection: BrokerConnection) -> None:
+    await create(node, "t")
+    async with await connect(node) as other:
+        waiting = asyncio.create_task(fetch(connection, "t", (0, 0), max_wait_ms=LONG_MS))
+        await until_waiting(node)
+        await Admin(other).delete_topic("t")
+        (got,) = await waiting
+    assert got.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_client_that_leaves_is_not_waited_for(node: Node) -> None:
+    await create(node, "t")
+    leaving = await connect(node)
+    waiting = asyncio.create_task(fetch(leaving, "t", (0, 0), max_wait_ms=LONG_MS))
+    await until_waiting(node)
+    leaving.close()
+    async with asyncio.timeout(10):
+        while node.services.purgatory.waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    (failed,) = await asyncio.gather(waiting, return_exceptions=True)
+    assert isinstance(failed, Exception)
+
+
+async def test_topics_by_id(node: Node, connection: BrokerConnection) -> None:
+    await create(node, "t")
+    await produce(connection, "t", (0, batch_of(b"a")))
+    asked = (FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20),)
+    known = node.services.topics.image.topics["t"].topic_id
+    request = FetchRequest(
+        max_wait_ms=LONG_MS,
+        min_bytes=1,
+        topics=tuple(FetchTopic(topic_id=i, partitions=asked) for i in (known, uuid.uuid4())),
+    )
+    answer = await connection.request(request, FetchResponse)
+    first, second = answer.responses
+    assert first.topic_id == known
+    assert offsets(first.partitions[0].records) == [0]
+    assert second.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+@pytest.mark.parametrize(
+    ("session", "error"),
+    [((0, 0), 0), ((0, -1), 0), ((7, 1), ErrorCode.FETCH_SESSION_ID_NOT_FOUND)],
+)
+async def test_there_are_no_sessions(
+    node: Node, connection: BrokerConnection, session: tuple[int, int], error: int
+) -> None:
+    """KIP-227: id 0 in the answer to a full fetch tells the client so."""
+    await create(node, "t")
+    request = fetch_request("t", (0, 0), session_id=session[0], session_epoch=session[1])
+    answer = await connection.request(request, FetchResponse, version=12)
+    assert (answer.error_code, answer.session_id) == (error, 0)
+
+
+@pytest.mark.parametrize(("epoch", "error"), [(0, 0), (1, ErrorCode.UNKNOWN_LEADER_EPOCH), (-1, 0)])
+async def test_leader_epoch(
+    node: Node, connection: BrokerConnection, epoch: int, error: int
+) -> None:
+    await create(node, "t")
+    asked = FetchPartition(
+        partition=0, current_leader_epoch=epoch, fetch_offset=0, partition_max_bytes=1
+    )
+    request = FetchRequest(
+        max_wait_ms=0, min_bytes=1, topics=(FetchTopic(topic="t", partitions=(asked,)),)
+    )
+    answer = await connection.request(request, FetchResponse, version=12)
+    assert answer.responses[0].partitions[0].error_code == error
+
+
+async def test_a_slow_reader_gets_every_byte(node: Node) -> None:
+    """More than socket buffers hold, read late: writing pauses and goes on."""
+    await create(node, "t")
+    async with await connect(node) as connection:
+        for _ in range(20):
+            await produce(connection, "t", (0, batch_of(b"x" * 900_000)))
+        request = fetch_request("t", (0, 0), partition_max_bytes=1 << 26, max_bytes=1 << 26)
+        connection._wire.transport.pause_reading()
+        waiting = asyncio.create_task(connection.request(request, FetchResponse, version=12))
+        await asyncio.sleep(0.05)
+        connection._wire.transport.resume_reading()
+        answer = await waiting
+    assert offsets(answer.responses[0].partitions[0].records) == list(range(20))
+
+
+async def until_waiting(node: Node) -> None:
+    async with asyncio.timeout(10):
+        while not node.services.purgatory.waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)

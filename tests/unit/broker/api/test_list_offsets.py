@@ -1,0 +1,91 @@
+"""ListOffsets: named places, timestamps, and which version may ask for what (SEMANTICS T-17)."""
+
+from __future__ import annotations
+
+import pytest
+
+from lapse.base.errors import ErrorCode
+from lapse.broker.node import Node
+from lapse.client.connection import BrokerConnection
+from lapse.records.builder import NewRecord, build_batch
+from lapse.wire.schema.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from tests.unit.broker.running import create, list_offset, produce
+
+TIMES = ((100, 200), (500, 300), (400,))
+
+
+async def filled(node: Node, connection: BrokerConnection) -> None:
+    """Offsets 0 to 4 at 100, 200, 500, 300, 400."""
+    await create(node, "t")
+    for times in TIMES:
+        records = [NewRecord(b"k", b"v", timestamp=t) for t in times]
+        await produce(connection, "t", (0, build_batch(records)))
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "offset", "found"),
+    [
+        (-1, 5, -1),
+        (-2, 0, -1),
+        (-3, 2, 500),
+        (-4, 0, -1),
+        (-5, -1, -1),
+        (0, 0, 100),
+        (101, 1, 200),
+        (201, 2, 500),
+        (500, 2, 500),
+        (501, -1, -1),
+    ],
+)
+async def test_where(
+    node: Node, connection: BrokerConnection, timestamp: int, offset: int, found: int
+) -> None:
+    await filled(node, connection)
+    answer = await list_offset(connection, "t", timestamp)
+    assert (answer.error_code, answer.offset, answer.timestamp) == (0, offset, found)
+    assert answer.leader_epoch == (-1 if offset < 0 else 0)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "oldest"), [(-1, 1), (-2, 1), (-3, 7), (-4, 8), (-5, 9), (-6, None)]
+)
+async def test_since_which_version(
+    node: Node, connection: BrokerConnection, timestamp: int, oldest: int | None
+) -> None:
+    await filled(node, connection)
+    for version in range(1, 11):
+        answer = await list_offset(connection, "t", timestamp, version=version)
+        served = oldest is not None and version >= oldest
+        assert answer.error_code == (0 if served else ErrorCode.UNSUPPORTED_VERSION), version
+
+
+async def test_an_empty_log_has_no_greatest_timestamp(
+    node: Node, connection: BrokerConnection
+) -> None:
+    await create(node, "t")
+    for timestamp in (-3, 0):
+        answer = await list_offset(connection, "t", timestamp)
+        assert (answer.error_code, answer.offset) == (0, -1)
+
+
+async def test_errors_are_per_partition(node: Node, connection: BrokerConnection) -> None:
+    await filled(node, connection)
+    asked = tuple(
+        ListOffsetsPartition(partition_index=n, timestamp=-1, current_leader_epoch=epoch)
+        for n, epoch in ((0, -1), (1, -1), (3, -1), (3, -1))
+    )
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=(ListOffsetsTopic(name="t", partitions=asked),)
+    )
+    answer = await connection.request(request, ListOffsetsResponse)
+    assert [p.error_code for p in answer.topics[0].partitions] == [
+        0,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+    ]

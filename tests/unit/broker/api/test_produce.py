@@ -1,0 +1,273 @@
+"""Produce: what is appended, what is refused with which code, and that nothing else changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import ErrorCode, StorageError
+from lapse.base.fs import AppendFile, Buffer, RealFs
+from lapse.base.ids import TopicPartition
+from lapse.broker.node import Node
+from lapse.client.connection import BrokerConnection
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.layout import Codec
+from lapse.wire.envelope import encode_request
+from lapse.wire.schema.metadata import MetadataRequest
+from tests.unit.broker.running import (
+    batch_of,
+    connect,
+    create,
+    fetch,
+    produce,
+    produce_request,
+    running_node,
+)
+
+T0 = TopicPartition("t", 0)
+
+
+def idempotent(sequence: int, epoch: int = 0, producer_id: int = 5) -> BatchSpec:
+    return BatchSpec(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+async def test_offsets_count_on(node: Node, connection: BrokerConnection, acks: int) -> None:
+    await create(node, "t", 2)
+    (first,) = await produce(connection, "t", (0, batch_of(b"a", b"b")), acks=acks)
+    second, other = await produce(
+        connection, "t", (0, batch_of(b"c")), (1, batch_of(b"d")), acks=acks
+    )
+    assert [p.error_code for p in (first, second, other)] == [0, 0, 0]
+    assert [p.base_offset for p in (first, second, other)] == [0, 2, 0]
+    assert first.log_append_time_ms == -1
+    assert first.log_start_offset == 0
+
+
+@pytest.mark.parametrize("codec", Codec)
+async def test_every_codec_comes_back_as_sent(
+    node: Node, connection: BrokerConnection, codec: Codec
+) -> None:
+    await create(node, "t")
+    sent = batch_of(b"a" * 500, b"b" * 500, spec=BatchSpec(codec=codec))
+    await produce(connection, "t", (0, sent))
+    (got,) = await fetch(connection, "t", (0, 0))
+    assert bytes(got.records) == sent  # type: ignore[arg-type]  # base offset 0, epoch 0: the same bytes
+
+
+async def test_append_time_is_told(node: Node, connection: BrokerConnection) -> None:
+    await create(node, "t", message_timestamp_type="LogAppendTime")
+    before = node.services.clock.now_ms()
+    (answer,) = await produce(connection, "t", (0, batch_of(b"a")))
+    assert before <= answer.log_append_time_ms <= node.services.clock.now_ms()  # SEMANTICS T-4
+
+
+async def test_wrong_crc_writes_nothing(node: Node, connection: BrokerConnection) -> None:
+    await create(node, "t")
+    bad = bytearray(batch_of(b"a"))
+    bad[-1] ^= 1
+    (answer,) = await produce(connection, "t", (0, bytes(bad)))
+    assert answer.error_code == ErrorCode.CORRUPT_MESSAGE
+    assert answer.base_offset == -1
+    log = node.services.partitions.get(T0)
+    assert (log.log_end_offset, log.size_bytes) == (0, 0)
+    assert (log.dir / "00000000000000000000.log").stat().st_size == 0
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition"), [("nowhere", 0), ("t", 1), ("t", -1), ("../t", 0), ("", 0)]
+)
+async def test_unknown_partition(
+    node: Node, connection: BrokerConnection, topic: str, partition: int
+) -> None:
+    await create(node, "t")
+    (answer,) = await produce(connection, topic, (partition, batch_of(b"a")))
+    assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_errors_are_per_partition(node: Node, connection: BrokerConnection) -> None:
+    await create(node, "t", 2)
+    answers = await produce(
+        connection, "t", (0, batch_of(b"a")), (7, batch_of(b"b")), (1, batch_of(b"c"))
+    )
+    assert [a.error_code for a in answers] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0]
+    assert [a.index for a in answers] == [0, 7, 1]
+
+
+async def test_keyless_records_are_named(node: Node, connection: BrokerConnection) -> None:
+    """SEMANTICS T-7: the batch is refused whole."""
+    await create(node, "t", cleanup_policy="compact")
+    records = [
+        NewRecord(b"a", b"1"),
+        NewRecord(None, b"2"),
+        NewRecord(b"c", b"3"),
+        NewRecord(None, b""),
+    ]
+    (answer,) = await produce(connection, "t", (0, build_batch(records)))
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert [e.batch_index for e in answer.record_errors] == [1, 3]
+    assert "t-0" in (answer.error_message or "")
+    assert node.services.partitions.get(T0).log_end_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda: b"", ErrorCode.INVALID_RECORD),
+        (lambda: batch_of(b"a") + batch_of(b"b"), ErrorCode.INVALID_RECORD),
+        (lambda: batch_of(b"a")[:30], ErrorCode.CORRUPT_MESSAGE),
+        (lambda: batch_of(b"x" * 2_000_000), ErrorCode.MESSAGE_TOO_LARGE),
+        (lambda: batch_of(b"a", spec=BatchSpec(control=True)), ErrorCode.INVALID_RECORD),
+        (lambda: batch_of(b"a", spec=BatchSpec(horizon_ms=5)), ErrorCode.INVALID_RECORD),
+    ],
+)
+async def test_batches_nobody_may_send(
+    node: Node, connection: BrokerConnection, make: Callable[[], bytes], code: ErrorCode
+) -> None:
+    await create(node, "t")
+    (answer,) = await produce(connection, "t", (0, make()))
+    assert answer.error_code == code
+    assert node.services.partitions.get(T0).log_end_offset == 0
+
+
+async def test_a_duplicate_is_acknowledged_with_its_old_offset(
+    node: Node, connection: BrokerConnection
+) -> None:
+    await create(node, "t")
+    first = batch_of(b"a", b"b", spec=idempotent(0))
+    second = batch_of(b"c", spec=idempotent(2))
+    assert [(await produce(connection, "t", (0, b)))[0].base_offset for b in (first, second)] == [
+        0,
+        2,
+    ]
+    again = (await produce(connection, "t", (0, first)))[0]
+    assert (again.error_code, again.base_offset) == (0, 0)
+    assert node.services.partitions.get(T0).log_end_offset == 3
+    assert node.services.counters.topics["t"].messages_in == 3
+
+
+async def test_wrong_sequence_and_old_epoch(node: Node, connection: BrokerConnection) -> None:
+    await create(node, "t")
+    await produce(connection, "t", (0, batch_of(b"a", spec=idempotent(0, epoch=1))))
+    (gap,) = await produce(connection, "t", (0, batch_of(b"b", spec=idempotent(5, epoch=1))))
+    assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    (old,) = await produce(connection, "t", (0, batch_of(b"b", spec=idempotent(1, epoch=0))))
+    assert old.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert node.services.partitions.get(T0).log_end_offset == 1
+
+
+async def test_other_acks_are_refused(node: Node, connection: BrokerConnection) -> None:
+    await create(node, "t")
+    (answer,) = await produce(connection, "t", (0, batch_of(b"a")), acks=2)
+    assert answer.error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert node.services.partitions.get(T0).log_end_offset == 0
+
+
+async def send_without_ack(node: Node, topic: str) -> bytes:
+    """Produce with acks=0, then Metadata on the same connection; what comes back first."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.services.address.port)
+    produced = produce_request(topic, (0, batch_of(b"a")), acks=0)
+    asked = MetadataRequest(topics=None)
+    for number, request in ((1, produced), (2, asked)):
+        parts = encode_request(request, version=9, correlation_id=number, client_id=None)
+        writer.writelines(parts)  # type: ignore[arg-type]
+    answer = await asyncio.wait_for(reader.read(8), 10)
+    writer.close()
+    return answer
+
+
+async def test_acks_0_is_never_answered(node: Node) -> None:
+    await create(node, "t")
+    assert (await send_without_ack(node, "t"))[4:] == b"\0\0\0\2"
+    assert node.services.partitions.get(T0).log_end_offset == 1
+
+
+async def test_acks_0_that_fails_ends_the_connection(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    assert await send_without_ack(node, "nowhere") == b""
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "acks=0" in line
+    assert "nowhere-0" in line
+
+
+async def test_acks_0_counts_though_the_client_left(node: Node) -> None:
+    await create(node, "t")
+    _, writer = await asyncio.open_connection("127.0.0.1", node.services.address.port)
+    request = produce_request("t", (0, batch_of(b"a")), acks=0)
+    for number in range(30):
+        parts = encode_request(request, version=9, correlation_id=number, client_id=None)
+        writer.writelines(parts)  # type: ignore[arg-type]
+    writer.close()
+    async with asyncio.timeout(10):
+        while node.services.partitions.get(T0).log_end_offset < 30:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+# --- a disk that is full ---------------------------------------------------------------------
+
+
+class _FillingFile:
+    """An append file that writes half of what it is given once the disk is full."""
+
+    def __init__(self, file: AppendFile, full: threading.Event) -> None:
+        self._file = file
+        self._full = full
+        self.path = file.path
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def write(self, *buffers: Buffer) -> None:
+        if self._full.is_set():
+            data = b"".join(buffers)
+            os.pwrite(self._file.fileno(), data[: len(data) // 2], self._file.size)
+            raise StorageError(f"writing {self.path}: No space left on device")
+        self._file.write(*buffers)
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def copy_from(self, source_fd: int, position: int, length: int) -> None:
+        self._file.copy_from(source_fd, position, length)
+
+    def fsync(self) -> None:
+        self._file.fsync()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class FillingFs(RealFs):
+    """A disk that can be full for appends."""
+
+    def __init__(self) -> None:
+        self.full = threading.Event()
+
+    def open_append(self, path: Path) -> AppendFile:
+        return _FillingFile(super().open_append(path), self.full)  # type: ignore[return-value]
+
+
+async def test_full_disk_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    fs = FillingFs()
+    async with running_node(tmp_path / "data", fs=fs) as node, await connect(node) as connection:
+        await create(node, "t")
+        await produce(connection, "t", (0, batch_of(b"a")))
+        fs.full.set()
+        (refused,) = await produce(connection, "t", (0, batch_of(b"b" * 1000)))
+        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        (got,) = await fetch(connection, "t", (0, 0))
+        assert bytes(got.records) == batch_of(b"a")  # type: ignore[arg-type]
+        fs.full.clear()
+        (after,) = await produce(connection, "t", (0, batch_of(b"c")))
+        assert (after.error_code, after.base_offset) == (0, 1)
+    async with running_node(tmp_path / "data") as node:
+        assert node.services.partitions.get(T0).log_end_offset == 2

@@ -1,0 +1,239 @@
+"""The owner's side of rounds, over a real socket to a real node."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lapse.base.clock import SystemClock
+from lapse.base.fs import RealFs
+from lapse.broker.control import StampCache
+from lapse.broker.node import Node
+from lapse.lifecycle import control_messages as messages
+from lapse.lifecycle.control_messages import Hello, ListLogs, Refused, Welcome
+from lapse.lifecycle.decide.horizon import Stamp
+from lapse.lifecycle.owner import OwnerGone
+from lapse.lifecycle.owner_remote import RemoteOwner
+from lapse.lifecycle.round import ledger
+from lapse.lifecycle.round.engine import failed
+from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.ledger import LedgerEntry
+from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+from lapse.log import checkpoints
+from tests.unit.broker.running import create, running_node
+from tests.unit.lifecycle.rounds import overwritten, plan_of, records_in, write
+
+SETTINGS = {
+    "internal_segment_bytes": "1000",
+    "cleanup_policy": "compact",
+    "min_cleanable_dirty_ratio": "0.01",
+}
+
+
+async def filled(node: Node, *topics: str) -> None:
+    """Compacted topics with sealed segments full of superseded records."""
+    for name in topics:
+        await create(node, name, **SETTINGS)
+    for log in node.services.partitions.all():
+        write(log, overwritten(), 1_700_000_000_000)
+        log.roll(0)
+
+
+def rounds(owner: RemoteOwner) -> list[Receipt]:
+    """Rounds over all logs, not yet committed."""
+    infos = owner.logs()
+    now_ms = SystemClock().now_ms()
+    plans = [plan_of(info, f"r{n}", now_ms) for n, info in enumerate(infos)]
+    return list(InlineEngine(RealFs(), SystemClock()).run(plans, lambda _: None))
+
+
+async def test_facts_and_commits_over_the_socket(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "data") as node:
+        await filled(node, "a", "b")
+        owner = RemoteOwner(tmp_path / "data")
+        infos = await asyncio.to_thread(owner.logs)
+        assert owner.broker_pid == os.getpid()
+        logs = {str(log.partition): log for log in node.services.partitions.all()}
+        assert [info.facts for info in infos] == [logs["a-0"].facts(), logs["b-0"].facts()]
+        assert infos[0].config == logs["a-0"].config
+        receipts = await asyncio.to_thread(rounds, owner)
+        results = await asyncio.to_thread(owner.commit, receipts)
+        assert [(r.name, r.error) for r in results] == [("a-0", None), ("b-0", None)]
+        for name in ("a-0", "b-0"):
+            assert len(records_in(tmp_path / "data" / name)) == 10
+            assert not list((tmp_path / "data" / name / ".lapse").glob("r*"))
+        saved = checkpoints.read_offsets(tmp_path / "data" / checkpoints.CLEANER)
+        assert {str(tp): offset for tp, offset in saved.items()} == {"a-0": 100, "b-0": 100}
+        again = await asyncio.to_thread(owner.logs)
+        assert [info.facts.cleaner_checkpoint for info in again] == [100, 100]
+        owner.close()
+
+
+async def test_what_cannot_be_committed_is_refused_and_swept(tmp_path: Path) -> None:
+    """A stale generation, a failed attempt, a log that is gone; none stops the others."""
+    async with running_node(tmp_path / "data") as node:
+        await filled(node, "a", "b", "c")
+        owner = RemoteOwner(tmp_path / "data")
+        infos = await asyncio.to_thread(owner.logs)
+        receipts = await asyncio.to_thread(rounds, owner)
+        old, bad, good = receipts
+        old = replace(old, generation=1)
+        bad = failed(plan_of(infos[1], bad.round_id, 1, force=True), "x", "b-0: no luck")
+        gone = replace(good, name="d-0")
+        results = await asyncio.to_thread(owner.commit, [old, bad, gone, good])
+        errors = [result.error for result in results]
+        assert errors[0] is not None
+        assert "generation" in errors[0]
+        assert errors[1:] == ["b-0: no luck", "this broker has no such log", None]
+        kept = [len(records_in(tmp_path / "data" / f"{name}-0")) for name in "abc"]
+        assert kept == [100, 100, 10]
+        for name in "abc":
+            assert not list((tmp_path / "data" / f"{name}-0" / ".lapse").glob("r*"))
+        owner.close()
+
+
+async def test_nobody_else_may_connect(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "data"):
+        path = tmp_path / "data" / messages.SOCKET
+        assert stat.S_ISSOCK(path.stat().st_mode)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not path.exists()
+
+
+async def test_there_is_one_service_at_a_time(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "data"):
+        first, second = RemoteOwner(tmp_path / "data"), RemoteOwner(tmp_path / "data")
+        await asyncio.to_thread(first.logs)
+        with pytest.raises(OwnerGone, match=rf"process {os.getpid()} is this broker's"):
+            await asyncio.to_thread(second.logs)
+        first.close()
+        for _ in range(100):
+            try:
+                assert await asyncio.to_thread(second.logs) == []
+                break
+            except OwnerGone:
+                await asyncio.sleep(0.05)
+        else:
+            pytest.fail("the first service's place was not given up")
+        second.close()
+
+
+async def test_attempts_of_an_earlier_service_are_swept(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "data") as node:
+        await filled(node, "a")
+        left = attempt_dir(tmp_path / "data" / "a-0", "r9", "p0-a0-ffff")
+        left.mkdir(parents=True)
+        owner = RemoteOwner(tmp_path / "data")
+        await asyncio.to_thread(owner.logs)
+        assert not left.parent.exists()
+        mine = attempt_dir(tmp_path / "data" / "a-0", "r10", "p0-a0-ffff")
+        mine.mkdir(parents=True)
+        await asyncio.to_thread(owner.logs)
+        assert mine.exists()
+        owner.close()
+
+
+async def test_a_broker_that_comes_back_is_asked_again(tmp_path: Path) -> None:
+    owner = RemoteOwner(tmp_path / "data")
+    (tmp_path / "data").mkdir()
+    with pytest.raises(OwnerGone, match="no broker answers at"):
+        owner.logs()
+    for _ in range(2):
+        async with running_node(tmp_path / "data"):
+            assert await asyncio.to_thread(owner.logs) == []
+        with pytest.raises(OwnerGone, match="no broker answers at"):
+            await asyncio.to_thread(owner.logs)
+
+
+async def test_a_socket_that_a_dead_broker_left_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    left = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    left.bind(str(tmp_path / "data" / messages.SOCKET))
+    left.close()
+    async with running_node(tmp_path / "data"):
+        owner = RemoteOwner(tmp_path / "data")
+        assert await asyncio.to_thread(owner.logs) == []
+        owner.close()
+
+
+async def test_a_deep_directory_works_as_well(tmp_path: Path) -> None:
+    """A socket's address holds 108 bytes; this one's path is far longer."""
+    data = tmp_path.joinpath(*["a-rather-long-name-of-a-directory"] * 6)
+    async with running_node(data):
+        assert len(bytes(data / messages.SOCKET)) > 200
+        owner = RemoteOwner(data)
+        assert await asyncio.to_thread(owner.logs) == []
+        owner.close()
+    assert not (data / messages.SOCKET).exists()
+
+
+async def exchange(data: Path, sent: bytes) -> bytes:
+    reader, writer = await asyncio.open_unix_connection(str(data / messages.SOCKET))
+    writer.write(sent)
+    writer.write_eof()
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "a frame of 1195725856 bytes"),
+        (messages.LENGTH.pack(3) + b"{:}", "not a request"),
+        (messages.LENGTH.pack(17) + b'{"type":"Eat","a', None),
+        (b"\0", None),
+    ],
+)
+async def test_garbage_ends_its_connection_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sent: bytes, said: str | None
+) -> None:
+    async with running_node(tmp_path / "data"):
+        owner = RemoteOwner(tmp_path / "data")
+        await asyncio.to_thread(owner.logs)
+        assert await exchange(tmp_path / "data", sent) == b""
+        ended = [r.message for r in caplog.records if "control connection ended" in r.message]
+        assert len(ended) == (said is not None)
+        assert said is None or said in ended[0]
+        assert await asyncio.to_thread(owner.logs) == []
+        owner.close()
+
+
+@pytest.mark.parametrize(
+    ("request_sent", "reason"),
+    [
+        (ListLogs(), "ListLogs before Hello"),
+        (Hello(messages.VERSION + 1, 1), "version 2 of the service, 1 of the broker"),
+    ],
+)
+async def test_who_does_not_say_hello_properly_is_refused(
+    tmp_path: Path, request_sent: messages.Request, reason: str
+) -> None:
+    async with running_node(tmp_path / "data"):
+        answer = await exchange(tmp_path / "data", messages.encode(request_sent))
+        assert messages.decode_answer(answer[messages.LENGTH.size :], "") == Refused(reason)
+        answer = await exchange(tmp_path / "data", messages.encode(Hello(messages.VERSION, 1)))
+        said = messages.decode_answer(answer[messages.LENGTH.size :], "")
+        assert said == Welcome(messages.VERSION, os.getpid())
+
+
+def test_stamps_come_from_the_ledger_as_it_grows(tmp_path: Path) -> None:
+    def entry(now_ms: int, stamped: int) -> LedgerEntry:
+        return LedgerEntry("r", 0, now_ms, now_ms + 1000, now_ms + 5, stamped, 1, 1, ())
+
+    cache = StampCache()
+    assert cache.waiting(tmp_path, 0) == ()
+    ledger.append(RealFs(), tmp_path, entry(100, 1))
+    ledger.append(RealFs(), tmp_path, entry(200, 0))
+    assert cache.waiting(tmp_path, 300) == (Stamp(100, 1100, 105),)
+    ledger.append(RealFs(), tmp_path, entry(400, 2))
+    assert cache.waiting(tmp_path, 500) == (Stamp(100, 1100, 105), Stamp(400, 1400, 405))
+    assert cache.waiting(tmp_path, 1104) == (Stamp(100, 1100, 105), Stamp(400, 1400, 405))
+    assert cache.waiting(tmp_path, 1105) == (Stamp(400, 1400, 405),)
+    assert cache.waiting(tmp_path, 1405) == ()
