@@ -1,0 +1,132 @@
+"""`lapse lifecycle CONFIG`: the lifecycle service alone, beside the broker of that configuration.
+
+Runs on the broker's host, finds it by `control.sock` in its first data directory, and waits for it
+where it is not there (yet).
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+from pathlib import Path
+from typing import Any
+
+from lapse.base.clock import SystemClock
+from lapse.base.config import BrokerConfig, broker_config, read_properties
+from lapse.base.errors import ConfigError
+from lapse.base.fs import RealFs
+from lapse.cli import options
+from lapse.lifecycle.owner_remote import RemoteOwner
+from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.plan import MapMemory
+from lapse.lifecycle.service import Service, ServiceOptions
+from lapse.log.env import LogEnv
+
+ENGINES = ("spark", "inline")
+_EXAMPLES = """\
+examples:
+  lapse lifecycle server.properties
+  lapse lifecycle server.properties -c lapse.lifecycle.master=local[2]
+  tail -f DATA/lapse-rounds.jsonl      what it did, one line a round
+
+SIGTERM and SIGINT stop it; a round under way is cancelled, and made again by the next service.
+"""
+
+logger = logging.getLogger(__name__)
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "lifecycle",
+        help="run the lifecycle service alone",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="a server.properties")
+    add_engine(parser)
+    options.add_settings(parser)
+    parser.set_defaults(run=run)
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """`--engine`."""
+    parser.add_argument(
+        "--engine", choices=ENGINES, default=ENGINES[0],
+        help="where rounds run: spark, or inline in this process (default: %(default)s)",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    config = broker_config({**properties(args.config), **broker_settings(args.settings)})
+    if not config.log_cleaner_enable:
+        raise ConfigError("log.cleaner.enable=false: allowed is true, for a service to run")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    # py4j tells every call that a stopping JVM does not answer; our own lines say what matters.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    if args.engine == "inline":
+        serve(config, None)
+    else:
+        from lapse.spark.engine import open_engine  # noqa: PLC0415  (no JVM unless asked for)
+
+        for number in (signal.SIGTERM, signal.SIGINT):  # while Spark starts there is nothing to end
+            signal.signal(number, signal.SIG_DFL)
+        logger.info("starting Spark")
+        engine = open_engine(config.lifecycle_master, "lapse lifecycle")
+        try:
+            serve(config, engine)
+        finally:
+            engine.close()
+    return 0
+
+
+def serve(config: BrokerConfig, spark: Any | None) -> None:
+    """The loop, until SIGTERM or SIGINT; `spark` is a SparkEngine, None for inline."""
+    data_dir = first_log_dir(config)
+    clock, fs = SystemClock(), RealFs()
+    owner = RemoteOwner(data_dir)
+    at_once = 1 if spark is None else spark.task_slots
+    settings = ServiceOptions(
+        memory=MapMemory(config.lifecycle_memory_bytes // at_once),
+        pause_ms=config.log_cleaner_backoff_ms,
+    )
+    engine = InlineEngine(fs, clock) if spark is None else spark
+    service = Service(owner, engine, LogEnv(fs, clock), data_dir, settings, spark)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: service.request_stop())
+    logger.info("the lifecycle service of %s runs rounds on %s", data_dir, engine.name)
+    try:
+        service.run()
+    finally:
+        owner.close()
+
+
+def properties(path: Path) -> dict[str, str]:
+    """The settings in a file; raises ConfigError naming it."""
+    try:
+        return read_properties(path)
+    except (OSError, UnicodeDecodeError) as e:
+        reason = getattr(e, "strerror", None) or "not a text file"
+        raise ConfigError(f"{path}: {reason}; allowed is a server.properties file") from e
+
+
+def broker_settings(pairs: list[str]) -> dict[str, str]:
+    """Broker settings from `-c`; a topic's own settings belong to the topic."""
+    topic, broker = options.settings(pairs)
+    if topic:
+        name = next(iter(topic))
+        raise ConfigError(f"-c {name}: allowed are broker settings; `lapse topic` takes topics'")
+    return broker
+
+
+def first_log_dir(config: BrokerConfig) -> Path:
+    """Where the control socket and the reports are."""
+    first = config.log_dirs.split(",")[0].strip()
+    if not first:
+        raise ConfigError(f"log.dirs={config.log_dirs}: allowed is at least one directory")
+    return Path(first)

@@ -1,0 +1,126 @@
+"""What a lifecycle service and an owner in another process say to each other.
+
+A Unix socket in the owner's data directory (DESIGN §3). Each message is a four-byte big-endian
+length and so many bytes of JSON, an object whose `type` says what it is. The service asks, one
+question at a time, `Hello` first; the owner answers each with what fits it, or `Refused`.
+
+Both ends are of one version of Lapse: `VERSION` moves with any change here, in `LogFacts`, in
+`TopicConfig` or in `Receipt`, and a service of another version is refused.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from lapse.base.errors import ConfigError, CorruptData
+from lapse.lifecycle.decide.select import LogInfo
+from lapse.lifecycle.round.commit import CommitResult
+from lapse.lifecycle.round.receipt import Receipt
+
+SOCKET = "control.sock"  # its name in a data directory
+VERSION = 1
+LENGTH = struct.Struct(">I")
+FRAME_BYTES_MAX = 256 << 20
+RECEIPTS_MAX = 256  # in one Commit, so that a commit's answer never takes long
+_PATH_BYTES_MAX = 103 if sys.platform == "darwin" else 107
+
+
+class Hello(msgspec.Struct, tag=True, frozen=True):
+    """Who asks. Whoever is let in is the only service until its connection ends."""
+
+    version: int
+    pid: int
+
+
+class ListLogs(msgspec.Struct, tag=True, frozen=True):
+    """Facts of all logs."""
+
+
+class Commit(msgspec.Struct, tag=True, frozen=True):
+    """Put these in place; `Owner.commit`."""
+
+    receipts: tuple[Receipt, ...]
+
+
+class Welcome(msgspec.Struct, tag=True, frozen=True):
+    """The owner's process. Attempts of earlier services are swept."""
+
+    version: int
+    pid: int
+
+
+class Logs(msgspec.Struct, tag=True, frozen=True):
+    """Answers `ListLogs`."""
+
+    logs: tuple[LogInfo, ...]
+
+
+class Committed(msgspec.Struct, tag=True, frozen=True):
+    """Answers `Commit`, one result a receipt, in order."""
+
+    results: tuple[CommitResult, ...]
+
+
+class Refused(msgspec.Struct, tag=True, frozen=True):
+    """Why there is no answer; the connection ends."""
+
+    reason: str
+
+
+Request = Hello | ListLogs | Commit
+Answer = Welcome | Logs | Committed | Refused
+T = TypeVar("T")
+
+
+def encode(message: Request | Answer) -> bytes:
+    """A frame."""
+    body = msgspec.json.encode(message)
+    return LENGTH.pack(len(body)) + body
+
+
+def body_size(head: bytes, where: str) -> int:
+    """Bytes that follow a frame's head; raises CorruptData over the limit."""
+    (size,) = LENGTH.unpack(head)
+    if size > FRAME_BYTES_MAX:
+        raise CorruptData(where, 0, f"a frame of {size} bytes, {FRAME_BYTES_MAX} is the limit,")
+    return int(size)
+
+
+def decode_request(body: bytes, where: str) -> Request:
+    """Raises CorruptData."""
+    try:
+        request: Request = msgspec.json.decode(body, type=Request)
+    except msgspec.DecodeError as e:
+        raise CorruptData(where, 0, f"not a request ({e})") from e
+    return request
+
+
+def decode_answer(body: bytes, where: str) -> Answer:
+    """Raises CorruptData."""
+    try:
+        answer: Answer = msgspec.json.decode(body, type=Answer)
+    except msgspec.DecodeError as e:
+        raise CorruptData(where, 0, f"not an answer ({e})") from e
+    return answer
+
+
+def short_path(path: Path, directory_fd: int) -> str:
+    """A name for a socket that fits the system's 108 bytes, however deep its directory lies.
+
+    On Linux a long one is reached through its open directory, `/proc/self/fd/N/name`, for bind
+    and connect alike. Elsewhere it raises ConfigError.
+    """
+    if len(bytes(path)) <= _PATH_BYTES_MAX:
+        return str(path)
+    proc = Path("/proc/self/fd") / str(directory_fd)
+    if not proc.exists():
+        raise ConfigError(
+            f"log.dirs={path.parent}: allowed here are at most "
+            f"{_PATH_BYTES_MAX - len(path.name) - 1} bytes, so that {path.name} can be in it"
+        )
+    return str(proc / path.name)

@@ -1,0 +1,127 @@
+"""A running broker as owner, over its control socket (`control_messages`).
+
+Connects when first asked, and again after the broker was away. Blocking, for one thread.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from lapse.base.errors import CorruptData
+from lapse.lifecycle import control_messages as messages
+from lapse.lifecycle.control_messages import (
+    Answer,
+    Commit,
+    Committed,
+    Hello,
+    ListLogs,
+    Logs,
+    Refused,
+    Request,
+    Welcome,
+)
+from lapse.lifecycle.decide.select import LogInfo
+from lapse.lifecycle.owner import OwnerGone
+from lapse.lifecycle.round.commit import CommitResult
+from lapse.lifecycle.round.receipt import Receipt
+
+ANSWER_SECONDS_MAX = 300.0
+
+
+class RemoteOwner:
+    """`Owner`: the broker of a data directory.
+
+    Raises OwnerGone from every call while there is none, or it serves another service.
+
+    Attributes:
+        broker_pid: the process that answered last, None before one did.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self.path = data_dir / messages.SOCKET
+        self.broker_pid: int | None = None
+        self._socket: socket.socket | None = None
+
+    def logs(self) -> list[LogInfo]:
+        return list(self._ask(ListLogs(), Logs).logs)
+
+    def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
+        """In several messages where they are many; what was committed stays if a later one fails.
+
+        Raises OwnerGone, and then nobody knows what became of the receipts under way: the broker
+        settles that when it opens its logs.
+        """
+        results: list[CommitResult] = []
+        for first in range(0, len(receipts), messages.RECEIPTS_MAX):
+            some = tuple(receipts[first : first + messages.RECEIPTS_MAX])
+            results += self._ask(Commit(some), Committed).results
+        return results
+
+    def close(self) -> None:
+        """Leave; the broker then lets another service in."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _ask(self, request: Request, wanted: type[messages.T]) -> messages.T:
+        with self._hanging_up():
+            if self._socket is None:
+                self._socket = self._connect()
+                welcome = self._exchange(
+                    self._socket, Hello(messages.VERSION, os.getpid()), Welcome
+                )
+                self.broker_pid = welcome.pid
+            return self._exchange(self._socket, request, wanted)
+
+    @contextmanager
+    def _hanging_up(self) -> Iterator[None]:
+        """A connection over which something went wrong is of no more use."""
+        try:
+            yield
+        except (OSError, CorruptData) as e:
+            self.close()
+            raise OwnerGone(f"no broker answers at {self.path}: {e}") from e
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self) -> socket.socket:
+        directory = os.open(self.path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.settimeout(ANSWER_SECONDS_MAX)
+                connection.connect(messages.short_path(self.path, directory))
+            except BaseException:
+                connection.close()
+                raise
+        finally:
+            os.close(directory)
+        return connection
+
+    def _exchange(
+        self, connection: socket.socket, request: Request, wanted: type[messages.T]
+    ) -> messages.T:
+        connection.sendall(messages.encode(request))
+        where = str(self.path)
+        size = messages.body_size(_receive(connection, messages.LENGTH.size), where)
+        answer: Answer = messages.decode_answer(_receive(connection, size), where)
+        if isinstance(answer, Refused):
+            raise OwnerGone(f"the broker at {self.path} refused: {answer.reason}")
+        if not isinstance(answer, wanted):
+            raise CorruptData(where, 0, f"{type(answer).__name__} instead of {wanted.__name__}")
+        return answer
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        chunk = connection.recv(min(size - len(received), 1 << 20))
+        if not chunk:
+            raise ConnectionError("the connection ended")
+        received += chunk
+    return bytes(received)

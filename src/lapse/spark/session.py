@@ -1,0 +1,127 @@
+"""A Spark session as lean as rounds allow: no pages, one small JVM, workers that begin warm.
+
+Called by `lapse lifecycle`, `lapse clean --engine spark` and the tests. Only plans and receipts
+cross the JVM, so it needs little memory; the work is done by Python workers that fork from our own
+daemon. The RDD API alone is used: pandas and pyarrow are not installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from lapse.base.errors import LapseError
+from lapse.base.java import Java, find_java
+
+_JVM_STOP_SECONDS_MAX = 5.0
+TASK_ATTEMPTS_MAX = 4  # a worker that is killed costs one of them
+_LOCAL = re.compile(r"local(\[[^,\]]*\])?")
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+
+SETTINGS: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": (
+        f"-XX:+UseSerialGC -Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
+    ),
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.python.daemon.module": "lapse.spark.daemon",
+    "spark.python.worker.reuse": "true",
+    "spark.scheduler.mode": "FAIR",
+    "spark.task.maxFailures": str(TASK_ATTEMPTS_MAX),
+}
+
+
+class SparkFailed(LapseError):
+    """Spark did not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How a session differs from the usual.
+
+    Attributes:
+        master: a Spark master; `local[N]` gets retries of its tasks, which Spark gives it not.
+        settings: Spark settings that win over ours.
+    """
+
+    master: str = "local[*]"
+    app_name: str = "lapse"
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A session, and the Java it runs on."""
+
+    spark: SparkSession
+    java: Java
+
+
+def open_session(options: SessionOptions) -> OpenSession:
+    """Start Spark in this process.
+
+    Raises JavaNotFound, saying what to install; SparkFailed with Spark's own reason.
+    """
+    java = find_java(os.environ)
+    os.environ.update(
+        JAVA_HOME=str(java.home),
+        PYSPARK_PYTHON=sys.executable,
+        PYSPARK_DRIVER_PYTHON=sys.executable,
+        SPARK_LOCAL_IP="127.0.0.1",
+    )
+    # Numeric libraries start a thread a core at import; a daemon that forks must have none.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    builder = SparkSession.builder.master(with_retries(options.master)).appName(options.app_name)
+    for name, text in {**SETTINGS, **options.settings}.items():
+        builder = builder.config(name, text)
+    try:
+        spark = builder.getOrCreate()
+    except (PySparkException, OSError) as e:
+        raise SparkFailed(f"Spark did not start on {java.describe()}: {e}") from e
+    return OpenSession(spark, java)
+
+
+def with_retries(master: str) -> str:
+    """`local[*]` as `local[*,4]`: without the number Spark tries a local task only once."""
+    found = _LOCAL.fullmatch(master)
+    if found is None:
+        return master
+    threads = (found[1] or "[1]")[1:-1]
+    return f"local[{threads},{TASK_ATTEMPTS_MAX}]"
+
+
+def stop_jvm() -> None:
+    """End this process's JVM and wait for it; a later `open_session` starts another.
+
+    Left alone it ends a moment after this process, and whoever waits for us would think all gone.
+    """
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    with contextlib.suppress(Py4JError, OSError):
+        gateway.shutdown()
+    process = gateway.proc
+    process.stdin.close()
+    try:
+        process.wait(_JVM_STOP_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    SparkContext._gateway = SparkContext._jvm = None

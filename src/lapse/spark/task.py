@@ -1,0 +1,81 @@
+"""What a Spark task does: the plans of its bin one after the other, each by `run_plan`.
+
+Plans come in and receipts go out as JSON; records never leave the task. A task may run twice, be
+killed and begin anew, or race with another attempt at itself: each attempt has folders of its own,
+named `p<partition>-a<attempt>-<random>`, and only receipts that Spark collects are ever committed.
+
+A plan that kills its worker would take the whole job down with it, other logs included. So an
+attempt leaves a marker when it is through with a plan, and a plan over which two workers have died
+is given up with a receipt that says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+from pyspark import TaskContext
+
+from lapse.base.clock import Clock, SystemClock
+from lapse.base.errors import StorageError
+from lapse.base.fs import Fs, RealFs
+from lapse.lifecycle.round.engine import failed, run_plan
+from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+
+DEATHS_MAX = 2
+_DONE = "done"
+
+logger = logging.getLogger(__name__)
+
+
+def run_bins(bins: Iterable[bytes]) -> Iterator[bytes]:
+    """For `mapPartitions`: bins of plans in, receipts out."""
+    context = TaskContext.get()
+    assert context is not None, "runs in a Spark task only"
+    number, attempt = context.partitionId(), context.attemptNumber()
+    fs, clock = RealFs(), SystemClock()
+    for encoded in bins:
+        for plan in decode_plans(encoded):
+            attempt_id = f"p{number}-a{attempt}-{secrets.token_hex(4)}"
+            yield msgspec.json.encode(run_one(plan, attempt_id, attempt, fs, clock))
+
+
+def encode_plans(plans: Iterable[RoundPlan]) -> bytes:
+    """A bin as it travels."""
+    return msgspec.json.encode(tuple(plans))
+
+
+def decode_plans(data: bytes) -> tuple[RoundPlan, ...]:
+    """Inverse of `encode_plans`."""
+    return msgspec.json.decode(data, type=tuple[RoundPlan, ...])
+
+
+def run_one(plan: RoundPlan, attempt_id: str, attempt: int, fs: Fs, clock: Clock) -> Receipt:
+    """One plan; whatever goes wrong with it stays with it."""
+    if attempt >= DEATHS_MAX and _deaths(plan) >= DEATHS_MAX:
+        return failed(plan, attempt_id, f"{plan.name}: {DEATHS_MAX} workers died over this log")
+    try:
+        receipt = run_plan(plan, attempt_id, fs, clock)
+        folder = attempt_dir(Path(plan.dir), plan.round_id, attempt_id)
+        fs.write_file(folder / _DONE, b"")
+    except StorageError as e:
+        return failed(plan, attempt_id, f"{plan.name}: {e}")
+    except Exception as e:  # one log's bug, or lack of memory, must not fail the others
+        logger.exception("round %s over %s", plan.round_id, plan.name)
+        return failed(plan, attempt_id, f"{plan.name}: {type(e).__name__}: {e}")
+    return receipt
+
+
+def _deaths(plan: RoundPlan) -> int:
+    """Attempts at this plan that began and never got through."""
+    folder = attempt_dir(Path(plan.dir), plan.round_id, "")
+    try:
+        attempts = [Path(entry.path) for entry in os.scandir(folder) if entry.is_dir()]
+    except FileNotFoundError:
+        return 0
+    return sum(1 for path in attempts if not (path / _DONE).exists())

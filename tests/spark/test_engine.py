@@ -1,0 +1,261 @@
+"""Rounds on Spark: the same bytes as in this process, one job for all, and dying workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lapse.base.clock import SystemClock
+from lapse.base.fs import RealFs
+from lapse.base.ids import TopicPartition
+from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.round.engine import Progress, work_bytes
+from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+from lapse.log.directory import LogDirectory
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.layout import Codec
+from lapse.spark.engine import SparkEngine
+from lapse.testing.clock import ManualClock
+from tests.unit.lifecycle.rounds import (
+    NOW,
+    Pair,
+    compacted,
+    env_of,
+    make_logs,
+    overwritten,
+    plan_of,
+    records_in,
+)
+
+
+def quiet(_: Progress) -> None:
+    """Nobody watches."""
+
+
+@contextmanager
+def owning(
+    path: Path, topics: dict[str, Sequence[Pair]], **settings: object
+) -> Iterator[DirectoryOwner]:
+    clock = ManualClock(NOW)
+    configs = make_logs(path, topics, compacted(**settings), clock)
+    with DirectoryOwner(path, configs, RealFs(), clock) as owner:
+        yield owner
+
+
+def plans_of(owner: DirectoryOwner, prefix: str) -> list[RoundPlan]:
+    return [plan_of(info, f"{prefix}{n}", NOW) for n, info in enumerate(owner.logs())]
+
+
+def files_of(plan: RoundPlan, receipt: Receipt) -> dict[str, bytes]:
+    """What an attempt left for the commit."""
+    folder = attempt_dir(Path(plan.dir), plan.round_id, receipt.attempt_id)
+    names = {f"{g.base_offset:020d}-{f.kind}" for g in receipt.groups for f in g.files}
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+def test_many_logs_come_out_as_inline_byte_for_byte(tmp_path: Path, engine: SparkEngine) -> None:
+    """Values superseded, tombstones stamped, in logs of several segments; all in one job."""
+    topics = {
+        f"t{n}": [*overwritten(keys=5 + n, times=8), *((f"k{i}", None) for i in range(n % 4))]
+        for n in range(12)
+    }
+    with owning(tmp_path / "data", topics) as owner:
+        plans = plans_of(owner, "spark-")
+        receipts = {r.name: r for r in engine.run(plans, quiet)}
+        again = [replace(plan, round_id=plan.round_id.replace("spark", "here")) for plan in plans]
+        inline = {r.name: r for r in InlineEngine(RealFs(), SystemClock()).run(again, quiet)}
+        for there, here in zip(plans, again, strict=True):
+            receipt, expected = receipts[there.name], inline[here.name]
+            assert receipt.error is None
+            assert receipt.groups == expected.groups != ()
+            assert files_of(there, receipt) == files_of(here, expected)
+            assert receipt.pid != os.getpid() == expected.pid
+        assert len(engine.last_job_ids) == 1
+        results = owner.commit([receipts[plan.name] for plan in plans])
+        assert [r.error for r in results] == [None] * 12
+    for topic, pairs in topics.items():
+        assert dict(records_in(tmp_path / "data" / f"{topic}-0").values()) == dict(pairs)
+
+
+def test_fifty_small_logs_share_a_job_and_few_tasks(
+    tmp_path: Path, engine: SparkEngine, session: object
+) -> None:
+    topics = {f"t{n:02d}": overwritten(keys=3, times=20) for n in range(50)}
+    with owning(tmp_path / "data", topics) as owner:
+        plans = plans_of(owner, "r")
+        receipts = list(engine.run(plans, quiet))
+        assert [r.name for r in receipts] == [plan.name for plan in plans]
+        assert all(r.error is None for r in receipts)
+        (job_id,) = engine.last_job_ids
+        status = engine._spark.statusTracker()
+        (stage,) = status.getJobInfo(job_id).stageIds
+        assert status.getStageInfo(stage).numTasks < 10
+        assert len({r.attempt_id for r in receipts}) == 50
+        assert all(r.error is None for r in owner.commit(receipts))
+
+
+def test_two_attempts_at_once_do_not_meet(tmp_path: Path, engine: SparkEngine) -> None:
+    """The same plan twice in one job: own folders, same bytes."""
+    with owning(tmp_path / "data", {"a": overwritten(times=30)}) as owner:
+        [plan] = plans_of(owner, "r")
+        bins = [[plan], [plan]]
+        collected = engine._driver.submit(
+            engine._collect, "twice", "twice", [encode(b) for b in bins]
+        ).result()
+        first, second = decode(collected)
+        assert first.attempt_id != second.attempt_id
+        assert first.groups == second.groups != ()
+        assert files_of(plan, first) == files_of(plan, second)
+        [result] = owner.commit([second])
+        assert result.error is None
+
+
+def encode(plans: Sequence[RoundPlan]) -> bytes:
+    from lapse.spark.task import encode_plans  # noqa: PLC0415
+
+    return encode_plans(plans)
+
+
+def decode(collected: Sequence[bytes]) -> list[Receipt]:
+    import msgspec  # noqa: PLC0415
+
+    return [msgspec.json.decode(data, type=Receipt) for data in collected]
+
+
+def test_one_bad_log_fails_alone(tmp_path: Path, engine: SparkEngine) -> None:
+    with owning(tmp_path / "data", {"a": overwritten(), "b": overwritten()}) as owner:
+        plans = plans_of(owner, "r")
+        segment = tmp_path / "data" / "a-0" / f"{0:020d}.log"
+        segment.write_bytes(segment.read_bytes()[:-1])
+        bad, good = engine.run(plans, quiet)
+        assert bad.error is not None
+        assert "shorter than planned" in bad.error
+        assert good.error is None
+
+
+# --- one large log -------------------------------------------------------------------------------
+
+BIG = TopicPartition("big", 0)
+
+
+def make_big_log(path: Path, n_bytes: int, segment_bytes: int) -> None:
+    """One log of so many bytes, each batch the same 5000 keys."""
+    config = compacted(segment_bytes=segment_bytes, internal_segment_bytes=segment_bytes)
+    records = [NewRecord(b"%08d" % i, b"v" * 85, NOW) for i in range(5000)]
+    batch = build_batch(records, BatchSpec(codec=Codec.NONE))
+    directory = LogDirectory.open(path, env_of(ManualClock(NOW)))
+    log = directory.create_log(BIG, config)
+    while log.log_end_offset * (len(batch) / 5000) < n_bytes:
+        at = log.log_end_offset.to_bytes(8, "big")  # the CRC does not cover it
+        log.append_raw(at + batch[8:], now_ms=NOW)
+    log.roll(NOW)
+    directory.close()
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DirectoryOwner]:
+    path = tmp_path_factory.mktemp("big") / "data"
+    make_big_log(path, 400 << 20, 16 << 20)
+    with DirectoryOwner(path, {BIG: compacted()}, RealFs(), ManualClock(NOW)) as owner:
+        yield owner
+
+
+def test_progress_of_one_task_moves_on_the_way(big: DirectoryOwner, engine: SparkEngine) -> None:
+    [plan] = plans_of(big, "progress")
+    seen: list[Progress] = []
+    [receipt] = engine.run([plan], seen.append)
+    assert receipt.error is None
+    done = [p.bytes_done for p in seen]
+    assert done == sorted(done)
+    assert {p.bytes_total for p in seen} == {work_bytes(plan)}
+    assert done[-1] == work_bytes(plan)
+    assert len({n for n in done if 0 < n < work_bytes(plan)}) >= 3
+
+
+class Killing:
+    """Kills the Python workers of this engine's daemon, some times, once they are at work."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.killed: list[int] = []
+
+    def __call__(self, progress: Progress) -> None:
+        pids = worker_pids()
+        if len(self.killed) < self.times and 0 < progress.bytes_done < progress.bytes_total:
+            for pid in pids - set(self.killed):
+                os.kill(pid, signal.SIGKILL)
+                self.killed.append(pid)
+
+
+def worker_pids() -> set[int]:
+    """Children of the daemons below this process's JVM."""
+    parents: dict[int, int] = {}
+    names: dict[int, str] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (path / "stat").read_text()
+            names[int(path.name)] = (path / "cmdline").read_text()
+        except OSError:
+            continue
+        parents[int(path.name)] = int(stat.rpartition(")")[2].split()[1])
+    found = set()
+    for pid, parent in parents.items():
+        line, at = [], pid
+        while at > 1 and len(line) < 20:
+            line.append(at)
+            at = parents.get(at, 0)
+        daemon = "lapse.spark.daemon" in names.get(pid, "")
+        if os.getpid() in line and daemon and "lapse.spark.daemon" in names.get(parent, ""):
+            found.add(pid)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds workers by /proc")
+def test_a_killed_worker_costs_an_attempt_and_nothing_else(
+    big: DirectoryOwner, engine: SparkEngine
+) -> None:
+    """`kill -9` in the middle: Spark tries again, the log is as it was until the commit."""
+    [plan] = plans_of(big, "killed")
+    before = {p.name: p.stat().st_mtime_ns for p in Path(plan.dir).glob("*.log")}
+    kill = Killing(1)
+    [receipt] = engine.run([plan], kill)
+    assert kill.killed
+    assert receipt.error is None
+    assert receipt.pid not in kill.killed
+    assert "-a0-" not in receipt.attempt_id
+    assert {p.name: p.stat().st_mtime_ns for p in Path(plan.dir).glob("*.log")} == before
+    folders = list(attempt_dir(Path(plan.dir), plan.round_id, "").iterdir())
+    assert len(folders) == 2
+    [result] = big.commit([receipt])
+    assert result.error is None
+    assert len(records_in(Path(plan.dir))) == 5000
+    assert not attempt_dir(Path(plan.dir), plan.round_id, "").exists()
+
+
+def test_a_cancelled_run_gives_failed_receipts(tmp_path: Path, engine: SparkEngine) -> None:
+    make_big_log(tmp_path / "data", 300 << 20, 16 << 20)
+    with DirectoryOwner(tmp_path / "data", {BIG: compacted()}, RealFs(), ManualClock(NOW)) as owner:
+        [plan] = plans_of(owner, "cancelled")
+        begun = threading.Event()
+
+        def cancel(_: Progress) -> None:
+            begun.set()
+            engine.cancel()
+
+        start = time.monotonic()
+        [receipt] = engine.run([plan], cancel)
+        assert begun.is_set()
+        assert receipt.error == "big-0: cancelled"
+        assert time.monotonic() - start < 60
+        [again] = engine.run([replace(plan, round_id="again")], quiet)
+        assert again.error is None

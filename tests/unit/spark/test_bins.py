@@ -1,0 +1,64 @@
+"""How plans are dealt out to tasks."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.base.ids import TopicPartition
+from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
+from lapse.spark.bins import BINS_PER_SLOT, Bin, pack
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+def plan(number: int, size: int) -> RoundPlan:
+    segment = PlanSegment(0, size, 0, 0, 0, 0, 0, append_estimated=False)
+    return RoundPlan(
+        "r", TopicPartition("t", number), "nowhere", 1, 1, Rules.LAPSE, 0, 1, (segment,), (), 1,
+        2, 1, GIB, GIB, 4096, 1, (),
+    )  # fmt: skip
+
+
+def packed(sizes: list[int], slots: int) -> list[list[int]]:
+    bins = pack([plan(n, size) for n, size in enumerate(sizes)], slots)
+    return [[p.partition.partition for p in b.plans] for b in bins]
+
+
+def test_nothing_needs_no_task() -> None:
+    assert pack([], 2) == []
+
+
+def test_two_small_logs_share_a_task() -> None:
+    assert packed([100 * KIB, 10], 8) == [[0, 1]]
+
+
+def test_a_giant_is_alone_and_first() -> None:
+    bins = packed([KIB] * 50 + [4 * GIB] + [KIB] * 50, 2)
+    assert bins[0] == [50]
+    assert sorted(n for b in bins[1:] for n in b) == [n for n in range(101) if n != 50]
+
+
+def test_ten_thousand_small_logs_take_a_few_tasks() -> None:
+    bins = packed([100 * KIB] * 10_000, 2)
+    assert [len(b) for b in bins] == [1250] * 8
+
+
+def test_plans_keep_their_order_within_a_task() -> None:
+    assert all(b == sorted(b) for b in packed([MIB * (n % 7) for n in range(99)], 2))
+
+
+@given(st.lists(st.integers(0, 8 * GIB), min_size=1, max_size=60), st.integers(1, 8))
+def test_every_plan_is_in_one_bin_and_no_bin_is_empty(sizes: list[int], slots: int) -> None:
+    bins = packed(sizes, slots)
+    assert sorted(n for b in bins for n in b) == list(range(len(sizes)))
+    assert all(bins)
+    assert len(bins) <= slots * BINS_PER_SLOT
+
+
+def test_a_bin_travels_as_json() -> None:
+    plans = (plan(1, MIB), plan(2, 0))
+    again = msgspec.json.decode(msgspec.json.encode(Bin(plans)), type=Bin)
+    assert again == Bin(plans)
