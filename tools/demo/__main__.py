@@ -1,0 +1,291 @@
+"""`make demo`: a year of flights is written, 930 aircraft are forgotten, and the end is proved.
+
+Exit 0 only if forgetting is complete, on time and never early, all of it done by tasks on Spark.
+CRASH=1 kills the broker in the middle of the writing and the service in the middle of a round.
+KEEP=1 stays up afterwards. Options are handed to `lapse up`: with `--engine inline` or
+`--no-lifecycle` the demo must fail, and a test sees to it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from checks import OnDisk, Story, look_at_files, read_ledgers, stories
+from flights import Flights, read_flights
+from house import House
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from traffic import TOPIC, Sent, Writer, create_topic, offer_keyless, read_all
+
+WRITING_SECONDS = float(os.environ.get("DEMO_SECONDS") or 30)  # tests are in a hurry
+SERVICE_SECONDS_MAX = 10 + WRITING_SECONDS
+SECONDS_MAX = 110  # from the first record to the proof
+MAX_LAG_MS = 3000
+RETENTION_MS = 4000
+REMOVAL_LAG_MS = 4000
+FILE_DELAY_MS = 1000
+SLACK_MS = 10_000  # rolls, rounds and their queue on a busy machine
+ROUNDS_WHILE_WRITING = 3
+
+TOPIC_CONFIG = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(1 << 20),
+    "max.compaction.lag.ms": str(MAX_LAG_MS),
+    "delete.retention.ms": str(RETENTION_MS),
+    "lapse.tombstone.removal.max.lag.ms": str(REMOVAL_LAG_MS),
+    "file.delete.delay.ms": str(FILE_DELAY_MS),
+}
+SETTINGS = ["log.cleaner.backoff.ms=300", "lapse.housekeeping.interval.ms=200"]
+
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
+
+
+class Failed(Exception):
+    """The demo did not show what it is for."""
+
+
+def main(options: list[str]) -> int:
+    crash, keep = bool(os.environ.get("CRASH")), bool(os.environ.get("KEEP"))
+    folder = Path(tempfile.mkdtemp(prefix="lapse-demo-"))
+    out.print("reading a year of flights …")
+    flights = read_flights()
+    settings = [word for setting in SETTINGS for word in ("-c", setting)]
+    house = House(folder / "data", [*settings, *options])
+    try:
+        out.print(f"lapse is up: kafka={house.kafka} http={house.http}")
+        show(house, flights, crash=crash)
+        if keep:
+            stay(house, flights)
+    except Failed as e:
+        out.print(f"[red]not shown:[/red] {e}")
+        out.print(f"the log is {house.log_path}")
+        keep = True
+        return 1
+    finally:
+        house.close()
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def show(house: House, flights: Flights, *, crash: bool) -> None:
+    started = time.monotonic()
+    ready = house.wait_for_service(SERVICE_SECONDS_MAX)
+    expect(ready, f"a lifecycle service within {SERVICE_SECONDS_MAX} s")
+    out.print(f"the lifecycle service is ready after {time.monotonic() - started:.1f} s")
+    create_topic(house.kafka, TOPIC_CONFIG)
+    sent, refused, bytes_in = write(house, flights, crash=crash)
+    expect(not sent.failed, f"every record is acknowledged, yet: {sent.failed[:3]}")
+    written = len(flights.keyed) + len(flights.retired)
+    expect(sent.count == written, f"{written} acknowledgements, {sent.count} came")
+    expect(
+        refused == {"INVALID_RECORD": len(flights.keyless)},
+        f"{len(flights.keyless)} keyless flights refused with INVALID_RECORD: {refused}",
+    )
+    out.print(f"{sent.count} records acknowledged; {len(flights.keyless)} keyless ones refused")
+    left = wait_until_forgotten(house, flights, started + SECONDS_MAX)
+    prove(house, flights, sent)
+    tell_rounds(house, sent)
+    tell_sizes(sent, bytes_in, left)
+    tell_story(house, flights, sent)
+    out.print(f"[green]forgetting is complete[/green] after {time.monotonic() - started:.0f} s")
+
+
+def expect(true: bool, what: str) -> None:
+    if not true:
+        raise Failed(what)
+
+
+def write(house: House, flights: Flights, *, crash: bool) -> tuple[Sent, dict[str, int], float]:
+    """All traffic, with the accidents CRASH=1 asks for; (acknowledged, refused, bytes taken in)."""
+    writer = Writer(house.kafka)
+    refused: dict[str, int] = {}
+    keyless = threading.Thread(
+        target=lambda: refused.update(offer_keyless(house.kafka, flights.keyless))
+    )
+    keyless.start()
+    hurt = threading.Thread(target=accidents, args=(house,)) if crash else None
+    if hurt is not None:
+        hurt.start()
+    total = len(flights.keyed)
+    with progress_bar("writing", total) as tick:
+        writer.send_paced(
+            flights.keyed, total / WRITING_SECONDS, lambda n: tick(n, len(house.rounds()))
+        )
+        for key in flights.retired:
+            writer.send_paced([(key, None)], 1e9, lambda _: None)
+        writer.flush()
+        tick(total, len(house.rounds()))
+    keyless.join()
+    if hurt is not None:
+        hurt.join()
+    bytes_in = house.metric("kafka_server_brokertopicmetrics_bytesin_total")
+    return writer.sent, refused, bytes_in
+
+
+def accidents(house: House) -> None:
+    """The service dies in the middle of a round, the broker in the middle of the writing."""
+    time.sleep(WRITING_SECONDS / 3)
+    pid = house.kill_service_in_a_round(WRITING_SECONDS / 3)
+    out.print(f"[red]kill -9[/red] lifecycle service {pid}, in the middle of a round")
+    time.sleep(WRITING_SECONDS / 6)
+    out.print(f"[red]kill -9[/red] broker {house.kill_broker()}, in the middle of the writing")
+
+
+class progress_bar:  # noqa: N801  (reads as the function it stands for)
+    """A bar on a terminal; elsewhere a line every few seconds."""
+
+    def __init__(self, title: str, total: int) -> None:
+        self._total = total
+        self._title = title
+        self._said = 0.0
+        columns = (
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("{task.fields[rounds]} rounds"), TimeElapsedColumn(),
+        )  # fmt: skip
+        self._bar = Progress(*columns, console=out, disable=not out.is_terminal)
+        self._task = self._bar.add_task(title, total=total, rounds=0)
+
+    def __enter__(self) -> Callable[[int, int], None]:
+        self._bar.start()
+        return self._tick
+
+    def _tick(self, n: int, rounds: int) -> None:
+        self._bar.update(self._task, completed=n, rounds=rounds)
+        now = time.monotonic()
+        if not out.is_terminal and (now - self._said > 3 or n == self._total):
+            filled = 30 * n // self._total
+            out.print(
+                f"{self._title} \\[{'#' * filled}{'.' * (30 - filled)}] "
+                f"{n}/{self._total}, {rounds} rounds committed"
+            )
+            self._said = now
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+
+def wait_until_forgotten(house: House, flights: Flights, until: float) -> OnDisk:
+    """Look at the files until only what must stay is left; gives up at `until`."""
+    out.print("waiting for the retired aircraft to be forgotten …")
+    retired = set(flights.retired)
+    while True:
+        disk = look_at_files(house.data)
+        remaining = retired & disk.anywhere
+        if not remaining and len(disk.live) == len(flights.expected):
+            return disk
+        expect(
+            time.monotonic() < until,
+            f"{len(remaining)} of {len(retired)} retired aircraft are still in some file, and "
+            f"{len(disk.live)} records in the log, {len(flights.expected)} should be",
+        )
+        time.sleep(0.5)
+
+
+def prove(house: House, flights: Flights, sent: Sent) -> None:
+    """What a consumer sees is what the CSV says; nothing of the retired is in any file."""
+    found = read_all(house.kafka)
+    expect(
+        len(found) == len(flights.expected) and dict(found) == flights.expected,
+        f"a consumer should get the last flight of {len(flights.expected)} aircraft, "
+        f"it got {len(found)} records of {len(dict(found))} keys",
+    )
+    out.print(
+        f"a raw consumer gets exactly {len(found)} records, one a key, no tombstone, "
+        "equal to the table computed from the CSV"
+    )
+    disk = look_at_files(house.data)
+    expect(not set(flights.retired) & disk.anywhere, "a retired aircraft is in some file again")
+    out.print(f"no batch in any file holds one of the {len(flights.retired)} retired aircraft")
+    for story in stories(flights.retired, sent, read_ledgers(house.data, sent)):
+        expect(story.value_gone_ms > 0, f"the ledger does not know when {story.key!r} went")
+        stayed_ms = story.tombstone_gone_ms - story.value_gone_ms
+        expect(
+            stayed_ms >= RETENTION_MS,
+            f"the tombstone of {story.key!r} stayed {stayed_ms} ms after its value was gone, "
+            f"delete.retention.ms is {RETENTION_MS}",
+        )
+    out.print(f"each tombstone stayed at least {RETENTION_MS} ms after its last value was gone")
+
+
+def tell_rounds(house: House, sent: Sent) -> None:
+    """The rounds, who did them, and that they went on while clients wrote."""
+    rounds = house.rounds()
+    table = Table("round", "log", "due", "Spark job", "task pid", "read", "written", "MB/s",
+                  box=None, header_style="bold")  # fmt: skip
+    for r in rounds:
+        seconds = r.seconds.map + r.seconds.rewrite
+        speed = r.bytes_read / 1e6 / seconds if seconds else 0
+        table.add_row(
+            r.round_id, r.log, ", ".join(r.due), ", ".join(map(str, r.job_ids)), str(r.task_pid),
+            f"{r.bytes_read:,}", f"{r.bytes_written:,}", f"{speed:,.0f}",
+        )  # fmt: skip
+    out.print(table)
+    early = [r for r in rounds if r.committed_ms < sent.last_ack_ms]
+    expect(
+        len(early) >= ROUNDS_WHILE_WRITING,
+        f"{ROUNDS_WHILE_WRITING} rounds committed before the last acknowledgement, "
+        f"{len(early)} were",
+    )
+    on_spark = all(r.engine == "spark" and r.job_ids and r.task_pid != r.driver_pid for r in rounds)
+    expect(on_spark, "every round is a Spark job whose task ran outside the driver")
+    out.print(f"{len(rounds)} rounds, {len(early)} of them while clients were writing")
+
+
+def tell_sizes(sent: Sent, bytes_in: float, left: OnDisk) -> None:
+    out.print(f"before: {sent.count:,} records; after: {len(left.live):,}")
+    out.print(f"bytes taken in since the broker's start: {bytes_in:,.0f}; left: {left.log_bytes:,}")
+
+
+def tell_story(house: House, flights: Flights, sent: Sent) -> None:
+    """One aircraft's end, from the ledger."""
+    told = stories(flights.retired, sent, read_ledgers(house.data, sent))
+    story: Story = max(told, key=lambda s: s.values)
+    value_by = story.tombstone_sent_ms + MAX_LAG_MS + SLACK_MS
+    tombstone_by = story.value_gone_ms + RETENTION_MS + REMOVAL_LAG_MS + SLACK_MS
+    out.print(f"the story of {story.key.decode()}: {story.values} flights, then a tombstone")
+    out.print(
+        f"  {clock(story.tombstone_sent_ms)} tombstone written\n"
+        f"  {clock(story.value_gone_ms)} last value removed by round {story.value_round}; "
+        f"deadline {clock(value_by)}: {verdict(story.value_gone_ms, value_by)}\n"
+        f"  {clock(story.tombstone_gone_ms)} tombstone gone by round {story.tombstone_round}; "
+        f"deadline {clock(tombstone_by)}: {verdict(story.tombstone_gone_ms, tombstone_by)}"
+    )
+    late = [
+        s for s in told
+        if s.value_gone_ms > s.tombstone_sent_ms + MAX_LAG_MS + SLACK_MS
+        or s.tombstone_gone_ms > s.value_gone_ms + RETENTION_MS + REMOVAL_LAG_MS + SLACK_MS
+    ]  # fmt: skip
+    expect(not late, f"{len(late)} aircraft were forgotten too late, {late[:1]}")
+
+
+def clock(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+
+
+def verdict(ms: int, deadline_ms: int) -> str:
+    return "met" if ms <= deadline_ms else f"missed by {ms - deadline_ms} ms"
+
+
+def stay(house: House, flights: Flights) -> None:
+    lapse = Path(sys.executable).with_name("lapse")
+    key = next(iter(flights.expected)).decode()
+    out.print("\nstaying up (Ctrl-C ends it). Three things to try:")
+    out.print(f"  {lapse} plan {house.data}", soft_wrap=True)
+    out.print(f"  {lapse} dump {house.data / (TOPIC + '-0')} | grep {key.encode().hex()}",
+              soft_wrap=True)  # fmt: skip
+    out.print(f"  {lapse} topic describe {TOPIC} --bootstrap-server {house.kafka}", soft_wrap=True)
+    house.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
