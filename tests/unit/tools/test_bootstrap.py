@@ -184,7 +184,7 @@ def test_steps_are_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(bootstrap, "find_uv", lambda _: str(fake_uv(tmp_path / "bin" / "uv")))
     monkeypatch.setattr(bootstrap, "space_refusal", lambda _free, _exists: None)
     for name in ("python", "lapse"):
-        script(clone / ".venv" / "bin" / name, f'echo "{name} $2" >> "{log}"')
+        script(clone / ".venv" / "bin" / name, f'echo "{name} ${{2:-$(basename "$1")}}" >> "{log}"')
 
     def done() -> list[str]:
         bootstrap.set_up(str(clone))
@@ -193,11 +193,11 @@ def test_steps_are_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return [line.split(";")[0] for line in lines if line.startswith(("sync", "python"))]
 
     sync = f"sync --frozen --no-python-downloads --python {sys.executable}"
-    everything = [sync, "python import os", "python lapse.kernels.warm"]
+    everything = [sync, "python import os", "python warm.py"]
     assert done() == everything
     assert done() == []
     (kernels / "keep.py").write_text("2")
-    assert done() == ["python lapse.kernels.warm"]
+    assert done() == ["python warm.py"]
     (clone / "uv.lock").write_text("2")
     assert done() == everything
     (clone / ".venv" / "bin" / "lapse").unlink()
@@ -205,7 +205,7 @@ def test_steps_are_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     script(clone / ".venv" / "bin" / "lapse", "exit 0")
     script(clone / ".venv" / "bin" / "python", "exit 1")
     (kernels / "keep.py").write_text("3")
-    with pytest.raises(bootstrap.SetupError, match=r"lapse\.kernels\.warm ended with 1"):
+    with pytest.raises(bootstrap.SetupError, match=r"warm\.py ended with 1"):
         done()
     stamp = bootstrap.read_stamps(str(clone / ".venv" / ".lapse-setup"))
     assert stamp != bootstrap.stamps(str(clone))
