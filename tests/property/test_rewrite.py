@@ -76,10 +76,12 @@ def test_a_round_equals_the_twin(log: cleaning.Round, tight: bool, segment_bytes
         if tight:  # every buffer full at every turn, every slot table grown, every copy by file
             patch.setattr(offset_map, "SLOTS_MIN", 4)
             patch.setattr(offset_map, "SCRATCH_BYTES", 50)
+            patch.setattr(offset_map, "PIECE_BYTES", 150)
             patch.setattr(rewrite, "OUT_BYTES", 200)
             patch.setattr(rewrite, "OUT_ROWS", 1)
             patch.setattr(rewrite, "REMOVED_OFFSETS", 6)
             patch.setattr(rewrite, "COPY_BYTES_MIN", 100)
+            patch.setattr(rewrite, "PIECE_BYTES", 150)
         rounds.compare(log, segment_bytes)
 
 

@@ -114,8 +114,8 @@ def _count_bits(bits: NDArray[np.uint8], start: int, end: int) -> int:
     return n
 
 
-@inlined
-def _always_drops_superseded(record_table: NDArray[np.uint8]) -> bool:
+@kernel
+def always_drops_superseded(record_table: NDArray[np.uint8]) -> bool:
     """Whether the rules remove a covered, superseded record whatever else is true of it."""
     for facts in range(RECORD_FACTS):
         known = COVERED | KEYED | SUPERSEDED
@@ -137,7 +137,7 @@ def classify(
     that may be stamped. WHOLLY_SUPERSEDED promises that the rules remove every record of it, and
     offsets without gaps, so that nobody need look into the records.
     """
-    drop_superseded = _always_drops_superseded(record_table)
+    drop_superseded = always_drops_superseded(record_table)
     n = 0
     for b in range(batches.shape[0]):
         row = batches[b]
@@ -231,7 +231,8 @@ def _finish(out: NDArray[np.uint8], start: int, end: int, row: np.void) -> int:
 @inlined
 def _judge(
     data: NDArray[np.uint8], i: int, end: int, row: np.void, ordinal: int,
-    superseded: NDArray[np.uint8], record_table: NDArray[np.uint8], drop_superseded: bool,
+    superseded: NDArray[np.uint8], record_table: NDArray[np.uint8],
+    drop_superseded: bool, note_superseded: bool,
     latest: int, passed_until: int, removed_base: int,
     places: NDArray[np.int64], verdicts: NDArray[np.uint8], removed: NDArray[np.uint32],
     state: NDArray[np.int64],
@@ -263,8 +264,9 @@ def _judge(
             if body < 0 or length < RECORD_BYTES_MIN or i > end:
                 return -1, False, False, timestamp_first, timestamp_max
             verdicts[n] = REMOVE_SUPERSEDED
-            removed[REMOVE_SUPERSEDED, n_superseded] = first_offset + n
-            n_superseded += 1
+            if note_superseded:
+                removed[REMOVE_SUPERSEDED, n_superseded] = first_offset + n
+                n_superseded += 1
             continue
         i, _, delta, offset_delta, _, key_length, _, value_length = next_record(data, i, end)
         if i < 0:
@@ -346,20 +348,21 @@ def rewrite(
     superseded: NDArray[np.uint8], classes: NDArray[np.uint8], guarded: NDArray[np.uint8],
     record_table: NDArray[np.uint8], batch_table: NDArray[np.uint8],
     latest: int, passed_until: int, horizon: int, rebase: bool, removed_base: int,
-    places: NDArray[np.int64], verdicts: NDArray[np.uint8],
+    note_superseded: bool, places: NDArray[np.int64], verdicts: NDArray[np.uint8],
     out: NDArray[np.uint8], out_rows: NDArray[np.void], removed: NDArray[np.uint32],
     state: NDArray[np.int64],
 ) -> tuple[int, int]:  # fmt: skip
     """Rewrite batches[lo:hi] of the segment `source` into `out`.
 
     data[starts[b]:ends[b]] holds batch b's records plain (for an uncompressed batch that is a part
-    of `source`). removed[reason] gets offset - removed_base. A compressed batch that changes is
-    left with its records plain and its codec in the attributes: the caller deflates and finishes
-    it, so it must ask for one such batch at a time.
+    of `source`). removed[reason] gets offset - removed_base; superseded records are left out of it
+    without `note_superseded`: in a segment without gaps the bitmap says the same. A compressed
+    batch that changes is left with its records plain and its codec in the attributes: the caller
+    deflates and finishes it, so it must ask for one such batch at a time.
 
     Returns (why it ended, the batch it stopped at).
     """
-    drop_superseded = _always_drops_superseded(record_table)
+    drop_superseded = always_drops_superseded(record_table)
     for b in range(lo, hi):
         row = batches[b]
         count = row.count
@@ -376,12 +379,13 @@ def rewrite(
         if classes[b] == UNTOUCHED:
             kept = np.int64(count)
         elif classes[b] == WHOLLY_SUPERSEDED:
-            _remove_dense(row, removed_base, removed, state[REMOVED + REMOVE_SUPERSEDED])
-            state[REMOVED + REMOVE_SUPERSEDED] += count
+            if note_superseded:
+                _remove_dense(row, removed_base, removed, state[REMOVED + REMOVE_SUPERSEDED])
+                state[REMOVED + REMOVE_SUPERSEDED] += count
         else:
             kept, wants_stamp, spent, timestamp_first, timestamp_max = _judge(
                 data, starts[b], ends[b], row, ordinals[b], superseded, record_table,
-                drop_superseded, latest, passed_until, removed_base,
+                drop_superseded, note_superseded, latest, passed_until, removed_base,
                 places, verdicts, removed, state,
             )  # fmt: skip
             if kept < 0:

@@ -25,6 +25,7 @@ from lapse.kernels.crc32c import crc32c, crc32c_more
 from lapse.kernels.layout import BATCH, CODEC_MASK, HEADER_SIZE
 from lapse.lifecycle.decide.groups import Group, group_segments, worth_rewriting
 from lapse.lifecycle.decide.verdict import REASON_NAMES, RecordVerdict, Rules, Tables, tables
+from lapse.lifecycle.round import roaring
 from lapse.lifecycle.round.offset_map import PIECE_BYTES, MapResult, SourceSegment, Tick
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import REMOVED, FileReceipt, GroupReceipt, attempt_file
@@ -63,6 +64,7 @@ class Judged:
     classes: NDArray[np.uint8]
     guarded: NDArray[np.uint8]
     touched: bool
+    numbered: bool  # offset = base offset + number of the record: the bitmaps are by offset
 
 
 def rewrite(plan: RoundPlan, mapped: MapResult, fs: Fs, folder: Path, tick: Tick) -> RewriteResult:
@@ -98,7 +100,15 @@ def _judge(plan: RoundPlan, mapped: MapResult, rules: Tables, segment: SourceSeg
         rules.records, plan.passed_until_ms, classes,
     )  # fmt: skip
     segment.check(classes == keep.TOUCHED)
-    return Judged(segment, classes, guards, n > 0)
+    numbered = _is_numbered(segment) and keep.always_drops_superseded(rules.records)
+    return Judged(segment, classes, guards, n > 0, numbered)
+
+
+def _is_numbered(segment: SourceSegment) -> bool:
+    rows = segment.rows
+    starts = rows["base_offset"] == segment.plan.base_offset + segment.ordinals
+    ends = rows["last_offset"] - rows["base_offset"] + 1 == rows["count"]
+    return bool((starts & ends).all())
 
 
 def _groups(plan: RoundPlan, judged: Sequence[Judged]) -> list[Group]:
@@ -159,7 +169,7 @@ class GroupWriter:
                 self._rewrite_compressed(judged, lo)
             tick(segment.bytes_of(lo, hi))
         self._flush()
-        self._keep_removed(segment.plan.base_offset)
+        self._keep_removed(segment, numbered=judged.numbered)
 
     def _make_room(self, rows: NDArray[np.void]) -> None:
         """Buffers large enough for the largest batch; compressed ones see to their own."""
@@ -189,7 +199,7 @@ class GroupWriter:
                 segment.superseded, judged.classes, judged.guarded,
                 self._rules.records, self._rules.batches,
                 self._latest, plan.passed_until_ms, plan.horizon_ms,
-                plan.rules is Rules.KAFKA_43, segment.plan.base_offset,
+                plan.rules is Rules.KAFKA_43, segment.plan.base_offset, not judged.numbered,
                 self._places, self._verdicts, self._out, self._rows, self._removed, self._state,
             )  # fmt: skip
             if why == keep.BROKEN:
@@ -279,9 +289,17 @@ class GroupWriter:
                 self._bitmaps.setdefault(reason, BitMap()).update(BitMap(offsets))
         self._state[_REMOVED] = 0
 
-    def _keep_removed(self, segment_base: int) -> None:
+    def _keep_removed(self, segment: SourceSegment, *, numbered: bool) -> None:
         """Close the books on one source segment."""
+        segment_base = segment.plan.base_offset
         self._take_removed()
+        if numbered:
+            name = REASON_NAMES[RecordVerdict.REMOVE_SUPERSEDED]
+            count = roaring.count_bits(segment.superseded)
+            if count:
+                blob = roaring.serialize_bits(segment.superseded)
+                self._blobs.append((segment_base, name, blob))
+                self._counts[name] = self._counts.get(name, 0) + count
         for reason, offsets in sorted(self._bitmaps.items()):
             name = REASON_NAMES[RecordVerdict(reason)]
             offsets.run_optimize()
