@@ -34,6 +34,13 @@ class AppendFile(Protocol):
 
     def fileno(self) -> int: ...
 
+    def reserve(self, size: int) -> None:
+        """Have room for `size` bytes in all, if the disk has it: writing then costs half.
+
+        What is not used is given back by `close`; until then the file is longer than `size` says.
+        """
+        ...
+
     def write(self, *buffers: Buffer) -> None:
         """Append the buffers as one gathered write; all or StorageError."""
         ...
@@ -103,9 +110,23 @@ class _RealAppendFile:
         with _storage(path, "opening"):
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             self.size = os.lseek(self._fd, 0, os.SEEK_END)
+        self._reserved = False
 
     def fileno(self) -> int:
         return self._fd
+
+    def reserve(self, size: int) -> None:
+        if size > self.size and hasattr(os, "posix_fallocate"):
+            self._reserved = True
+            try:
+                os.posix_fallocate(self._fd, self.size, size - self.size)
+            except OSError:  # a disk nearly full, or without such a thing: it was only a favour
+                self._give_back()
+
+    def _give_back(self) -> None:
+        self._reserved = False
+        with _storage(self.path, "truncating"):
+            os.ftruncate(self._fd, self.size)
 
     def write(self, *buffers: Buffer) -> None:
         wanted = sum(len(b) for b in buffers)
@@ -144,8 +165,12 @@ class _RealAppendFile:
 
     def close(self) -> None:
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            try:
+                if self._reserved:
+                    self._give_back()
+            finally:
+                os.close(self._fd)
+                self._fd = -1
 
 
 class RealFs:

@@ -167,6 +167,9 @@ class _CrashFile:
     def fileno(self) -> int:
         return self._real.fileno()
 
+    def reserve(self, size: int) -> None:
+        self._real.reserve(size)  # a favour: whether it was done makes no difference
+
     def write(self, *buffers: Buffer) -> None:
         fs, data = self._fs, b"".join(buffers)
         fatal = fs._fatal("appending to", self.path)

@@ -288,3 +288,24 @@ def test_sync_all(
 def test_syncfs_itself(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x")
     assert fs_module._syncfs(tmp_path / "a") in {True, False}
+
+
+def test_room_that_was_reserved_and_not_used_is_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    file = RealFs().open_append(path)
+    file.write(b"before")
+    file.reserve(1 << 20)
+    assert path.stat().st_size == 1 << 20
+    file.write(b", after")
+    assert file.size == 13
+    file.close()
+    assert path.read_bytes() == b"before, after"
+    file = RealFs().open_append(path)
+    file.reserve(5)  # less than there is: nothing to do
+    file.close()
+    assert path.read_bytes() == b"before, after"
+    file = RealFs().open_append(path)
+    file.reserve(1 << 62)  # more than any disk has: only a favour, so no error
+    file.write(b"!")
+    file.close()
+    assert path.read_bytes() == b"before, after!"

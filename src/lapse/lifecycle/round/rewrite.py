@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from lapse.base.errors import CorruptData
-from lapse.base.fs import AppendFile, Fs
+from lapse.base.fs import Fs
 from lapse.kernels import keep
 from lapse.kernels.crc32c import crc32c, crc32c_more
 from lapse.kernels.layout import BATCH, CODEC_MASK, HEADER_SIZE
@@ -36,6 +36,7 @@ from lapse.records.compression import deflate
 OUT_BYTES = 1 << 20  # stays in cache between being written and being checksummed
 OUT_ROWS = 1 << 14
 REMOVED_OFFSETS = 1 << 17
+RESERVE_BYTES_MIN = 16 << 20  # a small file is not worth the call
 COPY_BYTES_MIN = 256 << 10  # below this a system call costs more than it saves
 
 _REMOVED = slice(keep.REMOVED, keep.REMOVED + keep.REASONS)
@@ -75,7 +76,7 @@ def rewrite(plan: RoundPlan, mapped: MapResult, fs: Fs, folder: Path, tick: Tick
     result = RewriteResult([])
     for group in _groups(plan, judged):
         members = [judged[i] for i in group]
-        writer = GroupWriter(plan, mapped.latest, rules, fs, folder)
+        writer = GroupWriter(plan, mapped.latest, rules, fs, folder, members)
         for member in members:
             writer.add(member, tick)
         result.groups.append(writer.finish([m.segment for m in members]))
@@ -122,10 +123,22 @@ def _groups(plan: RoundPlan, judged: Sequence[Judged]) -> list[Group]:
 class GroupWriter:
     """Writes one new segment: its records, both indexes, and the offsets it has lost."""
 
-    def __init__(self, plan: RoundPlan, latest: int, rules: Tables, fs: Fs, folder: Path) -> None:
+    def __init__(
+        self,
+        plan: RoundPlan,
+        latest: int,
+        rules: Tables,
+        fs: Fs,
+        folder: Path,
+        members: Sequence[Judged],
+    ) -> None:
         self._plan, self._latest, self._rules = plan, latest, rules
         self._fs, self._folder = fs, folder
-        self._file: AppendFile | None = None
+        self._base_offset = members[0].segment.plan.base_offset
+        self._file = fs.open_append(folder / attempt_file(self._base_offset, "records"))
+        size_max = sum(m.segment.plan.size for m in members)
+        if size_max >= RESERVE_BYTES_MIN:
+            self._file.reserve(size_max)
         self._crc = 0
         self.position = 0
         self._out = np.empty(OUT_BYTES, np.uint8)
@@ -141,7 +154,7 @@ class GroupWriter:
         self._bitmaps: dict[int, BitMap] = {}
         self._blobs: list[RemovedBlob] = []
         self._counts: dict[str, int] = {}
-        self._summary = SummaryBuilder(0)
+        self._summary = SummaryBuilder(self._base_offset)
 
     @property
     def records_read(self) -> int:
@@ -154,11 +167,6 @@ class GroupWriter:
     def add(self, judged: Judged, tick: Tick) -> None:
         """Rewrite one source segment onto the end of the new one."""
         segment = judged.segment
-        if self._file is None:
-            path = self._folder / attempt_file(segment.plan.base_offset, "records")
-            self._base_offset = segment.plan.base_offset
-            self._summary = SummaryBuilder(self._base_offset)
-            self._file = self._fs.open_append(path)
         self._make_room(segment.rows)
         for lo, hi, kind in _stretches(judged):
             if kind == _VERBATIM:
@@ -237,7 +245,6 @@ class GroupWriter:
 
     def _copy(self, segment: SourceSegment, lo: int, hi: int) -> None:
         """Batches lo..hi-1 as they are, file to file."""
-        assert self._file is not None
         self._flush()
         self._account()
         rows = segment.rows[lo:hi].copy()
@@ -254,7 +261,6 @@ class GroupWriter:
 
     def _flush(self) -> None:
         """Write out what the kernel has left, and make room where it is getting tight."""
-        assert self._file is not None
         size, n_rows = int(self._state[keep.OUT_BYTES]), int(self._state[keep.OUT_ROWS])
         if size:
             self._file.write(self._out.data[:size])
@@ -309,7 +315,6 @@ class GroupWriter:
 
     def finish(self, sources: Sequence[SourceSegment]) -> GroupReceipt:
         """Write the side files; the attempt's files are then complete, though not yet synced."""
-        assert self._file is not None
         self._file.close()
         self._account()
         last = sources[-1].plan
