@@ -103,6 +103,12 @@ class RealKafka:
         done = run_tool("kafka.tools.StorageTool", arguments)
         if done.returncode != 0:
             raise RuntimeError(f"formatting failed:\n{done.stdout}{done.stderr}")
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Start it, for the first time or again after `stop`, on the same ports."""
+        config = self.directory / "server.properties"
         with self._output.open("w") as out:
             self._process = subprocess.Popen(
                 command("kafka.Kafka", [str(config)], BROKER_FLAGS),
@@ -116,7 +122,6 @@ class RealKafka:
         except BaseException:
             self.kill()
             raise
-        return self
 
     def __exit__(
         self,

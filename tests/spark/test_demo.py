@@ -1,4 +1,4 @@
-"""The demo must not pass without what it is about: a lifecycle service, and Spark."""
+"""The demo: it passes though broker and service are killed, and not without service or Spark."""
 
 from __future__ import annotations
 
@@ -12,6 +12,28 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def demo(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, ROOT / "tools" / "demo", *options],
+        env={**os.environ, "TMPDIR": str(folder), **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_it_ends_0_though_broker_and_service_are_killed(tmp_path: Path) -> None:
+    """With kill -9, the one in the middle of the writing, the other in the middle of a round."""
+    done = demo(tmp_path, CRASH="1", DEMO_SECONDS="24")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = " ".join(done.stdout.split())
+    assert "kill -9 broker" in said
+    assert "kill -9 lifecycle service" in said
+    assert "lifecycle service None" not in said  # there was a round to be killed in
+    assert "forgetting is complete" in said
+
+
 @pytest.mark.parametrize(
     ("option", "why"),
     [
@@ -20,14 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
     ],
 )
 def test_it_ends_1_without_service_or_spark(option: list[str], why: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "demo", *option],
-        env={**os.environ, "TMPDIR": str(tmp_path), "DEMO_SECONDS": "12"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = demo(tmp_path, *option, DEMO_SECONDS="12")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "not shown" in done.stdout
     assert why in " ".join(done.stdout.split())
