@@ -128,11 +128,8 @@ def _job(args: argparse.Namespace) -> Job:
     if args.kafka_exact:
         load_factor = broker.log_cleaner_io_buffer_load_factor
         memory = MapMemory(broker.log_cleaner_dedupe_buffer_size, load_factor)
-        if memory.entries(rules) < 1:
-            raise ConfigError(
-                f"log.cleaner.dedupe.buffer.size={broker.log_cleaner_dedupe_buffer_size}: allowed "
-                "is enough for one key at log.cleaner.io.buffer.load.factor"
-            )
+    if args.first_dirty is not None and args.first_dirty < 0:
+        raise ConfigError(f"--first-dirty {args.first_dirty}: allowed is an offset, 0 or more")
     if args.to is not None and args.to.exists() and any(args.to.iterdir()):
         raise ConfigError(f"--to {args.to}: allowed is a new or empty directory")
     clock: Clock = SystemClock() if args.now is None else PinnedClock(args.now)

@@ -11,6 +11,7 @@ import importlib
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from lapse.base.errors import ConfigError, CorruptData, LapseError
 
@@ -28,9 +29,16 @@ COMMANDS = {
 USAGE, FINDING, ENVIRONMENT = 2, 1, 3
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with an option in one line, as everything else here does."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"lapse: {message}; see `{self.prog} --help`\n")
+
+
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     """The parser of all commands, or of one."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="lapse",
         description="A Kafka-compatible log that forgets on time, never early, and can prove it.",
         epilog="Try `lapse plan DIR` on any Kafka data directory: it only looks.",

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from lapse.base.config import split_settings
+from lapse.base.config import broker_config, split_settings, topic_config
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.log.directory import list_partitions
@@ -41,7 +41,10 @@ def settings(pairs: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
         if not equals:
             raise ConfigError(f"-c {pair}: allowed is KEY=VALUE")
         found[name.strip()] = text
-    return split_settings(found)
+    topic, broker = split_settings(found)
+    topic_config(topic, broker)  # a bad value is wrong whether or not a log would use it
+    broker_config(broker)
+    return topic, broker
 
 
 def chosen_partitions(args: argparse.Namespace) -> list[TopicPartition]:

@@ -1,0 +1,56 @@
+"""The command line itself: help, exit codes, and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lapse.cli.main import COMMANDS, main
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["clean", "DIR", "--now", "soon"], "--now"),
+        (["clean", "DIR", "--engine", "steam"], "inline"),
+        (["clean", "DIR", "--no-such-option"], "--no-such-option"),
+        (["clean"], "LOGDIR"),
+        (["clean", "DIR", "--first-dirty", "-5"], "--first-dirty -5"),
+        (["clean", "DIR", "--memory", "lots"], "--memory lots"),
+        (["clean", "DIR", "-c", "retention.ms=-2"], "retention.ms=-2"),
+        (["clean", "DIR", "-c", "retention.sm=1"], "retention.sm"),
+        (["clean", "DIR", "-c", "retention.ms"], "KEY=VALUE"),
+        (["clean", "DIR", "-c", "log.cleaner.dedupe.buffer.size=0"], "dedupe.buffer.size=0"),
+        (["plan", "DIR", "--partition", "no-number"], "--partition no-number"),
+        (["up", "--data", "DIR", "--port", "70000"], "--port 70000"),
+        (["up", "--data", "DIR", "--brokers", "3"], "--brokers 3"),
+        (["frobnicate"], "frobnicate"),
+    ],
+)
+def test_a_bad_option_is_one_line_that_names_it_and_exit_2(
+    words: list[str], names: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main([str(tmp_path) if word == "DIR" else word for word in words])
+    except SystemExit as e:
+        code = int(e.code or 0)
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert names in err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert "usage: lapse " + command in capsys.readouterr().out
+
+
+def test_a_missing_directory_is_the_environments_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(tmp_path / "nowhere")]) == 3
+    assert "no such" in capsys.readouterr().err.lower()
