@@ -43,11 +43,6 @@ class TimestampType(IntEnum):
     LOG_APPEND_TIME = 1
 
 
-def codec_of(row: np.void) -> int:
-    """The codec number in a `BATCH` row; 5 to 7 name no codec."""
-    return int(row["attributes"]) & CODEC_MASK
-
-
 def timestamp_type_of(row: np.void) -> TimestampType:
     """Timestamp type in a `BATCH` row."""
     return TimestampType(int(row["attributes"]) & LOG_APPEND_TIME != 0)
