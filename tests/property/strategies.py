@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import strategies as st
 
 from lapse.records.builder import BatchSpec, NewRecord
 from lapse.records.layout import Codec, TimestampType
+from lapse.records.legacy import Message, MessageSpec, build_messages
 
 NOW = 1_700_000_000_000
 
@@ -51,4 +54,32 @@ def specs(draw: st.DrawFn, records: list[NewRecord], base_offset: int) -> BatchS
         leader_epoch=draw(st.integers(-1, 3)),
         horizon_ms=draw(st.none() | st.integers(NOW - 2, NOW + 2)) if records else None,
         last_offset_delta=last + draw(st.sampled_from([0, 0, 1, 5])),
+    )
+
+
+OLD_CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
+
+
+@st.composite
+def message_sets(
+    draw: st.DrawFn,
+    base_offset: int,
+    *,
+    magics: Sequence[int] = (0, 1),
+    codecs: Sequence[Codec] = OLD_CODECS,
+) -> bytes:
+    """Messages of an old format, plain or in one wrapper."""
+    offset, messages = base_offset, []
+    for _ in range(draw(st.integers(1, 4))):
+        messages.append(Message(offset, draw(timestamps), draw(keys), draw(values)))
+        offset += draw(st.sampled_from([1, 1, 3]))
+    append_time = draw(st.booleans())
+    return build_messages(
+        messages,
+        MessageSpec(
+            draw(st.sampled_from(magics)),
+            draw(st.sampled_from(codecs)),
+            TimestampType(append_time),
+            NOW if append_time else -1,
+        ),
     )

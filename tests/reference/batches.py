@@ -1,11 +1,13 @@
-"""A v2 batch and its records in pure Python: the twin of `kernels.scan` and `kernels.decode`.
+"""Batches and their records in pure Python: the twin of `kernels.{scan,decode,legacy}`.
 
-Written from the layout in SEMANTICS §15, field by field, with `struct`; no kernel is called.
+Written from the layouts in SEMANTICS §15 and §9.2, field by field, with `struct`; no kernel is
+called.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass
 
 from tests.reference import varint
@@ -75,10 +77,72 @@ class Record:
         return out
 
 
-def scan(data: bytes, *, check_crc: bool = True) -> tuple[list[Batch | None], int, int]:
-    """(batches, position where it stopped, why); a v0 or v1 message is None."""
+@dataclass(frozen=True)
+class Message:
+    """A v0 or v1 message: its fields as a row of BATCH has them, and its bytes."""
+
+    position: int
+    raw: bytes
+    magic: int
+    base_offset: int
+    crc: int
+    attributes: int
+    base_timestamp: int
+
+    @property
+    def length(self) -> int:
+        return len(self.raw) - 12
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset
+
+    @property
+    def max_timestamp(self) -> int:
+        return self.base_timestamp
+
+    producer_id = producer_epoch = leader_epoch = base_sequence = count = -1
+
+
+def messages(data: bytes, magic: int) -> list[tuple[int, int, bytes | None, bytes | None]] | None:
+    """(offset, timestamp, key, value) of plain messages; None where they do not parse."""
+    at, out = 0, []
+    while at < len(data):
+        if len(data) - at < 12:
+            return None
+        offset, length = struct.unpack_from(">qi", data, at)
+        raw = data[at + 12 : at + 12 + length]
+        if length < 6 or len(raw) < length or raw[4] != magic or raw[5] & 7:
+            return None
+        if zlib.crc32(raw[4:]) != int.from_bytes(raw[:4], "big"):
+            return None
+        fields = raw[6:]
+        timestamp = -1
+        if magic:
+            if len(fields) < 8:
+                return None
+            timestamp = int.from_bytes(fields[:8], "big", signed=True)
+            fields = fields[8:]
+        pair = []
+        for _ in range(2):
+            if len(fields) < 4:
+                return None
+            length = int.from_bytes(fields[:4], "big", signed=True)
+            if length < -1 or length > len(fields) - 4:
+                return None
+            pair.append(None if length < 0 else fields[4 : 4 + length])
+            fields = fields[4 + max(length, 0) :]
+        if fields:
+            return None
+        out.append((offset, timestamp, *pair))
+        at += 12 + len(raw)
+    return out
+
+
+def scan(data: bytes, *, check_crc: bool = True) -> tuple[list[Batch | Message], int, int]:
+    """(batches and messages, position where it stopped, why)."""
     at = 0
-    found: list[Batch | None] = []
+    found: list[Batch | Message] = []
     while at < len(data):
         if len(data) - at < 12:
             return found, at, TRUNCATED
@@ -92,7 +156,14 @@ def scan(data: bytes, *, check_crc: bool = True) -> tuple[list[Batch | None], in
         if magic > 2:
             return found, at, BAD_MAGIC
         if magic < 2:
-            found.append(None)
+            if size < (26, 34)[magic]:
+                return found, at, BAD_SIZE
+            offset, crc = int.from_bytes(raw[:8], "big", signed=True), raw[12:16]
+            if check_crc and zlib.crc32(raw[16:]) != int.from_bytes(crc, "big"):
+                return found, at, BAD_CRC
+            timestamp = int.from_bytes(raw[18:26], "big", signed=True) if magic else -1
+            crc_stored = int.from_bytes(crc, "big")
+            found.append(Message(at, raw, magic, offset, crc_stored, raw[17], timestamp))
         else:
             if size < HEADER.size:
                 return found, at, BAD_SIZE

@@ -11,6 +11,7 @@ client is told INVALID_CONFIG).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -109,6 +110,18 @@ def _timestamp_type(text: str) -> int:
     return {"CreateTime": 0, "LogAppendTime": 1}[one_of("CreateTime", "LogAppendTime")(text)]
 
 
+_FORMAT_VERSION = re.compile(r"(\d+)\.(\d+)(\.\d+)*(-IV\d+)?")
+
+
+def _message_format(text: str) -> int:
+    """A Kafka version, as the magic byte of the format it wrote: KIP-32 came with 0.10.0."""
+    found = _FORMAT_VERSION.fullmatch(text)
+    if found is None or (int(found[1]) == 0 and int(found[2]) < 8):
+        raise ValueError("a Kafka version from 0.8.0 on, such as 0.9.0, 0.10.2 or 3.0")
+    version = int(found[1]), int(found[2])
+    return 0 if version < (0, 10) else 1 if version < (0, 11) else 2
+
+
 _ms = whole(0)
 
 TOPIC_SETTINGS: tuple[Setting, ...] = (
@@ -133,12 +146,20 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
             (("log.cleaner.max.compaction.lag.ms", 1),)),
     Setting("max.message.bytes", whole(0, INT_MAX), "1048588",
             "The largest batch accepted.", (("message.max.bytes", 1),)),
+    Setting("message.format.version", _message_format, "3.0-IV1",
+            "The Kafka version whose record format is written: before 0.10 format v0, before 0.11 "
+            "v1 (with timestamps, KIP-32), else v2. Any format is read.",
+            (("log.message.format.version", 1),)),
     Setting("message.timestamp.after.max.ms", _ms, "3600000",
             "How far ahead of the broker's clock a record's create time may be.",
             (("log.message.timestamp.after.max.ms", 1),)),
     Setting("message.timestamp.before.max.ms", _ms, str(LONG_MAX),
             "How far behind the broker's clock a record's create time may be.",
             (("log.message.timestamp.before.max.ms", 1),)),
+    Setting("message.timestamp.difference.max.ms", whole(-1), "-1",
+            "KIP-32's older name for both bounds: it stands in for the one, or the two, of "
+            "before.max.ms and after.max.ms that are not set; -1 is unset.",
+            (("log.message.timestamp.difference.max.ms", 1),)),
     Setting("message.timestamp.type", _timestamp_type, "CreateTime",
             "Whose clock a record's timestamp is: CreateTime or LogAppendTime (KIP-32).",
             (("log.message.timestamp.type", 1),)),
@@ -166,10 +187,19 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     Setting("segment.ms", whole(1), str(7 * DAY_MS),
             "A segment is closed when it has been written to for this long.",
             (("log.roll.ms", 1), ("log.roll.hours", 3_600_000))),
+    Setting("lapse.roll.time", one_of("clock", "record"), "clock",
+            "What segment.ms and max.compaction.lag.ms count from when a segment is closed: its "
+            "first append by the broker's clock, or its first record's timestamp (KIP-32's rule, "
+            "looked at when something is appended).",
+            (("lapse.roll.time", 1),)),
     Setting("lapse.tombstone.removal.max.lag.ms", whole(-1), "-1",
             "The longest an expired tombstone waits for its removal round; "
             "-1 stands for delete.retention.ms.",
             (("lapse.tombstone.removal.max.lag.ms", 1),)),
+    Setting("lapse.tombstone.values.enable", _boolean, "false",
+            "Whether a tombstone may carry a value (KIP-87). Without it a flagged value is stored "
+            "as null, and flags already on disk mean nothing.",
+            (("lapse.tombstone.values.enable", 1),)),
 )  # fmt: skip
 
 BROKER_SETTINGS: tuple[Setting, ...] = (
@@ -210,13 +240,20 @@ TINY_SEGMENTS = Setting(
 )
 
 _TOPIC = {s.name: s for s in TOPIC_SETTINGS}
+_TIMESTAMP_BOUNDS = tuple(
+    _TOPIC[f"message.timestamp.{bound}.max.ms"] for bound in ("before", "after")
+)
 _BROKER = {s.name: s for s in BROKER_SETTINGS}
 _SYNONYMS = {name: (s, factor) for s in TOPIC_SETTINGS for name, factor in s.synonyms}
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """The settings in force for one topic."""
+    """The settings in force for one topic.
+
+    Attributes:
+        message_format_version: the magic byte of what is written: 0, 1 or 2.
+    """
 
     cleanup_policy: frozenset[str]
     compression_type: str
@@ -225,18 +262,22 @@ class TopicConfig:
     index_interval_bytes: int
     max_compaction_lag_ms: int
     max_message_bytes: int
+    message_format_version: int
     message_timestamp_after_max_ms: int
     message_timestamp_before_max_ms: int
+    message_timestamp_difference_max_ms: int
     message_timestamp_type: int
     min_cleanable_dirty_ratio: float
     min_compaction_lag_ms: int
     retention_bytes: int
     retention_ms: int
+    roll_time: str
     segment_bytes: int
     segment_index_bytes: int
     segment_jitter_ms: int
     segment_ms: int
     tombstone_removal_max_lag_ms: int
+    tombstone_values_enable: bool
 
     @property
     def compacts(self) -> bool:
@@ -304,6 +345,10 @@ def topic_config(
     if TINY_SEGMENTS.name in overrides:
         text = overrides[TINY_SEGMENTS.name]
         values["segment_bytes"] = _value(TINY_SEGMENTS, TINY_SEGMENTS.name, text)
+    difference_ms = values["message_timestamp_difference_max_ms"]
+    for bound in _TIMESTAMP_BOUNDS:
+        if difference_ms >= 0 and not _is_set(bound, overrides, defaults or {}):
+            values[bound.field] = difference_ms
     config = TopicConfig(**values)
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise ConfigError(
@@ -311,6 +356,10 @@ def topic_config(
             f"max.compaction.lag.ms, which is {config.max_compaction_lag_ms}"
         )
     return config
+
+
+def _is_set(s: Setting, overrides: Mapping[str, str], defaults: Mapping[str, str]) -> bool:
+    return s.name in overrides or any(name in defaults for name, _ in s.synonyms)
 
 
 def _effective(s: Setting, overrides: Mapping[str, str], defaults: Mapping[str, str]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lapse.base.config import topic_config
 from lapse.kernels.jit import first_compile
-from lapse.records.batch import records_of
+from lapse.records.batch import records_of, row_of
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.records.validate import check_produced
@@ -22,4 +22,4 @@ def warm_up() -> None:
         for codec in Codec:
             batch = bytearray(build_batch([record], BatchSpec(codec=codec)))
             checked = check_produced(batch, topic, 0, "warm-up")
-            list(records_of(checked.data, checked.row, "warm-up"))
+            list(records_of(checked.data, row_of(checked.header), "warm-up"))

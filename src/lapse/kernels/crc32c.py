@@ -22,16 +22,16 @@ _HARDWARE = CRC_INSTRUCTION is not None
 _MASK32 = np.uint64(0xFFFFFFFF)
 
 
-def _byte_table() -> NDArray[np.uint64]:
+def _byte_table(polynomial: int) -> NDArray[np.uint64]:
     crc = np.arange(256, dtype=np.uint64)
     for _ in range(8):
-        crc = np.where(crc & 1, (crc >> 1) ^ _POLYNOMIAL, crc >> 1)
+        crc = np.where(crc & 1, (crc >> 1) ^ polynomial, crc >> 1)
     return crc
 
 
-def _slicing_tables() -> NDArray[np.uint64]:
+def slicing_tables(polynomial: int) -> NDArray[np.uint64]:
     """tables[k][b] = CRC of byte b followed by k zero bytes."""
-    tables = [_byte_table()]
+    tables = [_byte_table(polynomial)]
     for _ in range(7):
         last = tables[-1]
         tables.append(tables[0][last & 0xFF] ^ (last >> 8))
@@ -41,7 +41,7 @@ def _slicing_tables() -> NDArray[np.uint64]:
 def _zeros_tables(length: int) -> NDArray[np.uint64]:
     """tables[k][b] = the state whose byte k is b, after `length` more zero bytes."""
     bits = np.uint64(1) << np.arange(32, dtype=np.uint64)  # images of the 32 unit vectors
-    table = _byte_table()
+    table = _byte_table(_POLYNOMIAL)
     for _ in range(length):
         bits = table[bits & 0xFF] ^ (bits >> 8)
     out = np.zeros((4, 256), np.uint64)
@@ -52,8 +52,8 @@ def _zeros_tables(length: int) -> NDArray[np.uint64]:
     return out
 
 
-_BYTES = _byte_table()
-_SLICES = _slicing_tables()
+_BYTES = _byte_table(_POLYNOMIAL)
+_SLICES = slicing_tables(_POLYNOMIAL)
 _ZEROS_LONG = _zeros_tables(_LONG)
 _ZEROS_SHORT = _zeros_tables(_SHORT)
 

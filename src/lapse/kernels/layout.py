@@ -23,16 +23,28 @@ COUNT = 57
 HEADER_SIZE = 61
 
 LOG_OVERHEAD = 12  # base offset and length, common to all formats
-SIZE_MIN_LEGACY = LOG_OVERHEAD + 14  # an empty v0 message
+
+# A v0 or v1 message: CRC-32 (of the bytes from the magic byte on), magic, attributes, in v1 a
+# timestamp, then key and value, each behind a length of four bytes (SEMANTICS T-10).
+LEGACY_CRC = 12
+LEGACY_ATTRIBUTES = 17
+V1_TIMESTAMP = 18
+V0_KEY = 18
+V1_KEY = 26
+LEGACY_SIZES_MIN = (V0_KEY + 8, V1_KEY + 8)  # with null key and value
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
+VALUED_TOMBSTONES = 0x4000  # DESIGN §4.4: some record is a tombstone that has a value …
+RECORD_TOMBSTONE = 0x20  # … namely those with this bit in their own attributes
 
-# One row per batch, as `scan` fills it. `position` and `size` are bytes in the scanned buffer;
-# for a v0/v1 message only position, size, magic, attributes and last_offset mean something.
+# One row per batch, as `scan` fills it. `position` and `size` are bytes in the scanned buffer.
+# A v0/v1 message (or wrapper: a message whose value holds others) is a row too: both its offsets
+# are its own, which for a wrapper is its last message's; base and max timestamp are its own, -1 in
+# v0; crc is its CRC-32; what it has no field for is -1, count included.
 BATCH = np.dtype(
     [
         ("position", np.int64),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.kernels.crc32 import crc32
 from lapse.kernels.crc32c import crc32c
 from lapse.kernels.jit import kernel
 from lapse.kernels.layout import (
@@ -20,13 +21,16 @@ from lapse.kernels.layout import (
     HEADER_SIZE,
     LAST_OFFSET_DELTA,
     LEADER_EPOCH,
+    LEGACY_ATTRIBUTES,
+    LEGACY_CRC,
+    LEGACY_SIZES_MIN,
     LENGTH,
     LOG_OVERHEAD,
     MAGIC,
     MAX_TIMESTAMP,
     PRODUCER_EPOCH,
     PRODUCER_ID,
-    SIZE_MIN_LEGACY,
+    V1_TIMESTAMP,
 )
 from lapse.kernels.machine import load_i16_be, load_i32_be, load_i64_be
 
@@ -54,9 +58,9 @@ def scan(
 ) -> tuple[int, int, int]:
     """Fill `rows` (BATCH) from buf[start:end].
 
-    Returns (rows filled, position where it stopped, why). The CRC of v0/v1 messages (another
-    polynomial) is not looked at.
+    Returns (rows filled, position where it stopped, why).
     """
+    size_least = LEGACY_SIZES_MIN[0]
     n = 0
     i = start
     while i < end:
@@ -65,7 +69,7 @@ def scan(
         if i + LOG_OVERHEAD > end:
             return n, i, 2
         size = LOG_OVERHEAD + load_i32_be(buf, i + LENGTH)
-        if size < SIZE_MIN_LEGACY:
+        if size < size_least:
             return n, i, 3
         if i + size > end:
             return n, i, 2
@@ -75,9 +79,17 @@ def scan(
         row = rows[n]
         row.position, row.size, row.magic = i, size, magic
         if magic < 2:
-            row.attributes = buf[i + 17]
+            if size < LEGACY_SIZES_MIN[magic]:
+                return n, i, 3
+            crc = load_i32_be(buf, i + LEGACY_CRC) & 0xFFFFFFFF
+            if check_crc and crc32(buf, i + MAGIC, i + size) != crc:
+                return n, i, 5
+            row.crc = crc
+            row.attributes = buf[i + LEGACY_ATTRIBUTES]
             row.base_offset = row.last_offset = load_i64_be(buf, i + BASE_OFFSET)
-            row.base_timestamp = row.max_timestamp = row.producer_id = row.crc = -1
+            timestamp = load_i64_be(buf, i + V1_TIMESTAMP) if magic == 1 else -1
+            row.base_timestamp = row.max_timestamp = timestamp
+            row.producer_id = -1
             row.leader_epoch = row.base_sequence = row.producer_epoch = row.count = -1
         else:
             if size < HEADER_SIZE:
@@ -106,11 +118,16 @@ def scan(
 
 @kernel
 def first_bad_crc(buf: NDArray[np.uint8], rows: NDArray[np.void], wanted: NDArray[np.bool_]) -> int:
-    """The first wanted v2 batch whose checksum differs, -1 if all are right."""
+    """The first wanted batch whose checksum differs, -1 if all are right."""
     for n in range(rows.shape[0]):
         row = rows[n]
-        if wanted[n] and row.magic == 2:
-            position = row.position
-            if crc32c(buf, position + ATTRIBUTES, position + row.size) != row.crc:
-                return n
+        if not wanted[n]:
+            continue
+        position, end = row.position, row.position + row.size
+        if row.magic == 2:
+            crc = crc32c(buf, position + ATTRIBUTES, end)
+        else:
+            crc = crc32(buf, position + MAGIC, end)
+        if crc != row.crc:
+            return n
     return -1

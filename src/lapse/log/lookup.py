@@ -80,9 +80,6 @@ def first_at(segment: Segment, timestamp: int, start_offset: int) -> FoundRecord
 def _first_in_batch(
     fd: int, row: np.void, timestamp: int, start_offset: int, where: str
 ) -> FoundRecord | None:
-    if row["magic"] < 2:  # a message, or a wrapper whose time and offset are its last record's
-        offset, time_ms = int(row["last_offset"]), int(row["max_timestamp"])
-        return FoundRecord(offset, time_ms) if offset >= start_offset else None
     data = read_at(fd, int(row["position"]), int(row["size"]))
     here = row.copy()
     here["position"] = 0
@@ -115,8 +112,6 @@ def greatest_timestamp(segment: Segment, start_offset: int) -> FoundRecord | Non
 
 
 def _greatest_in_batch(fd: int, row: np.void, start_offset: int, where: str) -> FoundRecord | None:
-    if row["magic"] < 2:
-        return _first_in_batch(fd, row, -1, start_offset, where)
     data = read_at(fd, int(row["position"]), int(row["size"]))
     here = row.copy()
     here["position"] = 0

@@ -156,7 +156,7 @@ class PartitionLog(ReadableLog):
         Raises KafkaError: the sequence errors of `Producers.check`, RECORD_LIST_TOO_LARGE, or
         KAFKA_STORAGE_ERROR, after which nothing of the batch is in the log.
         """
-        row = Header(*checked.row.item())
+        row = checked.header
         with self._lock:
             self._require_online()
             self._require_fits(row.size)

@@ -19,7 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.fs import Fs
-from lapse.kernels.layout import CODEC_MASK, CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL
+from lapse.kernels.layout import (
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    VALUED_TOMBSTONES,
+)
 from lapse.log.headers import Header
 from lapse.records.layout import KNOWN_ATTRIBUTES, Codec
 
@@ -183,6 +190,7 @@ def unhandled_reasons(batch: Header) -> list[str]:
         (attributes & CODEC_MASK > Codec.ZSTD, f"unknown codec {attributes & CODEC_MASK}{place}"),
         (attributes & CONTROL, f"control batch{place}"),
         (attributes & TRANSACTIONAL, f"transactional batch{place}"),
+        (attributes & VALUED_TOMBSTONES, f"tombstones with values (KIP-87){place}"),
     )
     return [reason for present, reason in found if present]
 

@@ -1,28 +1,71 @@
 """Batches in a buffer: the Python face of `kernels.scan` and `kernels.decode`.
 
-A batch is a row of `kernels.layout.BATCH`; its records are decoded only on request.
+A batch is a row of `kernels.layout.BATCH`, whatever its format; its records are decoded only on
+request, and are rows of `RECORD` for every format (`legacy` has the old ones).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.errors import CorruptData
 from lapse.kernels import decode, scan
-from lapse.kernels.layout import BATCH, CODEC_MASK, HEADER_SIZE, RECORD
+from lapse.kernels.layout import (
+    BATCH,
+    CODEC_MASK,
+    HEADER_SIZE,
+    RECORD,
+    RECORD_TOMBSTONE,
+    VALUED_TOMBSTONES,
+)
 from lapse.kernels.varint import read_varint
 from lapse.records.compression import BadCompression, inflate
 from lapse.records.layout import TimestampType, timestamp_type_of
+from lapse.records.legacy import decode_message
 
 Buffer = bytes | bytearray | memoryview | NDArray[np.uint8]
 
 _ROWS_MIN = 64
 _BYTES_A_ROW = 4096  # first guess; a full table doubles
 _RECORD_BYTES_MIN = 7  # the smallest record: a length and six one-byte fields
+
+
+class Header(NamedTuple):
+    """A row of `BATCH` as Python numbers."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    crc: int
+    leader_epoch: int
+    base_sequence: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    attributes: int
+    producer_epoch: int
+    magic: int
+
+
+assert Header._fields == BATCH.names
+
+
+def headers_of(rows: NDArray[np.void]) -> list[Header]:
+    """Rows of `BATCH` as Python numbers."""
+    return [Header(*row) for row in rows.tolist()]
+
+
+def row_of(header: Header) -> np.void:
+    """Inverse of `headers_of`, for one."""
+    row: np.void = np.array([tuple(header)], BATCH)[0]
+    return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +76,8 @@ class Record:
         timestamp: what readers are shown: the append time in a LogAppendTime batch.
         create_time: what the producer said (the same thing in a CreateTime batch).
         size: bytes of the record, its length prefix included.
+        flagged: it says itself that it is a tombstone, and so does its batch (KIP-87). That
+            counts only where `lapse.tombstone.values.enable` is set.
     """
 
     offset: int
@@ -43,9 +88,11 @@ class Record:
     headers: tuple[tuple[str, bytes | None], ...]
     size: int
     attributes: int
+    flagged: bool = False
 
     @property
     def is_tombstone(self) -> bool:
+        """By Kafka's rule: a null value."""
         return self.value is None
 
 
@@ -83,7 +130,7 @@ def scan_batches(buffer: Buffer, where: str, *, check_crc: bool = True) -> NDArr
 
 
 def plain_records(buffer: Buffer, row: np.void, where: str) -> NDArray[np.uint8]:
-    """The record bytes of one batch, inflated if need be."""
+    """The record bytes of one v2 batch, inflated if need be."""
     start, size = int(row["position"]), int(row["size"])
     payload = as_array(buffer)[start + HEADER_SIZE : start + size]
     try:
@@ -98,7 +145,13 @@ def plain_records(buffer: Buffer, row: np.void, where: str) -> NDArray[np.uint8]
 def decode_rows(
     buffer: Buffer, row: np.void, where: str
 ) -> tuple[NDArray[np.uint8], NDArray[np.void]]:
-    """(plain record bytes, rows of RECORD that point into them) of one v2 batch."""
+    """(plain bytes, rows of RECORD that point into them) of one batch of any format.
+
+    A record's offset is the batch's base offset + its delta, its create time the batch's base
+    timestamp + its delta.
+    """
+    if row["magic"] < 2:
+        return decode_message(as_array(buffer), row, where)
     plain = plain_records(buffer, row, where)
     rows = np.empty(int(row["count"]), RECORD)
     end = decode.decode(plain, 0, len(plain), rows)
@@ -108,9 +161,10 @@ def decode_rows(
 
 
 def records_of(buffer: Buffer, row: np.void, where: str) -> Iterator[Record]:
-    """The records of one v2 batch; raises CorruptData where one does not parse."""
+    """The records of one batch; raises CorruptData where one does not parse."""
     plain, rows = decode_rows(buffer, row, where)
     append_time = timestamp_type_of(row) is TimestampType.LOG_APPEND_TIME
+    may_flag = row["magic"] == 2 and int(row["attributes"]) & VALUED_TOMBSTONES
     base_offset, base_timestamp = int(row["base_offset"]), int(row["base_timestamp"])
     for r in rows:
         create_time = base_timestamp + int(r["timestamp_delta"])
@@ -121,9 +175,10 @@ def records_of(buffer: Buffer, row: np.void, where: str) -> Iterator[Record]:
             create_time=create_time,
             key=_field(plain, int(r["key_position"]), int(r["key_length"])),
             value=_field(plain, int(r["value_position"]), int(r["value_length"])),
-            headers=_headers(plain, _after_value(r), end, where, int(row["position"])),
+            headers=_headers(plain, int(r["headers_position"]), end, where, int(row["position"])),
             size=int(r["size"]),
             attributes=int(r["attributes"]),
+            flagged=bool(may_flag and int(r["attributes"]) & RECORD_TOMBSTONE),
         )
 
 
@@ -131,13 +186,11 @@ def _field(plain: NDArray[np.uint8], start: int, length: int) -> bytes | None:
     return None if length < 0 else plain[start : start + length].tobytes()
 
 
-def _after_value(r: np.void) -> int:
-    return int(r["value_position"]) + max(int(r["value_length"]), 0)
-
-
 def _headers(
     plain: NDArray[np.uint8], at: int, end: int, where: str, batch_position: int
 ) -> tuple[tuple[str, bytes | None], ...]:
+    if at == end:
+        return ()  # v0 and v1 have none, not even a count
     count, at = read_varint(plain, at, end)
     headers = []
     for _ in range(count if at >= 0 else 0):

@@ -18,7 +18,9 @@ from lapse.kernels.layout import (
     DELETE_HORIZON,
     HEADER_SIZE,
     LOG_APPEND_TIME,
+    RECORD_TOMBSTONE,
     TRANSACTIONAL,
+    VALUED_TOMBSTONES,
 )
 from lapse.records.compression import deflate
 from lapse.records.layout import (
@@ -35,13 +37,19 @@ Header = tuple[str, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A record to be written; `offset_delta` None means its place in the list."""
+    """A record to be written.
+
+    Attributes:
+        offset_delta: None means its place in the list.
+        tombstone: it says so itself, whatever its value (KIP-87); the batch then says so too.
+    """
 
     key: bytes | None
     value: bytes | None
     timestamp: int = 0
     headers: tuple[Header, ...] = ()
     offset_delta: int | None = None
+    tombstone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,8 @@ def _field(data: bytes | None) -> bytes:
 
 
 def _record(record: NewRecord, offset_delta: int, base_timestamp: int) -> bytes:
-    body = b"\0" + varint(record.timestamp - base_timestamp) + varint(offset_delta)
+    attributes = b"%c" % (RECORD_TOMBSTONE * record.tombstone)
+    body = attributes + varint(record.timestamp - base_timestamp) + varint(offset_delta)
     body += _field(record.key) + _field(record.value) + varint(len(record.headers))
     for name, value in record.headers:
         body += _field(name.encode()) + _field(value)
@@ -107,6 +116,7 @@ def build_batch(records: Sequence[NewRecord], spec: BatchSpec | None = None) -> 
         | TRANSACTIONAL * spec.transactional
         | CONTROL * spec.control
         | DELETE_HORIZON * (spec.horizon_ms is not None)
+        | VALUED_TOMBSTONES * any(r.tombstone for r in records)
         | spec.attributes_more
     )
     covered = struct.pack(

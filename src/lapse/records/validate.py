@@ -1,8 +1,11 @@
-"""What a producer may append: SEMANTICS T-1…T-8, D and H-8, decided before a byte is written.
+"""What a producer may append: SEMANTICS T-1…T-8 and H-8, decided before a byte is written.
 
 `check_produced` takes the records of one partition of a Produce request and gives back the batch
 ready to be appended (its base offset still to be set), or raises `RefusedBatch`: a batch is
 accepted whole or not at all, and the client learns which records were to blame.
+
+The way of nearly every batch is: header fields by `struct`, checksum and records by one kernel
+each, no object a record. What old producers send (v0, v1) is made a v2 batch first (`convert`).
 """
 
 from __future__ import annotations
@@ -14,23 +17,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.config import TopicConfig
-from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.kernels import decode as kernel
 from lapse.kernels import scan
+from lapse.kernels.crc32c import crc32c
 from lapse.kernels.keep import finish_batch
 from lapse.kernels.layout import (
     ATTRIBUTES,
-    BATCH,
     CODEC_MASK,
     CONTROL,
     DELETE_HORIZON,
     HEADER_SIZE,
     LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC,
     MAX_TIMESTAMP,
     TRANSACTIONAL,
+    VALUED_TOMBSTONES,
 )
-from lapse.records.batch import as_array
+from lapse.records.batch import Header, as_array, decode_rows, row_of, scan_prefix
 from lapse.records.compression import BadCompression, deflate, inflate
+from lapse.records.convert import needs_v2, to_batch
 from lapse.records.layout import (
     KNOWN_ATTRIBUTES,
     NO_PRODUCER_ID,
@@ -39,6 +46,7 @@ from lapse.records.layout import (
     TimestampType,
 )
 from lapse.records.timestamps import allowed_range
+from lapse.records.tombstone import bits_agree, without_values
 
 RecordErrors = tuple[tuple[int, str], ...]
 
@@ -55,13 +63,8 @@ _FAULTS = {
         "the timestamp is outside message.timestamp.before.max.ms / .after.max.ms",
     ),
 }
-_SCAN_ERRORS = {
-    scan.BAD_CRC: ErrorCode.CORRUPT_MESSAGE,
-    scan.TRUNCATED: ErrorCode.CORRUPT_MESSAGE,
-    scan.BAD_SIZE: ErrorCode.CORRUPT_MESSAGE,
-    scan.BAD_MAGIC: ErrorCode.INVALID_RECORD,
-    scan.BAD_COUNT: ErrorCode.INVALID_RECORD,
-}
+_ONE_BATCH = "a Produce request carries exactly one batch"
+_HEADER = struct.Struct(">qiibIhiqqqhii")
 
 
 class RefusedBatch(KafkaError):
@@ -77,16 +80,18 @@ class CheckedBatch:
     """One batch that may be appended.
 
     Attributes:
-        data: the batch, writable; its base offset and leader epoch are for the log to set.
-        row: its header as a row of BATCH (position 0, base offset 0).
+        data: the v2 batch, writable; its base offset and leader epoch are for the log to set.
+        header: its fields, with the base offset the producer gave it (0, in practice).
         tombstones: null values among its records.
         log_append_time_ms: the append time written into it, or -1 on a CreateTime topic.
+        write_magic: the format the log is to write it in (`message.format.version`).
     """
 
     data: bytearray | memoryview
-    row: np.void
+    header: Header
     tombstones: int
     log_append_time_ms: int
+    write_magic: int = 2
 
 
 def check_produced(
@@ -97,62 +102,153 @@ def check_produced(
     `where` (the topic-partition) opens every message.
     """
     data = memoryview(records)
-    row = _header(data, where)
-    _check_header(row, len(data), topic, where)
-    plain = _check_records(data, row, topic, now_ms, where)
+    if len(data) > MAGIC and data[MAGIC] < 2:
+        data = _upgraded(data, where)
+    header = _header(data, where)
+    _check_header(header, topic, where)
+    if header.attributes & VALUED_TOMBSTONES or topic.tombstone_values_enable:
+        data, header = _settled_tombstones(data, header, topic, where)
+    plain = _check_records(data, header, topic, now_ms, where)
+    if topic.message_format_version < 2:
+        _check_old_format(data, header, topic, where)
     if data.readonly:
         data = memoryview(bytearray(data))
-    wanted = _target_codec(topic, int(row["attributes"]) & CODEC_MASK)
-    if wanted != int(row["attributes"]) & CODEC_MASK:
-        data = _recompressed(data, plain.records, wanted, row)
-    append_time_ms = _set_times(data, row, topic, now_ms, plain.timestamp_greatest)
-    return CheckedBatch(data, row, plain.tombstones, append_time_ms)
+    wanted = _target_codec(topic, header.attributes & CODEC_MASK)
+    if wanted != header.attributes & CODEC_MASK:
+        data, header = _recompressed(data, plain.records, wanted, header, topic, where)
+    header = _set_times(data, header, topic, now_ms, plain.timestamp_greatest)
+    append_time_ms = header.max_timestamp if header.attributes & LOG_APPEND_TIME else NO_TIMESTAMP
+    return CheckedBatch(
+        data, header, plain.tombstones, append_time_ms, topic.message_format_version
+    )
 
 
-def _header(data: memoryview, where: str) -> np.void:
-    rows = np.zeros(1, BATCH)
-    buf = as_array(data)
-    n, position, why = scan.scan(buf, 0, len(buf), rows, True)
-    if why in _SCAN_ERRORS:
-        raise RefusedBatch(_SCAN_ERRORS[why], f"{where}: {scan.REASONS[why]}")
-    if n != 1 or position != len(buf):
-        raise RefusedBatch(
-            ErrorCode.INVALID_RECORD, f"{where}: a Produce request carries exactly one batch"
-        )
-    row: np.void = rows[0]
-    return row
+# --- the batch ------------------------------------------------------------------------------------
 
 
-def _check_header(row: np.void, size: int, topic: TopicConfig, where: str) -> None:
+def _upgraded(data: memoryview, where: str) -> memoryview:
+    """What a producer of v0 or v1 sent, as one v2 batch (T-8: numbered anew)."""
+    rows, position, reason = scan_prefix(data)
+    if reason is not None:
+        raise RefusedBatch(ErrorCode.CORRUPT_MESSAGE, f"{where}: {reason} at byte {position}")
+    if (rows["magic"] > 1).any():
+        raise RefusedBatch(ErrorCode.INVALID_RECORD, f"{where}: formats are mixed")
+    try:
+        return memoryview(bytearray(to_batch(data, rows, where)))
+    except CorruptData as e:
+        raise RefusedBatch(ErrorCode.CORRUPT_MESSAGE, str(e)) from e
+
+
+def _header(data: memoryview, where: str) -> Header:
+    """The fields of the one v2 batch that `data` is, its checksum and sizes checked."""
+    if not data:
+        raise RefusedBatch(ErrorCode.INVALID_RECORD, f"{where}: {_ONE_BATCH}")
+    if len(data) < HEADER_SIZE:
+        raise RefusedBatch(ErrorCode.CORRUPT_MESSAGE, f"{where}: batch cut off")
+    (
+        base_offset, length, leader_epoch, magic, crc, attributes, last_delta, base_timestamp,
+        max_timestamp, producer_id, producer_epoch, base_sequence, count,
+    ) = _HEADER.unpack_from(data)  # fmt: skip
+    size = LOG_OVERHEAD + length
+    code, why = ErrorCode.CORRUPT_MESSAGE, ""
+    if size < HEADER_SIZE:
+        why = scan.REASONS[scan.BAD_SIZE]
+    elif size > len(data):
+        why = scan.REASONS[scan.TRUNCATED]
+    elif magic != 2:
+        code, why = ErrorCode.INVALID_RECORD, scan.REASONS[scan.BAD_MAGIC]
+    elif crc32c(as_array(data), ATTRIBUTES, size) != crc:
+        why = scan.REASONS[scan.BAD_CRC]
+    elif size != len(data):
+        code, why = ErrorCode.INVALID_RECORD, _ONE_BATCH
+    elif last_delta < 0 or count < 0:
+        code, why = ErrorCode.INVALID_RECORD, scan.REASONS[scan.BAD_COUNT]
+    if why:
+        raise RefusedBatch(code, f"{where}: {why}")
+    return Header(
+        0, size, base_offset, base_offset + last_delta, base_timestamp, max_timestamp, producer_id,
+        crc, leader_epoch, base_sequence, count, attributes, producer_epoch, magic,
+    )  # fmt: skip
+
+
+def _check_header(header: Header, topic: TopicConfig, where: str) -> None:
     """Refuse what the header alone shows to be wrong."""
-    attributes = int(row["attributes"])
-    count = int(row["count"])
-    has_producer = int(row["producer_id"]) != NO_PRODUCER_ID
+    attributes = header.attributes
+    odd = (
+        header.size > topic.max_message_bytes
+        or header.count < 1
+        or header.last_offset - header.base_offset != header.count - 1
+        or header.producer_id != NO_PRODUCER_ID
+        or attributes & ~CODEC_MASK
+        or attributes & CODEC_MASK > Codec.ZSTD
+    )
+    if odd:  # nearly never: the words are put together only then
+        _look_closer(header, topic, where)
+
+
+def _look_closer(header: Header, topic: TopicConfig, where: str) -> None:
+    attributes = header.attributes
+    has_producer = header.producer_id != NO_PRODUCER_ID
     invalid = ErrorCode.INVALID_RECORD
     refusals = (
-        (size > topic.max_message_bytes, ErrorCode.MESSAGE_TOO_LARGE,
-         f"the batch has {size} bytes, max.message.bytes is {topic.max_message_bytes}"),
-        (row["magic"] != 2, invalid, "only message format v2 is taken"),
+        (header.size > topic.max_message_bytes, ErrorCode.MESSAGE_TOO_LARGE,
+         f"the batch has {header.size} bytes, max.message.bytes is {topic.max_message_bytes}"),
         (attributes & CONTROL, invalid, "clients may not write control batches"),
         (attributes & DELETE_HORIZON, invalid, "clients may not set a delete horizon (bit 6)"),
         (attributes & ~KNOWN_ATTRIBUTES, invalid,
          f"unknown attribute bits {attributes & 0xFFFF & ~KNOWN_ATTRIBUTES:#x}"),
         (attributes & CODEC_MASK > Codec.ZSTD, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
          f"unknown codec {attributes & CODEC_MASK}"),
-        (attributes & TRANSACTIONAL, ErrorCode.INVALID_TXN_STATE,
-         "transactions are not supported by this broker version"),
-        (count < 1 or int(row["last_offset"]) - int(row["base_offset"]) != count - 1, invalid,
+        (header.count < 1 or header.last_offset - header.base_offset != header.count - 1, invalid,
          "the record count does not fit the offset range"),
-        (has_producer and (row["base_sequence"] < 0 or row["producer_epoch"] < 0), invalid,
+        (has_producer and (header.base_sequence < 0 or header.producer_epoch < 0), invalid,
          "an idempotent batch needs a sequence and an epoch"),
+        (attributes & TRANSACTIONAL and not has_producer, invalid,
+         "a transactional batch needs a producer id"),
         (attributes & LOG_APPEND_TIME
          and (topic.message_timestamp_type == TimestampType.LOG_APPEND_TIME
-              or row["max_timestamp"] == NO_TIMESTAMP),  # T-2
+              or header.max_timestamp == NO_TIMESTAMP),  # T-2
          ErrorCode.INVALID_TIMESTAMP, "producers may not set the LogAppendTime bit"),
     )  # fmt: skip
     for refused, code, why in refusals:
         if refused:
             raise RefusedBatch(code, f"{where}: {why}")
+
+
+def _settled_tombstones(
+    data: memoryview, header: Header, topic: TopicConfig, where: str
+) -> tuple[memoryview, Header]:
+    """KIP-87: bits that agree where the topic knows them, else null for a flagged value."""
+    if not topic.tombstone_values_enable and not topic.compacts:
+        return data, header  # the flag has no effect there
+    row = row_of(header)
+    try:
+        _, records = decode_rows(data, row, where)
+        if not bits_agree(row, records):
+            raise RefusedBatch(
+                ErrorCode.INVALID_RECORD,
+                f"{where}: batch and records do not agree on tombstones with values (KIP-87)",
+            )
+        if topic.tombstone_values_enable:
+            return data, header
+        data = memoryview(without_values(data, row, where))
+    except CorruptData as e:
+        raise RefusedBatch(ErrorCode.INVALID_RECORD, str(e)) from e
+    return data, _header(data, where)
+
+
+def _check_old_format(data: memoryview, header: Header, topic: TopicConfig, where: str) -> None:
+    """Refuse what would be lost in v0 or v1."""
+    why = needs_v2(data, row_of(header), where)
+    if why is not None:
+        raise RefusedBatch(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            f"{where}: {why} in message format v{topic.message_format_version}; "
+            "message.format.version must be 0.11 or later",
+        )
+
+
+# --- its records ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,27 +259,28 @@ class _Plain:
 
 
 def _check_records(
-    data: memoryview, row: np.void, topic: TopicConfig, now_ms: int, where: str
+    data: memoryview, header: Header, topic: TopicConfig, now_ms: int, where: str
 ) -> _Plain:
-    payload = as_array(data)[HEADER_SIZE:]
-    try:
-        plain = inflate(int(row["attributes"]) & CODEC_MASK, payload)
-    except BadCompression as e:
-        raise RefusedBatch(ErrorCode.CORRUPT_MESSAGE, f"{where}: {e}") from e
-    count = int(row["count"])
-    if count > len(plain):
+    plain, start = as_array(data), HEADER_SIZE
+    if header.attributes & CODEC_MASK:
+        try:
+            plain, start = inflate(header.attributes & CODEC_MASK, plain[HEADER_SIZE:]), 0
+        except BadCompression as e:
+            raise RefusedBatch(ErrorCode.CORRUPT_MESSAGE, f"{where}: {e}") from e
+    count = header.count
+    if count * kernel.RECORD_BYTES_MIN > len(plain) - start:
         raise RefusedBatch(
-            ErrorCode.INVALID_RECORD, f"{where}: {count} records in {len(plain)} bytes"
+            ErrorCode.INVALID_RECORD, f"{where}: {count} records in {len(plain) - start} bytes"
         )
     times = allowed_range(topic, now_ms)
-    faults = np.zeros(count, np.uint8)
+    faults = np.empty(count, np.uint8)
     bad, greatest, tombstones = kernel.check_records(
-        plain, 0, len(plain), int(row["base_timestamp"]), topic.compacts,
+        plain, start, len(plain), header.base_timestamp, topic.compacts,
         times.least, times.greatest, faults,
     )  # fmt: skip
     if bad:
         raise _refusal(faults, where)
-    return _Plain(plain, greatest, tombstones)
+    return _Plain(plain[start:], greatest, tombstones)
 
 
 def _refusal(faults: NDArray[np.uint8], where: str) -> RefusedBatch:
@@ -200,6 +297,9 @@ def _refusal(faults: NDArray[np.uint8], where: str) -> RefusedBatch:
     return RefusedBatch(code, message, errors)
 
 
+# --- what the broker changes ----------------------------------------------------------------------
+
+
 def _target_codec(topic: TopicConfig, sent: int) -> int:
     if topic.compression_type == "producer":
         return sent
@@ -208,27 +308,29 @@ def _target_codec(topic: TopicConfig, sent: int) -> int:
 
 
 def _recompressed(
-    data: memoryview, plain: NDArray[np.uint8], codec: int, row: np.void
-) -> memoryview:
-    """The same batch with its records under another codec (T-8); CRC is set later."""
-    row["attributes"] = int(row["attributes"]) & ~CODEC_MASK | codec
+    data: memoryview, plain: NDArray[np.uint8], codec: int, header: Header, topic: TopicConfig,
+    where: str,
+) -> tuple[memoryview, Header]:  # fmt: skip
+    """The same batch with its records under another codec (T-8)."""
+    attributes = header.attributes & ~CODEC_MASK | codec
     out = bytearray(data[:HEADER_SIZE]) + deflate(codec, plain)
-    struct.pack_into(">h", out, ATTRIBUTES, int(row["attributes"]))
-    row["size"] = len(out)
-    row["crc"] = finish_batch(np.frombuffer(out, np.uint8), 0, len(out))
-    return memoryview(out)
+    struct.pack_into(">h", out, ATTRIBUTES, attributes)
+    crc = finish_batch(np.frombuffer(out, np.uint8), 0, len(out))
+    header = header._replace(attributes=attributes, size=len(out), crc=crc)
+    _check_header(header, topic, where)  # it may be too large now
+    return memoryview(out), header
 
 
 def _set_times(
-    data: memoryview, row: np.void, topic: TopicConfig, now_ms: int, greatest: int
-) -> int:
-    """T-3, T-4: max timestamp and type bit as the topic wants them; returns the append time."""
+    data: memoryview, header: Header, topic: TopicConfig, now_ms: int, greatest: int
+) -> Header:
+    """T-3, T-4: max timestamp and type bit as the topic wants them."""
     append_time = topic.message_timestamp_type == TimestampType.LOG_APPEND_TIME
-    attributes = int(row["attributes"]) & ~LOG_APPEND_TIME | LOG_APPEND_TIME * append_time
+    attributes = header.attributes & ~LOG_APPEND_TIME | LOG_APPEND_TIME * append_time
     max_timestamp = now_ms if append_time else greatest
-    if (attributes, max_timestamp) != (int(row["attributes"]), int(row["max_timestamp"])):
-        row["attributes"], row["max_timestamp"] = attributes, max_timestamp
-        struct.pack_into(">h", data, ATTRIBUTES, attributes)
-        struct.pack_into(">q", data, MAX_TIMESTAMP, max_timestamp)
-        row["crc"] = finish_batch(np.frombuffer(data, np.uint8), 0, len(data))
-    return now_ms if append_time else -1
+    if (attributes, max_timestamp) == (header.attributes, header.max_timestamp):
+        return header
+    struct.pack_into(">h", data, ATTRIBUTES, attributes)
+    struct.pack_into(">q", data, MAX_TIMESTAMP, max_timestamp)
+    crc = finish_batch(np.frombuffer(data, np.uint8), 0, len(data))
+    return header._replace(attributes=attributes, max_timestamp=max_timestamp, crc=crc)

@@ -31,6 +31,7 @@ TOPIC_NUMBERS = {
     "max.compaction.lag.ms": (LONG_MAX, 0, 1, LONG_MAX, LONG_MAX + 1),
     "max.message.bytes": (1_048_588, -1, 0, INT_MAX, INT_MAX + 1),
     "message.timestamp.after.max.ms": (3_600_000, -1, 0, LONG_MAX, LONG_MAX + 1),
+    "message.timestamp.difference.max.ms": (-1, -2, -1, LONG_MAX, LONG_MAX + 1),
     "message.timestamp.before.max.ms": (LONG_MAX, -1, 0, LONG_MAX, LONG_MAX + 1),
     "min.cleanable.dirty.ratio": (0.5, -0.01, 0, 1, 1.01),
     "min.compaction.lag.ms": (0, -1, 0, LONG_MAX, LONG_MAX + 1),
@@ -59,6 +60,13 @@ TOPIC_WORDS = {
         ["none", "LZ4", ""],
     ),
     "message.timestamp.type": (0, {"CreateTime": 0, "LogAppendTime": 1}, ["createtime", "2"]),
+    "message.format.version": (
+        2,
+        {"0.8.0": 0, "0.9.0.1": 0, "0.10.0": 1, "0.10.2-IV0": 1, "0.11.0": 2, "1.0": 2, "3.9": 2},
+        ["0.7.2", "2", "v1", "", "3.0-IV"],
+    ),
+    "lapse.roll.time": ("clock", {"clock": "clock", "record": "record"}, ["append", ""]),
+    "lapse.tombstone.values.enable": (False, {"true": True, "False": False}, ["yes", ""]),
 }
 
 
@@ -116,7 +124,11 @@ def test_words(name: str) -> None:
         ("max.message.bytes", "message.max.bytes"),
         ("message.timestamp.after.max.ms", "log.message.timestamp.after.max.ms"),
         ("message.timestamp.before.max.ms", "log.message.timestamp.before.max.ms"),
+        ("message.timestamp.difference.max.ms", "log.message.timestamp.difference.max.ms"),
         ("message.timestamp.type", "log.message.timestamp.type"),
+        ("message.format.version", "log.message.format.version"),
+        ("lapse.roll.time", "lapse.roll.time"),
+        ("lapse.tombstone.values.enable", "lapse.tombstone.values.enable"),
         ("min.cleanable.dirty.ratio", "log.cleaner.min.cleanable.ratio"),
         ("min.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms"),
         ("retention.bytes", "log.retention.bytes"),
@@ -144,6 +156,20 @@ def test_the_finer_synonym_wins_and_the_topics_own_value_over_all() -> None:
     assert topic_config({}, {"log.retention.hours": "-1"}).retention_ms == -1  # not -3600000
     assert topic_config({}, {"log.roll.hours": "2"}).segment_ms == 2 * 3_600_000
     assert topic_config({}, {"log.roll.jitter.hours": "2"}).segment_jitter_ms == 2 * 3_600_000
+
+
+def test_kip_32s_older_name_for_both_timestamp_bounds() -> None:
+    def bounds(topic: dict[str, str], broker: dict[str, str] | None = None) -> tuple[int, int]:
+        config = topic_config(topic, broker)
+        return config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
+
+    old = {"message.timestamp.difference.max.ms": "5"}
+    assert bounds({}) == (LONG_MAX, 3_600_000)
+    assert bounds(old) == (5, 5)
+    assert bounds({**old, "message.timestamp.after.max.ms": "7"}) == (5, 7)
+    assert bounds({**old, "message.timestamp.before.max.ms": "7"}) == (7, 5)
+    assert bounds({}, {"log.message.timestamp.difference.max.ms": "6"}) == (6, 6)
+    assert bounds(old, {"log.message.timestamp.before.max.ms": "9"}) == (9, 5)
 
 
 @pytest.mark.parametrize(

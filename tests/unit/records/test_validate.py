@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 
 import pytest
 from hypothesis import given
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 
 from lapse.base.config import TopicConfig, topic_config
 from lapse.base.errors import ErrorCode
-from lapse.records.batch import records_of, scan_batches
+from lapse.records.batch import Record, headers_of, records_of, row_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch, varint
 from lapse.records.layout import Codec, TimestampType
+from lapse.records.legacy import Message, MessageSpec, build_messages
 from lapse.records.timestamps import ANY_TIME, allowed_range
 from lapse.records.validate import CheckedBatch, RefusedBatch, check_produced
 from tests.reference.crc32c import crc32c
@@ -60,8 +62,11 @@ def patched(data: bytes, position: int, pattern: str, value: int) -> bytes:
 
 def assert_sound(result: CheckedBatch) -> None:
     """The bytes parse, checksum included, and the row tells of them."""
-    (row,) = scan_batches(result.data, "t-0")
-    assert row == result.row
+    assert headers_of(scan_batches(result.data, "t-0")) == [result.header]
+
+
+def records_in(result: CheckedBatch) -> list[Record]:
+    return list(records_of(result.data, row_of(result.header), "t-0"))
 
 
 # --- accepted -------------------------------------------------------------------------------------
@@ -103,7 +108,7 @@ def test_t1_range(time: int, fine: bool) -> None:
     config = topic(message_timestamp_before_max_ms=500)
     data = at(NOW, time, NOW)
     if fine:
-        assert checked(data, config).row["max_timestamp"] == max(NOW, time)
+        assert checked(data, config).header.max_timestamp == max(NOW, time)
         return
     error = refused(data, config)
     assert error.code is ErrorCode.INVALID_TIMESTAMP
@@ -117,7 +122,7 @@ def test_t1_defaults_are_an_hour_ahead_and_for_ever_back() -> None:
     assert allowed_range(PLAIN, NOW).greatest == NOW + HOUR
     wide = topic(message_timestamp_after_max_ms=LONG_MAX)
     assert allowed_range(wide, NOW).greatest == LONG_MAX  # no overflow
-    assert checked(at(LONG_MAX - 9), wide).row["max_timestamp"] == LONG_MAX - 9
+    assert checked(at(LONG_MAX - 9), wide).header.max_timestamp == LONG_MAX - 9
 
 
 def test_t1_invalid_timestamp_wins_and_every_offence_is_told() -> None:
@@ -149,8 +154,8 @@ def test_t2_t3_on_a_create_time_topic_the_bit_is_taken_away() -> None:
         timestamp_type=TimestampType.LOG_APPEND_TIME, append_time=NOW,
     )  # fmt: skip
     result = checked(data)
-    assert result.row["attributes"] == 0
-    assert result.row["max_timestamp"] == NOW - 7
+    assert result.header.attributes == 0
+    assert result.header.max_timestamp == NOW - 7
     assert_sound(result)
 
 
@@ -158,7 +163,7 @@ def test_t2_t3_on_a_create_time_topic_the_bit_is_taken_away() -> None:
 def test_t3_a_wrong_max_timestamp_is_put_right(claimed: int) -> None:
     data = patched(at(NOW - 5, NOW - 2, NOW - 3), 35, ">q", claimed)
     result = checked(data)
-    assert result.row["max_timestamp"] == NOW - 2
+    assert result.header.max_timestamp == NOW - 2
     assert bytes(result.data) == at(NOW - 5, NOW - 2, NOW - 3)
     assert_sound(result)
 
@@ -170,11 +175,11 @@ def test_t4_append_time_is_written_and_the_producers_time_survives(codec: Codec)
     payload = bytes(sent[61:])
     result = checked(sent, APPEND_TIME)
     assert result.log_append_time_ms == NOW
-    assert result.row["max_timestamp"] == NOW
-    assert result.row["attributes"] == codec | 0x08
+    assert result.header.max_timestamp == NOW
+    assert result.header.attributes == codec | 0x08
     assert bytes(result.data[61:]) == payload
     assert_sound(result)
-    records = list(records_of(result.data, result.row, "t-0"))
+    records = records_in(result)
     assert [(r.timestamp, r.create_time) for r in records] == [(NOW, 70), (NOW, 90)]
 
 
@@ -218,11 +223,11 @@ def test_t8_topic_codec(sent: Codec, wanted: str, append_time: bool) -> None:
     result = checked(data, config)
     names = {"producer": sent, "uncompressed": Codec.NONE}
     expected = names[wanted] if wanted in names else Codec[wanted.upper()]
-    assert int(result.row["attributes"]) == expected | 0x08 * append_time
+    assert int(result.header.attributes) == expected | 0x08 * append_time
     assert_sound(result)
     for field, value in (("producer_id", 7), ("base_sequence", 3), ("leader_epoch", 4)):
-        assert result.row[field] == value
-    got = list(records_of(result.data, result.row, "t-0"))
+        assert getattr(result.header, field) == value
+    got = records_in(result)
     assert [(r.key, r.value, r.create_time, r.headers) for r in got] == [
         (r.key, r.value, r.timestamp, r.headers) for r in records
     ]
@@ -246,15 +251,14 @@ IDEMPOTENT = batch(producer_id=5, producer_epoch=0, base_sequence=0)
         (GOOD + b"abc", ErrorCode.INVALID_RECORD, "exactly one batch"),
         (GOOD[:-1] + b"\x01", ErrorCode.CORRUPT_MESSAGE, "checksum"),
         (bytes(200), ErrorCode.CORRUPT_MESSAGE, "length"),
-        (patched(GOOD, 16, ">b", 1), ErrorCode.INVALID_RECORD, "v2"),
+        (patched(GOOD, 16, ">b", 1), ErrorCode.CORRUPT_MESSAGE, "checksum"),
         (patched(GOOD, 16, ">b", 3), ErrorCode.INVALID_RECORD, "unknown message format"),
         (batch(control=True), ErrorCode.INVALID_RECORD, "control"),
         (batch(horizon_ms=5), ErrorCode.INVALID_RECORD, "bit 6"),  # H-8, L2
         (batch(attributes_more=0x80), ErrorCode.INVALID_RECORD, "0x80"),
-        (batch(attributes_more=0x4000), ErrorCode.INVALID_RECORD, "0x4000"),
         (batch(attributes_more=0x8000), ErrorCode.INVALID_RECORD, "0x8000"),
         (patched(GOOD, 21, ">h", 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "codec 5"),
-        (batch(transactional=True), ErrorCode.INVALID_TXN_STATE, "transactions"),
+        (batch(transactional=True), ErrorCode.INVALID_RECORD, "producer id"),
         (patched(GOOD, 57, ">i", 0), ErrorCode.INVALID_RECORD, "count"),
         (patched(GOOD, 57, ">i", 2), ErrorCode.INVALID_RECORD, "count"),
         (patched(GOOD, 57, ">i", -1), ErrorCode.INVALID_RECORD, "negative"),
@@ -275,8 +279,111 @@ def test_refused(data: bytes, code: ErrorCode, words: str) -> None:
     assert words in str(error)
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
+def test_old_formats_become_a_v2_batch(magic: int, codec: Codec) -> None:
+    """KIP-32's migration: what an old producer sends, numbered from wherever it likes (T-8)."""
+    sent = [Message(7 + 2 * n, NOW - n, b"k%d" % n, None if n == 2 else b"v" * n) for n in range(5)]
+    data = build_messages(sent, MessageSpec(magic, codec))
+    result = checked(data, COMPACTED)
+    assert_sound(result)
+    assert result.header.magic == 2
+    assert result.header.attributes == codec
+    assert result.tombstones == 1
+    assert [(r.offset - result.header.base_offset, r.key, r.value) for r in records_in(result)] == [
+        (n, m.key, m.value) for n, m in enumerate(sent)
+    ]
+    assert [r.timestamp for r in records_in(result)] == [m.timestamp if magic else -1 for m in sent]
+
+
+def test_old_formats_obey_the_same_rules() -> None:
+    keyless = build_messages([Message(0, NOW, None, b"v")], MessageSpec(0))
+    assert refused(keyless, COMPACTED).record_errors[0][0] == 0  # T-7
+    late = build_messages([Message(0, NOW + 2 * HOUR, b"k", b"v")], MessageSpec(1, Codec.GZIP))
+    assert refused(late).code is ErrorCode.INVALID_TIMESTAMP  # T-1
+    stamped = MessageSpec(1, Codec.NONE, TimestampType.LOG_APPEND_TIME, NOW)
+    error = refused(build_messages([Message(0, NOW, b"k", b"v")], stamped), APPEND_TIME)
+    assert error.code is ErrorCode.INVALID_TIMESTAMP  # T-2
+    two = keyless + build_messages([Message(1, -1, b"k", b"w")], MessageSpec(0))
+    assert [r.value for r in records_in(checked(two))] == [b"v", b"w"]
+    assert refused(two + GOOD).code is ErrorCode.INVALID_RECORD
+    for broken in (keyless[:-1], keyless[:-1] + b"w"):
+        assert refused(broken).code is ErrorCode.CORRUPT_MESSAGE
+    torn_inside = bytearray(build_messages([Message(0, 1, b"k", b"v")], MessageSpec(1, Codec.GZIP)))
+    torn_inside[-4] ^= 1  # gzip's own length
+    torn_inside[12:16] = zlib.crc32(torn_inside[16:]).to_bytes(4, "big")
+    assert refused(bytes(torn_inside)).code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_topic_of_an_old_format_refuses_what_it_would_lose() -> None:
+    old = topic(message_format_version="0.10.2")
+    assert checked(GOOD, old).write_magic == 1
+    assert checked(GOOD).write_magic == 2
+    for data, words in (
+        (IDEMPOTENT, "idempotent"),
+        (batch(codec=Codec.ZSTD), "zstd"),
+        (batch(NewRecord(b"k", b"v", NOW, (("h", b"1"),))), "record headers"),
+    ):
+        error = refused(data, old)
+        assert error.code is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+        assert words in str(error)
+        assert "message.format.version" in str(error)
+
+
+def test_a_batch_that_recompression_makes_too_large_is_refused() -> None:
+    sent = batch(NewRecord(b"k", b"v" * 5000, NOW), codec=Codec.GZIP)
+    config = topic(compression_type="uncompressed", max_message_bytes=1000)
+    assert refused(sent, config).code is ErrorCode.MESSAGE_TOO_LARGE
+    assert checked(sent, topic(max_message_bytes=1000))
+
+
+# --- KIP-87 (DESIGN §4.4) -------------------------------------------------------------------------
+
+VALUED = [
+    NewRecord(b"a", b"live", NOW),
+    NewRecord(b"b", b"gone, and why", NOW, (("h", b"1"),), tombstone=True),
+    NewRecord(b"c", None, NOW),
+]
+ENABLED = topic_config({"cleanup.policy": "compact", "lapse.tombstone.values.enable": "true"})
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_valued_tombstone_is_nulled_where_nobody_knows_the_flag(codec: Codec) -> None:
+    sent = batch(*VALUED, codec=codec, producer_id=3, producer_epoch=0, base_sequence=5)
+    result = checked(sent, COMPACTED)
+    assert_sound(result)
+    assert result.header.attributes == codec
+    assert result.header.base_sequence == 5
+    got = records_in(result)
+    assert [(r.key, r.value, r.flagged) for r in got] == [
+        (b"a", b"live", False), (b"b", None, False), (b"c", None, False),
+    ]  # fmt: skip
+    assert got[1].headers == (("h", b"1"),)
+    assert result.tombstones == 2
+
+
+def test_a_valued_tombstone_stays_where_the_topic_knows_it_or_nothing_compacts() -> None:
+    for config in (ENABLED, PLAIN):
+        result = checked(batch(*VALUED), config)
+        assert [r.flagged for r in records_in(result)] == [False, True, False]
+        assert records_in(result)[1].value == b"gone, and why"
+
+
+@pytest.mark.parametrize("config", [ENABLED, COMPACTED])
+def test_bits_that_do_not_agree_are_refused(config: TopicConfig) -> None:
+    error = refused(batch(attributes_more=0x4000), config)
+    assert (error.code, "KIP-87" in str(error)) == (ErrorCode.INVALID_RECORD, True)
+    lonely = bytearray(batch(*VALUED))
+    lonely[21] = 0  # the batch no longer says so
+    if config is ENABLED:
+        assert refused(patched(bytes(lonely), 12, ">i", 0), config).code is error.code
+    else:  # nobody reads a record's bit then
+        assert checked(patched(bytes(lonely), 12, ">i", 0), config)
+
+
 def test_idempotent_batches_pass() -> None:
-    assert checked(IDEMPOTENT).row["producer_id"] == 5
+    assert checked(IDEMPOTENT).header.producer_id == 5
+    assert checked(batch(transactional=True, producer_id=5, producer_epoch=0, base_sequence=0))
 
 
 def test_too_large_is_told_with_the_setting() -> None:
@@ -336,4 +443,4 @@ def test_whatever_is_sent_is_accepted_or_refused(choose: st.DataObject) -> None:
     except RefusedBatch:
         return
     assert_sound(result)
-    assert len(list(records_of(result.data, result.row, "t-0"))) == result.row["count"]
+    assert len(records_in(result)) == result.header.count

@@ -22,6 +22,7 @@ from lapse.base.errors import ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker.partitions import Partitions
 from lapse.broker.services import CloseConnection, Services, Session
+from lapse.kernels.layout import TRANSACTIONAL
 from lapse.metadata.image import LEADER_EPOCH
 from lapse.records.validate import RecordErrors, RefusedBatch, check_produced
 from lapse.wire.schema.produce import (
@@ -35,6 +36,9 @@ from lapse.wire.schema.produce import (
 
 ACKS = frozenset({-1, 0, 1})
 NO_OFFSET = -1
+
+
+_NO_TRANSACTIONS = "transactions are not supported by this broker version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,8 @@ def _append(
     try:
         log = partitions.get(where)
         checked = check_produced(data.records or b"", log.config, now_ms, str(where))
+        if checked.header.attributes & TRANSACTIONAL:
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"{where}: {_NO_TRANSACTIONS}")
         done = log.append(checked, leader_epoch=LEADER_EPOCH, now_ms=now_ms)
     except (KafkaError, StorageError) as e:
         return _refused(where, e)
@@ -93,8 +99,8 @@ def _append(
         done.base_offset,
         done.log_append_time_ms,
         done.log_start_offset,
-        records=0 if done.duplicate else int(checked.row["count"]),
-        bytes_appended=0 if done.duplicate else int(checked.row["size"]),
+        records=0 if done.duplicate else checked.header.count,
+        bytes_appended=0 if done.duplicate else checked.header.size,
     )
 
 
@@ -109,9 +115,7 @@ def _refusal(request: ProduceRequest) -> KafkaError | None:
     if request.acks not in ACKS:
         return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: -1, 0 or 1")
     if request.transactional_id is not None:
-        return KafkaError(
-            ErrorCode.INVALID_TXN_STATE, "transactions are not supported by this broker version"
-        )
+        return KafkaError(ErrorCode.INVALID_TXN_STATE, _NO_TRANSACTIONS)
     return None
 
 

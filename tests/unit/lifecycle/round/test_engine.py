@@ -123,7 +123,7 @@ def test_any_flipped_byte_under_the_checksum_ends_the_attempt(
         (build_batch([NewRecord(b"k", b"v")], BatchSpec(control=True)), "control batch"),
         (build_batch([NewRecord(b"k", b"v")], BatchSpec(transactional=True)), "transactional"),
         (build_batch([NewRecord(b"k", b"v")], BatchSpec(attributes_more=0x80)), "0x80"),
-        (build_batch([NewRecord(b"k", b"v")], BatchSpec(attributes_more=0x4000)), "0x4000"),
+        (build_batch([NewRecord(b"k", b"v")], BatchSpec(attributes_more=0x4000)), "KIP-87"),
         (patched(two_values(), 21, ">h", 6), "codec 6"),
         (patched(two_values(), 57, ">i", 4), "does not parse"),
         (patched(two_values(), 61, ">B", 0xFF), "does not parse"),

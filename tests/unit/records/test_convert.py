@@ -1,0 +1,84 @@
+"""From format to format (KIP-32's migration) keeps what both can say."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.records.batch import records_of, scan_batches
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.convert import CannotSay, needs_v2, to_batch, to_messages
+from lapse.records.layout import Codec, TimestampType, timestamp_type_of
+from tests.property.strategies import OLD_CODECS, message_sets, new_records
+
+HEADED = NewRecord(b"k", b"v", 5, (("h", b"1"),))
+
+
+def one(data: bytes):
+    (row,) = scan_batches(data, "t")
+    return row
+
+
+@given(new_records(), st.sampled_from(OLD_CODECS), st.sampled_from([0, 1]), st.booleans())
+def test_down_keeps_offsets_keys_values_and_in_v1_times(
+    records: list[NewRecord], codec: Codec, magic: int, append_time: bool
+) -> None:
+    spec = BatchSpec(
+        base_offset=70, codec=codec, timestamp_type=TimestampType(append_time),
+        append_time=1 << 50, leader_epoch=3,
+    )  # fmt: skip
+    data = build_batch(records, spec)
+    down = to_messages(data, one(data), magic, "t")
+    rows = scan_batches(down, "t")
+    assert {int(row["magic"]) for row in rows} <= {magic}
+    assert len(rows) == len(records) if codec is Codec.NONE else len(rows) <= 1
+    found = [r for row in rows for r in records_of(down, row, "t")]
+    times = [-1 if not magic else 1 << 50 if append_time else r.timestamp for r in records]
+    assert [(r.offset, r.timestamp, r.key, r.value) for r in found] == [
+        (70 + (r.offset_delta or 0), time, r.key, r.value)
+        for r, time in zip(records, times, strict=True)
+    ]
+
+
+@given(message_sets(9), st.data())
+def test_up_numbers_anew_and_keeps_the_rest(data: bytes, choose: st.DataObject) -> None:
+    rows = scan_batches(data, "t")
+    sent = [r for row in rows for r in records_of(data, row, "t")]
+    up = to_batch(data, rows, "t")
+    row = one(up)
+    assert (row["magic"], row["count"], row["base_offset"]) == (2, len(sent), sent[0].offset)
+    found = list(records_of(up, row, "t"))
+    assert [(r.timestamp, r.key, r.value) for r in found] == [
+        (r.timestamp, r.key, r.value) for r in sent
+    ]
+    assert [r.offset for r in found] == list(range(sent[0].offset, sent[0].offset + len(sent)))
+    if rows[0]["magic"] == 0:
+        assert timestamp_type_of(row) is TimestampType.CREATE_TIME
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        (build_batch([HEADED], BatchSpec(codec=Codec.ZSTD)), "zstd"),
+        (build_batch([HEADED], BatchSpec(control=True)), "control"),
+    ],
+)
+def test_what_old_formats_cannot_say(data: bytes, word: str) -> None:
+    with pytest.raises(CannotSay, match=word):
+        to_messages(data, one(data), 1, "t")
+
+
+@pytest.mark.parametrize(
+    ("spec", "record", "word"),
+    [
+        (BatchSpec(codec=Codec.ZSTD), NewRecord(b"k", b"v"), "zstd"),
+        (BatchSpec(producer_id=1), NewRecord(b"k", b"v"), "idempotent"),
+        (BatchSpec(), HEADED, "headers"),
+        (BatchSpec(), NewRecord(b"k", b"v"), None),
+    ],
+)
+def test_what_an_old_topic_refuses(spec: BatchSpec, record: NewRecord, word: str | None) -> None:
+    data = build_batch([record], spec)
+    why = needs_v2(data, one(data), "t")
+    assert why is None if word is None else word in str(why)
