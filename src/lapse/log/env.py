@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from lapse.base.clock import Clock
 from lapse.base.fs import Fs
 
-_OPEN_FILES_MAX = 512
+_OPEN_FILES_MAX = 256  # of three files each, at most
 
 
 class OpenFiles:

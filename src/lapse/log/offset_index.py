@@ -1,13 +1,14 @@
 """`.index`: from an offset to a byte position near it, in Kafka's format.
 
 Entries of 8 bytes: offset - base (int32), position (int32), big-endian. Which batches get one is
-SEMANTICS F-9. An index belongs to one segment: in memory while the segment is written, a map of
-the file (or its bytes, if few) afterwards. `IndexEntries` is what both index kinds share.
+SEMANTICS F-9. An index belongs to one segment: in memory while the segment is written; afterwards
+its bytes if they are few, else the open file, of which a search reads some twenty entries. It is
+never a map: a map of a file that shrinks kills the process. `IndexEntries` is what both index kinds
+share.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 from bisect import bisect_right
@@ -20,8 +21,33 @@ from numpy.typing import NDArray
 from lapse.base.errors import CorruptData, StorageError
 from lapse.base.fs import Fs
 
-_MAP_FROM_BYTES = 64 << 10
+_FILE_FROM_BYTES = 64 << 10
 _UNKNOWN = -1
+
+
+class IndexFile:
+    """An index file that is asked entry by entry; closed when nobody holds it."""
+
+    __slots__ = ("_fd", "_path", "_size")
+
+    def __init__(self, path: Path, fd: int, size: int) -> None:
+        self._path, self._fd, self._size = path, fd, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def read(self, at: int, length: int) -> bytes:
+        """Raises CorruptData where the file has become shorter."""
+        data = os.pread(self._fd, length, at)
+        if len(data) < length:
+            raise CorruptData(str(self._path), at, "the index became shorter while it was used")
+        return data
+
+    def __bytes__(self) -> bytes:
+        return self.read(0, self._size)
+
+    def __del__(self) -> None:
+        os.close(self._fd)
 
 
 class IndexEntries:
@@ -37,7 +63,7 @@ class IndexEntries:
     ENTRY: struct.Struct
 
     def __init__(
-        self, path: Path, base_offset: int, data: bytes | bytearray | mmap.mmap, *, from_file: bool
+        self, path: Path, base_offset: int, data: bytes | bytearray | IndexFile, *, from_file: bool
     ) -> None:
         self.path = path
         self.base_offset = base_offset
@@ -52,7 +78,10 @@ class IndexEntries:
 
     def entry(self, n: int) -> tuple[int, ...]:
         """Fields of entry `n` as they are in the file."""
-        return self.ENTRY.unpack_from(self._data, n * self.ENTRY.size)
+        at, data = n * self.ENTRY.size, self._data
+        if isinstance(data, IndexFile):
+            return self.ENTRY.unpack(data.read(at, self.ENTRY.size))
+        return self.ENTRY.unpack_from(data, at)
 
     def _floor(self, key: int, field: int) -> int:
         """The last entry whose `field` is at most `key`; -1 if there is none."""
@@ -60,8 +89,13 @@ class IndexEntries:
 
     def growing(self) -> Self:
         """The same entries in memory, to be appended to."""
-        self._data = bytearray(self._data)
+        self._data = bytearray(bytes(self._data))
         return self
+
+    def _table(self, dtype: np.dtype[np.void]) -> NDArray[np.void]:
+        """All entries; of a large file, read for this."""
+        data = self._data
+        return np.frombuffer(bytes(data) if isinstance(data, IndexFile) else data, dtype)
 
     @property
     def size_bytes(self) -> int:
@@ -69,9 +103,10 @@ class IndexEntries:
 
     def write_out(self, fs: Fs) -> None:
         """Make the file hold the entries, no more and no fewer."""
-        data, written = bytes(self._data[: self.size_bytes]), self._written
-        if written == len(data):
+        written = self._written
+        if written == self.size_bytes:
             return
+        data = bytes(self._data)[: self.size_bytes]
         self._written = _UNKNOWN  # until it succeeds, nothing is known of the file
         if 0 < written < len(data):
             file = fs.open_append(self.path)
@@ -101,7 +136,7 @@ class OffsetIndex(IndexEntries):
 
     def check(self, log_size: int, end_offset: int) -> str | None:
         """What is wrong with it for a segment of this size and next offset, or None."""
-        table = np.frombuffer(self._data, np.dtype([("offset", ">i4"), ("position", ">i4")]))
+        table = self._table(np.dtype([("offset", ">i4"), ("position", ">i4")]))
         if not len(table):
             return None
         offsets, positions = table["offset"].astype(np.int64), table["position"].astype(np.int64)
@@ -120,8 +155,8 @@ def _check_ascending(
     return None
 
 
-def read_entries(path: Path, entry_bytes: int) -> bytes | mmap.mmap:
-    """The whole file: its bytes where they are few, else a map.
+def read_entries(path: Path, entry_bytes: int) -> bytes | IndexFile:
+    """The bytes of an index file where they are few, else the open file.
 
     Raises CorruptData if it is missing or not whole entries long.
     """
@@ -131,12 +166,7 @@ def read_entries(path: Path, entry_bytes: int) -> bytes | mmap.mmap:
         raise CorruptData(str(path), 0, "the file is missing") from None
     except OSError as e:
         raise StorageError(f"opening {path}: {e.strerror or e}") from e
-    try:
-        size = os.fstat(fd).st_size
-        if size % entry_bytes:
-            raise CorruptData(str(path), size, f"not a multiple of {entry_bytes} bytes long")
-        if size < _MAP_FROM_BYTES:
-            return os.pread(fd, size, 0)
-        return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
-    finally:
-        os.close(fd)
+    file = IndexFile(path, fd, os.fstat(fd).st_size)
+    if len(file) % entry_bytes:
+        raise CorruptData(str(path), len(file), f"not a multiple of {entry_bytes} bytes long")
+    return bytes(file) if len(file) < _FILE_FROM_BYTES else file

@@ -42,7 +42,7 @@ class TimeIndex(IndexEntries):
 
     def check(self, end_offset: int) -> str | None:
         """What is wrong with it for a segment with this next offset, or None."""
-        table = np.frombuffer(self._data, np.dtype([("timestamp", ">i8"), ("offset", ">i4")]))
+        table = self._table(np.dtype([("timestamp", ">i8"), ("offset", ">i4")]))
         if not len(table):
             return None
         timestamps, offsets = table["timestamp"].astype(np.int64), table["offset"].astype(np.int64)

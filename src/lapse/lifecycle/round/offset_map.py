@@ -20,6 +20,7 @@ from lapse.kernels import offset_map as kernel
 from lapse.kernels.layout import CODEC_MASK, DELETE_HORIZON, HEADER_SIZE, LOG_APPEND_TIME
 from lapse.kernels.scan import first_bad_crc
 from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.round.mapped import MappedFile
 from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
 from lapse.log.headers import Header
 from lapse.log.summary import unhandled_reasons
@@ -27,6 +28,7 @@ from lapse.records.batch import plain_records, scan_batches
 from lapse.records.layout import Codec
 
 SLOTS_MIN = 1 << 14
+SLOT_BYTES = 16
 SCRATCH_BYTES = 4 << 20  # inflated batches are handed to a kernel about so many bytes at a time
 PIECE_BYTES = 32 << 20  # and plain ones, so that progress moves within a segment
 HUGE_PAGE = 2 << 20
@@ -45,7 +47,7 @@ class SourceSegment:
     """A sealed segment open for reading, and what the map stage found out about it.
 
     Attributes:
-        data: its bytes, mapped; nobody shortens a sealed segment under its owner.
+        file: its bytes; `data` is the array of them.
         rows: its batches.
         ordinals: number of each batch's first record within the segment.
         superseded, keyless: one bit a record.
@@ -55,7 +57,7 @@ class SourceSegment:
 
     plan: PlanSegment
     path: Path
-    fd: int
+    file: MappedFile
     data: NDArray[np.uint8]
     rows: NDArray[np.void]
     ordinals: NDArray[np.int64]
@@ -80,7 +82,7 @@ class SourceSegment:
         return CorruptData(str(self.path), int(self.rows[batch]["position"]), reason)
 
     def close(self) -> None:
-        os.close(self.fd)
+        self.file.close()
 
 
 @dataclass(slots=True)
@@ -101,33 +103,23 @@ class MapResult:
 
 def open_segment(path: Path, plan: PlanSegment) -> SourceSegment:
     """Map a segment and scan its headers; raises CorruptData, also for what we do not handle."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = MappedFile(path, plan.size)
     try:
-        if os.fstat(fd).st_size < plan.size:
-            raise CorruptData(
-                str(path), os.fstat(fd).st_size, "the segment is shorter than planned"
-            )
-        data = np.frombuffer(_mapped(fd, plan.size), np.uint8)
-        rows = scan_batches(data, str(path), check_crc=False)
+        rows = scan_batches(file.data, str(path), check_crc=False)
+        file.check()
         _refuse_unhandled(rows, path)
         _refuse_disorder(rows, plan, path)
     except BaseException:
-        os.close(fd)
+        file.close()
         raise
     counts = rows["count"].astype(np.int64)
     ordinals = np.cumsum(counts) - counts
     n_bytes = (int(counts.sum()) + 7) // 8 + 8
     return SourceSegment(
-        plan, path, fd, data, rows, ordinals,
+        plan, path, file, file.data, rows, ordinals,
         np.zeros(n_bytes, np.uint8), np.zeros(n_bytes, np.uint8), np.zeros(len(rows), np.int32),
         np.zeros(len(rows), np.bool_),
     )  # fmt: skip
-
-
-def _mapped(fd: int, size: int) -> mmap.mmap | bytes:
-    if size == 0:
-        return b""
-    return mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
 
 
 def _refuse_unhandled(rows: NDArray[np.void], path: Path) -> None:
@@ -154,6 +146,18 @@ def _zeroed(n_words: int) -> NDArray[np.uint64]:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint64)[:n_words]
+
+
+def _slots_for(entries: int, at_least: int = SLOTS_MIN) -> int:
+    n_slots = at_least
+    while n_slots * 11 // 20 < entries:
+        n_slots *= 2
+    return n_slots
+
+
+def map_bytes(entries: int) -> int:
+    """Memory of a map that has grown to so many keys; half as much again while it grows."""
+    return _slots_for(entries) * SLOT_BYTES
 
 
 class OffsetMap:
@@ -214,10 +218,7 @@ class OffsetMap:
             tick(segment.bytes_of(piece.lo, piece.hi))
 
     def _grow(self, more: int) -> None:
-        n_slots = len(self._slots) // 2
-        while n_slots * 11 // 20 < self.entries + more:
-            n_slots *= 2
-        bigger = _zeroed(2 * n_slots)
+        bigger = _zeroed(2 * _slots_for(self.entries + more, len(self._slots) // 2))
         kernel.rehash(self._slots, bigger)
         self._slots = bigger
 

@@ -84,6 +84,8 @@ def rewrite(plan: RoundPlan, mapped: MapResult, fs: Fs, folder: Path, tick: Tick
         result.records_kept += writer.records_kept
         result.bytes_read += sum(m.segment.plan.size for m in members)
         result.bytes_written += writer.position
+    for segment in mapped.segments:
+        segment.file.check()
     return result
 
 
@@ -250,7 +252,7 @@ class GroupWriter:
         rows = segment.rows[lo:hi].copy()
         start = int(rows[0]["position"])
         length = int(rows[-1]["position"] + rows[-1]["size"]) - start
-        self._file.copy_from(segment.fd, start, length)
+        self._file.copy_from(segment.file.fd, start, length)
         self._crc = crc32c_more(self._crc, segment.data, start, start + length)
         records = int(rows["count"].sum())
         self._state[keep.RECORDS_KEPT] += records
