@@ -129,11 +129,17 @@ class _RealAppendFile:
             os.ftruncate(self._fd, self.size)
 
     def write(self, *buffers: Buffer) -> None:
-        wanted = sum(len(b) for b in buffers)
-        with _storage(self.path, "writing"):
-            done = os.pwritev(self._fd, buffers, self.size) if wanted else 0
+        try:  # every append comes by: `_storage` would cost as much as the rest of this
+            if len(buffers) == 1:
+                wanted = len(buffers[0])
+                done = os.pwrite(self._fd, buffers[0], self.size)
+            else:
+                wanted = sum(len(b) for b in buffers)
+                done = os.pwritev(self._fd, buffers, self.size) if wanted else 0
             if done < wanted:
                 self._write_rest(b"".join(buffers)[done:], self.size + done)
+        except OSError as e:
+            raise StorageError(f"writing {self.path}: {e.strerror or e}") from e
         self.size += wanted
 
     def _write_rest(self, rest: bytes, position: int) -> None:

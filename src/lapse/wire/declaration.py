@@ -92,6 +92,11 @@ class String(WireType[str]):
 
 
 @dataclass(frozen=True, slots=True)
+class Bytes(WireType[bytes]):
+    """Opaque bytes behind an int32 or compact length; decoded as a copy."""
+
+
+@dataclass(frozen=True, slots=True)
 class Records(WireType[T]):
     """Record batches behind an int32 or compact length; decoded as a view, never copied."""
 
@@ -117,13 +122,14 @@ INT32: Fixed[int] = Fixed("i", 4)
 INT64: Fixed[int] = Fixed("q", 8)
 UUID = Uuid()
 STRING = String()
+BYTES = Bytes()
 RECORDS: Records[bytes | memoryview] = Records()
 # What a broker sends may be a file slice instead of bytes.
 RECORDS_OR_SLICE: Records[bytes | memoryview | RecordsSlice] = Records()
 
 
 def nested(struct_type: type[T]) -> WireType[T]:
-    """A struct as one field."""
+    """A struct as one field, which must be a tagged one; only there may it be nullable."""
     return Nested(struct_type)
 
 

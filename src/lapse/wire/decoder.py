@@ -32,6 +32,7 @@ from typing import Any, TypeAlias
 from lapse.wire import primitives
 from lapse.wire.declaration import (
     Array,
+    Bytes,
     FieldSpec,
     MessageSpec,
     Nested,
@@ -149,6 +150,8 @@ class _Decoder:
         self.bound("end = pos + n", path)
         if isinstance(type_, String):
             self.out.line(f'{target} = str(buf[pos:end], "utf-8")')
+        elif isinstance(type_, Bytes):
+            self.out.line(f"{target} = bytes(buf[pos:end])")
         else:
             assert isinstance(type_, Records)
             self.out.line(f"{target} = buf[pos:end]  # a view, not a copy")
@@ -236,11 +239,24 @@ class _Decoder:
 
     def tagged(self, item: FieldSpec, target: str, depth: int, path: str) -> None:
         if isinstance(item.type, Nested):
-            self.struct(struct_spec(item.type.struct), depth + 1, f"{path}.")
-            self.out.line(f"{target} = m{depth + 1}")
+            if item.nullable is None:
+                self.nested(item.type, target, depth, path)
+                return
+            self.run.append(("n", "B"))  # 0 is null, 1 a struct
+            self.flush()
+            with self.out.block("if n > 1:"):
+                self.out.line(f'raise Lie(f"{path}: {{n}} where 0 or 1 is due")')
+            with self.out.block("if n:"):
+                self.nested(item.type, target, depth, path)
+            with self.out.block("else:"):
+                self.out.line(f"{target} = None")
         else:
             self.field(item, target, depth, path)
         self.flush()
+
+    def nested(self, type_: Nested[Any], target: str, depth: int, path: str) -> None:
+        self.struct(struct_spec(type_.struct), depth + 1, f"{path}.")
+        self.out.line(f"{target} = m{depth + 1}")
 
     # --- the run ------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 from lapse.wire import primitives
 from lapse.wire.declaration import (
     Array,
+    Bytes,
     FieldSpec,
     MessageSpec,
     Nested,
@@ -147,6 +148,11 @@ class _Encoder:
             self.length(item, "n")
             self.flush()
             self.out.line(f"{self.append}(data)")
+        elif isinstance(type_, Bytes):
+            self.out.line(f"n = len({source})")
+            self.length(item, "n")
+            self.flush()
+            self.out.line(f"{self.append}({source})")
         else:
             assert isinstance(type_, Records)
             self.records(item, source)
@@ -230,15 +236,28 @@ class _Encoder:
         out.line(f"{pieces} = []")
         self.append = f"{pieces}.append"
         if isinstance(item.type, Nested):
-            self.struct(struct_spec(item.type.struct), depth + 1, f"{path}.")
-        elif item.nullable is not None:
-            # Null is the default and so never written.
+            self.nested(item, item.type, source, depth, path)
+        elif item.nullable is not None and item.default is None:
+            # Null is never written.
             self.value(item, item.type, source, depth, path)
         else:
             self.field(item, source, depth, path)
         self.flush()
         self.append = outer
         out.line(f"tags{depth}.append(tagged({item.tag}, join({pieces})))")
+
+    def nested(
+        self, item: FieldSpec, type_: Nested[Any], source: str, depth: int, path: str
+    ) -> None:
+        if item.nullable is None:
+            self.struct(struct_spec(type_.struct), depth + 1, f"{path}.")
+            return
+        with self.out.block(f"if {source} is None:"):
+            self.out.line(f"{self.append}(b'\\0')")
+        with self.out.block("else:"):
+            self.run.append(("1", "B"))
+            self.struct(struct_spec(type_.struct), depth + 1, f"{path}.")
+            self.flush()
 
     # --- the run ------------------------------------------------------------------------------
 

@@ -50,9 +50,10 @@ def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real_one(fd, data[:2], at))
     file = FS.open_append(tmp_path / "a")
     file.write(b"abc", b"defghi", b"j")
+    file.write(b"klmnopq")
     file.close()
-    assert file.size == 10
-    assert (tmp_path / "a").read_bytes() == b"abcdefghij"
+    assert file.size == 17
+    assert (tmp_path / "a").read_bytes() == b"abcdefghijklmnopq"
 
 
 def test_a_failed_write_is_a_storage_error_and_does_not_count(
@@ -64,6 +65,7 @@ def test_a_failed_write_is_a_storage_error_and_does_not_count(
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    monkeypatch.setattr(os, "pwrite", full)
     monkeypatch.setattr(os, "pwritev", full)
     with pytest.raises(StorageError, match=rf"writing {file.path}: No space left"):
         file.write(b"more")

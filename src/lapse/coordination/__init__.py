@@ -1,0 +1,1 @@
+"""Groups and transactions: what Kafka keeps of them in its internal topics; pure, no I/O."""
