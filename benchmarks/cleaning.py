@@ -30,6 +30,7 @@ from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.owner_directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory, make_plan
+from lapse.lifecycle.round.summarise import requests_of
 
 ORACLE = ROOT / "tests" / "oracle"
 NOW_MS = 1_700_100_000_000
@@ -89,12 +90,16 @@ def one_pass(source: Path, directory: Path) -> dict[str, Any]:
     (directory / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}')
     clock, fs = PinnedClock(NOW_MS), RealFs()
     config = topic_config({"cleanup.policy": "compact"})
+    engine = InlineEngine(fs, clock)
     with DirectoryOwner(directory, {PARTITION: config}, fs, clock) as owner:
+        # Once in a foreign log's life, and no part of a round: its summaries.
+        requests = requests_of((info.facts for info in owner.logs()), records=False)
+        owner.adopt_summaries(list(engine.summarise(requests, lambda _: None)))
         cpu, wall = cpu_seconds(), clock.monotonic()
         [info] = owner.logs()
         decision = decide(info, NOW_MS, Wish(force=True))
         plan = make_plan(decision, "bench", Rules.LAPSE, MapMemory(2 << 30))
-        [receipt] = InlineEngine(fs, clock).run([plan], lambda _: None)
+        [receipt] = engine.run([plan], lambda _: None)
         [result] = owner.commit([receipt])
         cpu, wall = cpu_seconds() - cpu, clock.monotonic() - wall
     assert result.error is None, result.error

@@ -24,7 +24,8 @@ from lapse.lifecycle.round.receipt import Receipt, attempt_dir
 from lapse.log.directory import LogDirectory
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
-from lapse.spark.engine import SparkEngine
+from lapse.spark.engine import Job, SparkEngine
+from lapse.spark.task import encode_plans, run_bins
 from lapse.testing.clock import ManualClock
 from tests.unit.lifecycle.rounds import (
     NOW,
@@ -109,9 +110,8 @@ def test_two_attempts_at_once_do_not_meet(tmp_path: Path, engine: SparkEngine) -
     with owning(tmp_path / "data", {"a": overwritten(times=30)}) as owner:
         [plan] = plans_of(owner, "r")
         bins = [[plan], [plan]]
-        collected = engine._driver.submit(
-            engine._collect, "twice", "twice", [encode(b) for b in bins]
-        ).result()
+        job = Job("twice", run_bins, [encode(b) for b in bins])
+        collected = engine._driver.submit(engine._collect, "twice", job).result()
         first, second = decode(collected)
         assert first.attempt_id != second.attempt_id
         assert first.groups == second.groups != ()
@@ -121,8 +121,6 @@ def test_two_attempts_at_once_do_not_meet(tmp_path: Path, engine: SparkEngine) -
 
 
 def encode(plans: Sequence[RoundPlan]) -> bytes:
-    from lapse.spark.task import encode_plans  # noqa: PLC0415
-
     return encode_plans(plans)
 
 

@@ -25,6 +25,8 @@ from lapse.broker.disk import DiskThreads
 from lapse.broker.partitions import Partitions
 from lapse.lifecycle import control_messages as messages
 from lapse.lifecycle.control_messages import (
+    Adopt,
+    Adopted,
     Answer,
     Commit,
     Committed,
@@ -41,6 +43,7 @@ from lapse.lifecycle.round import commit as rounds
 from lapse.lifecycle.round.commit import CommitEnv, CommitResult, waiting_stamps
 from lapse.lifecycle.round.ledger import ledger_path
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.summarise import SummaryReceipt, adopt
 from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
 from lapse.log.swap import sweep_attempts
@@ -48,6 +51,7 @@ from lapse.log.swap import sweep_attempts
 logger = logging.getLogger(__name__)
 
 _OWNER_ONLY = 0o600
+_NO_SUCH_LOG = "this broker has no such log"
 
 
 class ControlServer:
@@ -76,7 +80,8 @@ class ControlServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._server is not None:
-            await self._thread.run(self._env.fs.unlink, self.path)
+            with contextlib.suppress(StorageError):  # on a disk that failed it stays
+                await self._thread.run(self._env.fs.unlink, self.path)
         await self._thread.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -145,6 +150,8 @@ class ControlServer:
                 answer = Logs(tuple(self._owner.logs()))
             case Commit():
                 answer = Committed(tuple(self._owner.commit(request.receipts)))
+            case Adopt():
+                answer = Adopted(tuple(self._owner.adopt_summaries(request.receipts)))
             case Hello():
                 answer = Refused("Hello was said already")
         return messages.encode(answer)
@@ -177,7 +184,7 @@ class OwnedLogs:
         for receipt in receipts:
             log = logs.get(receipt.name)
             if log is None:
-                results.append(self._refused(receipt, "this broker has no such log"))
+                results.append(self._refused(receipt, _NO_SUCH_LOG))
                 continue
 
             def set_checkpoint(offset: int, partition: TopicPartition = log.partition) -> None:
@@ -190,6 +197,14 @@ class OwnedLogs:
             if held:
                 directory.set_cleaner_offsets(held)
         return results
+
+    def adopt_summaries(self, receipts: Sequence[SummaryReceipt]) -> list[str | None]:
+        """Each by itself: what is passed over is looked through again."""
+        logs = {str(log.partition): log for log in self._partitions.all()}
+        return [
+            adopt(logs[receipt.name], receipt) if receipt.name in logs else _NO_SUCH_LOG
+            for receipt in receipts
+        ]
 
     def _commit_one(
         self, log: PartitionLog, receipt: Receipt, set_checkpoint: Callable[[int], None]

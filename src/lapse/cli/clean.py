@@ -31,6 +31,7 @@ from lapse.lifecycle.round.engine import Engine
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.summarise import requests_of
 from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN, find_policies
 
@@ -162,7 +163,7 @@ def _left_alone(decision: Decision, rules: Rules) -> Cleaned:
         outcome=explain(decision, rules).text,
         first_dirty_before=dirty,
         first_dirty_after=dirty,
-        finding=decision.blocked is Blocked.UNHANDLED,
+        finding=decision.blocked in {Blocked.UNHANDLED, Blocked.SUMMARIES},
     )
 
 
@@ -203,13 +204,30 @@ def _clean(
         directory, configs, job.fs, job.clock, producer_id_expiration_ms=expiration_ms
     ) as owner:
         rules = job.wish.rules
-        decisions = [decide(info, job.now_ms, job.wish) for info in owner.logs()]
-        yield from (_left_alone(d, rules) for d in decisions if not d.due)
         with _engine(job) as (engine, at_once):
+            refused = _look_through(engine, owner, job)
+            decisions = [decide(info, job.now_ms, job.wish) for info in owner.logs()]
+            for line in (_left_alone(d, rules) for d in decisions if not d.due):
+                yield replace(line, outcome=refused.get(line.partition, line.outcome))
             memory = replace(job.memory, bytes=max(job.memory.bytes // at_once, 1))
             round_id = f"clean-{SystemClock().now_ms()}-{os.getpid()}"
             plans = [make_plan(d, round_id, rules, memory) for d in order(decisions, rules)]
             yield from _run(engine, plans, owner, job)
+
+
+def _look_through(engine: Engine, owner: DirectoryOwner, job: Job) -> dict[str, str]:
+    """Have summaries made where they are missing; why not, by log, where that cannot be.
+
+    Headers will do: the rounds that follow read the rest.
+    """
+    requests = requests_of((info.facts for info in owner.logs()), records=False)
+    if not requests:
+        return {}
+    started = job.clock.monotonic()
+    with progress_bar("looking", lambda: job.clock.monotonic() - started) as on_progress:
+        receipts = list(engine.summarise(requests, on_progress))
+    refusals = owner.adopt_summaries(receipts)
+    return {r.name: why for r, why in zip(receipts, refusals, strict=True) if why is not None}
 
 
 def _run(

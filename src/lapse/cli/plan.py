@@ -1,6 +1,8 @@
 """`lapse plan LOGDIR`: what would be cleaned and why, or what holds each log back.
 
-Only looks: writes, locks and rebuilds nothing, and works beside a running Kafka. Exit 1 if a
+Only looks: writes, locks and rebuilds nothing, and works beside a running Kafka. For a log that is
+due, the keys its round would map are estimated, and the memory they take; where no sketch of a
+segment's keys is kept, its records are read for that (--no-keys does without). Exit 1 if a
 compacted log cannot be judged or cleaned.
 """
 
@@ -8,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from lapse.base.clock import SystemClock
@@ -19,9 +22,13 @@ from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import show_table
 from lapse.lifecycle.decide.explain import explain
-from lapse.lifecycle.decide.select import Blocked, LogInfo, decide
+from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, decide
 from lapse.lifecycle.round.commit import waiting_stamps
-from lapse.log.reader import DirectoryView
+from lapse.lifecycle.round.offset_map import map_bytes
+from lapse.log.look import SegmentFile, keys_of
+from lapse.log.reader import DirectoryView, without_summary
+from lapse.log.segment import LOG, segment_path
+from lapse.log.sketch import estimate
 from lapse.metadata.policies import UNKNOWN, Policies
 
 
@@ -37,13 +44,20 @@ def add_parser(commands: Any) -> None:
     options.add_partitions(parser)
     options.add_settings(parser)
     parser.add_argument("--now", type=int, metavar="MS", help="judge as of this moment")
+    parser.add_argument("--no-keys", action="store_true", help="do not estimate keys")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=run)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanLine:
-    """What `plan` says of one log."""
+    """What `plan` says of one log.
+
+    Attributes:
+        keys: distinct ones a due round would map, about 3 % off; None where that is not known.
+        map_bytes: memory the map of so many keys takes.
+        summaries_missing: segments that a task would look through before the round.
+    """
 
     partition: str
     policy: str
@@ -56,6 +70,9 @@ class PlanLine:
     explanation: str
     until: str | None
     finding: bool
+    keys: int | None = None
+    map_bytes: int | None = None
+    summaries_missing: int = 0
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,11 +80,15 @@ def run(args: argparse.Namespace) -> int:
     policies = options.policies(args)
     now_ms = SystemClock().now_ms() if args.now is None else args.now
     view = DirectoryView(args.logdir)
-    lines = list(plan_lines(view, options.chosen_partitions(args), policies, now_ms))
+    lines = [
+        line if args.no_keys else with_keys(line, decision)
+        for line, decision in plan_lines(view, options.chosen_partitions(args), policies, now_ms)
+    ]
     columns = {
         "partition": lambda line: line.partition,
         "policy": lambda line: line.policy,
         "dirty ratio": lambda line: "-" if line.dirty_ratio is None else f"{line.dirty_ratio:.2f}",
+        "keys, map": _keys_text,
         "what holds it": lambda line: (
             line.explanation + (f" until {line.until}" if line.until else "")
         ),
@@ -78,29 +99,29 @@ def run(args: argparse.Namespace) -> int:
 
 def plan_lines(
     view: DirectoryView, partitions: list[TopicPartition], policies: Policies, now_ms: int
-) -> Iterator[PlanLine]:
-    """One line a log; a log that cannot be read is a line too."""
+) -> Iterator[tuple[PlanLine, Decision | None]]:
+    """One line a log, with the decision it tells; a log that cannot be read is a line too."""
     for partition in partitions:
         config = policies.config_of(partition)
         if config is None:
-            yield _without_facts(partition, "unknown", UNKNOWN)
+            yield _without_facts(partition, "unknown", UNKNOWN), None
             continue
         try:
             yield _line(view, partition, config, now_ms)
         except LapseError as e:
-            yield _without_facts(partition, policy_text(config), str(e))
+            yield _without_facts(partition, policy_text(config), str(e)), None
 
 
 def _line(
     view: DirectoryView, partition: TopicPartition, config: TopicConfig, now_ms: int
-) -> PlanLine:
+) -> tuple[PlanLine, Decision]:
     info = LogInfo(
         view.facts(partition), config, waiting_stamps(view.path / str(partition), now_ms)
     )
     decision = decide(info, now_ms)
     why = explain(decision)
     bounds = decision.bounds
-    return PlanLine(
+    line = PlanLine(
         partition=str(partition),
         policy=policy_text(config),
         dirty_ratio=round(bounds.ratio, 4) if config.compacts else None,
@@ -112,7 +133,37 @@ def _line(
         explanation=why.text,
         until=None if why.until_ms is None else time_text(why.until_ms),
         finding=decision.blocked is Blocked.UNHANDLED,
+        summaries_missing=len(without_summary(info.facts)) if config.compacts else 0,
     )
+    return line, decision
+
+
+def with_keys(line: PlanLine, decision: Decision | None) -> PlanLine:
+    """The line with the keys of the round that is due, if one is."""
+    if decision is None or not decision.due:
+        return line
+    facts, bounds = decision.info.facts, decision.bounds
+    sketches = []
+    for segment, after in zip(facts.segments[:-1], facts.segments[1:], strict=True):
+        if after.base_offset <= bounds.dirty or segment.base_offset >= bounds.upper:
+            continue
+        path = segment_path(Path(facts.dir), segment.base_offset, LOG)
+        file = SegmentFile(path, segment.base_offset, segment.size, after.base_offset)
+        try:
+            sketch = keys_of(file)
+        except OSError:  # Kafka's own cleaner or retention was faster
+            sketch = None
+        if sketch is None:
+            return line
+        sketches.append(sketch)
+    keys = estimate(sketches)
+    return replace(line, keys=keys, map_bytes=map_bytes(keys))
+
+
+def _keys_text(line: PlanLine) -> str:
+    if line.keys is None or line.map_bytes is None:
+        return "-"
+    return f"~{line.keys}, {max(line.map_bytes >> 10, 1)} KiB"
 
 
 def _without_facts(partition: TopicPartition, policy: str, why: str) -> PlanLine:

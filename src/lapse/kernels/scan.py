@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lapse.kernels.crc32 import crc32
 from lapse.kernels.crc32c import crc32c
-from lapse.kernels.jit import kernel
+from lapse.kernels.jit import inlined, kernel
 from lapse.kernels.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -52,6 +52,16 @@ REASONS = {
 }
 
 
+@inlined
+def _fill_from_message(buf: NDArray[np.uint8], i: int, magic: int, row: np.void) -> None:
+    row.attributes = buf[i + LEGACY_ATTRIBUTES]
+    row.base_offset = row.last_offset = load_i64_be(buf, i + BASE_OFFSET)
+    timestamp = load_i64_be(buf, i + V1_TIMESTAMP) if magic == 1 else -1
+    row.base_timestamp = row.max_timestamp = timestamp
+    row.producer_id = row.leader_epoch = row.base_sequence = -1
+    row.producer_epoch = row.count = -1
+
+
 @kernel
 def scan(
     buf: NDArray[np.uint8], start: int, end: int, rows: NDArray[np.void], check_crc: bool
@@ -85,12 +95,7 @@ def scan(
             if check_crc and crc32(buf, i + MAGIC, i + size) != crc:
                 return n, i, 5
             row.crc = crc
-            row.attributes = buf[i + LEGACY_ATTRIBUTES]
-            row.base_offset = row.last_offset = load_i64_be(buf, i + BASE_OFFSET)
-            timestamp = load_i64_be(buf, i + V1_TIMESTAMP) if magic == 1 else -1
-            row.base_timestamp = row.max_timestamp = timestamp
-            row.producer_id = -1
-            row.leader_epoch = row.base_sequence = row.producer_epoch = row.count = -1
+            _fill_from_message(buf, i, magic, row)
         else:
             if size < HEADER_SIZE:
                 return n, i, 3

@@ -21,12 +21,14 @@ from lapse.base.errors import ConfigError, CorruptData
 from lapse.lifecycle.decide.select import LogInfo
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.summarise import SummaryReceipt
 
 SOCKET = "control.sock"  # its name in a data directory
-VERSION = 1
+VERSION = 2
 LENGTH = struct.Struct(">I")
 FRAME_BYTES_MAX = 256 << 20
 RECEIPTS_MAX = 256  # in one Commit, so that a commit's answer never takes long
+SUMMARIES_MAX = 1024  # in one Adopt
 _PATH_BYTES_MAX = 103 if sys.platform == "darwin" else 107
 
 
@@ -45,6 +47,12 @@ class Commit(msgspec.Struct, tag=True, frozen=True):
     """Put these in place; `Owner.commit`."""
 
     receipts: tuple[Receipt, ...]
+
+
+class Adopt(msgspec.Struct, tag=True, frozen=True):
+    """Take over these summaries; `Owner.adopt_summaries`."""
+
+    receipts: tuple[SummaryReceipt, ...]
 
 
 class Welcome(msgspec.Struct, tag=True, frozen=True):
@@ -66,14 +74,20 @@ class Committed(msgspec.Struct, tag=True, frozen=True):
     results: tuple[CommitResult, ...]
 
 
+class Adopted(msgspec.Struct, tag=True, frozen=True):
+    """Answers `Adopt`: why each was passed over, None where it was not, in order."""
+
+    refusals: tuple[str | None, ...]
+
+
 class Refused(msgspec.Struct, tag=True, frozen=True):
     """Why there is no answer; the connection ends."""
 
     reason: str
 
 
-Request = Hello | ListLogs | Commit
-Answer = Welcome | Logs | Committed | Refused
+Request = Hello | ListLogs | Commit | Adopt
+Answer = Welcome | Logs | Committed | Adopted | Refused
 T = TypeVar("T")
 
 

@@ -19,6 +19,7 @@ from lapse.lifecycle.decide.select import LogInfo
 from lapse.lifecycle.recovery import finish_rounds
 from lapse.lifecycle.round.commit import CommitEnv, CommitResult, commit, waiting_stamps
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.summarise import SummaryReceipt, adopt
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
@@ -91,6 +92,10 @@ class DirectoryOwner:
             )
             for receipt in receipts
         ]
+
+    def adopt_summaries(self, receipts: Sequence[SummaryReceipt]) -> list[str | None]:
+        by_name = {str(partition): log for partition, log in self._directory.logs.items()}
+        return [adopt(by_name[receipt.name], receipt) for receipt in receipts]
 
     def _env(self, partition: TopicPartition) -> CommitEnv:
         def set_checkpoint(offset: int) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 from lapse.base.errors import CorruptData
 from lapse.lifecycle import control_messages as messages
 from lapse.lifecycle.control_messages import (
+    Adopt,
+    Adopted,
     Answer,
     Commit,
     Committed,
@@ -28,6 +30,7 @@ from lapse.lifecycle.decide.select import LogInfo
 from lapse.lifecycle.owner import OwnerGone
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.summarise import SummaryReceipt
 
 ANSWER_SECONDS_MAX = 300.0
 
@@ -60,6 +63,14 @@ class RemoteOwner:
             some = tuple(receipts[first : first + messages.RECEIPTS_MAX])
             results += self._ask(Commit(some), Committed).results
         return results
+
+    def adopt_summaries(self, receipts: Sequence[SummaryReceipt]) -> list[str | None]:
+        """In several messages where they are many; raises OwnerGone, and then some may be in."""
+        refusals: list[str | None] = []
+        for first in range(0, len(receipts), messages.SUMMARIES_MAX):
+            some = tuple(receipts[first : first + messages.SUMMARIES_MAX])
+            refusals += self._ask(Adopt(some), Adopted).refusals
+        return refusals
 
     def close(self) -> None:
         """Leave; the broker then lets another service in."""

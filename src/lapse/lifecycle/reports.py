@@ -156,7 +156,8 @@ class ServiceProgress:
     """What the service does at this moment.
 
     Attributes:
-        state: idle, running, waiting (for the owner) or stopped.
+        state: idle, running, looking (through segments that have no summary), waiting (for the
+            owner) or stopped.
         detail: in words: why it waits, what it runs.
         bytes_done: of the run under way; 0 of 0 where there is none.
         next_look_ms: when it looks again at the latest, where it is idle.

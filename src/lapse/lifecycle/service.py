@@ -1,6 +1,8 @@
 """The lifecycle service: asks the owner for facts, has due rounds run, hands the owner receipts.
 
 facts → decide, in KIP-354's order (L6) → plans with one `now` → engine → one commit → report.
+Logs that lack summaries are looked through by the engine first, some of their bytes in each step,
+so that rounds of others need not wait for a whole foreign directory to be read.
 
 Given an owner and an engine, it knows neither sockets nor Spark. Nothing durable is its own: it may
 be killed anywhere, and the next one begins from the owner's facts. A log whose round fails is left
@@ -21,7 +23,7 @@ from typing import Protocol
 from lapse.base.errors import StorageError
 from lapse.lifecycle import reports
 from lapse.lifecycle.decide.deadline import next_look_ms
-from lapse.lifecycle.decide.select import Decision, decide, order
+from lapse.lifecycle.decide.select import Blocked, Decision, decide, order
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.owner import Owner, OwnerGone
 from lapse.lifecycle.reports import RoundReport, RunOf, ServiceProgress, round_report
@@ -29,6 +31,7 @@ from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.engine import Engine, Progress
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.summarise import SummaryRequest, requests_of
 from lapse.log.env import LogEnv
 
 logger = logging.getLogger(__name__)
@@ -40,6 +43,7 @@ _FIRST_OWNER_BACKOFF_MS = 100
 _SLICE_SECONDS = 0.1  # how soon a request to stop is noticed
 _PAUSE_MS_MIN = 10
 _PROGRESS_SECONDS = 0.2
+LOOK_BYTES_MAX = 16 << 30  # looked through in one step, or one segment if that is larger
 
 
 class JobControl(Protocol):
@@ -124,6 +128,10 @@ class Service:
             ready = [d for d in order(decisions) if not self._is_held(d)]
             if ready:
                 self._run_rounds(ready, now_ms)
+            lacking = [d for d in decisions if _lacks(d) and not self._is_held(d)]
+            if lacking and not self._stopping:
+                self._look_through(lacking, now_ms)
+            if ready or lacking:
                 return 0
         except OwnerGone as e:
             return self._wait_for_owner(e)
@@ -176,6 +184,35 @@ class Service:
                 break  # what is done is committed, the rest is for the next service
         return receipts
 
+    def _look_through(self, lacking: Sequence[Decision], now_ms: int) -> None:
+        """Have summaries made where they are missing, and the owner take them over."""
+        requests = _some_of(requests_of((d.info.facts for d in lacking), records=True))
+        names = tuple(dict.fromkeys(request.name for request in requests))
+        logger.info("looking through %d segments of %s", len(requests), _some(names))
+
+        def on_progress(progress: Progress) -> None:
+            if self._stopping and self._jobs is not None:
+                self._jobs.cancel()
+            self._board.tell(
+                "looking", _some(names), started_ms=now_ms, logs=names,
+                bytes_done=progress.bytes_done, bytes_total=progress.bytes_total,
+            )  # fmt: skip
+
+        receipts = []
+        for receipt in self._engine.summarise(requests, on_progress):
+            receipts.append(receipt)
+            if self._stopping and self._jobs is None:
+                break
+        refusals = self._owner.adopt_summaries(receipts)
+        refused = {r.name: why for r, why in zip(receipts, refusals, strict=True) if why}
+        for name in names:
+            if name not in refused:
+                self._setbacks.pop(name, None)
+                continue
+            wait_ms = self._set_back(name)
+            if not self._stopping:
+                logger.warning("no summaries: %s; again in %d s", refused[name], wait_ms // 1000)
+
     def _round_ids(self, count: int, now_ms: int) -> list[str]:
         """Ordered by time, never two alike: `20261121T050000.123-<6 hex>`."""
         seconds, ms = divmod(now_ms, 1000)
@@ -192,14 +229,19 @@ class Service:
         if result.error is None and not futile:
             self._setbacks.pop(plan.name, None)
             return
-        before = self._setbacks.get(plan.name)
-        count = 1 if before is None else before.count + 1
-        wait_ms = min(FIRST_BACKOFF_MS << min(count - 1, 30), BACKOFF_MS_MAX)
-        self._setbacks[plan.name] = Setback(count, self._clock.monotonic() + wait_ms / 1000)
+        wait_ms = self._set_back(plan.name)
         if result.error is not None and not self._stopping:
             logger.warning(
                 "round %s failed: %s; again in %d s", plan.round_id, result.error, wait_ms // 1000
             )
+
+    def _set_back(self, name: str) -> int:
+        """Leave a log alone for longer than the last time; returns for how many ms."""
+        before = self._setbacks.get(name)
+        count = 1 if before is None else before.count + 1
+        wait_ms = min(FIRST_BACKOFF_MS << min(count - 1, 30), BACKOFF_MS_MAX)
+        self._setbacks[name] = Setback(count, self._clock.monotonic() + wait_ms / 1000)
+        return wait_ms
 
     def _report_gone(
         self, run: RunOf, plans: dict[str, RoundPlan], receipts: Sequence[Receipt], e: OwnerGone
@@ -228,7 +270,7 @@ class Service:
         waits: list[float] = [self._options.pause_ms]
         for decision in decisions:
             setback = self._setbacks.get(str(decision.info.facts.partition))
-            if decision.due and setback is not None:
+            if (decision.due or _lacks(decision)) and setback is not None:
                 waits.append((setback.until_s - self._clock.monotonic()) * 1000)
             look_ms = next_look_ms(decision)
             if look_ms is not None:
@@ -290,6 +332,22 @@ def describe(report: RoundReport) -> str:
         f"removed {why or 'nothing'}; read {report.bytes_read} bytes, wrote "
         f"{report.bytes_written} in {report.segments_written} segments"
     )
+
+
+def _lacks(decision: Decision) -> bool:
+    return decision.blocked is Blocked.SUMMARIES
+
+
+def _some_of(requests: Sequence[SummaryRequest]) -> list[SummaryRequest]:
+    """As many as one step takes: what is left is lacking in the next."""
+    chosen: list[SummaryRequest] = []
+    left = LOOK_BYTES_MAX
+    for request in requests:
+        if chosen and request.size > left:
+            break
+        chosen.append(request)
+        left -= request.size
+    return chosen
 
 
 def _some(names: Sequence[str]) -> str:

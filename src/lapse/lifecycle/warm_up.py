@@ -17,11 +17,16 @@ from lapse.base.errors import LapseError
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
 from lapse.kernels.jit import first_compile
+from lapse.kernels.layout import RECORD
 from lapse.kernels.offset_map import rehash
+from lapse.kernels.sketch import note_records
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.engine import run_plan
 from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
+from lapse.log.look import SegmentFile, look
 from lapse.log.segment import LOG, segment_path
+from lapse.log.sketch import empty_sketch
+from lapse.records.batch import as_array
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 
@@ -38,10 +43,18 @@ def warm_up(fs: Fs) -> None:
         with first_compile("rounds"):
             receipt = run_plan(_plan(folder, sizes), "warm-up", fs, SystemClock())
             rehash(np.zeros(2, np.uint64), np.zeros(4, np.uint64))
+            _look_through(folder, sizes[_CLEAN])
         if receipt.error is not None:
             raise LapseError(f"the warm-up round failed: {receipt.error}")
     finally:
         fs.remove_tree(folder)
+
+
+def _look_through(folder: Path, size: int) -> None:
+    """What summaries are made with; messages of old formats have a kernel of their own."""
+    segment = SegmentFile(segment_path(folder, _CLEAN, LOG), _CLEAN, size, _DIRTY)
+    look(segment, records=True)
+    note_records(as_array(b"0"), np.zeros(0, RECORD), empty_sketch())
 
 
 def _write(fs: Fs, folder: Path, base_offset: int) -> int:

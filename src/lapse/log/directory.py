@@ -7,10 +7,15 @@ and any close of the file gives them up, so owned directories are also noted in 
 The clean-shutdown marker is removed, durably, as soon as the directory is owned, and written
 again by `close` if every log in it can be trusted then: all were closed cleanly, or were never
 opened and the marker was there before.
+
+What the disk refuses comes out as StorageError, reading included; `disk_failed` tells the errors
+that speak of the disk from those that speak of one file or of this process.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -18,11 +23,18 @@ import struct
 import sys
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from lapse.base.config import TopicConfig
-from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LockHeld, StorageError
+from lapse.base.errors import (
+    CorruptData,
+    ErrorCode,
+    KafkaError,
+    LapseError,
+    LockHeld,
+    StorageError,
+)
 from lapse.base.fs import AppendFile
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
@@ -36,6 +48,14 @@ _DAY_MS = 86_400_000
 
 # struct flock: (l_type, l_whence, l_start, l_len, l_pid) on Linux, reordered on macOS.
 _FLOCK = struct.Struct("qqihh" if sys.platform == "darwin" else "hhqqi4x")
+
+_LOCKED_BY_ANOTHER = frozenset({errno.EACCES, errno.EAGAIN})
+
+# A full disk can be read from and emptied, and these others speak of our process, not of a disk.
+_NOT_OF_THE_DISK = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EBADF}
+)
+_NAMES = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 
 _owned: set[Path] = set()
 _owning = threading.Lock()
@@ -52,9 +72,10 @@ class LogDirectory:
         cleaner_offsets: first dirty offsets as checkpointed, hosted or not.
     """
 
-    def __init__(self, path: Path, env: LogEnv, lock: AppendFile) -> None:
+    def __init__(self, path: Path, real: Path, env: LogEnv, lock: AppendFile) -> None:
         """Use `open`."""
         self.path = path
+        self._real = real
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._env = env
         self._lock = lock
@@ -70,16 +91,20 @@ class LogDirectory:
 
     @staticmethod
     def open(path: Path, env: LogEnv) -> LogDirectory:
-        """Own a directory, created if missing. Raises LockHeld, naming the holder's pid."""
+        """Own a directory, created if missing.
+
+        Raises LockHeld, naming the holder's pid, and StorageError where it cannot be used.
+        """
         env.fs.make_dir(path)
-        real = path.resolve()
+        with _reading(path):
+            real = path.resolve()
         with _owning:
             if real in _owned:
                 raise LockHeld(f"{path} is in use by this process ({os.getpid()})")
             lock = _lock(path / LOCK, env)
             _owned.add(real)
         try:
-            directory = LogDirectory(path, env, lock)
+            directory = LogDirectory(path, real, env, lock)
             directory._begin()
         except BaseException:
             _unlock(real, lock)
@@ -90,9 +115,10 @@ class LogDirectory:
         if self.was_clean:
             self._env.fs.unlink(self.path / checkpoints.CLEAN_SHUTDOWN)
             self._env.fs.fsync_dir(self.path)
-        for entry in sorted(os.scandir(self.path), key=lambda e: e.name):
-            if entry.is_dir() and entry.name.endswith(DELETE_SUFFIX):
-                self._doomed[Path(entry.path)] = 0
+        with _reading(self.path):
+            for entry in sorted(os.scandir(self.path), key=lambda e: e.name):
+                if entry.is_dir() and entry.name.endswith(DELETE_SUFFIX):
+                    self._doomed[Path(entry.path)] = 0
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
         """A checkpoint that does not parse is as good as none: logs are then checked whole."""
@@ -108,6 +134,12 @@ class LogDirectory:
         """What has a directory here, open or not."""
         return list_partitions(self.path)
 
+    def holds(self, partition: TopicPartition) -> bool:
+        """Whether it has a directory here."""
+        path = self.path / str(partition)
+        with _reading(path):
+            return path.is_dir()
+
     def open_log(
         self,
         partition: TopicPartition,
@@ -119,7 +151,7 @@ class LogDirectory:
         if partition in self.logs:
             return self.logs[partition]
         partition_dir = self.path / str(partition)
-        if not partition_dir.is_dir():
+        if not self.holds(partition):
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} has no log in {self.path}"
             )
@@ -152,7 +184,7 @@ class LogDirectory:
         partition_dir = self.path / str(partition)
         if len(str(partition)) > _NAME_BYTES_MAX:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition} is too long a name")
-        if not partition_dir.is_dir():
+        if not self.holds(partition):
             for kept in (self._recovery_points, self._log_starts, self.cleaner_offsets):
                 kept.pop(partition, None)  # of an earlier topic with this name
             self._new.add(partition)
@@ -175,7 +207,7 @@ class LogDirectory:
                 segment.pin()
             log.close(clean=False)
         source = self.path / str(partition)
-        if source.is_dir():
+        if self.holds(partition):
             tail = f"-{partition.partition}.{self._env.unique_name()}{DELETE_SUFFIX}"
             # Kafka cuts the topic's name rather than the part that makes it unique.
             target = self.path / (partition.topic[: _NAME_BYTES_MAX - len(tail)] + tail)
@@ -246,17 +278,26 @@ class LogDirectory:
     # --- the end ---------------------------------------------------------------------------------
 
     def close(self, *, clean: bool = True) -> None:
-        """Close all logs, checkpoint, leave the marker if it is deserved, give up the lock."""
+        """Close all logs, checkpoint, leave the marker if it is deserved, give up the lock.
+
+        Raises the first StorageError after all that could be closed is closed; no marker then.
+        """
+        failed: list[LapseError] = []
         try:
             for log in self.logs.values():
-                log.close(clean=clean)
+                try:
+                    log.close(clean=clean)
+                except LapseError as e:
+                    failed.append(e)
             if clean:
                 self.checkpoint()
-                if self._all_trusted():
+                if not failed and self._all_trusted():
                     fs, epoch = self._env.fs, self._broker_epoch
                     checkpoints.write_clean_shutdown(fs, self.path, epoch)
         finally:
-            _unlock(self.path.resolve(), self._lock)
+            _unlock(self._real, self._lock)
+        if failed:
+            raise failed[0]
 
     def _all_trusted(self) -> bool:
         if any(log.offline_reason is not None for log in self.logs.values()):
@@ -280,16 +321,68 @@ def _partitions_of(names: Iterable[str]) -> Iterable[TopicPartition]:
             yield partition
 
 
+def disk_failed(error: BaseException, log_dir: Path) -> bool:
+    """Whether an error of a log says that the disk under `log_dir` cannot be relied on any more.
+
+    A file that is missing is the matter of its log, unless the whole directory is.
+    """
+    cause: BaseException | None = error
+    is_storage = False
+    while cause is not None:
+        if isinstance(cause, OSError):
+            if cause.errno in _NAMES:
+                return not _is_there(log_dir)
+            return cause.errno not in _NOT_OF_THE_DISK
+        is_storage = is_storage or isinstance(cause, StorageError)
+        cause = cause.__cause__
+    return is_storage
+
+
+def _is_there(log_dir: Path) -> bool:
+    try:
+        return (log_dir / LOCK).exists()
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+
+
 def _lock(path: Path, env: LogEnv) -> AppendFile:
     file = env.fs.open_append(path)
     try:
         fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as e:
+        if e.errno not in _LOCKED_BY_ANOTHER:
+            file.close()
+            raise StorageError(f"locking {path}: {e.strerror or e}") from e
         holder = _holder(file.fileno())
         file.close()
         who = f"process {holder}" if holder else "another process"
         raise LockHeld(f"{path.parent} is in use: {who} holds {path}") from None
     return file
+
+
+def lock_holder(log_dir: Path) -> int | None:
+    """The pid of whoever owns a directory, None if nobody does; takes and changes nothing.
+
+    Not for a directory this process owns: closing the file would give its lock up.
+    """
+    try:
+        fd = os.open(log_dir / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise StorageError(f"opening {log_dir / LOCK}: {e.strerror or e}") from e
+    try:
+        return _holder(fd)
+    finally:
+        os.close(fd)
 
 
 def _holder(fd: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from lapse.base.errors import CorruptData
@@ -10,7 +11,11 @@ from lapse.log.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
 
 
 class LeaderEpochs:
-    """Epochs of one log, ascending in epoch and offset; every change is written at once."""
+    """Epochs of one log, ascending in epoch and offset; every change is written at once.
+
+    Attributes:
+        latest: the newest epoch; -1 before the first.
+    """
 
     def __init__(self, fs: Fs, partition_dir: Path) -> None:
         """Read the file; one that does not parse is as good as none."""
@@ -20,11 +25,7 @@ class LeaderEpochs:
             self._entries = read_epochs(self._path)
         except CorruptData:
             self._entries = []
-
-    @property
-    def latest(self) -> int:
-        """The newest epoch; -1 before the first."""
-        return self._entries[-1][0] if self._entries else -1
+        self.latest = self._entries[-1][0] if self._entries else -1
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
@@ -36,6 +37,15 @@ class LeaderEpochs:
             return
         kept = [entry for entry in self._entries if entry[1] < start_offset]
         self._replace([*kept, (epoch, start_offset)])
+
+    def extend(self, found: Sequence[tuple[int, int]]) -> None:
+        """Epochs as batches in the log tell them, ascending: those above the latest are new (W-7).
+
+        Recovery makes up for a file that was lost, or written before its batches were.
+        """
+        newer = [entry for entry in found if entry[0] > self.latest]
+        if newer:
+            self._replace([*(e for e in self._entries if e[1] < newer[0][1]), *newer])
 
     def truncate_end(self, end_offset: int) -> None:
         """Forget epochs that begin at or after `end_offset`."""
@@ -52,3 +62,4 @@ class LeaderEpochs:
         if entries != self._entries:
             write_epochs(self._fs, self._path, entries)
             self._entries = entries
+            self.latest = entries[-1][0] if entries else -1

@@ -33,6 +33,11 @@ class SegmentFacts:
     summary: Summary | None
     active: bool
 
+    @property
+    def lacks_summary(self) -> bool:
+        """Whether what is known of it is at best an estimate."""
+        return self.summary is None or not self.summary.is_complete
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerLast:
@@ -52,6 +57,8 @@ class LogFacts:
         dir: its partition directory.
         cleaner_checkpoint: first dirty offset as last checkpointed, if ever.
         segments: by base offset; the last is the active one.
+        append_time_ahead_ms: how far the last LogAppendTime was ahead of the clock when it was
+            not followed (L12); 0 if that never was so.
     """
 
     partition: TopicPartition
@@ -64,3 +71,4 @@ class LogFacts:
     cleaner_checkpoint: int | None
     segments: tuple[SegmentFacts, ...]
     producers: tuple[ProducerLast, ...]
+    append_time_ahead_ms: int = 0

@@ -70,4 +70,3 @@ def walk(
 
 def _declared_size(data: bytes) -> int:
     return LOG_OVERHEAD + int.from_bytes(data[LENGTH : LENGTH + 4], "big", signed=True)
-

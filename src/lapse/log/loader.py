@@ -8,34 +8,47 @@ The passes, in order:
    first bad batch ends its segment, and segments after that one go (W-7). Earlier ones are
    trusted, but an index that cannot be right is made again, and so is a missing summary;
 4. log start = max(checkpoint, first base); beyond the end, the log begins empty there (D-16);
-5. producers: the newest snapshot not past the end that reads well, and the batches after it.
+5. producers: the newest snapshot that may be trusted, and the batches and markers after it;
+   transaction indexes of recovered segments come out of the same reading (`replay`), others are
+   made anew where they are known to be missing or cannot be right.
 
 All of this may be cut short by another crash and is then done again.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from lapse.base.errors import CorruptData
+from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
 from lapse.kernels import keep
+from lapse.kernels.layout import CONTROL
 from lapse.log.env import LogEnv
 from lapse.log.epochs import LeaderEpochs
-from lapse.log.headers import headers_of, walk
+from lapse.log.estimate import estimate_active, estimate_sealed
+from lapse.log.headers import walk
+from lapse.log.markers import kind_of, read_marker
 from lapse.log.offset_index import OffsetIndex
 from lapse.log.producers import Producers
+from lapse.log.replay import (
+    Expiry,
+    aborted_in,
+    keep_snapshots,
+    parts_of,
+    rebuild,
+)
 from lapse.log.segment import (
     INDEX,
     LOG,
+    RELATIVE_OFFSET_MAX,
     SEGMENT_SUFFIXES,
-    SNAPSHOT,
     TIME_INDEX,
     TXN_INDEX,
     ActiveSegment,
@@ -47,9 +60,12 @@ from lapse.log.segment import (
     segment_path,
 )
 from lapse.log.summary import (
+    FOLDER,
     SUFFIX,
+    Marker,
     Summary,
     SummaryBuilder,
+    read_clock,
     read_summary,
     summary_path,
     with_estimated_clock,
@@ -57,9 +73,8 @@ from lapse.log.summary import (
 )
 from lapse.log.swap import recover
 from lapse.log.time_index import NO_TIMESTAMP, TimeIndex
-
-_TXN_ENTRY_BYTES = 34
-_TXN_LAST_OFFSET = 18  # after version, producer id and first offset
+from lapse.log.txn_index import AbortedTxn, TxnIndex
+from lapse.records.batch import Header
 
 _log = logging.getLogger(__name__)
 
@@ -100,6 +115,7 @@ class Scanned:
     Attributes:
         bad: what ended the reading before the file's end; None if nothing did.
         max_timestamp_offset: last offset of the first batch with the greatest timestamp.
+        epochs: leader epochs above all before them, each with the offset it begins at.
     """
 
     summary: Summary
@@ -107,6 +123,7 @@ class Scanned:
     time_index: TimeIndex
     max_timestamp_offset: int
     bad: str | None
+    epochs: list[tuple[int, int]] = field(default_factory=list)
 
 
 def load(
@@ -114,8 +131,9 @@ def load(
 ) -> LoadedLog:
     """Put the files in order and open them."""
     recover(env.fs, partition_dir)
-    bases = _segment_bases(partition_dir)
-    _drop_orphans(partition_dir, env, set(bases))
+    names = sorted(os.listdir(partition_dir))
+    bases = _segment_bases(names)
+    _drop_orphans(partition_dir, env, names, set(bases))
     loader = _Loader(partition_dir, partition, env, options)
     sealed, active = loader.load_segments(bases)
     log_start = max(options.log_start_offset, (sealed[0] if sealed else active).base_offset)
@@ -125,37 +143,47 @@ def load(
             partition, log_start, active.end_offset,
         )  # fmt: skip
         loader.remove([*(s.base_offset for s in sealed), active.base_offset])
+        keep_snapshots(env.fs, partition_dir, ())  # their open transactions would never end
         sealed, active = [], ActiveSegment.create(partition_dir, env, log_start)
+        loader.recovered.clear()
     epochs = LeaderEpochs(env.fs, partition_dir)
     epochs.truncate_end(active.end_offset)
-    producers = load_producers(partition_dir, env, [*sealed, active])
-    producers.expire(env.clock.now_ms(), options.producer_id_expiration_ms)
+    epochs.extend(loader.epochs)
+    segments = [*sealed, active]
+    expiry = Expiry(env.clock.now_ms(), options.producer_id_expiration_ms)
+    parts = parts_of(segments)
+    producers, aborted = rebuild(env.fs, partition_dir, parts, loader.recovered, expiry)
+    settle_txn_indexes(env.fs, segments, aborted)
     return LoadedLog(tuple(sealed), active, log_start, producers, epochs)
 
 
-def _segment_bases(partition_dir: Path) -> list[int]:
-    bases = []
-    for entry in os.scandir(partition_dir):
-        base_offset = base_offset_of(entry.name)
-        if base_offset is not None and entry.name.endswith(LOG):
-            bases.append(base_offset)
-    return sorted(bases)
+def _segment_bases(names: Sequence[str]) -> list[int]:
+    bases = (base_offset_of(name) for name in names if name.endswith(LOG))
+    return sorted(base_offset for base_offset in bases if base_offset is not None)
 
 
-def _drop_orphans(partition_dir: Path, env: LogEnv, bases: set[int]) -> None:
+def _drop_orphans(partition_dir: Path, env: LogEnv, names: Sequence[str], bases: set[int]) -> None:
     """Index files and summaries that no log file belongs to."""
-    for entry in sorted(os.scandir(partition_dir), key=lambda e: e.name):
-        is_index = entry.name.endswith((INDEX, TIME_INDEX, TXN_INDEX))
-        if is_index and base_offset_of(entry.name) not in bases:
-            env.fs.unlink(partition_dir / entry.name)
-    folder = summary_path(partition_dir, 0).parent
-    for path in sorted(folder.glob(f"*{SUFFIX}*")) if folder.is_dir() else ():
-        if base_offset_of(path.name) not in bases or not path.name.endswith(SUFFIX):
-            env.fs.unlink(path)
+    for name in names:
+        is_index = name.endswith((INDEX, TIME_INDEX, TXN_INDEX))
+        if is_index and base_offset_of(name) not in bases:
+            env.fs.unlink(partition_dir / name)
+    if FOLDER not in names:
+        return
+    folder = partition_dir / FOLDER
+    for name in sorted(os.listdir(folder)):
+        is_whole = name.endswith(SUFFIX) and base_offset_of(name) in bases
+        if SUFFIX in name and not is_whole:
+            env.fs.unlink(folder / name)
 
 
 class _Loader:
-    """Pass 3: the segments of one log."""
+    """Pass 3: the segments of one log.
+
+    Attributes:
+        recovered: bases of the segments that were checked, and cut where need be.
+        epochs: leader epochs that begin in those, each with its first offset.
+    """
 
     def __init__(
         self, partition_dir: Path, partition: TopicPartition, env: LogEnv, options: OpenOptions
@@ -164,6 +192,8 @@ class _Loader:
         self._partition = partition
         self._env = env
         self._options = options
+        self.recovered: set[int] = set()
+        self.epochs: list[tuple[int, int]] = []
 
     def load_segments(self, bases: list[int]) -> tuple[list[Segment], ActiveSegment]:
         sealed: list[Segment] = []
@@ -178,6 +208,12 @@ class _Loader:
                 if trusted is not None:
                     return sealed, trusted
             scanned = self._recovered(base_offset, bases[n + 1 :])
+            if next_base is not None and scanned.summary.end_offset > next_base:
+                # The next one repeats offsets that are here: it is the first thing wrong (W-7).
+                self.remove(bases[n + 1 :])
+                last = True
+            if scanned.bad is not None or self._must_recover(next_base):
+                self.recovered.add(base_offset)  # else it only lacked a side file
             if scanned.bad is not None or last:
                 return sealed, self._resume(scanned)
             sealed.append(self._seal(scanned))
@@ -200,59 +236,71 @@ class _Loader:
     # --- trusted ---------------------------------------------------------------------------------
 
     def _trusted(self, base_offset: int, next_base: int) -> Segment:
+        """A sealed segment that need not be checked; without a summary an estimate stands in."""
         path = segment_path(self._dir, base_offset, LOG)
         summary = read_summary(summary_path(self._dir, base_offset))
         size = path.stat().st_size
-        if summary is not None and summary.size == size and summary.end_offset <= next_base:
-            indexes = self._sound_indexes(summary, next_base)
-            if indexes is not None:
-                return self._sealed(summary, *indexes)
+        if summary is not None and (summary.size != size or summary.end_offset > next_base):
+            summary = None
+        known, indexes = summary, self._indexes(base_offset)
+        if known is None and indexes is not None:
+            known = estimate_sealed(path, base_offset, next_base, indexes[1])
+        if known is not None and indexes is not None and self._are_sound(indexes, known, next_base):
+            return self._sealed(known, *indexes)
         scanned = self._scanned(base_offset, next_base, check_crc=False)
         if scanned.bad is not None:
             # Below the recovery point nothing is cut off; a round must not touch it (L10).
             reason = f"unreadable: {scanned.bad} at offset {scanned.summary.end_offset}"
             unhandled = (*scanned.summary.unhandled, reason)
             scanned.summary = replace(scanned.summary, size=size, unhandled=unhandled)
-        indexes = self._sound_indexes(scanned.summary, next_base)
-        if indexes is None:
+        elif summary is not None and not summary.estimated:
+            scanned.summary = summary  # only an index was bad; more was known than headers tell
+        if indexes is None or not self._are_sound(indexes, scanned.summary, next_base):
             indexes = scanned.offset_index, scanned.time_index
             for index in indexes:
                 index.write_out(self._env.fs)
                 self._env.fs.fsync_file(index.path)  # nothing else will: its log is synced
-        write_summary(self._env.fs, self._dir, scanned.summary)
+        if scanned.summary is not summary:
+            write_summary(self._env.fs, self._dir, scanned.summary)
         return self._sealed(scanned.summary, *indexes)
 
-    def _sound_indexes(
-        self, summary: Summary, end_offset: int
-    ) -> tuple[OffsetIndex, TimeIndex] | None:
-        """Both indexes from their files, unless one cannot be right."""
+    def _indexes(self, base_offset: int) -> tuple[OffsetIndex, TimeIndex] | None:
+        """Both from their files; None where one is missing or has half an entry."""
         try:
-            offset_index, time_index = load_indexes(self._dir, summary.base_offset)
+            return load_indexes(self._dir, base_offset)
         except CorruptData as e:
             _log.info("%s: %s; made again", self._partition, e)
             return None
+
+    def _are_sound(
+        self, indexes: tuple[OffsetIndex, TimeIndex], summary: Summary, end_offset: int
+    ) -> bool:
+        """Whether nothing says that one of them cannot be right."""
+        offset_index, time_index = indexes
         wrong = offset_index.check(summary.size, end_offset) or time_index.check(end_offset)
         if wrong is None and summary.max_timestamp > time_index.last[0]:
             wrong = "lacks the greatest timestamp"
         if wrong is not None:
             _log.info("%s: index at %d %s; made again", self._partition, summary.base_offset, wrong)
-            return None
-        return offset_index, time_index
+        return wrong is None
 
     def _trusted_active(self, base_offset: int) -> ActiveSegment | None:
         """The last segment after a clean shutdown; None where something does not fit."""
-        summary = read_summary(summary_path(self._dir, base_offset))
-        size = segment_path(self._dir, base_offset, LOG).stat().st_size
-        if summary is None or summary.size != size:
-            return None
-        indexes = self._sound_indexes(summary, summary.end_offset)
+        path = segment_path(self._dir, base_offset, LOG)
+        indexes = self._indexes(base_offset)
         if indexes is None:
+            return None
+        kept = read_summary(summary_path(self._dir, base_offset))
+        summary = kept
+        if summary is None or summary.size != path.stat().st_size:
+            summary = estimate_active(path, base_offset, *indexes)
+        if summary is None or not self._are_sound(indexes, summary, summary.end_offset):
             return None
         timestamp, offset = indexes[1].last
         if timestamp != summary.max_timestamp:
             return None
         growing = indexes[0].growing(), indexes[1].growing()
-        return self._resume(Scanned(summary, *growing, offset, None))
+        return self._resume(Scanned(summary, *growing, offset, None), kept)
 
     def _sealed(
         self, summary: Summary, offset_index: OffsetIndex, time_index: TimeIndex
@@ -286,37 +334,30 @@ class _Loader:
             self.remove(later)
             self._env.fs.truncate(path, scanned.summary.size)
             self._env.fs.fsync_file(path)
-            self._cut_txn_index(base_offset, scanned.summary.end_offset)
         scanned.offset_index.write_out(self._env.fs)
         scanned.time_index.write_out(self._env.fs)
+        self.epochs += scanned.epochs
         return scanned
-
-    def _cut_txn_index(self, base_offset: int, end_offset: int) -> None:
-        """Aborted transactions of what was cut off are no more."""
-        path = segment_path(self._dir, base_offset, TXN_INDEX)
-        if not path.exists():
-            return
-        data = path.read_bytes()
-        kept = 0
-        while kept + _TXN_ENTRY_BYTES <= len(data):
-            at = kept + _TXN_LAST_OFFSET
-            if int.from_bytes(data[at : at + 8], "big", signed=True) >= end_offset:
-                break
-            kept += _TXN_ENTRY_BYTES
-        if kept < len(data):
-            self._env.fs.truncate(path, kept)
 
     def _seal(self, scanned: Scanned) -> Segment:
         write_summary(self._env.fs, self._dir, scanned.summary)
         return self._sealed(scanned.summary, scanned.offset_index, scanned.time_index)
 
-    def _resume(self, scanned: Scanned) -> ActiveSegment:
+    def _txn_index(self, base_offset: int) -> TxnIndex:
+        """Of the active segment, if its file can be read; `settle_txn_indexes` sees to it."""
+        path = segment_path(self._dir, base_offset, TXN_INDEX)
+        try:
+            return TxnIndex(path, base_offset).growing()
+        except CorruptData:
+            return TxnIndex(path, base_offset, ())
+
+    def _resume(self, scanned: Scanned, kept: Summary | None = None) -> ActiveSegment:
         active = ActiveSegment(
             self._dir, self._env, scanned.summary, scanned.offset_index, scanned.time_index,
-            scanned.max_timestamp_offset,
+            scanned.max_timestamp_offset, self._txn_index(scanned.summary.base_offset),
         )  # fmt: skip
         active.mtime_ms = mtime_ms_of(active.path())
-        if scanned.summary.batches:
+        if scanned.summary.batches and scanned.summary is not kept:
             write_summary(self._env.fs, self._dir, scanned.summary)
         return active
 
@@ -334,36 +375,71 @@ def scan_segment(
     builder = SummaryBuilder(base_offset)
     offset_index, time_index = empty_indexes(partition_dir, base_offset)
     state = np.array([0, NO_TIMESTAMP, base_offset], np.int64)
+    reach = reach_of(base_offset, next_base)
     bad: str | None = None
+    epochs: list[tuple[int, int]] = []
     mtime_ms = mtime_ms_of(path)
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         try:
             for rows in walk(file.fileno(), 0, size, str(path), check_crc=check_crc):
-                good = _in_order(rows, builder.end_offset, next_base)
-                builder.add_rows(good)
+                good = in_order(rows, builder.end_offset, reach)
+                markers, sound, unread = _markers(file.fileno(), good, str(path))
+                good = good[:sound]
+                builder.add_rows(good, lambda batch: markers[batch.position])  # noqa: B023
+                _note_epochs(good, epochs)
                 _index(good, interval_bytes, state, offset_index, time_index)
                 if len(good) < len(rows):
                     position = int(rows["position"][len(good)])
-                    raise CorruptData(str(path), position, "offsets out of order")
+                    raise CorruptData(str(path), position, unread or "offsets out of order")
         except CorruptData as e:
             bad = e.reason
     if state[1] >= 0:
         time_index.append_if_later(int(state[1]), int(state[2]))
-    known = read_summary(summary_path(partition_dir, base_offset))
+    known = read_clock(summary_path(partition_dir, base_offset))
     summary = with_estimated_clock(builder.build(), mtime_ms, known)
-    return Scanned(summary, offset_index, time_index, int(state[2]), bad)
+    return Scanned(summary, offset_index, time_index, int(state[2]), bad, epochs)
 
 
-def _in_order(
-    rows: np.ndarray[tuple[int], np.dtype[np.void]], end_offset: int, next_base: int | None
+def _markers(
+    fd: int, rows: np.ndarray[tuple[int], np.dtype[np.void]], where: str
+) -> tuple[dict[int, Marker], int, str | None]:
+    """What control batches say, by position; rows before the first that does not parse; why."""
+    found: dict[int, Marker] = {}
+    control = (rows["magic"] == 2) & (rows["attributes"] & CONTROL != 0) & (rows["count"] > 0)
+    for n in np.flatnonzero(control):
+        batch = Header(*rows[n].item())
+        try:
+            found[batch.position] = kind_of(read_marker(fd, batch, where))
+        except CorruptData as e:
+            return found, int(n), e.reason
+    return found, len(rows), None
+
+
+def _note_epochs(
+    rows: np.ndarray[tuple[int], np.dtype[np.void]], epochs: list[tuple[int, int]]
+) -> None:
+    latest = epochs[-1][0] if epochs else -1
+    highest = np.maximum.accumulate(rows["leader_epoch"])  # -1 in v0 and v1
+    before = np.concatenate([[latest], np.maximum(highest[:-1], latest)])
+    begins = rows[rows["leader_epoch"] > before]
+    epochs += zip(begins["leader_epoch"].tolist(), begins["base_offset"].tolist(), strict=True)
+
+
+def reach_of(base_offset: int, next_base: int | None) -> int:
+    """Where offsets of a segment must end: at the next one, and within what its indexes can say."""
+    most = base_offset + RELATIVE_OFFSET_MAX + 1
+    return most if next_base is None else min(next_base, most)
+
+
+def in_order(
+    rows: np.ndarray[tuple[int], np.dtype[np.void]], end_offset: int, reach: int
 ) -> np.ndarray[tuple[int], np.dtype[np.void]]:
-    """The rows up to the first one whose offsets overlap what came before or comes after."""
+    """The rows up to the first one whose offsets overlap what came before, or go beyond `reach`."""
     ends = np.concatenate([[end_offset - 1], rows["last_offset"]])
     wrong = rows["base_offset"] <= ends[:-1]
     wrong |= rows["last_offset"] < rows["base_offset"]
-    if next_base is not None:
-        wrong |= rows["last_offset"] >= next_base
+    wrong |= rows["last_offset"] >= reach
     return rows[: int(np.argmax(wrong))] if wrong.any() else rows
 
 
@@ -381,42 +457,50 @@ def _index(
         time_index.append_if_later(timestamp, timestamp_offset)
 
 
-def load_producers(partition_dir: Path, env: LogEnv, segments: list[Segment]) -> Producers:
-    """Pass 5; snapshots past the end or not readable are removed."""
-    end_offset = segments[-1].end_offset
-    producers, start = Producers(), segments[0].base_offset
-    for offset in sorted(snapshot_offsets(partition_dir), reverse=True):
-        path = segment_path(partition_dir, offset, SNAPSHOT)
-        if offset <= end_offset:
-            with contextlib.suppress(CorruptData):
-                producers = Producers.from_snapshot(path.read_bytes(), str(path))
-                start = offset
-                break
-        env.fs.unlink(path)
-    bases = {segment.base_offset for segment in segments}
-    for offset in snapshot_offsets(partition_dir):
-        if offset not in bases and offset != start:  # of a clean close, and outlived
-            env.fs.unlink(segment_path(partition_dir, offset, SNAPSHOT))
-    for segment in segments:
-        if segment.end_offset > start:
-            _replay(producers, segment, start)
-    return producers
+def settle_txn_indexes(
+    fs: Fs, segments: Sequence[Segment], recovered: Mapping[int, Sequence[AbortedTxn]]
+) -> None:
+    """Transaction indexes of recovered segments hold what was found; doubtful ones are made anew.
 
-
-def snapshot_offsets(partition_dir: Path) -> list[int]:
-    """Offsets that have a producer snapshot."""
-    offsets = (
+    A missing one is as good as an empty one unless aborts are known to be in its segment.
+    """
+    if not recovered and not any(s.may_have_aborts or s.summary.aborts > 0 for s in segments):
+        return
+    with_file = {
         base_offset_of(entry.name)
-        for entry in os.scandir(partition_dir)
-        if entry.name.endswith(SNAPSHOT)
-    )
-    return [offset for offset in offsets if offset is not None]
+        for entry in os.scandir(segments[0].dir)
+        if entry.name.endswith(TXN_INDEX)
+    }
+    for segment in segments:
+        found = recovered.get(segment.base_offset)
+        if segment.base_offset in with_file or found or segment.summary.aborts > 0:
+            settle_txn_index(fs, segment, segments, found)
 
 
-def _replay(producers: Producers, segment: Segment, start: int) -> None:
-    path = segment.path()
-    with path.open("rb") as file, contextlib.suppress(CorruptData):  # bad: said when it was loaded
-        for rows in walk(file.fileno(), 0, segment.size, str(path)):
-            wanted = rows[(rows["last_offset"] >= start) & (rows["producer_id"] >= 0)]
-            for batch in headers_of(wanted):
-                producers.update(batch)
+def settle_txn_index(
+    fs: Fs,
+    segment: Segment,
+    segments: Sequence[Segment],
+    found: Sequence[AbortedTxn] | None = None,
+) -> None:
+    """Make one segment's index anew if it is not what was `found`, or cannot be right."""
+    index = segment.files().txn_index
+    try:
+        known = list(index.entries())
+        wrong = index.check(segment.end_offset)
+    except CorruptData as e:
+        known, wrong = [], str(e)
+    aborts = segment.summary.aborts
+    if wrong is None and 0 <= aborts < len(known):
+        wrong = f"has {len(known)} entries for {aborts} markers"
+    if found is None:
+        missing = not known and aborts > 0
+        if wrong is None and not missing:
+            return
+        found = aborted_in(segment.dir, parts_of(segments), segment.base_offset)
+    if wrong is not None or known != list(found):
+        _log.info("%s: made again: %s", index.path, wrong or "entries were missing")
+        index.replace(found)
+        index.write_out(fs)
+        if found:
+            fs.fsync_file(index.path)

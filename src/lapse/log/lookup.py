@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lapse.base.errors import CorruptData
 from lapse.kernels.layout import LOG_OVERHEAD
+from lapse.kernels.scan import BAD_SIZE, REASONS
 from lapse.log.headers import read_at, walk
-from lapse.log.segment import Segment, SegmentFiles
+from lapse.log.segment import LOG, Segment, SegmentFiles
 from lapse.records.batch import records_of
 from lapse.records.layout import NO_TIMESTAMP
 
@@ -41,9 +43,15 @@ class FoundRecord:
 
 
 def batch_reaching(files: SegmentFiles, offset: int, size: int) -> FoundBatch | None:
-    """The first batch in the first `size` bytes whose last offset is at least `offset` (Y-1)."""
+    """The first batch in the first `size` bytes whose last offset is at least `offset` (Y-1).
+
+    Raises CorruptData where there is no batch, which a checked log does not have.
+    """
     fd = files.fileno()
-    position = files.offset_index.position_before(offset)
+    ends_with, position = files.offset_index.entry_before(offset)
+    begin = files.offset_index.base_offset
+    if position and not _fits(fd, begin, position, ends_with, size):
+        position = 0  # an index that is not of this file, trusted after a clean shutdown
     chunk, chunk_at = b"", position
     while position < size:
         at = position - chunk_at
@@ -53,12 +61,33 @@ def batch_reaching(files: SegmentFiles, offset: int, size: int) -> FoundBatch | 
             chunk = chunk.ljust(_HEAD.size, b"\0")
         base_offset, length, _, magic, _, _, last_delta = _HEAD.unpack_from(chunk, at)
         if length <= 0:
-            return None  # nothing that a checked log holds
+            where = str(files.offset_index.path.with_suffix(LOG))
+            raise CorruptData(where, position, REASONS[BAD_SIZE])  # or the file has become shorter
         last_offset = base_offset + last_delta if magic >= 2 else base_offset
         if last_offset >= offset:
             return FoundBatch(position, LOG_OVERHEAD + length, base_offset)
         position += LOG_OVERHEAD + length
     return None
+
+
+def _fits(fd: int, begin: int, position: int, ends_with: int, size: int) -> bool:
+    """Whether a batch that may end with that offset begins at `position`, as an index has it.
+
+    It is told by two headers in a row: a place within a batch does not look like that. `begin` is
+    the segment's base offset.
+    """
+    base_offset, after = _header_at(fd, position)
+    if not begin <= base_offset <= ends_with or not position < after <= size:
+        return False
+    return after == size or _header_at(fd, after)[0] > base_offset
+
+
+def _header_at(fd: int, position: int) -> tuple[int, int]:
+    """Base offset and end of a batch; (-1, -1) where there is none."""
+    head = os.pread(fd, _HEAD.size, position).ljust(_HEAD.size, b"\0")
+    base_offset, length, _, magic, _, _, last_delta = _HEAD.unpack(head)
+    is_batch = length > 0 and (magic in {0, 1} or (magic == 2 and last_delta >= 0))
+    return (base_offset, position + LOG_OVERHEAD + length) if is_batch else (-1, -1)
 
 
 def first_at(segment: Segment, timestamp: int, start_offset: int) -> FoundRecord | None:

@@ -131,8 +131,18 @@ class OffsetIndex(IndexEntries):
 
     def position_before(self, offset: int) -> int:
         """A batch boundary from which a walk meets the first batch that reaches `offset`."""
+        return self.entry_before(offset)[1]
+
+    def entry_before(self, offset: int) -> tuple[int, int]:
+        """(offset that the batch there ends with, position); the base offset at the start."""
         n = self._floor(offset - self.base_offset, 0)
-        return self.entry(n)[1] if n >= 0 else 0
+        relative, position = self.entry(n) if n >= 0 else (0, 0)
+        return self.base_offset + relative, position
+
+    def offset_from(self, position: int) -> int | None:
+        """The offset of the first entry at or after a position; None where there is no entry."""
+        n = self._floor(position - 1, 1) + 1
+        return self.base_offset + self.entry(n)[0] if n < self.count else None
 
     def check(self, log_size: int, end_offset: int) -> str | None:
         """What is wrong with it for a segment of this size and next offset, or None."""
@@ -146,9 +156,9 @@ class OffsetIndex(IndexEntries):
 def _check_ascending(
     offsets: NDArray[np.int64], positions: NDArray[np.int64], log_size: int, offset_end: int
 ) -> str | None:
-    if offsets[0] < 0 or (np.diff(offsets) <= 0).any():
+    if offsets[0] < 0 or (offsets[1:] <= offsets[:-1]).any():
         return "offsets do not ascend"
-    if positions[0] <= 0 or (np.diff(positions) <= 0).any():
+    if positions[0] <= 0 or (positions[1:] <= positions[:-1]).any():
         return "positions do not ascend"
     if positions[-1] >= log_size or offsets[-1] >= offset_end:
         return "reaches past the end of its segment"

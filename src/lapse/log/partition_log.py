@@ -1,7 +1,8 @@
 """One partition's log: the façade over its segments, and the only thing that changes them.
 
 One lock guards appends, rolls and everything that changes the segment list; `_files_lock`, taken
-before it, keeps names of files stable while they are synced. Readers (`read_side`) take neither.
+before it, keeps names of files stable while they are synced. Readers (`read_side`) take neither;
+appending (`append_side`) takes the first.
 `generation` moves when files change under a plan's feet (DESIGN §1).
 
 Called by the broker's partitions (append, read), its housekeeping (roll, flush, deletion, sweeps)
@@ -12,74 +13,40 @@ save for the delay of `.deleted` files.
 from __future__ import annotations
 
 import contextlib
-import struct
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.config import TopicConfig
-from lapse.base.errors import (
-    CorruptData,
-    ErrorCode,
-    KafkaError,
-    LapseError,
-    StaleGeneration,
-    StorageError,
-)
-from lapse.base.fs import Buffer
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StaleGeneration, StorageError
 from lapse.base.ids import TopicPartition
-from lapse.kernels.layout import BASE_OFFSET, LEADER_EPOCH, TRANSACTIONAL
 from lapse.log import swap
+from lapse.log.append_side import AppendableLog
+from lapse.log.append_side import Appended as Appended  # noqa: PLC0414
 from lapse.log.env import LogEnv
 from lapse.log.facts import LogFacts, SegmentFacts
-from lapse.log.headers import Header, headers_of
-from lapse.log.loader import LoadedLog, OpenOptions, load
-from lapse.log.producers import SentBatch
-from lapse.log.read_side import ReadableLog
+from lapse.log.loader import LoadedLog, OpenOptions, load, settle_txn_index
 from lapse.log.segment import (
     INDEX,
     LOG,
     SNAPSHOT,
     TIME_INDEX,
-    ActiveSegment,
+    TXN_INDEX,
     Segment,
     mtime_ms_of,
     segment_path,
 )
-from lapse.log.summary import Summary, summary_path
-from lapse.records.batch import scan_batches
-from lapse.records.layout import NO_TIMESTAMP, TimestampType
-from lapse.records.validate import CheckedBatch
+from lapse.log.summary import Summary, summary_path, write_summary
 
 _GENERATION_BITS = 10  # a reopened log begins far above any generation it had before
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """What a producer is told.
-
-    Attributes:
-        log_append_time_ms: -1 on a CreateTime topic.
-        duplicate: nothing was written; these are the offsets of the first sending.
-    """
-
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-    duplicate: bool = False
-
-
-class PartitionLog(ReadableLog):
+class PartitionLog(AppendableLog):
     """An open log.
 
     Attributes:
-        dir: its directory.
-        config: the topic's settings in force; changed by `update_config`.
         recovery_point: everything below it is synced.
         cleaner_checkpoint: first dirty offset, kept by the log directory.
-        offline_reason: why it takes no more changes; None while it does.
     """
 
     def __init__(
@@ -92,24 +59,12 @@ class PartitionLog(ReadableLog):
         options: OpenOptions,
     ) -> None:
         """Use `open`."""
-        super().__init__(partition, loaded)
-        self.dir = partition_dir
-        self.config = config
+        super().__init__(partition_dir, partition, config, env, loaded, options)
         self.cleaner_checkpoint: int | None = None
-        self.offline_reason: str | None = None
-        self._env = env
-        self._producer_id_expiration_ms = options.producer_id_expiration_ms
-        self._lock = threading.RLock()
-        self._files_lock = threading.RLock()
-        self._active = loaded.active
-        self._producers = loaded.producers
-        self._epochs = loaded.epochs
-        self._generation = env.clock.now_ms() << _GENERATION_BITS
-        # What recovery wrote or found unsynced is synced by the first flush.
         self.recovery_point = min(options.recovery_point, self._end_offset)
-        self._unflushed = [s for s in loaded.sealed if s.end_offset > self.recovery_point]
+        self._files_lock = threading.RLock()
+        self._generation = env.clock.now_ms() << _GENERATION_BITS
         self._deleted: dict[Path, int] = {}
-        self._closed = False
 
     @staticmethod
     def open(
@@ -148,148 +103,7 @@ class PartitionLog(ReadableLog):
         """The newest leader epoch in the log; -1 if there is none."""
         return self._epochs.latest
 
-    # --- append ----------------------------------------------------------------------------------
-
-    def append(self, checked: CheckedBatch, *, leader_epoch: int, now_ms: int) -> Appended:
-        """Append a producer's batch: sequence checks, offsets, one write.
-
-        Raises KafkaError: the sequence errors of `Producers.check`, RECORD_LIST_TOO_LARGE, or
-        KAFKA_STORAGE_ERROR, after which nothing of the batch is in the log.
-        """
-        row = checked.header
-        with self._lock:
-            self._require_online()
-            self._require_fits(row.size)
-            sent = self._producers.check(row, str(self.partition))
-            if sent is not None:
-                return self._duplicate(sent)
-            base_offset = self._end_offset
-            batch = row._replace(
-                base_offset=base_offset,
-                last_offset=base_offset + row.last_offset - row.base_offset,
-                leader_epoch=leader_epoch,
-            )
-            struct.pack_into(">q", checked.data, BASE_OFFSET, base_offset)
-            struct.pack_into(">i", checked.data, LEADER_EPOCH, leader_epoch)
-            self._write([batch], checked.data, now_ms, [checked.tombstones])
-            return Appended(
-                base_offset, batch.last_offset, checked.log_append_time_ms, self._log_start_offset
-            )
-
-    def append_raw(self, batches: Buffer, *, now_ms: int | None = None) -> Appended:
-        """Append batches as they are, as a follower does: offsets, epochs, sequences and all.
-
-        Raises CorruptData where they do not parse or do not continue the log.
-        """
-        rows = headers_of(scan_batches(batches, str(self.partition)))
-        if not rows:
-            raise CorruptData(str(self.partition), 0, "no batch to append")
-        with self._lock:
-            self._require_online()
-            expected = self._end_offset
-            for batch in rows:
-                if batch.base_offset < expected or batch.last_offset < batch.base_offset:
-                    reason = f"offset {batch.base_offset} where {expected} or more is expected"
-                    raise CorruptData(str(self.partition), batch.position, reason)
-                expected = batch.last_offset + 1
-            now = self._env.clock.now_ms() if now_ms is None else now_ms
-            self._write(rows, batches, now, [-1] * len(rows))
-            return Appended(
-                rows[0].base_offset, rows[-1].last_offset, NO_TIMESTAMP, self._log_start_offset
-            )
-
-    def _write(
-        self, batches: Sequence[Header], data: Buffer, now_ms: int, tombstones: Sequence[int]
-    ) -> None:
-        """Put batches, which are `data`, at the end of the log and take note of them."""
-        config = self.config
-        try:
-            if self._active.must_roll(batches, config.segment_bytes, config.segment_index_bytes):
-                self._roll(max(batches[0].base_offset, self._end_offset))  # T-22
-            for batch in batches:
-                if batch.leader_epoch > self._epochs.latest:
-                    self._epochs.assign(batch.leader_epoch, batch.base_offset)
-            self._active.append(
-                batches, data, now_ms=now_ms, interval_bytes=config.index_interval_bytes,
-                tombstones=tombstones,
-            )  # fmt: skip
-        except StorageError as e:
-            self._undo()
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {e}") from e
-        for batch in batches:
-            self._producers.update(batch)
-            if batch.attributes & TRANSACTIONAL:
-                self._first_unstable_offset = self._producers.first_unstable_offset
-        self._end_offset = self._active.end_offset
-
-    def _undo(self) -> None:
-        """After a failed write: the log as it was, or offline if that cannot be had."""
-        try:
-            self._active.undo()
-        except StorageError as e:
-            self._go_offline(e)
-
-    def _duplicate(self, sent: SentBatch) -> Appended:
-        append_time = self.config.message_timestamp_type == TimestampType.LOG_APPEND_TIME
-        time_ms = sent.timestamp if append_time else NO_TIMESTAMP
-        return Appended(
-            sent.first_offset, sent.last_offset, time_ms, self._log_start_offset, duplicate=True
-        )
-
-    def _require_fits(self, size: int) -> None:
-        if size > self.config.segment_bytes:
-            raise KafkaError(
-                ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"{self.partition}: the batch has {size} bytes, segment.bytes is "
-                f"{self.config.segment_bytes}",
-            )
-
-    def _require_online(self) -> None:
-        if self._closed:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: the log is closed")
-        if self.offline_reason is not None:
-            raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{self.partition}: offline since {self.offline_reason}",
-            )
-
-    def _go_offline(self, cause: LapseError) -> None:
-        """No change from here on; what can be read is still read. Opening again recovers."""
-        if self.offline_reason is None:
-            self.offline_reason = str(cause)
-
     # --- roll, sync, close -----------------------------------------------------------------------
-
-    def roll(self, now_ms: int) -> bool:
-        """Seal the active segment, if anything is in it; `now_ms` is when that was decided."""
-        with self._lock:
-            self._require_online()
-            if not self._active.size:
-                return False
-            try:
-                self._roll(self._end_offset)
-            except StorageError as e:
-                raise KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: rolling at {now_ms}: {e}"
-                ) from e
-            return True
-
-    def _roll(self, base_offset: int) -> None:
-        """Raises StorageError with the active segment still in place."""
-        old = self._active
-        if old.size == 0 and old.base_offset == base_offset:
-            return
-        sealed = old.seal()
-        self._write_snapshot(base_offset)
-        self._active = ActiveSegment.create(self.dir, self._env, base_offset)
-        self._segments = (*self._segments[:-1], sealed, self._active)
-        self._unflushed.append(sealed)
-        self._end_offset = max(self._end_offset, base_offset)
-        old.close()
-
-    def _write_snapshot(self, offset: int) -> None:
-        path = segment_path(self.dir, offset, SNAPSHOT)
-        self._env.fs.write_file(path, self._producers.snapshot())
 
     def flush(self, *, force: bool = False) -> int:
         """Sync everything written so far; returns the new recovery point.
@@ -341,11 +155,6 @@ class PartitionLog(ReadableLog):
                 self._generation += 1
             self.config = config
 
-    def expire_producers(self, now_ms: int) -> None:
-        """Forget producers that were idle for producer.id.expiration.ms."""
-        with self._lock:
-            self._producers.expire(now_ms, self._producer_id_expiration_ms)
-
     def facts(self) -> LogFacts:
         """A snapshot for deciding; only copies."""
         with self._lock:
@@ -360,9 +169,43 @@ class PartitionLog(ReadableLog):
                 cleaner_checkpoint=self.cleaner_checkpoint,
                 segments=tuple(segment_facts(s) for s in self._segments),
                 producers=self._producers.last_batches(),
+                append_time_ahead_ms=self._append_time_ahead_ms,
             )
 
     # --- replace and delete ----------------------------------------------------------------------
+
+    def adopt_summary(self, summary: Summary, keys: str, generation: int) -> str | None:
+        """Take over what a task found out about a sealed segment; why not, where that cannot be.
+
+        `keys` is the sketch of its keys, "" for none. The append clock stays the owner's. Raises
+        StorageError, and then the log is as it was.
+        """
+        with self._files_lock:
+            with self._lock:
+                told = self._adopted(summary, keys, generation)
+            if isinstance(told, str):
+                return told
+            if told.summary.aborts > 0:  # now it is known whether their index is missing
+                settle_txn_index(self._env.fs, told, self._segments)
+            return None
+
+    def _adopted(self, summary: Summary, keys: str, generation: int) -> Segment | str:
+        if self._closed or self.offline_reason is not None:
+            return "the log is closed or offline"
+        if generation != self._generation:
+            return f"its files changed meanwhile (generation {self._generation})"
+        wanted = (summary.base_offset, summary.size)
+        at = [(s.base_offset, s.size) if not s.active else None for s in self._segments]
+        if wanted not in at:
+            return f"segment {wanted[0]} of {wanted[1]} bytes is no longer there"
+        old = self._segments[at.index(wanted)]
+        told = old.with_summary(summary)
+        # What lies there now may be all that has the clock, unless that is a guess.
+        keep_clock = not told.summary.append_estimated
+        write_summary(self._env.fs, self.dir, told.summary, keys, sync=keep_clock)
+        self._segments = tuple(told if s is old else s for s in self._segments)
+        self._unflushed = [told if s is old else s for s in self._unflushed]
+        return told
 
     def replace_segments(
         self, replacement: swap.Replacement, generation: int, *, sync: bool = True
@@ -515,7 +358,11 @@ def _require_size(new: swap.NewSegment, summary: Summary) -> None:
 
 def _synced_paths(segment: Segment) -> list[Path]:
     paths = [segment.path(suffix) for suffix in (LOG, INDEX, TIME_INDEX)]
-    others = [segment.path(SNAPSHOT), summary_path(segment.dir, segment.base_offset)]
+    others = [
+        segment.path(TXN_INDEX),
+        segment.path(SNAPSHOT),
+        summary_path(segment.dir, segment.base_offset),
+    ]
     return paths + [path for path in others if path.exists()]
 
 

@@ -1,17 +1,20 @@
 """What a log remembers of idempotent producers, and Kafka's `.snapshot` file of it.
 
 Sequence rules are Kafka's: a producer's batches must follow each other; one of the last five sent
-again is a duplicate and is answered as it was the first time; an older epoch is fenced. State is
-made again from batch headers after a crash, starting from the newest snapshot (SEMANTICS §11).
+again is a duplicate and is answered as it was the first time; an older epoch is fenced. So are
+those of transactions: one begins with a producer's first transactional batch and ends with its
+next marker; a marker must not come from an older producer epoch or an older coordinator. State is
+made again from batch headers and markers after a crash, starting from the newest snapshot
+(SEMANTICS §11; `log.replay`).
 
-`check` decides and changes nothing; `update` records what is in the log. A snapshot at base B
+`check*` decide and change nothing; `update` records what is in the log. A snapshot at base B
 tells the state after all batches below B, so that recovery reads only from B on.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,7 +24,9 @@ from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.kernels.crc32c import crc32c
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.log.facts import ProducerLast
-from lapse.log.headers import Header
+from lapse.log.markers import EndMarker
+from lapse.log.txn_index import AbortedTxn
+from lapse.records.batch import Header
 
 REMEMBERED_BATCHES = 5
 _SEQUENCE_MAX = (1 << 31) - 1
@@ -31,6 +36,7 @@ _VERSION = 1
 _HEAD = struct.Struct(">hIi")  # version, CRC-32C of what follows it, entries
 _ENTRY = struct.Struct(">qhiqiqiq")
 _CRC_FROM = 6  # the count and the entries
+_JAVA_BUCKETS_MIN = 16
 
 
 class SentBatch(NamedTuple):
@@ -52,6 +58,8 @@ class Producer:
     """State of one producer id, newest batch last.
 
     Attributes:
+        coordinator_epoch: in its last marker; -1 before the first.
+        last_timestamp: of its last batch or marker.
         transaction_first_offset: where its open transaction began; -1 outside one.
     """
 
@@ -88,11 +96,29 @@ def last_sequence_of(batch: Header) -> int:
     return (batch.base_sequence + batch.last_offset - batch.base_offset) & _SEQUENCE_MAX
 
 
+class EndedTxn(NamedTuple):
+    """A transaction that a marker ended, and had data here.
+
+    Attributes:
+        last_offset: the marker's.
+        aborted: its entry for the transaction index; None if it was committed.
+    """
+
+    first_offset: int
+    last_offset: int
+    aborted: AbortedTxn | None
+
+
 class Producers:
     """All producers of one log."""
 
     def __init__(self, producers: Iterable[Producer] = ()) -> None:
         self._producers = {p.producer_id: p for p in producers}
+        self._open = {
+            p.transaction_first_offset: p.producer_id
+            for p in self._producers.values()
+            if p.transaction_first_offset >= 0
+        }
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -105,9 +131,9 @@ class Producers:
         return self._producers.get(producer_id)
 
     def check(self, batch: Header, where: str) -> SentBatch | None:
-        """May a leader append this batch? The batch it duplicates, if it does; else None.
+        """May a leader append this data batch? The batch it duplicates, if it does; else None.
 
-        Raises KafkaError: INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER.
+        Raises KafkaError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE.
         """
         if batch.producer_id < 0:
             return None
@@ -118,15 +144,9 @@ class Producers:
         if sent is not None:
             return sent
         name = f"{where}: producer {batch.producer_id}"
-        if batch.producer_epoch < known.epoch:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"{name} has epoch {known.epoch}, the batch says {batch.producer_epoch}",
-            )
-        if batch.producer_epoch > known.epoch:
-            expected = 0
-        elif known.last_sequence == _NONE:
-            return None
+        _check_epoch(known, batch.producer_epoch, name)
+        if batch.producer_epoch > known.epoch or known.last_sequence == _NONE:
+            expected = 0  # also after a marker that raised the epoch
         else:
             expected = (known.last_sequence + 1) & _SEQUENCE_MAX
         if batch.base_sequence != expected:
@@ -135,63 +155,98 @@ class Producers:
                 f"{name} epoch {batch.producer_epoch}: expected sequence {expected}, "
                 f"the batch begins with {batch.base_sequence}",
             )
+        if known.transaction_first_offset >= 0 and not batch.attributes & TRANSACTIONAL:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"{name} has a transaction open since offset {known.transaction_first_offset}, "
+                "the batch is not part of one",
+            )
         return None
 
-    def update(self, batch: Header) -> None:
-        """Take note of a batch that is in the log, gaps and all (W-7: emptied ones too)."""
-        if batch.producer_id < 0 or batch.magic != 2:
+    def check_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, where: str
+    ) -> None:
+        """May a coordinator end the producer's transaction? Says nothing if so.
+
+        Raises KafkaError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
+        """
+        known = self._producers.get(producer_id)
+        if known is None:
             return
+        name = f"{where}: producer {producer_id}"
+        _check_epoch(known, producer_epoch, name)
+        if coordinator_epoch < known.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"{name} had a marker of coordinator epoch {known.coordinator_epoch}, "
+                f"this one says {coordinator_epoch}",
+            )
+
+    def update(self, batch: Header, marker: EndMarker | None = None) -> EndedTxn | None:
+        """Take note of a batch that is in the log, gaps and all (W-7: emptied ones too).
+
+        `marker` is what a control batch says; one that says nothing (emptied, or of another
+        type) is ignored. Returns the transaction that this ends, if it had data.
+        """
+        if batch.producer_id < 0 or batch.magic != 2:
+            return None
+        if batch.attributes & CONTROL:
+            return None if marker is None else self._end_transaction(batch, marker)
+        producer = self._of_epoch(batch)
+        first_sequence, delta = batch.base_sequence, batch.last_offset - batch.base_offset
+        last_sequence = _NONE if first_sequence < 0 else (first_sequence + delta) & _SEQUENCE_MAX
+        batches = producer.batches
+        batches.append(
+            SentBatch(first_sequence, last_sequence, batch.last_offset, delta, batch.max_timestamp)
+        )
+        if len(batches) > REMEMBERED_BATCHES:
+            del batches[0]
+        producer.last_timestamp = batch.max_timestamp
+        if batch.attributes & TRANSACTIONAL and producer.transaction_first_offset == _NONE:
+            producer.transaction_first_offset = batch.base_offset
+            self._open[batch.base_offset] = batch.producer_id
+        return None
+
+    def _end_transaction(self, batch: Header, marker: EndMarker) -> EndedTxn | None:
+        producer = self._of_epoch(batch)
+        producer.coordinator_epoch = marker.coordinator_epoch
+        producer.last_timestamp = batch.max_timestamp
+        first = producer.transaction_first_offset
+        if first == _NONE:
+            return None  # nothing of it is here: no reader need know
+        producer.transaction_first_offset = _NONE
+        self._open.pop(first, None)
+        aborted = None
+        if not marker.commit:
+            stable = min(self._open, default=batch.last_offset + 1)
+            aborted = AbortedTxn(batch.producer_id, first, batch.last_offset, stable)
+        return EndedTxn(first, batch.last_offset, aborted)
+
+    def _of_epoch(self, batch: Header) -> Producer:
+        """The batch's producer; another epoch than before, even a lower one, begins anew."""
         producer = self._producers.get(batch.producer_id)
         if producer is None:
             producer = Producer(batch.producer_id, batch.producer_epoch)
             self._producers[batch.producer_id] = producer
-        if batch.attributes & CONTROL:
-            if batch.count:  # an emptied control batch says nothing
-                self._end_transaction(producer, batch)
-            return
-        if batch.producer_epoch != producer.epoch:
+        elif batch.producer_epoch != producer.epoch:
             producer.epoch = batch.producer_epoch
             producer.batches.clear()
-        delta = batch.last_offset - batch.base_offset
-        producer.batches.append(
-            SentBatch(
-                batch.base_sequence,
-                last_sequence_of(batch),
-                batch.last_offset,
-                delta,
-                batch.max_timestamp,
-            )
-        )
-        del producer.batches[:-REMEMBERED_BATCHES]
-        producer.last_timestamp = batch.max_timestamp
-        if batch.attributes & TRANSACTIONAL and producer.transaction_first_offset == _NONE:
-            producer.transaction_first_offset = batch.base_offset
-
-    @staticmethod
-    def _end_transaction(producer: Producer, batch: Header) -> None:
-        if batch.producer_epoch != producer.epoch:
-            producer.epoch = batch.producer_epoch
-            producer.batches.clear()
-        producer.last_timestamp = batch.max_timestamp
-        producer.transaction_first_offset = _NONE
+        return producer
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget producers idle for longer, unless a transaction is open."""
-        self._producers = {
-            producer_id: p
-            for producer_id, p in self._producers.items()
-            if p.transaction_first_offset >= 0 or now_ms - p.last_timestamp < expiration_ms
-        }
+        gone = [
+            p.producer_id
+            for p in self._producers.values()
+            if p.transaction_first_offset < 0 and now_ms - p.last_timestamp >= expiration_ms
+        ]
+        for producer_id in gone:
+            del self._producers[producer_id]
 
     @property
     def first_unstable_offset(self) -> int | None:
         """Where the oldest open transaction begins."""
-        open_at = [
-            p.transaction_first_offset
-            for p in self._producers.values()
-            if p.transaction_first_offset >= 0
-        ]
-        return min(open_at, default=None)
+        return min(self._open, default=None)
 
     def last_batches(self) -> tuple[ProducerLast, ...]:
         """For facts, by producer id."""
@@ -203,7 +258,7 @@ class Producers:
     def snapshot(self) -> bytes:
         """Kafka's `.snapshot` file; only each producer's last batch is in it."""
         body = struct.pack(">i", len(self._producers)) + b"".join(
-            _encode(p) for p in self._producers.values()
+            _encode(p) for p in _java_order(self._producers)
         )
         return struct.pack(">hI", _VERSION, _crc(body)) + body
 
@@ -220,6 +275,26 @@ class Producers:
         if len(data) != _HEAD.size + count * _ENTRY.size:
             raise CorruptData(where, _CRC_FROM, f"{count} producers in {len(data)} bytes")
         return Producers(_decode(fields) for fields in _ENTRY.iter_unpack(data[_HEAD.size :]))
+
+
+def _check_epoch(known: Producer, epoch: int, name: str) -> None:
+    if epoch < known.epoch:
+        raise KafkaError(
+            ErrorCode.INVALID_PRODUCER_EPOCH, f"{name} has epoch {known.epoch}, not {epoch}"
+        )
+
+
+def _java_order(producers: Mapping[int, Producer]) -> list[Producer]:
+    """In the order in which Java walks a hash map of them: equal states make equal files."""
+    buckets = _JAVA_BUCKETS_MIN
+    while len(producers) * 4 > buckets * 3:
+        buckets *= 2
+
+    def bucket(p: Producer) -> int:
+        hashed = (p.producer_id ^ p.producer_id >> 32) & 0xFFFFFFFF
+        return (hashed ^ hashed >> 16) & (buckets - 1)
+
+    return sorted(producers.values(), key=bucket)
 
 
 def _crc(data: bytes) -> int:

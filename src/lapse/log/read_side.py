@@ -15,6 +15,7 @@ from lapse.log.headers import read_at
 from lapse.log.loader import LoadedLog
 from lapse.log.lookup import FoundRecord, batch_reaching, first_at, greatest_timestamp
 from lapse.log.segment import Segment, SegmentFiles
+from lapse.log.txn_index import AbortedTxn
 from lapse.records.layout import NO_TIMESTAMP
 
 
@@ -42,6 +43,29 @@ class LogSlice:
 _NOTHING = LogSlice(None, 0, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Unstable:
+    """Transactions that hold back the last stable offset; replaced as one, never changed.
+
+    Attributes:
+        open_first: where the oldest open one began; None if none is open.
+        completed: (first offset, offset of the marker) of those that ended, as far as their
+            markers may not be below the high watermark.
+    """
+
+    open_first: int | None = None
+    completed: tuple[tuple[int, int], ...] = ()
+
+    def first(self, high_watermark: int) -> int | None:
+        """The first offset that may still turn out either way for a replica's reader."""
+        if not self.completed:
+            return self.open_first
+        firsts = [first for first, marker in self.completed if marker >= high_watermark]
+        if self.open_first is not None:
+            firsts.append(self.open_first)
+        return min(firsts, default=None)
+
+
 class ReadableLog:
     """What may be asked of a log from any thread, at any time.
 
@@ -56,7 +80,7 @@ class ReadableLog:
         self._end_offset = loaded.active.end_offset
         self._log_start_offset = loaded.log_start_offset
         self._high_watermark: int | None = None
-        self._first_unstable_offset = loaded.producers.first_unstable_offset
+        self._unstable = Unstable(loaded.producers.first_unstable_offset)
 
     @property
     def log_start_offset(self) -> int:
@@ -78,11 +102,16 @@ class ReadableLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where the oldest open transaction begins; the high watermark if none is open."""
-        first = self._first_unstable_offset
+        """The end of what a read_committed consumer may see: all below is decided.
+
+        The first offset of the oldest transaction that is open, or whose marker is not below the
+        high watermark; the high watermark if there is none. Never below the log start.
+        """
+        high_watermark = self.high_watermark  # first: what begins after this is above it
+        first = self._unstable.first(high_watermark)
         if first is None:
-            return self.high_watermark
-        return min(max(first, self._log_start_offset), self.high_watermark)
+            return high_watermark
+        return min(max(first, self._log_start_offset), high_watermark)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -132,6 +161,22 @@ class ReadableLog:
             length = min(wanted, stop - found.position)
             return LogSlice(files, found.position, length) if length > 0 else _NOTHING
         return _NOTHING
+
+    def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTxn]:
+        """Aborted transactions with something in [start_offset, upper_offset) (X-1, Y-3).
+
+        By their markers' offsets. `upper_offset` is a last stable offset, or below one: an abort
+        further up may be missing. Raises CorruptData where an index does not parse.
+        """
+        found = []
+        for segment in self._segments_from(start_offset):
+            if segment.may_have_aborts:
+                txn_index = segment.files().txn_index
+                reaching, all_found = txn_index.overlapping(start_offset, upper_offset)
+                found += reaching
+                if all_found:
+                    break
+        return found
 
     def _segments_from(self, offset: int) -> tuple[Segment, ...]:
         segments = self._segments

@@ -11,29 +11,33 @@ log end, and `generation` is 0, which no owner's log ever has.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from lapse.base.clock import Clock, SystemClock
-from lapse.base.errors import CorruptData, StorageError
+from lapse.base.errors import StorageError
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
 from lapse.log.directory import list_partitions
 from lapse.log.facts import LogFacts, SegmentFacts
-from lapse.log.headers import headers_of, walk
-from lapse.log.loader import scan_segment, snapshot_offsets
+from lapse.log.look import SegmentFile, look, told
 from lapse.log.offset_index import OffsetIndex
-from lapse.log.producers import Producers
-from lapse.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, base_offset_of, segment_path
+from lapse.log.replay import LogPart, aborted_in, producers_at_end
+from lapse.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, base_offset_of, segment_path
 from lapse.log.summary import Summary, read_summary, summary_path
 from lapse.log.swap import SWAP
 from lapse.log.time_index import TimeIndex
+from lapse.log.txn_index import AbortedTxn, TxnIndex
 
 _LISTINGS_MAX = 50
+_ANY_OFFSET = (1 << 63) - 1
 _PAUSE_SECONDS = 0.01  # a swap takes a millisecond or two
-_INTERVAL_BYTES = 4096  # the indexes made while scanning are thrown away
+
+_T = TypeVar("_T")
 
 
 class DirectoryView:
@@ -73,10 +77,32 @@ def read_facts(
 
     Raises StorageError where the files keep changing, or were left in the middle of a swap.
     """
+    return _settled(
+        partition_dir,
+        lambda: _read_once(partition_dir, partition, log_start_offset, cleaner_checkpoint),
+        clock,
+    )
+
+
+def aborted_transactions(
+    partition_dir: Path, start_offset: int, upper_offset: int, clock: Clock | None = None
+) -> list[AbortedTxn]:
+    """As `ReadableLog.aborted_transactions`, of a log that is only looked at.
+
+    The active segment's are told from its batches, since its owner may not have written them out.
+    Raises StorageError as `read_facts` does, and CorruptData.
+    """
+    return _settled(
+        partition_dir, lambda: _aborted_once(partition_dir, start_offset, upper_offset), clock
+    )
+
+
+def _settled(partition_dir: Path, read: Callable[[], _T], clock: Clock | None) -> _T:
+    """What `read` finds once the files hold still for it."""
     problem: Exception | None = None
     for _ in range(_LISTINGS_MAX):
         try:
-            return _read_once(partition_dir, partition, log_start_offset, cleaner_checkpoint)
+            return read()
         except (FileNotFoundError, _InSwap, StorageError) as e:
             problem = e
             (clock or SystemClock()).sleep(_PAUSE_SECONDS)
@@ -98,7 +124,7 @@ def _read_once(
         next_base = bases[n + 1] if n + 1 < len(bases) else None
         segments.append(_segment(partition_dir, base_offset, next_base))
     ends = [s.summary.end_offset for s in segments if s.summary is not None]
-    producers = _producers(partition_dir, segments, ends[-1])
+    producers = producers_at_end(partition_dir, _parts(segments))
     if _list(partition_dir)[: len(bases)] != bases:
         raise _InSwap("its segments changed while they were read")
     unstable = producers.first_unstable_offset
@@ -116,6 +142,39 @@ def _read_once(
     )
 
 
+def _parts(segments: Sequence[SegmentFacts]) -> list[LogPart]:
+    summaries = [s.summary for s in segments if s.summary is not None]
+    return [LogPart(s.base_offset, s.end_offset, s.size) for s in summaries]
+
+
+def _aborted_once(partition_dir: Path, start_offset: int, upper_offset: int) -> list[AbortedTxn]:
+    bases = _list(partition_dir)
+    if not bases:
+        raise StorageError("no segment")
+    found: list[AbortedTxn] = []
+    for base_offset in bases[max(bisect_right(bases, start_offset) - 1, 0) :]:
+        index = TxnIndex(
+            segment_path(partition_dir, base_offset, TXN_INDEX),
+            base_offset,
+            _aborted_in_active(partition_dir, bases) if base_offset == bases[-1] else None,
+        )
+        reaching, all_found = index.overlapping(start_offset, upper_offset)
+        found += reaching
+        if all_found:
+            break
+    if _list(partition_dir)[: len(bases)] != bases:
+        raise _InSwap("its segments changed while they were read")
+    return found
+
+
+def _aborted_in_active(partition_dir: Path, bases: Sequence[int]) -> list[AbortedTxn]:
+    parts = []
+    for base_offset, next_base in zip(bases, [*bases[1:], _ANY_OFFSET], strict=True):
+        size = segment_path(partition_dir, base_offset, LOG).stat().st_size
+        parts.append(LogPart(base_offset, next_base, size))
+    return aborted_in(partition_dir, parts, bases[-1])
+
+
 def _list(partition_dir: Path) -> list[int]:
     bases = set()
     for name in os.listdir(partition_dir):
@@ -129,9 +188,9 @@ def _list(partition_dir: Path) -> list[int]:
 
 def _segment(partition_dir: Path, base_offset: int, next_base: int | None) -> SegmentFacts:
     stat = segment_path(partition_dir, base_offset, LOG).stat()
-    summary = read_summary(summary_path(partition_dir, base_offset))
-    if summary is None or summary.size != stat.st_size:
-        summary = _scanned_summary(partition_dir, base_offset, next_base, stat.st_size)
+    summary = _kept_summary(partition_dir, base_offset, stat.st_size)
+    if summary is None:
+        summary = _worked_out(partition_dir, base_offset, next_base, stat.st_size)
     return SegmentFacts(
         base_offset=base_offset,
         size=summary.size,
@@ -144,15 +203,27 @@ def _segment(partition_dir: Path, base_offset: int, next_base: int | None) -> Se
     )
 
 
-def _scanned_summary(
-    partition_dir: Path, base_offset: int, next_base: int | None, size: int
-) -> Summary:
-    scanned = scan_segment(partition_dir, base_offset, next_base, _INTERVAL_BYTES, check_crc=False)
-    if scanned.bad is None or next_base is None:
-        return scanned.summary
-    reason = f"unreadable: {scanned.bad} at offset {scanned.summary.end_offset}"
-    unhandled = (*scanned.summary.unhandled, reason)
-    return replace(scanned.summary, size=size, unhandled=unhandled)
+def _kept_summary(partition_dir: Path, base_offset: int, size: int) -> Summary | None:
+    """The summary on disk, if decisions may rest on it."""
+    summary = read_summary(summary_path(partition_dir, base_offset))
+    return summary if summary and summary.size == size and summary.is_complete else None
+
+
+def _worked_out(partition_dir: Path, base_offset: int, next_base: int | None, size: int) -> Summary:
+    """A summary that a task would make for an owner, made here and kept nowhere."""
+    path = segment_path(partition_dir, base_offset, LOG)
+    segment = SegmentFile(path, base_offset, size, next_base)
+    looked = look(segment, records=False)
+    return looked.summary if next_base is None else told(segment, looked)
+
+
+def without_summary(facts: LogFacts) -> tuple[int, ...]:
+    """Base offsets of sealed segments that a task would have to look through before a round."""
+    return tuple(
+        s.base_offset
+        for s in facts.segments[:-1]
+        if _kept_summary(Path(facts.dir), s.base_offset, s.size) is None
+    )
 
 
 def _index_bytes(
@@ -167,31 +238,3 @@ def _index_bytes(
     entries = np.frombuffer(data[: len(data) // width * width], np.uint8).reshape(-1, width)
     used = np.flatnonzero(entries.any(axis=1))
     return (int(used[-1]) + 1) * width if len(used) else 0
-
-
-def _producers(partition_dir: Path, segments: list[SegmentFacts], end_offset: int) -> Producers:
-    """As `loader.load_producers`, but leaving what does not fit where it is."""
-    producers, start = Producers(), 0
-    offsets = (offset for offset in snapshot_offsets(partition_dir) if offset <= end_offset)
-    for offset in sorted(offsets, reverse=True):
-        path = segment_path(partition_dir, offset, SNAPSHOT)
-        try:
-            producers, start = Producers.from_snapshot(path.read_bytes(), str(path)), offset
-            break
-        except CorruptData:
-            continue
-    for segment in segments:
-        if segment.summary is not None and segment.summary.end_offset > start:
-            _replay(producers, partition_dir, segment, start)
-    return producers
-
-
-def _replay(producers: Producers, partition_dir: Path, segment: SegmentFacts, start: int) -> None:
-    path = segment_path(partition_dir, segment.base_offset, LOG)
-    with path.open("rb") as file:
-        try:
-            for rows in walk(file.fileno(), 0, segment.size, str(path)):
-                for batch in headers_of(rows[(rows["last_offset"] >= start)]):
-                    producers.update(batch)
-        except CorruptData:
-            return  # its summary says so

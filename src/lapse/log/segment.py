@@ -1,4 +1,4 @@
-"""One segment: a log file, its two indexes and its summary; sealed, or the active one.
+"""One segment: a log file, its indexes and its summary; sealed, or the active one.
 
 A sealed segment never changes; a round replaces it by another object. Readers take no lock: what
 `size` and `end_offset` promise is in the file before they say so. A segment's files are opened on
@@ -8,20 +8,24 @@ first use and stay usable for whoever holds them, also after the segment was rep
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lapse.base.errors import StorageError
+from lapse.base.errors import CorruptData, StorageError
 from lapse.base.fs import AppendFile, Buffer
+from lapse.kernels.layout import CONTROL
 from lapse.log.env import LogEnv
 from lapse.log.headers import Header
+from lapse.log.markers import EndMarker, kind_of
 from lapse.log.offset_index import OffsetIndex, read_entries
-from lapse.log.summary import Summary, SummaryBuilder, write_summary
+from lapse.log.summary import Summary, SummaryBuilder, with_clock_of, write_summary
 from lapse.log.time_index import TimeIndex
+from lapse.log.txn_index import AbortedTxn, TxnIndex
 
 LOG = ".log"
 INDEX = ".index"
@@ -30,6 +34,7 @@ TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)  # of a segment; a snapshot is of an offset
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
+OFFSET_MAX = (1 << 63) - 1
 
 _opening = threading.Lock()
 
@@ -42,7 +47,10 @@ def segment_path(partition_dir: Path, base_offset: int, suffix: str) -> Path:
 def base_offset_of(name: str) -> int | None:
     """The offset a file name begins with; None for files that are not an offset's."""
     digits = name.partition(".")[0]
-    return int(digits) if len(digits) == 20 and digits.isdigit() else None
+    if len(digits) != 20 or not (digits.isascii() and digits.isdigit()):
+        return None
+    offset = int(digits)
+    return offset if offset <= OFFSET_MAX else None
 
 
 def mtime_ms_of(path: Path) -> int:
@@ -56,9 +64,11 @@ def mtime_ms_of(path: Path) -> int:
 class SegmentFiles:
     """A segment's log file open for reading, and its indexes; closed when nobody holds it."""
 
-    __slots__ = ("__weakref__", "_fd", "offset_index", "time_index")
+    __slots__ = ("__weakref__", "_fd", "offset_index", "time_index", "txn_index")
 
-    def __init__(self, path: Path, offset_index: OffsetIndex, time_index: TimeIndex) -> None:
+    def __init__(
+        self, path: Path, offset_index: OffsetIndex, time_index: TimeIndex, txn_index: TxnIndex
+    ) -> None:
         self._fd = -1
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -66,6 +76,7 @@ class SegmentFiles:
             raise StorageError(f"opening {path}: {e.strerror or e}") from e
         self.offset_index = offset_index
         self.time_index = time_index
+        self.txn_index = txn_index
 
     def fileno(self) -> int:
         return self._fd
@@ -126,6 +137,11 @@ class Segment:
     def time_index_bytes(self) -> int:
         return self._time_index_bytes
 
+    @property
+    def may_have_aborts(self) -> bool:
+        """Whether a look into its transaction index may find something."""
+        return self._summary.aborts != 0
+
     def files(self) -> SegmentFiles:
         """Its files, open; keep the result for as long as they are used."""
         held = self._held()
@@ -138,9 +154,27 @@ class Segment:
             self.env.files.keep(held)
         return held
 
+    def with_summary(self, summary: Summary) -> Segment:
+        """The same sealed segment, about which more is known now; readers keep the files they have.
+
+        Its own append clock stays: whoever read the segment cannot know a better one.
+        """
+        assert not self.active
+        assert summary.size == self.size
+        told = Segment(
+            self.dir, self.env, with_clock_of(summary, self._summary), mtime_ms=self.mtime_ms,
+            index_bytes=self._index_bytes, time_index_bytes=self._time_index_bytes,
+        )  # fmt: skip
+        told._files = self._files
+        return told
+
     def pin(self) -> None:
         """Open its files for good, since their names are about to go."""
-        self._pinned = self.files()
+        pinned = self.files()
+        if self.may_have_aborts:
+            with contextlib.suppress(CorruptData):  # told to whoever asks for it
+                pinned.txn_index.load()
+        self._pinned = pinned
 
     def _held(self) -> SegmentFiles | None:
         if self._pinned is not None:
@@ -149,7 +183,8 @@ class Segment:
 
     def _open(self) -> SegmentFiles:
         offset_index, time_index = load_indexes(self.dir, self.base_offset)
-        return SegmentFiles(self.path(), offset_index, time_index)
+        txn_index = TxnIndex(self.path(TXN_INDEX), self.base_offset)
+        return SegmentFiles(self.path(), offset_index, time_index, txn_index)
 
 
 def load_indexes(partition_dir: Path, base_offset: int) -> tuple[OffsetIndex, TimeIndex]:
@@ -181,6 +216,7 @@ class ActiveSegment(Segment):
         offset_index: OffsetIndex,
         time_index: TimeIndex,
         max_timestamp_offset: int,
+        txn_index: TxnIndex,
     ) -> None:
         """On from what is there; the indexes must be ones that can grow."""
         super().__init__(
@@ -189,6 +225,7 @@ class ActiveSegment(Segment):
         )  # fmt: skip
         self.offset_index = offset_index
         self.time_index = time_index
+        self.txn_index = txn_index
         self._max_timestamp_offset = max_timestamp_offset
         last = offset_index.entry(offset_index.count - 1)[1] if offset_index.count else 0
         self._bytes_since_entry = summary.size - last
@@ -197,15 +234,19 @@ class ActiveSegment(Segment):
 
     @staticmethod
     def create(partition_dir: Path, env: LogEnv, base_offset: int) -> ActiveSegment:
-        """A new, empty one; its three files are there when this returns.
+        """A new, empty one; its three files are there when this returns (F-10: no fourth yet).
 
         What a failed attempt may have left under these names is emptied.
         """
         offset_index, time_index = empty_indexes(partition_dir, base_offset)
         summary = Summary(base_offset, 0, base_offset)
-        segment = ActiveSegment(partition_dir, env, summary, offset_index, time_index, base_offset)
+        txn_index = TxnIndex(segment_path(partition_dir, base_offset, TXN_INDEX), base_offset, ())
+        segment = ActiveSegment(
+            partition_dir, env, summary, offset_index, time_index, base_offset, txn_index
+        )
         offset_index.write_out(env.fs)
         time_index.write_out(env.fs)
+        txn_index.write_out(env.fs)
         env.fs.write_file(segment.path(), b"")
         segment.mtime_ms = mtime_ms_of(segment.path())
         return segment
@@ -220,6 +261,11 @@ class ActiveSegment(Segment):
         return self._builder.append_first_ms
 
     @property
+    def first_batch_max_timestamp(self) -> int:
+        """KIP-32's time of its first record; -1 where that has none."""
+        return self._builder.first_batch_max_timestamp
+
+    @property
     def index_bytes(self) -> int:
         return self.offset_index.size_bytes
 
@@ -228,7 +274,11 @@ class ActiveSegment(Segment):
         return self.time_index.size_bytes
 
     def _open(self) -> SegmentFiles:
-        return SegmentFiles(self.path(), self.offset_index, self.time_index)
+        return SegmentFiles(self.path(), self.offset_index, self.time_index, self.txn_index)
+
+    @property
+    def may_have_aborts(self) -> bool:
+        return bool(self.txn_index.entries())
 
     def append(
         self,
@@ -238,9 +288,11 @@ class ActiveSegment(Segment):
         now_ms: int,
         interval_bytes: int,
         tombstones: Sequence[int],
+        markers: Mapping[int, EndMarker],
     ) -> None:
         """Write `data`, which is `batches` one after the other, with one write.
 
+        `markers` has what control batches say, by their offset.
         Raises StorageError with the segment as it was; the file may have half a write at its end
         until `undo`.
         """
@@ -252,33 +304,40 @@ class ActiveSegment(Segment):
             first = replace(builder.build(), append_first_ms=now_ms, append_last_ms=now_ms)
             write_summary(self.env.fs, self.dir, first)
         self._file.write(data)
+        bytes_since_entry = self._bytes_since_entry
         for batch, dead in zip(batches, tombstones, strict=True):
             if batch.max_timestamp > self.max_timestamp:
                 self.max_timestamp = batch.max_timestamp
                 self._max_timestamp_offset = batch.last_offset
-            if self._bytes_since_entry > interval_bytes:
+            if bytes_since_entry > interval_bytes:
                 self.offset_index.append(batch.last_offset, builder.size)
                 self.time_index.append_if_later(self.max_timestamp, self._max_timestamp_offset)
-                self._bytes_since_entry = 0
-            self._bytes_since_entry += batch.size
-            builder.add(batch, dead)
+                bytes_since_entry = 0
+            bytes_since_entry += batch.size
+            marker = kind_of(markers.get(batch.base_offset)) if batch.attributes & CONTROL else None
+            builder.add(batch, dead, marker)
+        self._bytes_since_entry = bytes_since_entry
         builder.appended(now_ms)
         self.mtime_ms = now_ms
         self.size = builder.size
         self.end_offset = builder.end_offset
 
+    def add_aborted(self, txn: AbortedTxn) -> None:
+        """Note that a marker just appended aborted this; in its file with the next side files."""
+        self.txn_index.append(txn)
+
     def undo(self) -> None:
         """Cut off what a failed append left; StorageError if even that fails."""
         self.env.fs.truncate(self.path(), self.size)
 
-    def must_roll(self, incoming: Sequence[Header], segment_bytes: int, index_bytes: int) -> bool:
+    def must_roll(self, last_offset: int, size: int, segment_bytes: int, index_bytes: int) -> bool:
         """T-20 without its clock: size, full indexes, an offset too far from the base."""
-        if incoming[-1].last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
+        if last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
             return True
         if self.size == 0:
             return False
         return (
-            self.size > segment_bytes - sum(batch.size for batch in incoming)
+            self.size > segment_bytes - size
             or self.offset_index.count >= index_bytes // OffsetIndex.ENTRY.size
             or self.time_index.count >= index_bytes // TimeIndex.ENTRY.size - 1
         )
@@ -287,6 +346,7 @@ class ActiveSegment(Segment):
         """Indexes and summary as they are now; the log file is always up to date."""
         self.offset_index.write_out(self.env.fs)
         self.time_index.write_out(self.env.fs)
+        self.txn_index.write_out(self.env.fs)
         if self.size:
             write_summary(self.env.fs, self.dir, self.summary)
 

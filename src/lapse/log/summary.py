@@ -1,18 +1,29 @@
 """A segment's summary: what decisions need to know of it without reading it (DESIGN §1).
 
 Kept as JSON in `<partition>/.lapse/<base>.summary`; written when a segment gets its first
-append, when it is sealed, and when a round replaces it. All of it can be made again from the
-segment except the *append clock* (first and last append, by the broker's clock), which is what
-KIP-354's lag and `segment.ms` are measured with (DESIGN L16): for a segment somebody else wrote
-it is estimated and marked so.
+append, when it is sealed, when a round replaces it, and by whoever takes over what a task found
+out (`lifecycle.round.summarise`). All of it can be made again from the segment except the
+*append clock* (first and last append, by the broker's clock), which is what KIP-354's lag and
+`segment.ms` are measured with (DESIGN L16): for a segment somebody else wrote it is estimated and
+marked so.
 
-A summary counts only while `size` is the segment's size; anything else is made again.
+A summary counts only while `size` is the segment's size and `version` ours; anything else is made
+again. Until then an *estimate* stands in (`log.estimate`), which is marked too and never blocks or
+allows anything: a log with one below the round's reach has no round (`decide.select`).
+
+Transactions are told so that a log's can be folded over its segments in order, without reading
+them: forget what `ended` names, then keep the first offset of what `begun` names and was not open
+yet. A segment by itself cannot know whether the first data of a producer begins a transaction or
+goes on with one, so both lists may name a producer whose transaction the fold knows better.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -32,9 +43,36 @@ from lapse.records.layout import KNOWN_ATTRIBUTES, Codec
 
 FOLDER = ".lapse"
 SUFFIX = ".summary"
+VERSION = 2
 UNKNOWN = -1
 NONE = -1
 _ORDINARY = CODEC_MASK | LOG_APPEND_TIME | DELETE_HORIZON  # attributes of batches we clean
+
+
+class Marker(IntEnum):
+    """What the record of a control batch says; the two that end a transaction, and the rest."""
+
+    ABORT = 0
+    COMMIT = 1
+    OTHER = 2
+
+
+MarkerOf = Callable[[Header], Marker | None]  # None where it was not looked at
+
+
+class Begun(NamedTuple):
+    """A transaction open at the segment's end, and its first data in this segment."""
+
+    producer_id: int
+    first_offset: int
+
+
+class Ended(NamedTuple):
+    """The first marker of a producer in the segment: it ends what was open before the segment."""
+
+    producer_id: int
+    marker_offset: int
+    committed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +81,27 @@ class Summary:
 
     Attributes:
         size: bytes of the log file this was made of.
-        end_offset: one past the last offset any batch covers.
+        end_offset: one past the last offset any batch covers; in an estimate no less than that.
         append_first_ms: when its first batch was appended; -1 for an empty segment.
         append_last_ms: when its last batch was.
         append_estimated: the two were guessed from mtime and record times.
         min_timestamp: smallest max timestamp of a batch, those without timestamp left out.
         first_batch_max_timestamp: what SEMANTICS S-6 measures the lag from.
-        records: by the batches' counts; v0 and v1 messages count one each.
-        tombstones: -1 where some batch was not looked into.
+        records: by the batches' counts; v0 and v1 messages count one each, wrappers too.
+        tombstones: null values; -1 where some batch was not looked into.
         horizon_earliest_ms: the first delete horizon to pass; -1 for none.
         horizon_bytes: bytes of all batches that have one.
         unhandled: why this version does not clean it; empty for most.
+        estimated: nobody read the segment. Size, end, clock, greatest timestamps and the first
+            batch's time are meant, counts are -1, the rest is empty.
+        append_time_greatest_ms: greatest time of its LogAppendTime batches, -1 for none; in an
+            estimate the greatest timestamp, where the first batch is one.
+        valued_tombstones: some batch says it holds tombstones with a value (KIP-87).
+        old_format: v0 and v1 messages, wrappers counted once.
+        transactional: data batches of transactions.
+        commits, aborts: markers; -1 where some control batch was not looked into, and then
+            `begun` and `ended` say nothing.
+        other_control: emptied markers and control batches that end no transaction; -1 likewise.
     """
 
     base_offset: int
@@ -71,6 +119,22 @@ class Summary:
     horizon_earliest_ms: int = NONE
     horizon_bytes: int = 0
     unhandled: tuple[str, ...] = ()
+    estimated: bool = False
+    append_time_greatest_ms: int = NONE
+    valued_tombstones: bool = False
+    old_format: int = 0
+    transactional: int = 0
+    commits: int = 0
+    aborts: int = 0
+    other_control: int = 0
+    begun: tuple[Begun, ...] = ()
+    ended: tuple[Ended, ...] = ()
+    version: int = VERSION
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether decisions may rest on it: headers and markers were read."""
+        return not self.estimated and self.commits >= 0
 
 
 class SummaryBuilder:
@@ -88,64 +152,101 @@ class SummaryBuilder:
         self.append_first_ms, self.append_last_ms = s.append_first_ms, s.append_last_ms
         self.append_estimated = s.append_estimated
         self.unhandled = {_kind(reason): reason for reason in s.unhandled}
+        self.estimated = s.estimated
+        self.append_time_greatest_ms = s.append_time_greatest_ms
+        self.valued_tombstones = s.valued_tombstones
+        self.old_format = s.old_format
+        self._transactions = _Transactions(s)
 
-    def add(self, batch: Header, tombstones: int = UNKNOWN) -> None:
-        """Account for the next batch; `tombstones` -1 when its records were not looked at."""
-        if not self.batches:
+    def add(self, batch: Header, tombstones: int = UNKNOWN, marker: Marker | None = None) -> None:
+        """Account for the next batch.
+
+        `tombstones` is -1 when its records were not looked at; `marker` is what a control batch's
+        record says, None when it was not looked at.
+        """
+        if not self.size:
             self.first_batch_max_timestamp = batch.max_timestamp
+        v2 = batch.magic == 2
         self.batches += 1
         self.size += batch.size
         self.end_offset = batch.last_offset + 1
-        self.records += batch.count if batch.magic == 2 else 1
-        if tombstones < 0 and batch.count == 0:
+        self.records += batch.count if v2 else 1
+        self.old_format += not v2
+        if batch.count == 0 or (v2 and batch.attributes & CONTROL):
             tombstones = 0
         if tombstones < 0 or self.tombstones < 0:
             self.tombstones = UNKNOWN
         else:
             self.tombstones += tombstones
+        self._note_times(batch)
+        if batch.attributes & DELETE_HORIZON and v2:
+            self.horizon_bytes += batch.size
+            if self.horizon_earliest_ms < 0 or batch.base_timestamp < self.horizon_earliest_ms:
+                self.horizon_earliest_ms = batch.base_timestamp
+        if v2 and batch.attributes & VALUED_TOMBSTONES:
+            self.valued_tombstones = True
+        if v2 and batch.attributes & (TRANSACTIONAL | CONTROL):
+            self._transactions.add(batch, marker)
+        if not v2 or batch.attributes & ~_ORDINARY or batch.attributes & CODEC_MASK > Codec.ZSTD:
+            self._note_unhandled(batch)
+
+    def _note_times(self, batch: Header) -> None:
         timestamp = batch.max_timestamp
         if timestamp >= 0:
             self.max_timestamp = max(self.max_timestamp, timestamp)
             if self.min_timestamp < 0 or timestamp < self.min_timestamp:
                 self.min_timestamp = timestamp
-        if batch.attributes & DELETE_HORIZON and batch.magic == 2:
-            self.horizon_bytes += batch.size
-            if self.horizon_earliest_ms < 0 or batch.base_timestamp < self.horizon_earliest_ms:
-                self.horizon_earliest_ms = batch.base_timestamp
-        if (
-            batch.magic != 2
-            or batch.attributes & ~_ORDINARY
-            or batch.attributes & CODEC_MASK > Codec.ZSTD
-        ):
-            self._note_unhandled(batch)
+            if batch.attributes & LOG_APPEND_TIME and batch.magic > 0:
+                self.append_time_greatest_ms = max(self.append_time_greatest_ms, timestamp)
 
-    def add_rows(self, rows: NDArray[np.void]) -> None:
-        """The same as `add` for each row of `BATCH`, records not looked at; for whole segments."""
+    def add_rows(
+        self, rows: NDArray[np.void], marker_of: MarkerOf | None = None, tombstones: int = UNKNOWN
+    ) -> None:
+        """The same as `add` for each row of `BATCH`; for whole segments.
+
+        `marker_of` is asked about control batches, `tombstones` are those of all rows together.
+        """
         if not len(rows):
             return
-        if not self.batches:
-            self.first_batch_max_timestamp = int(rows["max_timestamp"][0])
         v2, attributes = rows["magic"] == 2, rows["attributes"]
+        told = _told_of(rows[v2 & (attributes & (TRANSACTIONAL | CONTROL) != 0)], marker_of)
+        if not self.size:
+            self.first_batch_max_timestamp = int(rows["max_timestamp"][0])
         self.batches += len(rows)
         self.size = int(rows["position"][-1] + rows["size"][-1])
         self.end_offset = int(rows["last_offset"][-1]) + 1
         self.records += int(np.where(v2, rows["count"], 1).sum())
-        if (rows["count"] != 0).any():
-            self.tombstones = UNKNOWN
-        timestamps = rows["max_timestamp"][rows["max_timestamp"] >= 0]
-        if len(timestamps):
-            self.max_timestamp = max(self.max_timestamp, int(timestamps.max()))
-            least = int(timestamps.min())
-            self.min_timestamp = least if self.min_timestamp < 0 else min(self.min_timestamp, least)
+        self.old_format += len(rows) - int(v2.sum())
+        if not ((rows["count"] != 0) & ~(v2 & (attributes & CONTROL != 0))).any():
+            tombstones = 0
+        known = tombstones >= 0 and self.tombstones >= 0
+        self.tombstones = self.tombstones + tombstones if known else UNKNOWN
+        self._note_times_of(rows)
         with_horizon = rows[v2 & (attributes & DELETE_HORIZON != 0)]
         if len(with_horizon):
             self.horizon_bytes += int(with_horizon["size"].sum())
             least = int(with_horizon["base_timestamp"].min())
             first = self.horizon_earliest_ms
             self.horizon_earliest_ms = least if first < 0 else min(first, least)
+        if (v2 & (attributes & VALUED_TOMBSTONES != 0)).any():
+            self.valued_tombstones = True
+        for batch, marker in told:
+            self._transactions.add(batch, marker)
         odd = ~v2 | (attributes & ~_ORDINARY != 0) | (attributes & CODEC_MASK > Codec.ZSTD)
         for row in rows[odd]:
             self._note_unhandled(Header(*row.item()))
+
+    def _note_times_of(self, rows: NDArray[np.void]) -> None:
+        timed = rows[rows["max_timestamp"] >= 0]
+        if not len(timed):
+            return
+        timestamps = timed["max_timestamp"]
+        self.max_timestamp = max(self.max_timestamp, int(timestamps.max()))
+        least = int(timestamps.min())
+        self.min_timestamp = least if self.min_timestamp < 0 else min(self.min_timestamp, least)
+        appended = timestamps[(timed["attributes"] & LOG_APPEND_TIME != 0) & (timed["magic"] > 0)]
+        greatest = int(appended.max(initial=NONE))
+        self.append_time_greatest_ms = max(self.append_time_greatest_ms, greatest)
 
     def appended(self, now_ms: int) -> None:
         """The append clock: something was appended at `now_ms`."""
@@ -154,8 +255,8 @@ class SummaryBuilder:
         self.append_last_ms = max(self.append_last_ms, now_ms)
 
     def build(self) -> Summary:
-        """What is known so far."""
-        return Summary(
+        """What is known so far; on from an estimate, an estimate."""
+        made = Summary(
             base_offset=self.base_offset,
             size=self.size,
             end_offset=self.end_offset,
@@ -171,11 +272,100 @@ class SummaryBuilder:
             horizon_earliest_ms=self.horizon_earliest_ms,
             horizon_bytes=self.horizon_bytes,
             unhandled=tuple(self.unhandled.values()),
+            append_time_greatest_ms=self.append_time_greatest_ms,
+            valued_tombstones=self.valued_tombstones,
+            old_format=self.old_format,
+            **self._transactions.facts(),
         )
+        return as_estimate(made) if self.estimated else made
 
     def _note_unhandled(self, batch: Header) -> None:
         for reason in unhandled_reasons(batch):
             self.unhandled.setdefault(_kind(reason), reason)
+
+
+def _told_of(
+    rows: NDArray[np.void], marker_of: MarkerOf | None
+) -> list[tuple[Header, Marker | None]]:
+    """Transactional and control batches, with what the latter say; `marker_of` may raise."""
+
+    def marker(batch: Header) -> Marker | None:
+        says_something = batch.attributes & CONTROL and batch.count
+        return marker_of(batch) if marker_of is not None and says_something else None
+
+    return [(batch, marker(batch)) for batch in (Header(*row.item()) for row in rows)]
+
+
+class _Transactions:
+    """The part of a summary that is told by transactional and control batches."""
+
+    def __init__(self, start: Summary) -> None:
+        self._batches = start.transactional
+        self._counts = {
+            Marker.COMMIT: start.commits, Marker.ABORT: start.aborts,
+            Marker.OTHER: start.other_control,
+        }  # fmt: skip
+        self._looked = start.commits >= 0
+        self._begun = dict(start.begun)
+        self._ended = {ended.producer_id: ended for ended in start.ended}
+
+    def add(self, batch: Header, marker: Marker | None) -> None:
+        if not batch.attributes & CONTROL:
+            self._batches += 1
+            if batch.count:  # an emptied one has no data that a verdict would be about
+                self._begun.setdefault(batch.producer_id, batch.base_offset)
+            return
+        if not batch.count:
+            marker = Marker.OTHER
+        if marker is None:
+            self._looked = False
+            return
+        self._counts[marker] += 1
+        if marker is not Marker.OTHER:
+            self._begun.pop(batch.producer_id, None)
+            ended = Ended(batch.producer_id, batch.base_offset, marker is Marker.COMMIT)
+            self._ended.setdefault(batch.producer_id, ended)
+
+    def facts(self) -> dict[str, Any]:
+        """Fields of `Summary`."""
+        if not self._looked:
+            return {
+                "transactional": self._batches,
+                "commits": UNKNOWN, "aborts": UNKNOWN, "other_control": UNKNOWN,
+            }  # fmt: skip
+        return {
+            "transactional": self._batches,
+            "commits": self._counts[Marker.COMMIT],
+            "aborts": self._counts[Marker.ABORT],
+            "other_control": self._counts[Marker.OTHER],
+            "begun": tuple(Begun(*begun) for begun in self._begun.items()),
+            "ended": tuple(self._ended.values()),
+        }
+
+
+# Fields of an estimate: nobody knows what the segment holds, or held before we appended to it.
+NOT_KNOWN: Mapping[str, Any] = {
+    "estimated": True,
+    "batches": UNKNOWN,
+    "records": UNKNOWN,
+    "tombstones": UNKNOWN,
+    "min_timestamp": NONE,
+    "horizon_earliest_ms": NONE,
+    "horizon_bytes": 0,
+    "valued_tombstones": False,
+    "old_format": UNKNOWN,
+    "transactional": UNKNOWN,
+    "commits": UNKNOWN,
+    "aborts": UNKNOWN,
+    "other_control": UNKNOWN,
+    "begun": (),
+    "ended": (),
+}
+
+
+def as_estimate(summary: Summary) -> Summary:
+    """The summary with all that is not known of a segment nobody read taken out of it."""
+    return replace(summary, **NOT_KNOWN)
 
 
 def unhandled_reasons(batch: Header) -> list[str]:
@@ -204,43 +394,107 @@ def summary_path(partition_dir: Path, base_offset: int) -> Path:
     return partition_dir / FOLDER / f"{base_offset:020d}{SUFFIX}"
 
 
-def encode_summary(summary: Summary) -> bytes:
-    return msgspec.json.encode(summary) + b"\n"
+def encode_summary(summary: Summary, keys: str = "") -> bytes:
+    """A summary's file; `keys` is the sketch of its keys (`log.sketch`), which facts leave out."""
+    if not keys:
+        return msgspec.json.encode(summary) + b"\n"
+    return msgspec.json.encode({**msgspec.to_builtins(summary), "keys": keys}) + b"\n"
+
+
+class AppendClock(msgspec.Struct, frozen=True):
+    """What is taken over from a summary whatever its version and size: it cannot be made again."""
+
+    append_first_ms: int = NONE
+    append_last_ms: int = NONE
+    append_estimated: bool = False
+
+
+class _Beside(msgspec.Struct, frozen=True):
+    """What a summary's file says beside the facts; files of the first version name none."""
+
+    size: int
+    version: int = 1
+    keys: str = ""
 
 
 def read_summary(path: Path) -> Summary | None:
-    """The summary in a file; None if there is none, or none that parses."""
+    """The summary in a file; None if there is none, or none of our version that parses."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Summary)
-    except (OSError, msgspec.MsgspecError):
+        data = path.read_bytes()
+        if msgspec.json.decode(data, type=_Beside).version != VERSION:
+            return None
+        return msgspec.json.decode(data, type=Summary)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 
-def write_summary(fs: Fs, partition_dir: Path, summary: Summary) -> None:
-    """Appears whole or not at all; not yet durable (`PartitionLog.flush` sees to that)."""
+def read_keys(path: Path, size: int) -> str | None:
+    """The sketch kept with a summary of a segment of so many bytes; None if there is none."""
+    try:
+        beside = msgspec.json.decode(path.read_bytes(), type=_Beside)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    current = beside.version == VERSION and beside.size == size
+    return beside.keys if current and beside.keys else None
+
+
+def write_summary(
+    fs: Fs, partition_dir: Path, summary: Summary, keys: str = "", *, sync: bool = False
+) -> None:
+    """Appears whole or not at all; unless told to `sync`, `PartitionLog.flush` makes it durable."""
     path = summary_path(partition_dir, summary.base_offset)
     if not path.parent.exists():
         fs.make_dir(path.parent)
     making = path.with_name(path.name + ".tmp")
-    fs.write_file(making, encode_summary(summary))
+    fs.write_file(making, encode_summary(summary, keys))
+    if sync:
+        fs.fsync_file(making)
     fs.rename(making, path)
 
 
-def with_estimated_clock(summary: Summary, mtime_ms: int, known: Summary | None) -> Summary:
-    """The append clock of a segment whose summary was lost: kept where `known`, else guessed.
+def with_clock_of(summary: Summary, known: Summary) -> Summary:
+    """A summary made from the segment, with the append clock that its owner has for it."""
+    return replace(
+        summary,
+        append_first_ms=known.append_first_ms,
+        append_last_ms=known.append_last_ms,
+        append_estimated=known.append_estimated,
+    )
+
+
+def with_estimated_clock(
+    summary: Summary, mtime_ms: int, known: AppendClock | Summary | None
+) -> Summary:
+    """The summary of a segment whose own was lost, with a clock from `estimated_clock`."""
+    if not summary.size:
+        return summary
+    clock = estimated_clock(summary.first_batch_max_timestamp, mtime_ms, known)
+    return replace(
+        summary,
+        append_first_ms=clock.append_first_ms,
+        append_last_ms=clock.append_last_ms,
+        append_estimated=clock.append_estimated,
+    )
+
+
+def estimated_clock(
+    first_timestamp: int, mtime_ms: int, known: AppendClock | Summary | None
+) -> AppendClock:
+    """The append clock of a segment that is not empty: kept where `known`, else guessed.
 
     The last append cannot be after the file's mtime. The first is taken for the first batch's
     time if that is plausible; a record time ahead of the mtime says nothing.
     """
-    if not summary.batches:
-        return summary
     if known is not None and known.append_first_ms >= 0:
-        return replace(
-            summary,
-            append_first_ms=known.append_first_ms,
-            append_last_ms=max(mtime_ms, known.append_last_ms, known.append_first_ms),
-            append_estimated=known.append_estimated,
-        )
-    first = summary.first_batch_max_timestamp
-    first = first if 0 <= first <= mtime_ms else mtime_ms
-    return replace(summary, append_first_ms=first, append_last_ms=mtime_ms, append_estimated=True)
+        last_ms = max(mtime_ms, known.append_last_ms, known.append_first_ms)
+        return AppendClock(known.append_first_ms, last_ms, known.append_estimated)
+    first_ms = first_timestamp if 0 <= first_timestamp <= mtime_ms else mtime_ms
+    return AppendClock(first_ms, mtime_ms, append_estimated=True)
+
+
+def read_clock(path: Path) -> AppendClock | None:
+    """The append clock in a summary's file, be it of an earlier version or state of the segment."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=AppendClock)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None

@@ -21,19 +21,21 @@ class TimeIndex(IndexEntries):
 
     ENTRY = struct.Struct(">qi")
     SUFFIX = ".timeindex"
+    _last: tuple[int, int] | None = None  # once it was asked for: every append does
 
     @property
     def last(self) -> tuple[int, int]:
         """The greatest timestamp and its offset; (-1, base offset) when there is no entry."""
-        if not self.count:
-            return NO_TIMESTAMP, self.base_offset
-        timestamp, relative = self.entry(self.count - 1)
-        return timestamp, self.base_offset + relative
+        if self._last is None:
+            timestamp, relative = self.entry(self.count - 1) if self.count else (NO_TIMESTAMP, 0)
+            self._last = timestamp, self.base_offset + relative
+        return self._last
 
     def append_if_later(self, timestamp: int, offset: int) -> None:
         """T-14: an entry only for a timestamp above the last entry's."""
-        if timestamp > self.last[0]:
+        if timestamp > (self._last or self.last)[0]:
             self._add(timestamp, offset - self.base_offset)
+            self._last = timestamp, offset
 
     def offset_before(self, timestamp: int) -> int:
         """T-16: where a search for the first record at or after `timestamp` may begin."""
@@ -46,9 +48,9 @@ class TimeIndex(IndexEntries):
         if not len(table):
             return None
         timestamps, offsets = table["timestamp"].astype(np.int64), table["offset"].astype(np.int64)
-        if timestamps[0] < 0 or (np.diff(timestamps) <= 0).any():
+        if timestamps[0] < 0 or (timestamps[1:] <= timestamps[:-1]).any():
             return "timestamps do not ascend"
-        if offsets[0] < 0 or (np.diff(offsets) < 0).any():
+        if offsets[0] < 0 or (offsets[1:] < offsets[:-1]).any():
             return "offsets go back"
         if self.base_offset + offsets[-1] >= end_offset:
             return "reaches past the end of its segment"

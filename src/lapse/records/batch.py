@@ -31,7 +31,6 @@ from lapse.records.legacy import decode_message
 Buffer = bytes | bytearray | memoryview | NDArray[np.uint8]
 
 _ROWS_MIN = 64
-_BYTES_A_ROW = 4096  # first guess; a full table doubles
 _RECORD_BYTES_MIN = 7  # the smallest record: a length and six one-byte fields
 
 
@@ -111,14 +110,18 @@ def scan_prefix(
     Returns (rows of BATCH, bytes they cover, what is wrong there or None).
     """
     data = as_array(buffer)
-    rows = np.empty(max(_ROWS_MIN, len(data) // _BYTES_A_ROW), BATCH)
+    rows = np.empty(_ROWS_MIN, BATCH)
     filled, position = 0, 0
     while True:
         n, position, why = scan.scan(data, position, len(data), rows[filled:], check_crc)
         filled += n
         if why != scan.FULL:
             return rows[:filled], position, scan.REASONS.get(why)
-        rows = np.concatenate([rows, np.empty(len(rows), BATCH)])
+        # As many as there will be if they go on like this: copying a table costs more than a scan.
+        expected = _ROWS_MIN + int(1.1 * filled * (len(data) / position))
+        larger = np.empty(max(expected, filled + _ROWS_MIN), BATCH)
+        larger[:filled] = rows
+        rows = larger
 
 
 def scan_batches(buffer: Buffer, where: str, *, check_crc: bool = True) -> NDArray[np.void]:
@@ -165,12 +168,13 @@ def records_of(buffer: Buffer, row: np.void, where: str) -> Iterator[Record]:
     plain, rows = decode_rows(buffer, row, where)
     append_time = timestamp_type_of(row) is TimestampType.LOG_APPEND_TIME
     may_flag = row["magic"] == 2 and int(row["attributes"]) & VALUED_TOMBSTONES
-    base_offset, base_timestamp = int(row["base_offset"]), int(row["base_timestamp"])
-    for r in rows:
-        create_time = base_timestamp + int(r["timestamp_delta"])
+    # In arrays: what is beyond 64 bits wraps, as it does in Java and as `legacy` counts on.
+    offsets = (rows["offset_delta"] + row["base_offset"]).tolist()
+    create_times = (rows["timestamp_delta"] + row["base_timestamp"]).tolist()
+    for r, offset, create_time in zip(rows, offsets, create_times, strict=True):
         end = int(r["position"] + r["size"])
         yield Record(
-            offset=base_offset + int(r["offset_delta"]),
+            offset=offset,
             timestamp=int(row["max_timestamp"]) if append_time else create_time,
             create_time=create_time,
             key=_field(plain, int(r["key_position"]), int(r["key_length"])),

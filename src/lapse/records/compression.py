@@ -1,7 +1,8 @@
 """The five codecs, both ways, as Kafka's clients write and read them.
 
-Inflating is bounded: a batch does not say how large it becomes, so the target doubles up to
-`bytes_max` and a larger one is refused.
+Inflating is bounded, since a batch does not say how large it becomes and whoever sent it may lie:
+by `INFLATED_BYTES_MAX`, by `bytes_allowed` for its size, and by what its codec can make of so many
+bytes at the very most. Memory is asked for by that bound and never by a length in the payload.
 
 Which library does what, and why (MEASURED §4): cramjam does zstd and raw snappy blocks (Xerial's
 framing around them is ours), inflating into a buffer it is given; python-lz4 does lz4, because
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import cramjam
@@ -24,8 +26,18 @@ from lapse.base.errors import LapseError
 from lapse.records.layout import Codec
 
 INFLATED_BYTES_MAX = 1 << 30
+_ALWAYS_BYTES = 64 << 20  # whatever the ratio: zeros shrink 30,000 times
+_RATIO_MAX = 256  # beyond that many bytes
 _INFLATED_BYTES_MIN = 4096
-_ZSTD_RATIO_MAX = 128 << 10  # a block holds up to 128 KiB and takes at least a byte, more in truth
+_LZ4_RATIO_MAX = 255  # a byte that says "255 more"
+_SNAPPY_COPY = 64, 3  # at most so many bytes out of so many
+
+_ZSTD_FRAME = 0xFD2FB528
+_ZSTD_SKIPPED = 0x184D2A50  # and the fifteen after it
+_ZSTD_DICTIONARY_BYTES = 0, 1, 2, 4
+_ZSTD_SIZE_BYTES = 0, 2, 4, 8
+_ZSTD_BLOCK_MAX = 128 << 10
+_ZSTD_RLE = 1
 
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -39,6 +51,11 @@ class BadCompression(LapseError):
     """The payload does not inflate, or to more than is allowed."""
 
 
+def bytes_allowed(payload_bytes: int) -> int:
+    """What a payload of so many bytes may become: ample for records, little for a bomb."""
+    return min(INFLATED_BYTES_MAX, _ALWAYS_BYTES + _RATIO_MAX * payload_bytes)
+
+
 def inflate(
     codec: int, payload: NDArray[np.uint8], bytes_max: int = INFLATED_BYTES_MAX
 ) -> NDArray[np.uint8]:
@@ -49,52 +66,96 @@ def inflate(
     if decompress is None:
         raise BadCompression(f"unknown codec {codec}")
     try:
-        plain = decompress(payload, bytes_max)
-    except (cramjam.DecompressionError, zlib.error, ValueError, OverflowError, struct.error) as e:
+        plain = decompress(payload, min(bytes_max, bytes_allowed(len(payload))))
+    except struct.error:
+        raise BadCompression(f"{Codec(codec).name.lower()}: cut off") from None
+    except (cramjam.DecompressionError, zlib.error, ValueError, OverflowError) as e:
         raise BadCompression(f"{Codec(codec).name.lower()}: {e}") from e
     plain.flags.writeable = False  # one array type for the kernels, whatever the codec
     return plain
 
 
-def _doubling(into: Any, payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint8]:
-    size = max(_INFLATED_BYTES_MIN, 4 * len(payload))
-    while True:
-        size = min(size, bytes_max)
-        target = np.empty(size, np.uint8)
-        try:
-            done = into(payload.data, target.data)
-        except cramjam.DecompressionError:
-            done = size  # perhaps only for want of room; a broken payload fails at bytes_max too
-            if size == bytes_max or size >= _ZSTD_RATIO_MAX * len(payload):
-                raise
-        if done < size:
-            return target[:done]
-        if size == bytes_max:
-            raise BadCompression(f"inflates to {bytes_max} bytes or more, which is the limit")
-        size *= 4
+def _too_large(bytes_max: int) -> BadCompression:
+    return BadCompression(f"inflates to {bytes_max} bytes or more, which is the limit")
 
 
 def _inflate_gzip(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint8]:
     inflater = zlib.decompressobj(31)
     plain = inflater.decompress(payload.data, bytes_max)
     if not inflater.eof:
-        raise BadCompression("gzip: cut off, or larger than allowed")
+        if len(plain) == bytes_max:
+            raise _too_large(bytes_max)
+        raise BadCompression("gzip: cut off")
     return np.frombuffer(plain, np.uint8)
 
 
 def _inflate_lz4(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint8]:
+    bytes_max = min(bytes_max, _LZ4_RATIO_MAX * len(payload) + 1)  # it asks for all of it at once
     try:
         inflater = lz4.frame.LZ4FrameDecompressor()
         plain = inflater.decompress(payload.data, bytes_max)
     except RuntimeError as e:
         raise BadCompression(f"lz4: {e}") from e
     if not inflater.eof:
-        raise BadCompression("lz4: cut off, or larger than allowed")
+        if len(plain) == bytes_max:
+            raise _too_large(bytes_max)
+        raise BadCompression("lz4: cut off")
     return np.frombuffer(plain, np.uint8)
 
 
+# --- zstd -----------------------------------------------------------------------------------------
+
+
 def _inflate_zstd(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint8]:
-    return _doubling(cramjam.zstd.decompress_into, payload, bytes_max)
+    """First into as much as records mostly need, then into as much as the blocks could give."""
+    size = min(max(_INFLATED_BYTES_MIN, 4 * len(payload)), bytes_max)
+    try:
+        return _zstd_into(payload, size)
+    except cramjam.DecompressionError:
+        bound = _zstd_bound(payload)
+        if bound <= size:
+            raise
+        size = min(bound, bytes_max)
+    try:
+        return _zstd_into(payload, size)
+    except cramjam.DecompressionError:
+        if size < bound:  # perhaps broken further on, but too large before that
+            raise _too_large(bytes_max) from None
+        raise
+
+
+def _zstd_into(payload: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    target = np.empty(size, np.uint8)
+    return target[: cramjam.zstd.decompress_into(payload.data, target.data)]
+
+
+def _zstd_bound(payload: NDArray[np.uint8]) -> int:
+    """What the blocks of all frames may inflate to, read off their headers (RFC 8878 §3.1)."""
+    view, at, bound = payload.data, 0, 0
+    while at < len(view):
+        magic, descriptor = struct.unpack_from("<IB", view, at)
+        if magic & ~15 == _ZSTD_SKIPPED:
+            at += 8 + int(struct.unpack_from("<I", view, at + 4)[0])
+            continue
+        if magic != _ZSTD_FRAME:
+            raise BadCompression("zstd: not a frame")
+        single = bool(descriptor & 0x20)  # then there is a size instead of a window
+        at += 5 + (not single) + _ZSTD_DICTIONARY_BYTES[descriptor & 3]
+        at += _ZSTD_SIZE_BYTES[descriptor >> 6] or single
+        last = 0
+        while not last:
+            low, high = struct.unpack_from("<HB", view, at)
+            head = low | high << 16
+            last, kind, size = head & 1, head >> 1 & 3, head >> 3
+            bound += min(size, _ZSTD_BLOCK_MAX) if kind <= _ZSTD_RLE else _ZSTD_BLOCK_MAX
+            at += 3 + (1 if kind == _ZSTD_RLE else size)
+        at += 4 * (descriptor >> 2 & 1)  # checksum
+    if at > len(view):
+        raise BadCompression("zstd: cut off")
+    return bound
+
+
+# --- snappy ---------------------------------------------------------------------------------------
 
 
 def _inflate_snappy(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint8]:
@@ -106,6 +167,9 @@ def _inflate_snappy(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.ui
     at = len(_XERIAL_HEADER)
     while at < len(view):
         (length,) = struct.unpack_from(">i", view, at)
+        if length < 0 and bytes(view[at : at + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
+            at += len(_XERIAL_HEADER)  # streams may follow each other
+            continue
         at += 4
         if length < 0 or at + length > len(view):
             raise BadCompression("snappy: block cut off")
@@ -119,9 +183,15 @@ def _inflate_snappy_block(block: NDArray[np.uint8], bytes_max: int) -> NDArray[n
     size = cramjam.snappy.decompress_raw_len(block.data)
     if size > bytes_max:
         raise BadCompression(f"snappy: a block of {size} bytes, {bytes_max} are allowed")
+    bytes_out, bytes_in = _SNAPPY_COPY
+    if size * bytes_in > len(block) * bytes_out:
+        raise BadCompression(f"snappy: {size} bytes cannot come of a block of {len(block)}")
     target = np.empty(size, np.uint8)
     cramjam.snappy.decompress_raw_into(block.data, target.data)
     return target
+
+
+# --- deflating ------------------------------------------------------------------------------------
 
 
 def deflate(codec: int, plain: NDArray[np.uint8]) -> bytes | memoryview:
@@ -158,7 +228,7 @@ def _as_is(plain: NDArray[np.uint8]) -> memoryview:
 
 _ZSTD_LEVEL = 3
 
-_INFLATERS = {
+_INFLATERS: dict[int, Callable[[NDArray[np.uint8], int], NDArray[np.uint8]]] = {
     int(Codec.GZIP): _inflate_gzip,
     int(Codec.SNAPPY): _inflate_snappy,
     int(Codec.LZ4): _inflate_lz4,

@@ -8,9 +8,12 @@ way up (v0 has no time). Offsets stay.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.base.errors import CorruptData
 from lapse.kernels.layout import CODEC_MASK, CONTROL, TRANSACTIONAL
 from lapse.records.batch import Buffer, records_of
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
@@ -54,10 +57,9 @@ def to_messages(buffer: Buffer, row: np.void, magic: int, where: str) -> bytes:
     Raises CannotSay for zstd and for control batches, and CorruptData.
     """
     attributes = int(row["attributes"])
-    codec = Codec(attributes & CODEC_MASK)
     if attributes & CONTROL:
         raise CannotSay("a control batch")
-    if codec is Codec.ZSTD:
+    if attributes & CODEC_MASK == Codec.ZSTD:
         raise CannotSay("zstd")
     messages = [
         Message(r.offset, r.create_time if magic else NO_TIMESTAMP, r.key, r.value)
@@ -65,8 +67,12 @@ def to_messages(buffer: Buffer, row: np.void, magic: int, where: str) -> bytes:
     ]
     if not messages:
         return b""
+    offsets = [-1, *(m.offset for m in messages)]
+    if any(after <= before for before, after in pairwise(offsets)):
+        raise CorruptData(where, int(row["position"]), "offsets of records do not ascend")
     kind = timestamp_type_of(row)
     append_time = kind is TimestampType.LOG_APPEND_TIME
+    codec = Codec(attributes & CODEC_MASK)  # one we know, since its records were read
     spec = MessageSpec(magic, codec, kind, int(row["max_timestamp"]) if append_time else -1)
     return build_messages(messages, spec)
 

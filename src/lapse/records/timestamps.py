@@ -7,7 +7,7 @@ timestamp and set the type bit; deltas stay, so the producer's time survives (DE
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lapse.base.config import TopicConfig
 from lapse.records.layout import TimestampType
@@ -15,8 +15,7 @@ from lapse.records.layout import TimestampType
 FOREVER_MS = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class TimestampRange:
+class TimestampRange(NamedTuple):
     """Create times a producer may send now, both ends included; -1 (none) is always allowed."""
 
     least: int
@@ -34,3 +33,12 @@ def allowed_range(topic: TopicConfig, now_ms: int) -> TimestampRange:
         max(now_ms - topic.message_timestamp_before_max_ms, ANY_TIME.least),
         min(now_ms + topic.message_timestamp_after_max_ms, FOREVER_MS),
     )
+
+
+def append_time_ms(now_ms: int, last_ms: int, after_max_ms: int) -> int:
+    """DESIGN L12: the LogAppendTime of a batch in a log whose last one is `last_ms`.
+
+    Never below that, unless it is ahead of now by more than message.timestamp.after.max.ms: then
+    some clock was wrong, and is not followed.
+    """
+    return last_ms if now_ms < last_ms <= now_ms + after_max_ms else now_ms

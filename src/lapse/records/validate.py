@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +66,7 @@ _FAULTS = {
 }
 _ONE_BATCH = "a Produce request carries exactly one batch"
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_OFFSET_MAX = (1 << 63) - 1
 
 
 class RefusedBatch(KafkaError):
@@ -104,11 +106,13 @@ def check_produced(
     data = memoryview(records)
     if len(data) > MAGIC and data[MAGIC] < 2:
         data = _upgraded(data, where)
-    header = _header(data, where)
+    buf = as_array(data)
+    header = _header(data, buf, where)
     _check_header(header, topic, where)
     if header.attributes & VALUED_TOMBSTONES or topic.tombstone_values_enable:
         data, header = _settled_tombstones(data, header, topic, where)
-    plain = _check_records(data, header, topic, now_ms, where)
+        buf = as_array(data)
+    plain = _check_records(buf, header, topic, now_ms, where)
     if topic.message_format_version < 2:
         _check_old_format(data, header, topic, where)
     if data.readonly:
@@ -139,7 +143,7 @@ def _upgraded(data: memoryview, where: str) -> memoryview:
         raise RefusedBatch(ErrorCode.CORRUPT_MESSAGE, str(e)) from e
 
 
-def _header(data: memoryview, where: str) -> Header:
+def _header(data: memoryview, buf: NDArray[np.uint8], where: str) -> Header:
     """The fields of the one v2 batch that `data` is, its checksum and sizes checked."""
     if not data:
         raise RefusedBatch(ErrorCode.INVALID_RECORD, f"{where}: {_ONE_BATCH}")
@@ -157,11 +161,11 @@ def _header(data: memoryview, where: str) -> Header:
         why = scan.REASONS[scan.TRUNCATED]
     elif magic != 2:
         code, why = ErrorCode.INVALID_RECORD, scan.REASONS[scan.BAD_MAGIC]
-    elif crc32c(as_array(data), ATTRIBUTES, size) != crc:
+    elif crc32c(buf, ATTRIBUTES, size) != crc:
         why = scan.REASONS[scan.BAD_CRC]
     elif size != len(data):
         code, why = ErrorCode.INVALID_RECORD, _ONE_BATCH
-    elif last_delta < 0 or count < 0:
+    elif last_delta < 0 or count < 0 or base_offset > _OFFSET_MAX - last_delta:
         code, why = ErrorCode.INVALID_RECORD, scan.REASONS[scan.BAD_COUNT]
     if why:
         raise RefusedBatch(code, f"{where}: {why}")
@@ -234,7 +238,7 @@ def _settled_tombstones(
         data = memoryview(without_values(data, row, where))
     except CorruptData as e:
         raise RefusedBatch(ErrorCode.INVALID_RECORD, str(e)) from e
-    return data, _header(data, where)
+    return data, _header(data, as_array(data), where)
 
 
 def _check_old_format(data: memoryview, header: Header, topic: TopicConfig, where: str) -> None:
@@ -251,17 +255,16 @@ def _check_old_format(data: memoryview, header: Header, topic: TopicConfig, wher
 # --- its records ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Plain:
+class _Plain(NamedTuple):
     records: NDArray[np.uint8]
     timestamp_greatest: int
     tombstones: int
 
 
 def _check_records(
-    data: memoryview, header: Header, topic: TopicConfig, now_ms: int, where: str
+    buf: NDArray[np.uint8], header: Header, topic: TopicConfig, now_ms: int, where: str
 ) -> _Plain:
-    plain, start = as_array(data), HEADER_SIZE
+    plain, start = buf, HEADER_SIZE
     if header.attributes & CODEC_MASK:
         try:
             plain, start = inflate(header.attributes & CODEC_MASK, plain[HEADER_SIZE:]), 0

@@ -1,8 +1,9 @@
 """Rounds as Spark jobs: all plans of a run in one job, packed into bins (`bins`, `task`).
 
-The driver collects receipts and nothing else. While the job runs it watches the counter files that
-attempts leave in their folders, since Spark's accumulators arrive only when a task ends. A job
-that fails as a whole gives failed receipts: what cannot be done now is tried again later.
+So are segments that are looked through for their summaries. The driver collects receipts and
+nothing else. While the job runs it watches the counter files that attempts leave in their folders,
+since Spark's accumulators arrive only when a task ends. A job that fails as a whole gives failed
+receipts: what cannot be done now is tried again later.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -26,9 +28,10 @@ from lapse.base.errors import LapseError
 from lapse.lifecycle.round.engine import OnProgress, Progress, failed, read_progress, work_bytes
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
-from lapse.spark.bins import Bin, pack
+from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, failed_summary
+from lapse.spark.bins import Bin, pack, pack_requests
 from lapse.spark.session import SessionOptions, open_session, stop_jvm
-from lapse.spark.task import encode_plans, run_bins
+from lapse.spark.task import encode_plans, encode_requests, run_bins, summarise_bins
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,15 @@ class EngineLost(LapseError):
     """Spark's JVM is gone; only a new process can have another."""
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A Spark job: what it is called, what a task does, and with what."""
+
+    description: str
+    work: Callable[[Iterable[bytes]], Iterator[bytes]]
+    bins: list[bytes]
+
+
 class SparkEngine:
     """`lifecycle.round.engine.Engine` on a Spark session; one run at a time.
 
@@ -75,9 +87,9 @@ class SparkEngine:
 
     def warm_up(self) -> None:
         """Have a worker for each slot, its kernels loaded; raises EngineLost if that fails."""
-        bins = [encode_plans(())] * self.task_slots
+        job = Job("warm-up", run_bins, [encode_plans(())] * self.task_slots)
         try:
-            self._driver.submit(self._collect, "lapse-warm-up", "warm-up", bins).result()
+            self._driver.submit(self._collect, "lapse-warm-up", job).result()
         except _SPARK_ERRORS as e:
             raise EngineLost(f"Spark cannot start Python workers: {_reason(e)}") from e
 
@@ -102,37 +114,64 @@ class SparkEngine:
             return
         self._require_alive()
         bins = pack(plans, self.task_slots)
-        group = f"lapse-{secrets.token_hex(6)}"
-        encoded = [encode_plans(b.plans) for b in bins]
         watch = Watch(bins)
-        job = self._driver.submit(self._collect, group, describe(plans), encoded)
+        encoded = [encode_plans(b.plans) for b in bins]
+        job = Job(describe(plans), run_bins, encoded)
+        answers, error = self._run_job(job, lambda: on_progress(watch.look()))
+        on_progress(Progress(watch.bytes_total, watch.bytes_total))
+        receipts = [msgspec.json.decode(data, type=Receipt) for data in answers]
+        received = {(r.round_id, r.name): r for r in receipts}
+        for plan in plans:
+            receipt = received.get((plan.round_id, plan.name))
+            yield receipt or failed(plan, "none", f"{plan.name}: {error}")
+
+    def summarise(
+        self, requests: Sequence[SummaryRequest], on_progress: OnProgress
+    ) -> Iterator[SummaryReceipt]:
+        """One receipt a segment, once all are there; raises EngineLost where there is no Spark."""
+        self.last_job_ids = ()
+        self._cancelled.clear()
+        if not requests:
+            return
+        self._require_alive()
+        total = sum(request.size for request in requests)
+        encoded = [encode_requests(b) for b in pack_requests(requests, self.task_slots)]
+        job = Job(describe_look(requests), summarise_bins, encoded)
+        answers, error = self._run_job(job, lambda: on_progress(Progress(0, total)))
+        on_progress(Progress(total, total))
+        receipts = [msgspec.json.decode(data, type=SummaryReceipt) for data in answers]
+        received = {(r.name, r.base_offset): r for r in receipts}
+        for request in requests:
+            receipt = received.get((request.name, request.base_offset))
+            yield receipt or failed_summary(request, error)
+
+    def _run_job(self, job: Job, on_wait: Callable[[], None]) -> tuple[list[bytes], str]:
+        """What the tasks hand back, and why there may be no answer to something."""
+        group = f"lapse-{secrets.token_hex(6)}"
+        running = self._driver.submit(self._collect, group, job)
         try:
-            while not wait([job], POLL_SECONDS).done:
-                on_progress(watch.look())
+            while not wait([running], POLL_SECONDS).done:
+                on_wait()
                 if self._cancelled.is_set():
                     self._cancel(group)
         except BaseException:
             self._cancel(group)
             raise
-        received, error = self._outcome(job)
+        answers, error = self._outcome(running)
         self.last_job_ids = self._job_ids(group)
-        on_progress(Progress(watch.bytes_total, watch.bytes_total))
-        for plan in plans:
-            receipt = received.get((plan.round_id, plan.name))
-            yield receipt or failed(plan, "none", f"{plan.name}: {error}")
+        return answers, error
 
-    def _collect(self, group: str, description: str, bins: list[bytes]) -> list[bytes]:
-        self._spark.setJobGroup(group, description, interruptOnCancel=True)
-        rdd = self._spark.parallelize(bins, len(bins)).mapPartitions(run_bins)
-        return rdd.setName(description).collect()
+    def _collect(self, group: str, job: Job) -> list[bytes]:
+        self._spark.setJobGroup(group, job.description, interruptOnCancel=True)
+        rdd = self._spark.parallelize(job.bins, len(job.bins)).mapPartitions(job.work)
+        return rdd.setName(job.description).collect()
 
-    def _outcome(self, job: Future[list[bytes]]) -> tuple[dict[tuple[str, str], Receipt], str]:
+    def _outcome(self, running: Future[list[bytes]]) -> tuple[list[bytes], str]:
         try:
-            receipts = [msgspec.json.decode(data, type=Receipt) for data in job.result()]
+            return running.result(), "its task left no receipt"
         except _SPARK_ERRORS as e:
             cancelled = self._cancelled.is_set()
-            return {}, "cancelled" if cancelled else f"the Spark job failed: {_reason(e)}"
-        return {(r.round_id, r.name): r for r in receipts}, "its task left no receipt"
+            return [], "cancelled" if cancelled else f"the Spark job failed: {_reason(e)}"
 
     def _cancel(self, group: str) -> None:
         with contextlib.suppress(*_SPARK_ERRORS):  # the job's own outcome says what is wrong
@@ -204,6 +243,16 @@ def describe(plans: Sequence[RoundPlan]) -> str:
     mebibytes = sum(plan.bytes_to_read for plan in plans) / (1 << 20)
     logs = f"{names} and {more} more" if more > 0 else names
     return f"cleaning {logs}: {mebibytes:.1f} MiB"
+
+
+def describe_look(requests: Sequence[SummaryRequest]) -> str:
+    """The same for a look through segments."""
+    names = dict.fromkeys(request.name for request in requests)
+    some = ", ".join(list(names)[:_NAMED_LOGS_MAX])
+    more = len(names) - _NAMED_LOGS_MAX
+    mebibytes = sum(request.size for request in requests) / (1 << 20)
+    logs = f"{some} and {more} more" if more > 0 else some
+    return f"looking through {len(requests)} segments of {logs}: {mebibytes:.1f} MiB"
 
 
 def _reason(error: BaseException) -> str:

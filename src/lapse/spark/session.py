@@ -2,7 +2,7 @@
 
 Called by `lapse lifecycle`, `lapse clean --engine spark` and the tests. Only plans and receipts
 cross the JVM, so it needs little memory; the work is done by Python workers that fork from our own
-daemon. The RDD API alone is used: pandas and pyarrow are not installed.
+daemon. Rounds use the RDD API alone; only the data source (`spark.source`) needs pyarrow.
 """
 
 from __future__ import annotations

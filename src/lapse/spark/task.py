@@ -1,12 +1,14 @@
 """What a Spark task does: the plans of its bin one after the other, each by `run_plan`.
 
-Plans come in and receipts go out as JSON; records never leave the task. A task may run twice, be
-killed and begin anew, or race with another attempt at itself: each attempt has folders of its own,
-named `p<partition>-a<attempt>-<random>`, and only receipts that Spark collects are ever committed.
+Or the segments of its bin, each by `summarise`. Plans come in and receipts go out as JSON; records
+never leave the task. A task may run twice, be killed and begin anew, or race with another attempt
+at itself: each attempt has folders of its own, named `p<partition>-a<attempt>-<random>`, and only
+receipts that Spark collects are ever committed.
 
 A plan that kills its worker would take the whole job down with it, other logs included. So an
 attempt leaves a marker when it is through with a plan, and a plan over which two workers have died
-is given up with a receipt that says so.
+is given up with a receipt that says so. Looking through segments leaves nothing behind; after two
+deaths a task looks at headers only, which nothing that is in a record can harm.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import logging
 import os
 import secrets
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -26,6 +29,12 @@ from lapse.base.fs import Fs, RealFs
 from lapse.lifecycle.round.engine import failed, run_plan
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+from lapse.lifecycle.round.summarise import (
+    SummaryReceipt,
+    SummaryRequest,
+    failed_summary,
+    summarise,
+)
 
 DEATHS_MAX = 2
 _DONE = "done"
@@ -43,6 +52,37 @@ def run_bins(bins: Iterable[bytes]) -> Iterator[bytes]:
         for plan in decode_plans(encoded):
             attempt_id = f"p{number}-a{attempt}-{secrets.token_hex(4)}"
             yield msgspec.json.encode(run_one(plan, attempt_id, attempt, fs, clock))
+
+
+def summarise_bins(bins: Iterable[bytes]) -> Iterator[bytes]:
+    """For `mapPartitions`: bins of segments in, summaries out."""
+    context = TaskContext.get()
+    assert context is not None, "runs in a Spark task only"
+    attempt = context.attemptNumber()
+    for encoded in bins:
+        for request in decode_requests(encoded):
+            yield msgspec.json.encode(summarise_one(request, attempt))
+
+
+def encode_requests(requests: Iterable[SummaryRequest]) -> bytes:
+    """A bin as it travels."""
+    return msgspec.json.encode(tuple(requests))
+
+
+def decode_requests(data: bytes) -> tuple[SummaryRequest, ...]:
+    """Inverse of `encode_requests`."""
+    return msgspec.json.decode(data, type=tuple[SummaryRequest, ...])
+
+
+def summarise_one(request: SummaryRequest, attempt: int) -> SummaryReceipt:
+    """One segment; whatever goes wrong with it stays with it."""
+    if attempt >= DEATHS_MAX:
+        request = replace(request, records=False)
+    try:
+        return summarise(request)
+    except Exception as e:  # as in `run_one`
+        logger.exception("looking through %s at %d", request.name, request.base_offset)
+        return failed_summary(request, f"{type(e).__name__}: {e}")
 
 
 def encode_plans(plans: Iterable[RoundPlan]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import stat
 from dataclasses import replace
@@ -25,6 +26,7 @@ from lapse.lifecycle.round.engine import failed
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.ledger import LedgerEntry
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+from lapse.lifecycle.round.summarise import requests_of, summarise
 from lapse.log import checkpoints
 from tests.unit.broker.running import create, running_node
 from tests.unit.lifecycle.rounds import overwritten, plan_of, records_in, write
@@ -95,6 +97,32 @@ async def test_what_cannot_be_committed_is_refused_and_swept(tmp_path: Path) -> 
         assert kept == [100, 100, 10]
         for name in "abc":
             assert not list((tmp_path / "data" / f"{name}-0" / ".lapse").glob("r*"))
+        owner.close()
+
+
+async def test_summaries_are_adopted_over_the_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In as many messages as they need; what no longer fits is passed over, with the reason."""
+    monkeypatch.setattr(messages, "SUMMARIES_MAX", 3)
+    async with running_node(tmp_path / "data") as node:
+        await filled(node, "a")
+    shutil.rmtree(tmp_path / "data" / "a-0" / ".lapse")
+    async with running_node(tmp_path / "data") as node:
+        owner = RemoteOwner(tmp_path / "data")
+        [info] = await asyncio.to_thread(owner.logs)
+        requests = requests_of([info.facts], records=True)
+        assert len(requests) == len(info.facts.segments) - 1 > 6
+        receipts = [summarise(request) for request in requests]
+        odd = [replace(receipts[0], generation=1), replace(receipts[0], name="gone-0")]
+        answers = await asyncio.to_thread(owner.adopt_summaries, [*odd, *receipts])
+        assert answers[0] is not None
+        assert "its files changed meanwhile" in answers[0]
+        assert answers[1:] == ["this broker has no such log", *[None] * len(receipts)]
+        [log] = node.services.partitions.all()
+        [again] = await asyncio.to_thread(owner.logs)
+        assert not any(s.lacks_summary for s in again.facts.segments[:-1])
+        assert again.facts.segments == log.facts().segments
         owner.close()
 
 
@@ -209,7 +237,7 @@ async def test_garbage_ends_its_connection_only(
     ("request_sent", "reason"),
     [
         (ListLogs(), "ListLogs before Hello"),
-        (Hello(messages.VERSION + 1, 1), "version 2 of the service, 1 of the broker"),
+        (Hello(messages.VERSION + 1, 1), "version 3 of the service, 2 of the broker"),
     ],
 )
 async def test_who_does_not_say_hello_properly_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ import pytest
 
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
-from lapse.lifecycle.decide.select import LogInfo
+from lapse.lifecycle import service as service_module
+from lapse.lifecycle.decide.select import Blocked, LogInfo, decide
 from lapse.lifecycle.owner import Owner, OwnerGone
 from lapse.lifecycle.owner_directory import DirectoryOwner
 from lapse.lifecycle.reports import read_progress, read_reports
@@ -21,8 +23,10 @@ from lapse.lifecycle.round.engine import Engine, OnProgress, Progress
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, Seconds
+from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, failed_summary
 from lapse.lifecycle.service import BACKOFF_MS_MAX, Service, ServiceOptions
 from lapse.log.partition_log import PartitionLog
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.testing.clock import ManualClock
 from tests.unit.lifecycle.rounds import (
     MEMORY,
@@ -295,3 +299,133 @@ def test_new_writes_are_cleaned_after_the_next_roll(tmp_path: Path) -> None:
         p.log("a-0").roll(p.clock.now_ms())
         p.service.step()
         assert sorted(p.records("a-0")) == list(range(110, 120))
+
+
+# --- logs that somebody else wrote ---------------------------------------------------------------
+
+
+class Looking(Recorded):
+    """Remembers what was looked through; fails for the logs named in `failing`."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.looks: list[list[str]] = []
+        self.failing: set[str] = set()
+
+    def summarise(
+        self, requests: Sequence[SummaryRequest], on_progress: OnProgress
+    ) -> Iterator[SummaryReceipt]:
+        self.looks.append([f"{r.name} {r.base_offset}" for r in requests])
+        for request in requests:
+            if request.name in self.failing:
+                yield failed_summary(request, "no luck")
+            else:
+                yield from super().summarise([request], on_progress)
+
+
+@contextmanager
+def foreign(data: Path, *names: str, own: Sequence[str] = ()) -> Iterator[tuple[Parts, Looking]]:
+    """Logs without summaries, and some with."""
+    clock = ManualClock(NOW)
+    topics = dict.fromkeys((*names, *own), overwritten(keys=5, times=8))
+    configs = make_logs(data, topics, compacted(), clock)
+    for name in names:
+        shutil.rmtree(data / f"{name}-0" / ".lapse")
+    engine = Looking(clock)
+    with DirectoryOwner(data, configs, RealFs(), clock) as owner:
+        made = Parts(None, owner, engine, clock, data)  # type: ignore[arg-type]
+        made.service = made.serve()
+        yield made, engine
+
+
+def test_a_foreign_log_is_looked_through_once_and_then_cleaned(tmp_path: Path) -> None:
+    with foreign(tmp_path / "data", "a", "b") as (p, engine):
+        bases = {
+            f"{name} {s.base_offset}" for name in ("a-0", "b-0") for s in p.log(name).segments[:-1]
+        }
+        assert all(s.summary.estimated for s in p.log("a-0").segments[:-1])
+        assert p.service.step() == 0
+        assert {look for looks in engine.looks for look in looks} == bases
+        assert engine.runs == []
+        assert read_progress(p.data).state == "looking"
+        assert p.service.step() == 0
+        assert engine.runs == [["a-0", "b-0"]]
+        assert len(p.records("a-0")) == len(p.records("b-0")) == 5
+        assert p.service.step() == PAUSE_MS
+        assert len(engine.looks) == 1
+
+
+def test_what_is_ready_does_not_wait_for_a_look(tmp_path: Path) -> None:
+    with foreign(tmp_path / "data", "a", own=["own"]) as (p, engine):
+        assert p.service.step() == 0
+        assert engine.runs == [["own-0"]]
+        assert len(engine.looks) == 1
+
+
+def test_a_step_looks_through_so_many_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One segment at least; what was found is kept from step to step."""
+    monkeypatch.setattr(service_module, "LOOK_BYTES_MAX", 1)
+    with foreign(tmp_path / "data", "a") as (p, engine):
+        sealed = len(p.log("a-0").segments) - 1
+        for _ in range(sealed):
+            assert p.service.step() == 0
+        assert [len(looks) for looks in engine.looks] == [1] * sealed
+        p.service.step()
+        assert engine.runs == [["a-0"]]
+
+
+def test_a_log_that_cannot_be_looked_through_keeps_no_other_waiting(tmp_path: Path) -> None:
+    """L10, as for a round that fails."""
+    with foreign(tmp_path / "data", "a", "bad") as (p, engine):
+        engine.failing = {"bad-0"}
+        assert p.service.step() == 0
+        assert p.service.step() == 0
+        assert engine.runs == [["a-0"]]
+        waits = []
+        for _ in range(4):
+            pause = p.service.step()
+            waits.append(pause)
+            p.clock.advance(pause)
+            assert p.service.step() == 0
+        assert waits == [1000, 2000, 4000, 8000]
+        assert len(engine.looks) == 5
+        engine.failing = set()
+        p.clock.advance(BACKOFF_MS_MAX)
+        p.service.step()
+        p.service.step()
+        assert len(p.records("bad-0")) == 5
+
+
+def test_a_log_that_is_not_cleaned_is_looked_through_all_the_same(tmp_path: Path) -> None:
+    """And then left alone for the reason that was found."""
+    with foreign(tmp_path / "data", "a") as (p, engine):
+        spec = BatchSpec(
+            base_offset=p.log("a-0").log_end_offset, producer_id=1, producer_epoch=0,
+            base_sequence=0, transactional=True,
+        )  # fmt: skip
+        p.log("a-0").append_raw(build_batch([NewRecord(b"k", b"v", NOW)], spec))
+        p.log("a-0").roll(NOW)
+        p.service.step()
+        assert p.service.step() == PAUSE_MS
+        assert (len(engine.looks), engine.runs) == (1, [])
+        [info] = p.owner.logs()
+        assert decide(info, NOW).blocked is Blocked.UNHANDLED
+
+
+def test_asked_to_stop_it_keeps_what_it_has_found(tmp_path: Path) -> None:
+    with foreign(tmp_path / "data", "a") as (p, _):
+
+        class Stopping(Looking):
+            def summarise(
+                self, requests: Sequence[SummaryRequest], on_progress: OnProgress
+            ) -> Iterator[SummaryReceipt]:
+                for receipt in super().summarise(requests, on_progress):
+                    service.request_stop()
+                    yield receipt
+
+        service = p.serve(engine=Stopping(p.clock))
+        service.run()
+        known = [not s.summary.estimated for s in p.log("a-0").segments[:-1]]
+        assert known == [True] + [False] * (len(known) - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import CorruptData, KafkaError, LockHeld
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LockHeld, StorageError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
-from lapse.log.directory import LogDirectory
+from lapse.log.directory import LogDirectory, disk_failed
 from tests.unit.log.logs import NOW, TP, append, batch, batches_of, config, env
 
 HOLDER = """
@@ -175,3 +176,65 @@ def test_meta_properties_and_epochs_round_trip(tmp_path: Path) -> None:
     assert checkpoints.read_clean_shutdown(tmp_path) is None
     (tmp_path / checkpoints.CLEAN_SHUTDOWN).write_bytes(b'{"version":0,"brokerEpoch":1947}')
     assert checkpoints.read_clean_shutdown(tmp_path) == 1947
+
+
+# --- a disk that fails -------------------------------------------------------------------------
+
+
+def storage_error(number: int) -> StorageError:
+    error = StorageError("writing")
+    error.__cause__ = OSError(number, os.strerror(number))
+    return error
+
+
+def told_to_a_client(cause: Exception) -> KafkaError:
+    error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "t-0")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "failed"),
+    [
+        (OSError(errno.EIO, "reading"), True),
+        (storage_error(errno.EIO), True),
+        (storage_error(errno.EROFS), True),
+        (told_to_a_client(storage_error(errno.EIO)), True),
+        (StorageError("for a reason of its own"), True),
+        (storage_error(errno.ENOSPC), False),  # can be read from, and emptied
+        (storage_error(errno.EMFILE), False),  # ours
+        (storage_error(errno.ENOENT), False),  # one log's
+        (told_to_a_client(CorruptData("t-0", 0, "torn")), False),
+        (KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "t-0 is closed"), False),
+    ],
+)
+def test_which_errors_speak_of_the_disk(tmp_path: Path, error: Exception, failed: bool) -> None:
+    directory = LogDirectory.open(tmp_path, env())
+    assert disk_failed(error, tmp_path) == failed
+    directory.close()
+
+
+def test_a_directory_that_is_gone_is_a_disk_that_failed(tmp_path: Path) -> None:
+    assert disk_failed(storage_error(errno.ENOENT), tmp_path / "nowhere")
+
+
+def test_one_log_that_cannot_be_closed_keeps_no_other_open(tmp_path: Path) -> None:
+    class Failing(RealFs):
+        broken = False
+
+        def write_file(self, path: Path, data: bytes | bytearray | memoryview) -> None:
+            if self.broken and path.parent.name == str(TP) and path.suffix == ".snapshot":
+                raise storage_error(errno.EIO)
+            super().write_file(path, data)
+
+    fs, other = Failing(), TopicPartition("other", 0)
+    directory = LogDirectory.open(tmp_path, env(fs))
+    for partition in (TP, other):
+        append(directory.create_log(partition, config()), batch())
+    fs.broken = True
+    with pytest.raises(StorageError):
+        directory.close()
+    assert not (tmp_path / checkpoints.CLEAN_SHUTDOWN).exists()
+    with pytest.raises(KafkaError, match="closed"):
+        append(directory.logs[other], batch())
+    LogDirectory.open(tmp_path, env()).close()  # its lock is free

@@ -94,7 +94,7 @@ def test_a_file_cut_short_under_a_search_is_an_error_not_the_end_of_the_process(
     script = f"""
         import os, sys
         from pathlib import Path
-        from tests.unit.log.test_indexes import BASE, MANY, CorruptData, offset_index
+        from tests.unit.log.test_offset_index import BASE, MANY, CorruptData, offset_index
         index = offset_index(Path({str(tmp_path / "i")!r}), [(BASE + n, n) for n in range(1, MANY)])
         os.truncate({str(tmp_path / "i")!r}, 800)
         assert index.position_before(BASE + 50) in range(51)
@@ -110,3 +110,11 @@ def test_a_file_cut_short_under_a_search_is_an_error_not_the_end_of_the_process(
     assert done.returncode == 1, done.stderr
     assert "CorruptData" in done.stderr
     assert "became shorter" in done.stderr
+
+
+def test_from_a_position_to_an_offset(tmp_path: Path) -> None:
+    """Y-3: how far up aborted transactions are looked for."""
+    index = offset_index(tmp_path / "i", [(1005, 400), (1009, 900)])
+    found = {position: index.offset_from(position) for position in (0, 400, 401, 900, 901)}
+    assert found == {0: 1005, 400: 1005, 401: 1009, 900: 1009, 901: None}
+    assert offset_index(tmp_path / "none", []).offset_from(0) is None

@@ -371,9 +371,7 @@ def test_an_open_transaction_holds_the_stable_offset(tmp_path: Path) -> None:
     )
     assert (log.last_stable_offset, log.high_watermark) == (3, 6)
     assert open_log(tmp_path).last_stable_offset == 3
-    marker = batch(base_offset=6, records=1, producer_id=8, producer_epoch=0, transactional=True,
-                   control=True)  # fmt: skip
-    log.append_raw(marker)
+    log.append_marker(8, 0, commit=True, coordinator_epoch=0, leader_epoch=0, now_ms=NOW)
     assert log.last_stable_offset == 7
     assert log.segments[-1].summary.unhandled == (
         "transactional batch at offset 3",

@@ -12,12 +12,13 @@ from lapse.lifecycle.decide.horizon import removal_due_ms
 from lapse.lifecycle.decide.select import Blocked, Decision, oldest_ms
 from lapse.lifecycle.decide.verdict import Rules
 
+_TILL_SOMETHING_CHANGES = {Blocked.NOT_COMPACTED, Blocked.SUMMARIES, Blocked.UNHANDLED}
 ROLL_SLACK_MS = 1000  # how late the owner may roll a segment whose time has come
 
 
 def next_look_ms(decision: Decision) -> int | None:
     """The first moment after the decision's at which another one may come out."""
-    if decision.blocked in {Blocked.NOT_COMPACTED, Blocked.UNHANDLED}:
+    if decision.blocked in _TILL_SOMETHING_CHANGES:
         return None
     now_ms = decision.now_ms
     return min((t for t in _moments(decision) if t > now_ms), default=None)

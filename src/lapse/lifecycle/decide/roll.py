@@ -1,7 +1,9 @@
 """When the active segment must be closed by time: L5, L16, KIP-354.
 
 By the owner's append clock, not by record time: a backfill of old records does not make a segment
-a batch, and an idle log is rolled too, so that `max.compaction.lag.ms` means what it says.
+a batch, and an idle log is rolled too, so that `max.compaction.lag.ms` means what it says. With
+`lapse.roll.time=record` the rule is KIP-32's, which `PartitionLog` follows when it appends; then
+nothing is due here, and an idle log stays as it is.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lapse.base.config import TopicConfig
+from lapse.log.roll import age_limit_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +23,9 @@ class ActiveSegment:
     jitter: float = 0.0
 
 
-def age_limit_ms(topic: TopicConfig, jitter: float = 0.0) -> int:
-    """How long a segment may be appended to (S-14); jitter never exceeds it (L7)."""
-    limit = topic.segment_ms
-    if topic.compacts:
-        limit = min(limit, topic.max_compaction_lag_ms)
-    spread = min(topic.segment_jitter_ms, limit - 1)
-    return limit - int(jitter * spread)
-
-
 def roll_due_ms(active: ActiveSegment, topic: TopicConfig) -> int | None:
-    """When the active segment must be rolled, or None while it is empty."""
-    if active.size == 0 or active.append_first_ms < 0:
+    """When the clock must roll it; None while it is empty, or where the clock is not asked."""
+    if active.size == 0 or active.append_first_ms < 0 or topic.roll_time == "record":
         return None
     return active.append_first_ms + age_limit_ms(topic, active.jitter)
 

@@ -36,6 +36,7 @@ class Blocked(Enum):
     """Why a log cannot get one, whatever its ratio."""
 
     NOT_COMPACTED = "cleanup.policy has no compact"
+    SUMMARIES = "summaries missing"
     UNHANDLED = "holds what this version does not clean"
     NOTHING_TO_DO = "nothing to clean"
 
@@ -168,6 +169,9 @@ def _blocked(
     if not config.compacts:
         policy = ",".join(sorted(config.cleanup_policy)) or "(empty)"
         return Blocked.NOT_COMPACTED, f"cleanup.policy is {policy}"
+    lacking = sum(segment.lacks_summary for segment in facts.segments[:-1])
+    if lacking:
+        return Blocked.SUMMARIES, f"{lacking} segments without summary are to be looked through"
     unhandled = unhandled_reasons(facts.segments)
     if unhandled:
         return Blocked.UNHANDLED, unhandled[0]

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from lapse.base.clock import Clock
-from lapse.base.errors import CorruptData, LapseError, StaleGeneration
+from lapse.base.errors import CorruptData, LapseError, StaleGeneration, StorageError
 from lapse.base.fs import Fs
 from lapse.kernels.crc32c import crc32c_more
 from lapse.lifecycle.decide.horizon import Stamp
@@ -187,7 +187,7 @@ def _book(
 ) -> None:
     folder = attempt_dir(log_dir, receipt.round_id, receipt.attempt_id)
     path = folder / attempt_file(group.base_offset, REMOVED)
-    blobs = msgspec.msgpack.decode(path.read_bytes(), type=list[tuple[int, str, bytes]])
+    blobs = _removed(path)
     entry = LedgerEntry(
         round_id=receipt.round_id,
         base_offset=group.base_offset,
@@ -202,6 +202,16 @@ def _book(
     ledger.append(env.fs, log_dir, entry)
 
 
+def _removed(path: Path) -> list[tuple[int, str, bytes]]:
+    """What a group has lost, as the attempt wrote it."""
+    try:
+        return msgspec.msgpack.decode(path.read_bytes(), type=list[tuple[int, str, bytes]])
+    except OSError as e:
+        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        raise CorruptData(str(path), 0, str(e)) from e
+
+
 def _file(group: GroupReceipt, kind: str) -> FileReceipt:
     return next(f for f in group.files if f.kind == kind)
 
@@ -213,9 +223,8 @@ def finish_commit(log_dir: Path, env: CommitEnv) -> str | None:
     the checkpoint moves only if all are, so that what is missing is simply cleaned again.
     """
     path = intent_path(log_dir)
-    try:
-        receipt = msgspec.json.decode(path.read_bytes(), type=Receipt)
-    except (FileNotFoundError, msgspec.DecodeError):
+    receipt = _read_intent(path)
+    if receipt is None:
         env.fs.unlink(path)
         return None
     booked = _booked(log_dir, receipt)
@@ -228,6 +237,17 @@ def finish_commit(log_dir: Path, env: CommitEnv) -> str | None:
         env.set_checkpoint(receipt.end_offset)
     env.fs.unlink(path)
     return receipt.round_id
+
+
+def _read_intent(path: Path) -> Receipt | None:
+    """None where there is none, or one that was not yet whole: nothing was in place then."""
+    try:
+        receipt = msgspec.json.decode(path.read_bytes(), type=Receipt)
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    kinds = {*KAFKA_SUFFIX, REMOVED}
+    whole = all(kinds <= {f.kind for f in group.files} for group in receipt.groups)
+    return receipt if whole else None
 
 
 def _in_place(log_dir: Path, group: GroupReceipt) -> bool:

@@ -20,6 +20,7 @@ from lapse.lifecycle.round.offset_map import Tick, build_map
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, Seconds, attempt_dir
 from lapse.lifecycle.round.rewrite import RewriteResult, rewrite
+from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest
 
 PROGRESS_FILE = "progress"
 PROGRESS_BYTES = 64 << 20
@@ -47,6 +48,12 @@ class Engine(Protocol):
 
         A plan whose attempt failed gives a receipt with `error`.
         """
+        ...
+
+    def summarise(
+        self, requests: Sequence[SummaryRequest], on_progress: OnProgress
+    ) -> Iterator[SummaryReceipt]:
+        """One receipt a segment to be looked through; the same may be said of it."""
         ...
 
 

@@ -9,6 +9,7 @@ from lapse.base.fs import Fs
 from lapse.lifecycle.round.engine import OnProgress, Progress, run_plan, work_bytes
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import THIS_PROCESS, Receipt
+from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, summarise
 
 
 class InlineEngine:
@@ -25,5 +26,16 @@ class InlineEngine:
         for plan in plans:
             receipt = run_plan(plan, THIS_PROCESS, self._fs, self._clock)
             done += work_bytes(plan)
+            on_progress(Progress(done, total))
+            yield receipt
+
+    def summarise(
+        self, requests: Sequence[SummaryRequest], on_progress: OnProgress
+    ) -> Iterator[SummaryReceipt]:
+        total = sum(request.size for request in requests)
+        done = 0
+        for request in requests:
+            receipt = summarise(request)
+            done += request.size
             on_progress(Progress(done, total))
             yield receipt

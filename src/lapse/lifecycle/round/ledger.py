@@ -12,17 +12,21 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 from pyroaring import BitMap
 
+from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs
 from lapse.kernels.crc32c import crc32c
 from lapse.log.summary import FOLDER
 
 LEDGER_FILE = "ledger"
 _FRAME = struct.Struct(">II")
+
+_Entry = TypeVar("_Entry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class Removed:
     bitmap: bytes
 
     def offsets(self) -> BitMap:
+        """Raises ValueError where that is no bitmap."""
         return BitMap.deserialize(self.bitmap)
 
 
@@ -105,15 +110,21 @@ def append(fs: Fs, log_dir: Path, entry: LedgerEntry) -> None:
 
 
 def read(log_dir: Path) -> Iterator[LedgerEntry]:
-    """All entries, oldest first; none where there is no ledger."""
-    for _, payload in _frames(ledger_path(log_dir)):
-        yield msgspec.msgpack.decode(payload, type=LedgerEntry)
+    """All entries, oldest first; none where there is no ledger. Raises CorruptData."""
+    return _entries(ledger_path(log_dir), LedgerEntry)
 
 
 def read_heads(log_dir: Path) -> Iterator[EntryHead]:
     """As `read`, without making bitmaps of what is only passed over."""
-    for _, payload in _frames(ledger_path(log_dir)):
-        yield msgspec.msgpack.decode(payload, type=EntryHead)
+    return _entries(ledger_path(log_dir), EntryHead)
+
+
+def _entries(path: Path, kind: type[_Entry]) -> Iterator[_Entry]:
+    for end, payload in _frames(path):
+        try:
+            yield msgspec.msgpack.decode(payload, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+            raise CorruptData(str(path), end - len(payload), f"not a ledger's entry: {e}") from e
 
 
 def _frames(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -142,11 +153,16 @@ def _valid_end(path: Path) -> int:
 
 
 def departures(log_dir: Path, offset: int) -> Iterator[Departure]:
-    """What the ledger knows of one offset's end; at most one answer."""
+    """What the ledger knows of one offset's end; at most one answer. Raises CorruptData."""
     for entry in read(log_dir):
         for removed in entry.removed:
             relative = offset - removed.segment_base
-            if 0 <= relative < 1 << 32 and relative in removed.offsets():
+            try:
+                is_removed = 0 <= relative < 1 << 32 and relative in removed.offsets()
+            except ValueError as e:
+                reason = f"round {entry.round_id}, segment {removed.segment_base}: {e}"
+                raise CorruptData(str(ledger_path(log_dir)), 0, reason) from e
+            if is_removed:
                 yield Departure(
                     offset, removed.reason, entry.round_id, entry.now_ms, entry.committed_ms
                 )

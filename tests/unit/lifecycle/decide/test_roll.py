@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.lifecycle.decide.roll import ActiveSegment, age_limit_ms, roll_due, roll_due_ms
+from lapse.lifecycle.decide.roll import ActiveSegment, roll_due, roll_due_ms
+from lapse.log.roll import age_limit_ms
 from tests.unit.lifecycle.decide.logs import compacted
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lapse.base.ids import TopicPartition
+from lapse.lifecycle.decide.deadline import next_look_ms
 from lapse.lifecycle.decide.horizon import Stamp
 from lapse.lifecycle.decide.select import Blocked, Decision, Due, LogInfo, Wish, decide, order
 from lapse.lifecycle.decide.verdict import Rules
@@ -185,9 +186,24 @@ def test_force_skips_ratio_and_lag_but_needs_something_to_do() -> None:
     assert (clean.due, clean.blocked) == ((), Blocked.NOTHING_TO_DO)
 
 
-def test_a_tombstone_without_summary_facts_is_no_reason() -> None:
-    found = decided(sealed(segment(0, with_summary=False), cleaner_checkpoint=10))
-    assert found.blocked is Blocked.NOTHING_TO_DO
+@pytest.mark.parametrize(
+    "unknown", [{"with_summary": False}, {"estimated": True}, {"commits": -1}], ids=str
+)
+def test_what_nobody_looked_through_is_not_decided_on(unknown: dict[str, object]) -> None:
+    """Before anything that an estimate cannot know: that the log is not handled, or clean."""
+    odd = segment(0, unhandled=("control batch at offset 3",))
+    for segments in ([segment(10, **unknown)], [odd, segment(10, **unknown), segment(20)]):
+        found = decided(sealed(*segments), Wish(force=True))
+        assert (found.due, found.blocked) == ((), Blocked.SUMMARIES)
+        assert found.detail == "1 segments without summary are to be looked through"
+        assert next_look_ms(found) is None
+    assert decided(sealed(segment(10, **unknown)), cleanup_policy="delete").blocked is (
+        Blocked.NOT_COMPACTED
+    )
+
+
+def test_the_active_segment_may_be_an_estimate() -> None:
+    assert decided(log([segment(0), segment(10, estimated=True)])).due == (Due.RATIO,)
 
 
 def named(name: str, dirty: int, late: int = 0) -> Decision:

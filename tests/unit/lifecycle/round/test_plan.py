@@ -22,7 +22,7 @@ def planned(facts: LogFacts, rules: Rules = Rules.LAPSE, **settings: object) -> 
 LOG = log(
     [
         segment(0, mtime_ms=5, append_first_ms=70, append_last_ms=80),
-        segment(10, with_summary=False),
+        segment(10, append_first_ms=-1, append_last_ms=-1, append_estimated=True),
         segment(20, append_estimated=True),
         segment(30),
     ],

@@ -1,0 +1,388 @@
+"""The appending side of a log: what a leader writes, what a follower takes over, and rolling.
+
+Everything here happens under the log's one lock and ends in one write to the active segment. An
+append of a plain batch is the busiest path of the house: what only transactions, markers, old
+formats or odd clocks need is asked for by one test each.
+
+`PartitionLog` adds what syncs, replaces and deletes.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lapse.base.config import TopicConfig
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LapseError, StorageError
+from lapse.base.fs import Buffer
+from lapse.base.ids import TopicPartition
+from lapse.kernels.keep import finish_batch
+from lapse.kernels.layout import (
+    BASE_OFFSET,
+    LEADER_EPOCH,
+    LOG_APPEND_TIME,
+    MAX_TIMESTAMP,
+    TRANSACTIONAL,
+)
+from lapse.log.env import LogEnv
+from lapse.log.loader import LoadedLog, OpenOptions
+from lapse.log.markers import EndMarker, build_marker, is_marker, parse_marker
+from lapse.log.producers import EndedTxn, SentBatch
+from lapse.log.read_side import ReadableLog, Unstable
+from lapse.log.replay import write_snapshot
+from lapse.log.roll import age_limit_ms, jitter_of
+from lapse.log.segment import OFFSET_MAX, RELATIVE_OFFSET_MAX, ActiveSegment
+from lapse.records.batch import Header, as_array, headers_of, row_of, scan_batches
+from lapse.records.builder import BatchSpec
+from lapse.records.convert import to_messages
+from lapse.records.layout import NO_TIMESTAMP, TimestampType
+from lapse.records.timestamps import append_time_ms
+from lapse.records.validate import CheckedBatch
+
+_NO_MARKERS: Mapping[int, EndMarker] = {}
+_put_i64 = struct.Struct(">q").pack_into
+_put_i32 = struct.Struct(">i").pack_into
+
+_log = logging.getLogger(__name__)
+
+
+class Appended(NamedTuple):
+    """What a producer is told.
+
+    Attributes:
+        log_append_time_ms: -1 on a CreateTime topic.
+        duplicate: nothing was written; these are the offsets of the first sending.
+    """
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool = False
+
+
+class AppendableLog(ReadableLog):
+    """An open log, as far as it grows.
+
+    Attributes:
+        dir: its directory.
+        config: the topic's settings in force.
+        offline_reason: why it takes no more changes; None while it does.
+    """
+
+    def __init__(
+        self,
+        partition_dir: Path,
+        partition: TopicPartition,
+        config: TopicConfig,
+        env: LogEnv,
+        loaded: LoadedLog,
+        options: OpenOptions,
+    ) -> None:
+        """Of a log whose files are in order."""
+        super().__init__(partition, loaded)
+        self.dir = partition_dir
+        self.config = config
+        self.offline_reason: str | None = None
+        self._env = env
+        self._producer_id_expiration_ms = options.producer_id_expiration_ms
+        self._lock = threading.RLock()
+        self._active = loaded.active
+        self._producers = loaded.producers
+        self._epochs = loaded.epochs
+        self._append_time_last_ms = max(s.summary.append_time_greatest_ms for s in self._segments)
+        self._append_time_ahead_ms = 0
+        # What recovery wrote or found unsynced is synced by the first flush.
+        recovery_point = min(options.recovery_point, self._end_offset)
+        self._unflushed = [s for s in loaded.sealed if s.end_offset > recovery_point]
+        self._closed = False
+
+    # --- append ----------------------------------------------------------------------------------
+
+    def append(self, checked: CheckedBatch, *, leader_epoch: int, now_ms: int) -> Appended:
+        """Append a producer's batch: sequence checks, offsets, one write.
+
+        Raises KafkaError: what `Producers.check` refuses, RECORD_LIST_TOO_LARGE, or
+        KAFKA_STORAGE_ERROR, after which nothing of the batch is in the log.
+        """
+        header, data, time_ms = checked.header, checked.data, checked.log_append_time_ms
+        with self._lock:
+            if self._closed or self.offline_reason is not None:
+                self._require_online()
+            if header.size > self.config.segment_bytes:
+                raise self._too_large(header.size)
+            if header.producer_id >= 0:
+                sent = self._producers.check(header, str(self.partition))
+                if sent is not None:
+                    return self._duplicate(sent)
+            if time_ms >= 0:
+                time_ms, crc = self._restamp(data, time_ms, header.crc)
+                header = header._replace(max_timestamp=time_ms, crc=crc)
+            base_offset = self._end_offset
+            last_offset = base_offset + header.last_offset - header.base_offset
+            batch = Header(  # `_replace` takes twice as long
+                0, header.size, base_offset, last_offset, header.base_timestamp,
+                header.max_timestamp, header.producer_id, header.crc, leader_epoch,
+                header.base_sequence, header.count, header.attributes, header.producer_epoch,
+                header.magic,
+            )  # fmt: skip
+            _put_i64(data, BASE_OFFSET, base_offset)
+            _put_i32(data, LEADER_EPOCH, leader_epoch)
+            if checked.write_magic < 2:
+                self._write_messages(batch, checked, now_ms)
+            else:
+                self._write((batch,), data, now_ms, (checked.tombstones,))
+            return Appended(base_offset, last_offset, time_ms, self._log_start_offset)
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        commit: bool,
+        coordinator_epoch: int,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> Appended:
+        """End a producer's transaction, as its coordinator asks; one without data here too.
+
+        Raises KafkaError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED where somebody
+        newer was here, KAFKA_STORAGE_ERROR.
+        """
+        with self._lock:
+            self._require_online()
+            where = str(self.partition)
+            self._producers.check_marker(producer_id, producer_epoch, coordinator_epoch, where)
+            kind = TimestampType(self.config.message_timestamp_type)
+            time_ms = NO_TIMESTAMP
+            if kind is TimestampType.LOG_APPEND_TIME:
+                time_ms = self._append_time_ms(now_ms)
+            base_offset = self._end_offset
+            spec = BatchSpec(
+                base_offset=base_offset, timestamp_type=kind, append_time=time_ms,
+                producer_id=producer_id, producer_epoch=producer_epoch, leader_epoch=leader_epoch,
+                transactional=True, control=True,
+            )  # fmt: skip
+            marker = EndMarker(commit, coordinator_epoch)
+            data = build_marker(marker, now_ms, spec)
+            rows = headers_of(scan_batches(data, where))
+            self._write(rows, data, now_ms, (0,), {base_offset: marker})
+            return Appended(base_offset, base_offset, time_ms, self._log_start_offset)
+
+    def append_raw(self, batches: Buffer, *, now_ms: int | None = None) -> Appended:
+        """Append batches as they are, as a follower does: offsets, epochs, sequences and all.
+
+        Raises CorruptData where they do not parse or do not continue the log.
+        """
+        where = str(self.partition)
+        rows = headers_of(scan_batches(batches, where))
+        if not rows:
+            raise CorruptData(where, 0, "no batch to append")
+        markers = {}
+        for batch in filter(is_marker, rows):
+            marker = parse_marker(batches[batch.position : batch.position + batch.size], where)
+            if marker is not None:
+                markers[batch.base_offset] = marker
+        with self._lock:
+            self._require_online()
+            expected = self._end_offset
+            for batch in rows:
+                ascends = expected <= batch.base_offset <= batch.last_offset < OFFSET_MAX
+                if not ascends:
+                    reason = f"offset {batch.base_offset} where {expected} or more is expected"
+                    raise CorruptData(where, batch.position, reason)
+                expected = batch.last_offset + 1
+            now = self._env.clock.now_ms() if now_ms is None else now_ms
+            for run in _runs(rows):
+                start, end = run[0].position, run[-1].position + run[-1].size
+                data = batches if len(run) == len(rows) else batches[start:end]
+                self._write(run, data, now, [-1] * len(run), markers)
+            return Appended(
+                rows[0].base_offset, rows[-1].last_offset, NO_TIMESTAMP, self._log_start_offset
+            )
+
+    def _write_messages(self, batch: Header, checked: CheckedBatch, now_ms: int) -> None:
+        """A batch in the old format that the topic's message.format.version asks for."""
+        where = str(self.partition)
+        row = row_of(batch)
+        messages = to_messages(checked.data, row, checked.write_magic, where)
+        if len(messages) > self.config.segment_bytes:
+            raise self._too_large(len(messages))
+        rows = headers_of(scan_batches(messages, where))
+        tombstones = -1 if checked.tombstones else 0
+        self._write(rows, messages, now_ms, [tombstones] * len(rows))
+
+    def _write(
+        self,
+        batches: Sequence[Header],
+        data: Buffer,
+        now_ms: int,
+        tombstones: Sequence[int],
+        markers: Mapping[int, EndMarker] = _NO_MARKERS,
+    ) -> None:
+        """Put batches, which are `data`, at the end of the log and take note of them."""
+        config, active = self.config, self._active
+        try:
+            if active.must_roll(
+                batches[-1].last_offset, len(data), config.segment_bytes, config.segment_index_bytes
+            ) or (config.roll_time == "record" and self._is_old_for(batches, now_ms)):
+                self._roll(max(batches[0].base_offset, self._end_offset))  # T-22
+                active = self._active
+            for batch in batches:
+                if batch.leader_epoch > self._epochs.latest:
+                    self._epochs.assign(batch.leader_epoch, batch.base_offset)
+            active.append(
+                batches, data, now_ms=now_ms, interval_bytes=config.index_interval_bytes,
+                tombstones=tombstones, markers=markers,
+            )  # fmt: skip
+        except StorageError as e:
+            self._undo()
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {e}") from e
+        for batch in batches:
+            if (
+                batch.attributes & LOG_APPEND_TIME
+                and batch.max_timestamp > self._append_time_last_ms
+            ):
+                self._append_time_last_ms = batch.max_timestamp
+            if batch.producer_id >= 0:
+                ended = self._producers.update(batch, markers.get(batch.base_offset))
+                if batch.attributes & TRANSACTIONAL:
+                    self._note_unstable(ended, active.end_offset)
+        self._end_offset = active.end_offset  # last: what is above is not to be seen before
+
+    def _note_unstable(self, ended: EndedTxn | None, end_offset: int) -> None:
+        """What holds the last stable offset back once the log reaches `end_offset`."""
+        open_first, completed = self._producers.first_unstable_offset, self._unstable.completed
+        if ended is not None:
+            if ended.aborted is not None:
+                self._active.add_aborted(ended.aborted)
+            completed = (*completed, (ended.first_offset, ended.last_offset))
+        if completed:
+            known = self._high_watermark
+            seen = end_offset if known is None else min(known, end_offset)
+            completed = tuple(txn for txn in completed if txn[1] >= seen)
+        if ended is not None or open_first != self._unstable.open_first:
+            self._unstable = Unstable(open_first, completed)
+
+    # --- append time -----------------------------------------------------------------------------
+
+    def _append_time_ms(self, now_ms: int) -> int:
+        """L12: the LogAppendTime to write now."""
+        last_ms = self._append_time_last_ms
+        after_max_ms = self.config.message_timestamp_after_max_ms
+        time_ms = append_time_ms(now_ms, last_ms, after_max_ms)
+        if time_ms < last_ms:
+            if not self._append_time_ahead_ms:
+                _log.warning(
+                    "%s: its last LogAppendTime %d is %d ms ahead of the clock, more than "
+                    "message.timestamp.after.max.ms = %d: append times go on from %d",
+                    self.partition, last_ms, last_ms - now_ms, after_max_ms, now_ms,
+                )  # fmt: skip
+            self._append_time_ahead_ms = last_ms - now_ms
+            self._append_time_last_ms = time_ms
+        return time_ms
+
+    def _restamp(self, data: Buffer, stamped_ms: int, crc: int) -> tuple[int, int]:
+        """The append time that the batch gets, which was stamped before, and its checksum."""
+        time_ms = self._append_time_ms(stamped_ms)
+        if time_ms != stamped_ms:
+            _put_i64(data, MAX_TIMESTAMP, time_ms)
+            crc = finish_batch(as_array(data), 0, len(data))
+        return time_ms, crc
+
+    def _undo(self) -> None:
+        """After a failed write: the log as it was, or offline if that cannot be had."""
+        try:
+            self._active.undo()
+        except StorageError as e:
+            self._go_offline(e)
+
+    def _duplicate(self, sent: SentBatch) -> Appended:
+        append_time = self.config.message_timestamp_type == TimestampType.LOG_APPEND_TIME
+        time_ms = sent.timestamp if append_time else NO_TIMESTAMP
+        return Appended(
+            sent.first_offset, sent.last_offset, time_ms, self._log_start_offset, duplicate=True
+        )
+
+    def _too_large(self, size: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"{self.partition}: the batch has {size} bytes, segment.bytes is "
+            f"{self.config.segment_bytes}",
+        )
+
+    def _require_online(self) -> None:
+        if self._closed:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: the log is closed")
+        if self.offline_reason is not None:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{self.partition}: offline since {self.offline_reason}",
+            )
+
+    def _go_offline(self, cause: LapseError) -> None:
+        """No change from here on; what can be read is still read. Opening again recovers."""
+        if self.offline_reason is None:
+            self.offline_reason = str(cause)
+
+    # --- roll ------------------------------------------------------------------------------------
+
+    def roll(self, now_ms: int) -> bool:
+        """Seal the active segment, if anything is in it; `now_ms` is when that was decided."""
+        with self._lock:
+            self._require_online()
+            if not self._active.size:
+                return False
+            try:
+                self._roll(self._end_offset)
+            except StorageError as e:
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: rolling at {now_ms}: {e}"
+                ) from e
+            return True
+
+    def _is_old_for(self, batches: Sequence[Header], now_ms: int) -> bool:
+        """T-20, KIP-32's rule: the time between the first record's time and the newest one's."""
+        active = self._active
+        if not active.size:
+            return False
+        first_ms = active.first_batch_max_timestamp
+        newest_ms = max(batch.max_timestamp for batch in batches)
+        waited_ms = newest_ms - first_ms if first_ms >= 0 else now_ms - active.append_first_ms
+        jitter = jitter_of(self.partition, active.base_offset)
+        return waited_ms > age_limit_ms(self.config, jitter)
+
+    def _roll(self, base_offset: int) -> None:
+        """Raises StorageError with the active segment still in place."""
+        old = self._active
+        if old.size == 0 and old.base_offset == base_offset:
+            return
+        sealed = old.seal()
+        self._write_snapshot(base_offset)
+        self._active = ActiveSegment.create(self.dir, self._env, base_offset)
+        self._segments = (*self._segments[:-1], sealed, self._active)
+        self._unflushed.append(sealed)
+        self._end_offset = max(self._end_offset, base_offset)
+        old.close()
+
+    def _write_snapshot(self, offset: int) -> None:
+        write_snapshot(self._env.fs, self.dir, offset, self._producers)
+
+    def expire_producers(self, now_ms: int) -> None:
+        """Forget producers that were idle for producer.id.expiration.ms."""
+        with self._lock:
+            self._producers.expire(now_ms, self._producer_id_expiration_ms)
+
+
+def _runs(batches: Sequence[Header]) -> Iterator[Sequence[Header]]:
+    """Neighbours that fit into one segment, whose index has 32 bits for an offset."""
+    first = 0
+    for n, batch in enumerate(batches):
+        if batch.last_offset - batches[first].base_offset > RELATIVE_OFFSET_MAX:
+            yield batches[first:n]
+            first = n
+    yield batches[first:]

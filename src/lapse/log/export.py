@@ -1,0 +1,143 @@
+"""A partition directory copied so that a real Kafka may have it: `lapse convert --to-kafka`.
+
+Two things in ours are not Kafka's. Tombstones with values (KIP-87) would come to life there, since
+Kafka goes by the null value alone: they lose their value. And `.lapse` would lie around. All else
+is the same already; a segment without such tombstones is copied byte for byte, side files too.
+
+The source is only read. What is written is durable when `export_partition` returns.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.base.errors import StorageError
+from lapse.base.fs import AppendFile, Fs
+from lapse.kernels.layout import RECORD_TOMBSTONE, VALUED_TOMBSTONES
+from lapse.log.headers import read_at, walk
+from lapse.log.loader import scan_segment
+from lapse.log.segment import INDEX, LOG, TIME_INDEX, base_offset_of, segment_path
+from lapse.records.batch import decode_rows
+from lapse.records.tombstone import without_values
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What became of a partition.
+
+    Attributes:
+        tombstones_nulled: records that lost their value.
+    """
+
+    segments: int = 0
+    segments_rewritten: int = 0
+    tombstones_nulled: int = 0
+    bytes_written: int = 0
+
+
+def export_partition(source: Path, target: Path, fs: Fs, index_interval_bytes: int) -> Exported:
+    """Copy the log in `source` to `target`; raises CorruptData where a flagged batch is."""
+    fs.make_dir(target)
+    names = sorted(entry.name for entry in os.scandir(source) if entry.is_file())
+    logs = [name for name in names if name.endswith(LOG) and base_offset_of(name) is not None]
+    nulled, rewritten, size = 0, set(), 0
+    for name in logs:
+        base_offset = base_offset_of(name)
+        assert base_offset is not None
+        if _is_flagged(source / name):
+            nulled += _without_values(source / name, target / name, fs)
+            rewritten.add(base_offset)
+            _make_indexes(target, base_offset, fs, index_interval_bytes)
+    for name in names:
+        made_anew = base_offset_of(name) in rewritten and name.endswith((LOG, INDEX, TIME_INDEX))
+        if not made_anew:
+            copy_file(source / name, target / name, fs)
+        if name in logs:
+            size += (target / name).stat().st_size
+    fs.sync_all([target / name for name in names])
+    fs.fsync_dir(target)
+    return Exported(len(logs), len(rewritten), nulled, size)
+
+
+def export_directory_files(source: Path, target: Path, names: list[str], fs: Fs) -> None:
+    """Those of Kafka's own files beside the partitions that are there."""
+    present = [name for name in names if (source / name).is_file()]
+    for name in present:
+        copy_file(source / name, target / name, fs)
+    fs.sync_all([target / name for name in present])
+    fs.fsync_dir(target)
+
+
+def copy_file(source: Path, target: Path, fs: Fs) -> None:
+    """Byte for byte, with its modification time."""
+    try:
+        with source.open("rb") as f:
+            stat = os.fstat(f.fileno())
+            file = fs.open_append(target)
+            try:
+                file.copy_from(f.fileno(), 0, stat.st_size)
+            finally:
+                file.close()
+    except OSError as e:
+        raise StorageError(f"copying {source}: {e.strerror or e}") from e
+    fs.set_mtime_ns(target, stat.st_mtime_ns)
+
+
+def _is_flagged(path: Path) -> bool:
+    """Whether any batch says that it holds tombstones with values."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        return any(_wanted(rows).any() for rows in walk(file.fileno(), 0, size, str(path)))
+
+
+def _wanted(rows: NDArray[np.void]) -> NDArray[np.bool_]:
+    flagged: NDArray[np.bool_] = (rows["magic"] == 2) & (
+        rows["attributes"] & VALUED_TOMBSTONES != 0
+    )
+    return flagged
+
+
+def _without_values(source: Path, target: Path, fs: Fs) -> int:
+    """Write the segment with its flagged values nulled; returns how many there were."""
+    nulled = 0
+    out = fs.open_append(target)
+    try:
+        with source.open("rb") as file:
+            fd = file.fileno()
+            size = os.fstat(fd).st_size
+            copied = 0
+            for rows in walk(fd, 0, size, str(source), check_crc=True):
+                for row in rows[_wanted(rows)]:
+                    position, length = int(row["position"]), int(row["size"])
+                    _copy(out, fd, copied, position)
+                    data = read_at(fd, position, length)
+                    here = row.copy()
+                    here["position"] = 0
+                    _, records = decode_rows(data, here, str(source))
+                    nulled += int((records["attributes"] & RECORD_TOMBSTONE != 0).sum())
+                    out.write(without_values(data, here, str(source)))
+                    copied = position + length
+            _copy(out, fd, copied, size)
+            mtime_ns = os.fstat(fd).st_mtime_ns
+    finally:
+        out.close()
+    fs.set_mtime_ns(target, mtime_ns)
+    return nulled
+
+
+def _copy(out: AppendFile, fd: int, start: int, end: int) -> None:
+    if end > start:
+        out.copy_from(fd, start, end - start)
+
+
+def _make_indexes(partition_dir: Path, base_offset: int, fs: Fs, interval_bytes: int) -> None:
+    mtime_ns = segment_path(partition_dir, base_offset, LOG).stat().st_mtime_ns
+    scanned = scan_segment(partition_dir, base_offset, None, interval_bytes, check_crc=False)
+    for index in (scanned.offset_index, scanned.time_index):
+        index.write_out(fs)
+        fs.set_mtime_ns(index.path, mtime_ns)

@@ -1,0 +1,163 @@
+"""Making producers and aborted transactions again from the log, from the newest snapshot on.
+
+What a leader or follower learned batch by batch can always be told from the batches (SEMANTICS
+§11, W-7): `loader` does so when a log is opened, `reader` when somebody looks, `PartitionLog` when
+a transaction index turns out to be missing. As Kafka does it, so that snapshots come out alike:
+producers that had expired are dropped when a snapshot is taken up, and snapshots are left at the
+last two segments, at recovered ones and at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lapse.base.errors import CorruptData
+from lapse.base.fs import Fs
+from lapse.log.headers import walk
+from lapse.log.markers import is_marker, read_marker
+from lapse.log.producers import Producers
+from lapse.log.segment import LOG, SNAPSHOT, Segment, base_offset_of, segment_path
+from lapse.log.txn_index import AbortedTxn
+from lapse.records.batch import headers_of
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """The bytes of one segment that count."""
+
+    base_offset: int
+    end_offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """When a producer is forgotten."""
+
+    now_ms: int
+    expiration_ms: int
+
+
+def parts_of(segments: Iterable[Segment]) -> list[LogPart]:
+    """Of open segments, in order."""
+    return [LogPart(s.base_offset, s.end_offset, s.size) for s in segments]
+
+
+def snapshot_offsets(partition_dir: Path) -> list[int]:
+    """Offsets that have a producer snapshot."""
+    offsets = (
+        base_offset_of(entry.name)
+        for entry in os.scandir(partition_dir)
+        if entry.name.endswith(SNAPSHOT)
+    )
+    return [offset for offset in offsets if offset is not None]
+
+
+def newest_snapshot(
+    partition_dir: Path, limit: int, offsets: Collection[int] | None = None
+) -> tuple[Producers, int] | None:
+    """The newest of these (or all) snapshots at or below `limit` that reads well; its offset."""
+    known = snapshot_offsets(partition_dir) if offsets is None else offsets
+    for offset in sorted(known, reverse=True):
+        if offset <= limit:
+            path = segment_path(partition_dir, offset, SNAPSHOT)
+            with contextlib.suppress(CorruptData):
+                return Producers.from_snapshot(path.read_bytes(), str(path)), offset
+    return None
+
+
+def replay(
+    producers: Producers, partition_dir: Path, part: LogPart, start_offset: int = 0
+) -> list[AbortedTxn]:
+    """Take note of the segment's batches from `start_offset` on; returns what they abort.
+
+    Ends at a batch that does not parse: that was said when the segment was loaded.
+    """
+    aborted = []
+    path = segment_path(partition_dir, part.base_offset, LOG)
+    with path.open("rb") as file, contextlib.suppress(CorruptData):
+        for rows in walk(file.fileno(), 0, part.size, str(path)):
+            wanted = rows[(rows["last_offset"] >= start_offset) & (rows["producer_id"] >= 0)]
+            for batch in headers_of(wanted):
+                found = is_marker(batch)
+                marker = read_marker(file.fileno(), batch, str(path)) if found else None
+                ended = producers.update(batch, marker)
+                if ended is not None and ended.aborted is not None:
+                    aborted.append(ended.aborted)
+    return aborted
+
+
+def producers_at_end(partition_dir: Path, parts: list[LogPart]) -> Producers:
+    """The producers of a log that is only looked at."""
+    found = newest_snapshot(partition_dir, parts[-1].end_offset)
+    producers, start = found or (Producers(), 0)
+    for part in parts:
+        if part.end_offset > start:
+            replay(producers, partition_dir, part, start)
+    return producers
+
+
+def aborted_in(partition_dir: Path, parts: list[LogPart], base_offset: int) -> list[AbortedTxn]:
+    """The aborts of one segment, told from its batches and from what was open before it."""
+    found = newest_snapshot(partition_dir, base_offset)
+    producers, start = found or (Producers(), 0)
+    for part in parts:
+        if part.base_offset == base_offset:
+            return replay(producers, partition_dir, part, start)
+        if part.end_offset > start:
+            replay(producers, partition_dir, part, start)
+    return []
+
+
+def rebuild(
+    fs: Fs, partition_dir: Path, parts: list[LogPart], recovered: Collection[int], expiry: Expiry
+) -> tuple[Producers, Mapping[int, list[AbortedTxn]]]:
+    """Producers of a log being opened, and the aborts of the segments that were `recovered`.
+
+    Snapshots above the first recovered segment may tell of batches that are no more: they go, and
+    so do those that read badly, belong to no segment, or are outlived.
+    """
+    bases = [part.base_offset for part in parts]
+    end_offset = parts[-1].end_offset
+    limit = min(recovered, default=end_offset)
+    offsets = snapshot_offsets(partition_dir)
+    found = newest_snapshot(partition_dir, limit, offsets)
+    producers, start = found or (Producers(), bases[0])
+    producers.expire(expiry.now_ms, expiry.expiration_ms)
+    usable = {start, *(base for base in bases if base < start)} if found is not None else set()
+    if not usable.issuperset(offsets):
+        keep_snapshots(fs, partition_dir, usable)
+    aborted: dict[int, list[AbortedTxn]] = {}
+    for part in parts:
+        base_offset = part.base_offset
+        if base_offset > start and (base_offset in recovered or base_offset in bases[-2:]):
+            write_snapshot(fs, partition_dir, base_offset, producers)
+            if base_offset in recovered and base_offset > limit:
+                producers.expire(expiry.now_ms, expiry.expiration_ms)
+        if part.end_offset > start:
+            ended = replay(producers, partition_dir, part, start)
+            if base_offset in recovered:
+                aborted[base_offset] = ended
+    if end_offset > start:
+        write_snapshot(fs, partition_dir, end_offset, producers)
+        keep_snapshots(fs, partition_dir, {*bases, end_offset})
+    producers.expire(expiry.now_ms, expiry.expiration_ms)
+    return producers, aborted
+
+
+def write_snapshot(fs: Fs, partition_dir: Path, offset: int, producers: Producers) -> None:
+    """The state below `offset`, unsynced; a file that says so already is left alone."""
+    path, data = segment_path(partition_dir, offset, SNAPSHOT), producers.snapshot()
+    if not path.exists() or path.read_bytes() != data:
+        fs.write_file(path, data)
+
+
+def keep_snapshots(fs: Fs, partition_dir: Path, wanted: Collection[int]) -> None:
+    """Unlink the others."""
+    for offset in sorted(snapshot_offsets(partition_dir), reverse=True):
+        if offset not in wanted:
+            fs.unlink(segment_path(partition_dir, offset, SNAPSHOT))

@@ -1,0 +1,68 @@
+"""What columns there are, and what may be asked of them; what they mean: `records.columns`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lapse.base.errors import ConfigError
+
+TIME = pa.timestamp("us", tz="UTC")
+HEADERS = pa.list_(
+    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+)
+TYPES: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": TIME,
+    "timestampType": pa.int32(),
+    "headers": HEADERS,
+    "create_time": TIME,
+    "append_time": TIME,
+    "is_tombstone": pa.bool_(),
+    "horizon": TIME,
+    "producer_id": pa.int64(),
+    "control": pa.bool_(),
+}
+WITHOUT_HEADERS = tuple(name for name in TYPES if name != "headers")
+
+RECORDS_MAX = 1 << 15
+BYTES_MAX = 64 << 20
+OFFSET_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """What is asked for.
+
+    Attributes:
+        names: columns, in the order wanted.
+        offset_from, offset_until: records outside are left out.
+        control: hand out control records too.
+        valued_tombstones: the topic has `lapse.tombstone.values.enable` (DESIGN §4.4).
+        views: do not copy keys and values that lie in the buffer.
+    """
+
+    names: tuple[str, ...] = WITHOUT_HEADERS
+    offset_from: int = 0
+    offset_until: int = OFFSET_MAX
+    control: bool = False
+    valued_tombstones: bool = False
+    views: bool = False
+    records_max: int = RECORDS_MAX
+    bytes_max: int = BYTES_MAX
+
+
+def schema_of(spec: ColumnSpec) -> pa.Schema:
+    """The Arrow schema of a spec; raises ConfigError on an unknown column."""
+    for name in spec.names:
+        if name not in TYPES:
+            raise ConfigError(f"no column {name!r}: there are {', '.join(TYPES)}")
+    viewed = {"key", "value"} if spec.views else set()
+    return pa.schema(
+        [pa.field(n, pa.binary_view() if n in viewed else TYPES[n]) for n in spec.names]
+    )

@@ -1,0 +1,118 @@
+"""`lapse plan`, and `clean` after it, on a directory whose logs have no summaries."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lapse.base.fs import RealFs
+from lapse.cli.main import main
+from lapse.lifecycle.round.offset_map import SLOTS_MIN, map_bytes
+from lapse.lifecycle.round.summarise import SummaryRequest, requests_of, summarise
+from lapse.log.reader import DirectoryView
+from lapse.log.sketch import Sketch, empty_sketch, encode_sketch
+from lapse.log.summary import read_summary, summary_path, write_summary
+from lapse.testing.clock import ManualClock
+from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
+
+Line = dict[str, object]
+
+
+@pytest.fixture
+def logdir(tmp_path: Path) -> Path:
+    """Three logs; two were written by somebody else."""
+    path = tmp_path / "data"
+    topics = {"a": overwritten(keys=40, times=5), "b": overwritten(keys=3, times=9),
+              "own": overwritten(keys=4, times=9)}  # fmt: skip
+    make_logs(path, topics, compacted(), ManualClock(NOW))
+    for name in "ab":
+        shutil.rmtree(path / f"{name}-0" / ".lapse")
+    return path
+
+
+def lines(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Line]:
+    settings = ("-c", "cleanup.policy=compact", "-c", "min.cleanable.dirty.ratio=0.01")
+    assert main([*map(str, words), *settings, "--json"]) == 0
+    told = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    return {line["partition"]: line for line in told}
+
+
+def contents(path: Path) -> dict[str, tuple[bytes, int]]:
+    return {str(p): (p.read_bytes(), p.stat().st_mtime_ns) for p in path.rglob("*") if p.is_file()}
+
+
+def test_plan_works_everything_out_and_keeps_nothing(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(logdir)
+    found = lines(capsys, "plan", logdir)
+    assert contents(logdir) == before
+    sealed = len(list((logdir / "a-0").glob("*.log"))) - 1
+    assert [found[name]["due"] for name in ("a-0", "b-0", "own-0")] == [["dirty ratio"]] * 3
+    assert found["a-0"]["summaries_missing"] == sealed > 3
+    assert found["own-0"]["summaries_missing"] == 0
+    assert abs(int(str(found["a-0"]["keys"])) - 40) <= 4
+    assert [found[name]["keys"] for name in ("b-0", "own-0")] == [3, 4]
+    assert found["a-0"]["map_bytes"] == SLOTS_MIN * 16
+
+
+def test_plan_can_do_without_the_keys(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = lines(capsys, "plan", logdir, "--no-keys")
+    assert {line["keys"] for line in found.values()} == {None}
+    assert found["a-0"]["due"] == ["dirty ratio"]
+
+
+def test_the_table_tells_keys_and_map(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(logdir), "-c", "cleanup.policy=compact",
+                 "-c", "min.cleanable.dirty.ratio=0.01"]) == 0  # fmt: skip
+    assert "~3, 256 KiB" in capsys.readouterr().out
+
+
+def test_clean_has_summaries_made_and_rounds_follow(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = lines(capsys, "clean", logdir, "--engine", "inline")
+    assert {line["outcome"] for line in found.values()} == {"cleaned"}
+    assert [len(records_in(logdir / f"{name}-0")) for name in ("a", "b", "own")] == [40, 3, 4]
+    again = lines(capsys, "plan", logdir)
+    assert {line["summaries_missing"] for line in again.values()} == {0}
+    assert {line["explanation"] for line in again.values()} == {"clean"}
+    for path in logdir.glob("*/*.log"):
+        summary = read_summary(summary_path(path.parent, int(path.stem)))
+        assert path.stat().st_size == 0 or (summary is not None and summary.is_complete)
+
+
+def many_keys() -> Sketch:
+    return np.full_like(empty_sketch(), 12)
+
+
+def test_a_sketch_that_is_kept_is_used(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that says more keys than there are records, so that it cannot come from elsewhere."""
+    facts = DirectoryView(logdir).facts(DirectoryView(logdir).partitions()[0])
+    unknown = tuple(replace(s, summary=None) for s in facts.segments)
+    requests: list[SummaryRequest] = requests_of([replace(facts, segments=unknown)], records=False)
+    for request in requests:
+        made = summarise(request).summary
+        assert made is not None
+        write_summary(RealFs(), Path(facts.dir), made, encode_sketch(many_keys()))
+    line = lines(capsys, "plan", logdir)["a-0"]
+    keys = int(str(line["keys"]))
+    assert keys > 1_000_000
+    assert line["map_bytes"] == map_bytes(keys) > 16 * keys
+    assert line["summaries_missing"] == 0
+
+
+def test_a_file_that_only_looks_like_a_summary_is_missing(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = logdir / "b-0" / ".lapse"
+    folder.mkdir()
+    (folder / f"{0:020d}.summary.tmp").write_bytes(b"{}")
+    (folder / f"{0:020d}.summary").write_bytes(b'{"base_offset":0,"size":')
+    line = lines(capsys, "plan", logdir)["b-0"]
+    assert line["summaries_missing"] == len(list((logdir / "b-0").glob("*.log"))) - 1

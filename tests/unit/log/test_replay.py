@@ -1,0 +1,264 @@
+"""Transactions told again from files: openings, damage, retention, rounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import ErrorCode
+from lapse.base.fs import RealFs
+from lapse.log.loader import settle_txn_indexes
+from lapse.log.partition_log import PartitionLog
+from lapse.log.producers import Producers
+from lapse.log.reader import aborted_transactions, read_facts
+from lapse.log.segment import TXN_INDEX
+from lapse.log.txn_index import AbortedTxn, encode_entries, parse_entries
+from lapse.testing.crash_fs import CrashFs
+from tests.unit.log.logs import (
+    NOW,
+    TP,
+    append,
+    batch,
+    check_sound,
+    data,
+    end,
+    open_log,
+    refusal,
+    rewrite,
+)
+
+
+def spread_over_segments(path: Path) -> tuple[PartitionLog, list[AbortedTxn]]:
+    """Transactions that go over rolls; an open one at the end."""
+    log = open_log(path)
+    sequences = dict.fromkeys((7, 8, 9), 0)
+    for n in range(60):
+        producer = (7, 8, 9)[n % 3]
+        data(log, producer, sequences[producer], size=60)
+        sequences[producer] += 2
+        if n % 5 == 4:
+            end(log, producer, commit=n % 2 == 0, coordinator=n)
+    assert len(log.segments) > 4
+    return log, log.aborted_transactions(0, log.log_end_offset)
+
+
+def indexes(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(path.glob("*.txnindex"))}
+
+
+def test_each_segment_holds_the_aborts_whose_markers_it_holds(tmp_path: Path) -> None:
+    log, aborted = spread_over_segments(tmp_path)
+    assert len(aborted) == 6
+    log.flush()
+    found = []
+    for segment in log.segments:
+        path = segment.path(TXN_INDEX)
+        if path.exists():
+            entries = parse_entries(path.read_bytes(), path.name)
+            assert entries
+            assert all(segment.base_offset <= e.last_offset < segment.end_offset for e in entries)
+            found += entries
+    assert found == aborted
+    assert len(indexes(tmp_path)) < len(log.segments)
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_opening_again_knows_the_same(tmp_path: Path, clean: bool) -> None:
+    log, aborted = spread_over_segments(tmp_path)
+    before = log.facts()
+    if clean:
+        log.close()
+    files = indexes(tmp_path)
+    again = open_log(tmp_path, clean_shutdown=clean)
+    check_sound(again)
+    assert again.last_stable_offset == before.last_stable_offset < before.high_watermark
+    assert again.facts().producers == before.producers
+    assert again.aborted_transactions(0, again.log_end_offset) == aborted
+    assert aborted_transactions(tmp_path, 0, again.log_end_offset) == aborted
+    assert read_facts(tmp_path, TP).last_stable_offset == before.last_stable_offset
+    if clean:
+        assert indexes(tmp_path) == files
+    end(again, 7, commit=False, coordinator=99)  # the coordinator's epoch is known again
+    assert refusal(lambda: end(again, 7, commit=False, coordinator=98)) is (
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    )
+
+
+@pytest.mark.parametrize("damage", ["missing", "half an entry", "version", "order", "empty"])
+@pytest.mark.parametrize("clean", [False, True])
+def test_indexes_are_made_anew(tmp_path: Path, damage: str, clean: bool) -> None:
+    log, aborted = spread_over_segments(tmp_path)
+    log.close()
+    whole = indexes(tmp_path)
+    snapshots = {f.name: f.read_bytes() for f in tmp_path.glob("*.snapshot")}
+    assert len(whole) > 2
+    for name in whole:
+        path = tmp_path / name
+        entries = parse_entries(path.read_bytes(), name)
+        if damage == "missing":
+            path.unlink()
+        elif damage == "half an entry":
+            path.write_bytes(path.read_bytes()[:-3])
+        elif damage == "version":
+            path.write_bytes(b"\0\7" + path.read_bytes()[2:])
+        elif damage == "order":
+            path.write_bytes(encode_entries([*entries, entries[0]]))
+        else:
+            path.write_bytes(b"")
+    recovery_point = log.segments[3].base_offset  # some are below it
+    again = open_log(tmp_path, clean_shutdown=clean, recovery_point=recovery_point)
+    assert again.aborted_transactions(0, again.log_end_offset) == aborted
+    assert indexes(tmp_path) == whole
+    if clean:
+        assert {f.name: f.read_bytes() for f in tmp_path.glob("*.snapshot")} == snapshots
+
+
+def test_stale_indexes_of_recovered_segments_are_not_believed(tmp_path: Path) -> None:
+    log, aborted = spread_over_segments(tmp_path)
+    log.close()
+    whole = indexes(tmp_path)
+    for name in whole:
+        entries = parse_entries(whole[name], name)
+        stale = [replace(entry, last_stable_offset=entry.first_offset) for entry in entries]
+        (tmp_path / name).write_bytes(encode_entries(stale))
+    again = open_log(tmp_path)
+    assert again.aborted_transactions(0, again.log_end_offset) == aborted
+    assert indexes(tmp_path) == whole
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_an_index_left_over_where_nothing_was_aborted_goes(tmp_path: Path, clean: bool) -> None:
+    log = open_log(tmp_path)
+    data(log, 8, 0)
+    end(log, 8, commit=True)
+    log.close()
+    (tmp_path / f"{0:020d}.txnindex").write_bytes(encode_entries([AbortedTxn(8, 0, 2, 3)]))
+    again = open_log(tmp_path, clean_shutdown=clean)
+    assert again.aborted_transactions(0, 3) == []
+    assert indexes(tmp_path) == {}
+
+
+def test_looking_at_a_live_log_sees_what_is_not_written_out(tmp_path: Path) -> None:
+    log, aborted = spread_over_segments(tmp_path)
+    assert log.segments[-1].may_have_aborts
+    assert not log.segments[-1].path(TXN_INDEX).exists()
+    last = log.log_end_offset
+    assert aborted_transactions(tmp_path, 0, last) == aborted
+    assert aborted_transactions(tmp_path, last - 30, last) == log.aborted_transactions(
+        last - 30, last
+    )
+
+
+def test_w7_producers_expire_where_kafka_takes_up_a_snapshot(tmp_path: Path) -> None:
+    """At every recovered segment but the first one without a snapshot below it."""
+    log = open_log(tmp_path)
+    day = 86_400_000
+    for producer, age in ((7, day), (8, 0), (9, 0)):
+        made = batch(
+            producer_id=producer, producer_epoch=0, base_sequence=0, timestamp=NOW - age - 5
+        )
+        append(log, made)
+        log.roll(NOW)
+    for snapshot in tmp_path.glob("*.snapshot"):
+        snapshot.unlink()
+    again = open_log(tmp_path)
+    assert [p.producer_id for p in again.facts().producers] == [8, 9]
+    held = {
+        int(file.stem): [p.producer_id for p in Producers.from_snapshot(file.read_bytes(), "s")]
+        for file in tmp_path.glob("*.snapshot")
+    }
+    assert held == {3: [7], 6: [8], 9: [8, 9]}
+
+
+def test_without_snapshots_they_are_made_from_the_beginning(tmp_path: Path) -> None:
+    log, aborted = spread_over_segments(tmp_path)
+    before = log.facts().producers
+    log.close()
+    whole = indexes(tmp_path)
+    for file in [*tmp_path.glob("*.txnindex"), *tmp_path.glob("*.snapshot")]:
+        file.unlink()
+    again = open_log(tmp_path, clean_shutdown=True)
+    assert again.aborted_transactions(0, again.log_end_offset) == aborted
+    assert again.facts().producers == before
+    assert indexes(tmp_path) == whole
+    bases = [segment.base_offset for segment in again.segments]
+    kept = sorted(int(f.stem) for f in tmp_path.glob("*.snapshot"))
+    assert kept == [*bases[-2:], again.log_end_offset]  # as Kafka leaves them
+
+
+def test_a_cut_off_marker_leaves_its_transaction_open(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    data(log, 8, 0)
+    end(log, 8, commit=False)
+    log.flush()
+    assert len(indexes(tmp_path)) == 1
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[:-1])
+    again = open_log(tmp_path)
+    assert (again.log_end_offset, again.last_stable_offset) == (2, 0)
+    assert again.aborted_transactions(0, 2) == []
+    assert indexes(tmp_path) == {}
+    end(again, 8, commit=True)
+    assert again.last_stable_offset == 3
+
+
+def test_beginning_empty_past_the_end_forgets_open_transactions(tmp_path: Path) -> None:
+    """D-16: their markers will never come, and nobody could read on for ever."""
+    log = open_log(tmp_path)
+    data(log, 8, 0)
+    log.close()
+    again = open_log(tmp_path, clean_shutdown=True, log_start_offset=50)
+    assert (again.log_start_offset, again.last_stable_offset) == (50, 50)
+    append(again, batch())
+    assert again.last_stable_offset == 53
+
+
+def test_retention_takes_the_index_along_and_readers_keep_it(tmp_path: Path) -> None:
+    log, aborted = spread_over_segments(tmp_path)
+    reader = log.segments
+    gone = [s.base_offset for s in reader[:3]]
+    log.delete_segments(gone)
+    for base_offset in gone:
+        name = f"{base_offset:020d}.txnindex"
+        assert not (tmp_path / name).exists()
+    log.sweep_deleted(1 << 60)
+    assert not list(tmp_path.glob("*.deleted"))
+    held = [e for s in reader for e in s.files().txn_index.entries()]
+    assert held == aborted
+    start = log.log_start_offset
+    assert log.aborted_transactions(start, log.log_end_offset) == [
+        e for e in aborted if e.last_offset >= start
+    ]
+
+
+def test_a_round_brings_the_new_index_or_none(tmp_path: Path) -> None:
+    """F-10, W-2: what the new segment's index holds is what counts from the swap on."""
+    log, aborted = spread_over_segments(tmp_path)
+    log.flush()
+    sealed = [s for s in log.segments if not s.active]
+    group, attempt = sealed[:3], tmp_path / ".lapse" / "1" / "1"
+    rewritten = rewrite(log, group, lambda _: True, attempt)
+    [new] = rewritten.replacement.new
+    kept = [e for e in aborted if e.last_offset < group[-1].end_offset][1:]
+    assert kept
+    path = attempt / "new-txnindex"
+    path.write_bytes(encode_entries(kept))
+    new.files[TXN_INDEX] = path  # type: ignore[index]
+    log.replace_segments(rewritten.replacement, log.generation)
+    found = log.aborted_transactions(0, log.log_end_offset)
+    assert found == [*kept, *(e for e in aborted if e.last_offset >= group[-1].end_offset)]
+    old = [e for s in group if s.may_have_aborts for e in s.files().txn_index.entries()]
+    assert old == [e for e in aborted if e.last_offset < group[-1].end_offset]
+    log.close()
+    again = open_log(tmp_path, clean_shutdown=True)
+    assert again.aborted_transactions(0, again.log_end_offset) == found
+
+
+def test_settling_leaves_sound_indexes_alone(tmp_path: Path) -> None:
+    log, _ = spread_over_segments(tmp_path)
+    log.flush()
+    fs = CrashFs(RealFs(), None)
+    settle_txn_indexes(fs, log.segments, {})
+    assert fs.operations == 0

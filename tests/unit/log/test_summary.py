@@ -1,0 +1,191 @@
+"""A segment's facts: what each batch adds to them, and what becomes of them on disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lapse.base.fs import RealFs
+from lapse.kernels.layout import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, VALUED_TOMBSTONES
+from lapse.log.headers import Header
+from lapse.log.summary import (
+    VERSION,
+    AppendClock,
+    Begun,
+    Ended,
+    Marker,
+    Summary,
+    SummaryBuilder,
+    as_estimate,
+    encode_summary,
+    read_clock,
+    read_keys,
+    read_summary,
+    summary_path,
+    with_clock_of,
+    with_estimated_clock,
+    write_summary,
+)
+
+NOW = 1_700_000_000_000
+
+
+def header(offset: int, producer: int = -1, attributes: int = 0, **fields: int) -> Header:
+    """A batch of one record."""
+    made = Header(
+        position=0, size=70, base_offset=offset, last_offset=offset, base_timestamp=NOW,
+        max_timestamp=NOW, producer_id=producer, crc=0, leader_epoch=0, base_sequence=0, count=1,
+        attributes=attributes, producer_epoch=0, magic=2,
+    )  # fmt: skip
+    return made._replace(**fields)
+
+
+def data(offset: int, producer: int, **fields: int) -> Header:
+    return header(offset, producer, TRANSACTIONAL, **fields)
+
+
+def end(offset: int, producer: int, **fields: int) -> Header:
+    return header(offset, producer, TRANSACTIONAL | CONTROL, **fields)
+
+
+def built(*batches: Header | tuple[Header, Marker | None], start: Summary | None = None) -> Summary:
+    builder = SummaryBuilder(0, start)
+    for batch in batches:
+        one, marker = batch if isinstance(batch[0], Header) else (batch, None)
+        builder.add(one, 0, marker)
+    return builder.build()
+
+
+COMMIT, ABORT, OTHER = Marker.COMMIT, Marker.ABORT, Marker.OTHER
+
+
+def test_a_transaction_within_the_segment_leaves_its_marker_only() -> None:
+    """Whether its first batch began it is not the segment's to know; the fold passes it over."""
+    found = built(data(0, 7), data(1, 7), (end(2, 7), COMMIT))
+    assert found.begun == ()
+    assert found.ended == (Ended(7, 2, committed=True),)
+    assert (found.transactional, found.commits, found.aborts, found.other_control) == (2, 1, 0, 0)
+
+
+def test_what_is_open_at_the_end_is_told_with_its_first_offset() -> None:
+    found = built(data(0, 7), data(1, 8), data(2, 7), (end(3, 8), ABORT), data(4, 8), data(5, 8))
+    assert sorted(found.begun) == [Begun(7, 0), Begun(8, 4)]
+    assert found.ended == (Ended(8, 3, committed=False),)
+
+
+def test_a_producers_later_markers_are_counted_and_not_listed() -> None:
+    found = built((end(0, 7), ABORT), data(1, 7), (end(2, 7), COMMIT), (end(3, 7), COMMIT))
+    assert found.ended == (Ended(7, 0, committed=False),)
+    assert (found.commits, found.aborts) == (2, 1)
+
+
+def test_emptied_batches_and_other_control_batches_end_and_begin_nothing() -> None:
+    """SEMANTICS X-6: an emptied marker says nothing, an emptied batch has nothing to judge."""
+    leader_change = header(2, -1, CONTROL)
+    found = built(data(0, 7, count=0), end(1, 7, count=0), (leader_change, OTHER))
+    assert (found.begun, found.ended, found.other_control) == ((), (), 2)
+    assert found.is_complete
+
+
+def test_a_marker_nobody_looked_at_makes_all_of_it_unknown() -> None:
+    found = built(data(0, 7), (end(1, 7), COMMIT), end(2, 8))
+    assert (found.commits, found.aborts, found.other_control) == (-1, -1, -1)
+    assert (found.begun, found.ended) == ((), ())
+    assert found.transactional == 1
+    assert not found.is_complete
+    assert not built(data(3, 9), start=found).is_complete
+
+
+def test_a_summary_goes_on_where_it_was() -> None:
+    batches = [data(0, 7), (end(1, 8), ABORT), data(2, 8), (end(3, 7), COMMIT), data(4, 9)]
+    for cut in range(len(batches)):
+        assert built(*batches[cut:], start=built(*batches[:cut])) == built(*batches)
+
+
+def test_markers_are_no_tombstones() -> None:
+    builder = SummaryBuilder(0)
+    builder.add(end(0, 7), marker=COMMIT)
+    assert builder.build().tombstones == 0
+    builder.add(header(1))
+    assert builder.build().tombstones == -1
+
+
+def test_append_times_valued_tombstones_and_old_formats() -> None:
+    found = built(
+        header(0, max_timestamp=NOW + 9),
+        header(1, attributes=LOG_APPEND_TIME, max_timestamp=NOW + 5),
+        header(2, attributes=LOG_APPEND_TIME, max_timestamp=NOW + 3),
+    )
+    assert (found.append_time_greatest_ms, found.max_timestamp) == (NOW + 5, NOW + 9)
+    assert not found.valued_tombstones
+    assert built(header(0, attributes=VALUED_TOMBSTONES)).valued_tombstones
+    old = built(
+        header(0, magic=1, count=-1, attributes=LOG_APPEND_TIME | TRANSACTIONAL),
+        header(1, magic=0, count=-1, attributes=LOG_APPEND_TIME, max_timestamp=-1),
+    )
+    assert (old.old_format, old.records, old.append_time_greatest_ms) == (2, 2, NOW)
+    assert (old.transactional, old.begun) == (0, ())  # bits that v1 does not have
+
+
+def test_on_from_an_estimate_it_stays_one() -> None:
+    guess = as_estimate(Summary(0, 500, 40, NOW, NOW, max_timestamp=NOW))
+    grown = built(header(40), data(41, 7), start=guess)
+    assert grown == replace(guess, size=640, end_offset=42, unhandled=grown.unhandled)
+    assert grown.estimated
+    assert grown.batches == grown.tombstones == grown.commits == -1
+
+
+# --- on disk -------------------------------------------------------------------------------------
+
+KNOWN = replace(built(data(0, 7), (end(1, 8), ABORT)), append_first_ms=NOW, append_last_ms=NOW + 4)
+
+
+def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+    write_summary(RealFs(), tmp_path, KNOWN, "sketch")
+    path = summary_path(tmp_path, 0)
+    assert read_summary(path) == KNOWN
+    assert read_keys(path, KNOWN.size) == "sketch"
+    assert read_keys(path, KNOWN.size + 1) is None  # of another state of the segment
+    write_summary(RealFs(), tmp_path, KNOWN)
+    assert read_summary(path) == KNOWN
+    assert read_keys(path, KNOWN.size) is None
+
+
+def test_one_of_another_version_is_not_read_save_for_its_clock(tmp_path: Path) -> None:
+    """Files of the first version say no version; the append clock cannot be made again."""
+    path = summary_path(tmp_path, 0)
+    path.parent.mkdir()
+    fields = msgspec.json.decode(encode_summary(KNOWN))
+    for version in (None, 1, VERSION + 1):
+        other = {**fields, "keys": "x"}
+        del other["version"]
+        if version is not None:
+            other["version"] = version
+        path.write_bytes(msgspec.json.encode(other))
+        assert read_summary(path) is None
+        assert read_keys(path, KNOWN.size) is None
+        clock = read_clock(path)
+        assert clock == AppendClock(NOW, NOW + 4)
+        again = with_estimated_clock(replace(KNOWN, append_first_ms=-1), NOW + 9, clock)
+        assert (again.append_first_ms, again.append_last_ms) == (NOW, NOW + 9)
+        assert not again.append_estimated
+
+
+@pytest.mark.parametrize("kept", [0, 1, 40, -2])
+def test_half_a_summary_is_none(tmp_path: Path, kept: int) -> None:
+    write_summary(RealFs(), tmp_path, KNOWN, "sketch")
+    path = summary_path(tmp_path, 0)
+    path.write_bytes(path.read_bytes()[:kept])
+    assert read_summary(path) is None
+    assert read_keys(path, KNOWN.size) is None
+    assert read_clock(path) is None
+    path.unlink()
+    assert read_summary(path) is None
+
+
+def test_the_owners_clock_goes_into_what_a_task_made() -> None:
+    made = replace(KNOWN, append_first_ms=1, append_last_ms=2, append_estimated=True)
+    assert with_clock_of(made, KNOWN) == KNOWN
