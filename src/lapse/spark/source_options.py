@@ -1,0 +1,239 @@
+"""Options of `format("lapse")`, spelled and defaulted as Spark's Kafka source has them.
+
+Pure: text in, `SourceOptions` out. `OPTIONS` is the whole list; anything else is refused, since a
+misspelt option that is ignored gives a wrong answer without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from lapse.base.errors import ConfigError
+from lapse.base.ids import TopicPartition
+from lapse.records.columns import TYPES, WITHOUT_HEADERS
+
+LATEST, EARLIEST = -1, -2
+
+OPTIONS: Mapping[str, str] = {
+    "path": "log directories or partition directories, comma-separated",
+    "subscribe": "topics, comma-separated",
+    "topic": "the same",
+    "subscribePattern": "a regular expression that topics must match as a whole",
+    "assign": 'partitions as JSON: {"orders":[0,1]}',
+    "startingOffsets": 'earliest, or JSON: {"orders":{"0":17,"1":-2}} (-2: earliest)',
+    "endingOffsets": 'latest, or JSON: {"orders":{"0":99,"1":-1}} (-1: latest); exclusive',
+    "startingTimestamp": "ms; from the first record of each partition at or after it",
+    "endingTimestamp": "ms; up to the first record of each partition at or after it",
+    "includeHeaders": "true to have the column headers (default false)",
+    "columns": "the columns wanted, comma-separated; fewer columns are faster",
+    "includeControl": "true to have control records too (default false)",
+    "kafka.isolation.level": "read_uncommitted (default) or read_committed",
+    "failOnDataLoss": "false to go on where offsets asked for are not there (default true)",
+    "minPartitions": "at least so many Spark partitions, where batches allow",
+    "maxPartitionBytes": "bytes of segments a Spark partition (default 128 MiB)",
+    "lapse.tombstone.values.enable": "true where the topics have it (default false): is_tombstone",
+}
+_BY_LOWER = {name.lower(): name for name in OPTIONS}
+_MAX_PARTITION_BYTES = 128 << 20
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where to begin or end: by time if there is one, else by partition, else everywhere alike.
+
+    Attributes:
+        everywhere: LATEST or EARLIEST.
+        offsets: an offset, LATEST or EARLIEST for some partitions.
+        timestamp_ms: wins over both.
+    """
+
+    everywhere: int
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What was asked for.
+
+    Attributes:
+        topics: exactly these; None: any that `pattern` matches.
+        pattern: internal topics (`__…`) are only read when named in full.
+        partitions: exactly these; None: all of the topics.
+    """
+
+    paths: tuple[Path, ...]
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    partitions: tuple[TopicPartition, ...] | None = None
+    starting: Bounds = Bounds(EARLIEST)
+    ending: Bounds = Bounds(LATEST)
+    columns: tuple[str, ...] = WITHOUT_HEADERS
+    control: bool = False
+    committed: bool = False
+    fail_on_data_loss: bool = True
+    partitions_min: int = 1
+    partition_bytes_max: int = _MAX_PARTITION_BYTES
+    valued_tombstones: bool = False
+
+
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
+    """Raises ConfigError naming the option, what it was, and what is allowed."""
+    options = _known(given)
+    take = _Taker(options)
+    topics, pattern, partitions = _strategy(options, take)
+    return SourceOptions(
+        paths=_paths(options),
+        topics=topics,
+        pattern=pattern,
+        partitions=partitions,
+        starting=Bounds(
+            EARLIEST,
+            take("startingOffsets", _starting_offsets, {}),
+            take("startingTimestamp", _not_negative, None),
+        ),
+        ending=Bounds(
+            LATEST,
+            take("endingOffsets", _ending_offsets, {}),
+            take("endingTimestamp", _not_negative, None),
+        ),
+        columns=_columns(take),
+        control=take("includeControl", _boolean, False),
+        committed=take("kafka.isolation.level", _isolation, False),
+        fail_on_data_loss=take("failOnDataLoss", _boolean, True),
+        partitions_min=take("minPartitions", _positive, 1),
+        partition_bytes_max=take("maxPartitionBytes", _positive, _MAX_PARTITION_BYTES),
+        valued_tombstones=take("lapse.tombstone.values.enable", _boolean, False),
+    )
+
+
+class _Taker:
+    """Options by name, parsed; what a parser refuses is said of its option."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = options
+
+    def __call__(self, name: str, parse: Callable[[str], T], default: T) -> T:
+        text = self._options.get(name)
+        if text is None:
+            return default
+        try:
+            return parse(text.strip())
+        except (ValueError, TypeError, AttributeError, re.error) as e:
+            raise ConfigError(f"option {name}={text!r}: {e} ({OPTIONS[name]})") from e
+
+
+def _known(given: Mapping[str, str]) -> dict[str, str]:
+    unknown = sorted(name for name in given if name.lower() not in _BY_LOWER)
+    if unknown:
+        raise ConfigError(
+            f"unknown option {', '.join(unknown)}: format('lapse') has {', '.join(OPTIONS)}"
+        )
+    return {_BY_LOWER[name.lower()]: text for name, text in given.items()}
+
+
+def _paths(options: Mapping[str, str]) -> tuple[Path, ...]:
+    texts = [text.strip() for text in options.get("path", "").split(",")]
+    paths = tuple(Path(re.sub(r"^file:(//)?", "", text)) for text in texts if text)
+    if not paths:
+        raise ConfigError(f"option path is missing: {OPTIONS['path']}")
+    return paths
+
+
+def _strategy(
+    options: Mapping[str, str], take: _Taker
+) -> tuple[tuple[str, ...] | None, str | None, tuple[TopicPartition, ...] | None]:
+    asked = [n for n in ("subscribe", "topic", "subscribePattern", "assign") if n in options]
+    if len(asked) > 1:
+        raise ConfigError(f"options {' and '.join(asked)} exclude each other")
+    topics = take("subscribe", _names, None) or take("topic", _names, None)
+    return topics, take("subscribePattern", _pattern, None), take("assign", _assigned, None)
+
+
+def _columns(take: _Taker) -> tuple[str, ...]:
+    chosen = take("columns", _names, None)
+    if chosen is None:
+        return tuple(TYPES) if take("includeHeaders", _boolean, False) else WITHOUT_HEADERS
+    for name in chosen:
+        if name not in TYPES:
+            raise ConfigError(f"option columns: no column {name!r}: there are {', '.join(TYPES)}")
+    if len(set(chosen)) < len(chosen):
+        raise ConfigError(f"option columns={','.join(chosen)!r}: a column is named twice")
+    return chosen
+
+
+# --- parsers: ValueError says what is wrong -------------------------------------------------------
+
+
+def _names(text: str) -> tuple[str, ...] | None:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise ValueError("names nothing")
+    return names
+
+
+def _pattern(text: str) -> str | None:
+    re.compile(text)
+    return text
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError("neither true nor false")
+    return text.lower() == "true"
+
+
+def _isolation(text: str) -> bool:
+    if text not in {"read_committed", "read_uncommitted"}:
+        raise ValueError("no isolation level")
+    return text == "read_committed"
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError("must be at least 1")
+    return number
+
+
+def _not_negative(text: str) -> int | None:
+    number = int(text)
+    if number < 0:
+        raise ValueError("must not be negative")
+    return number
+
+
+def _assigned(text: str) -> tuple[TopicPartition, ...] | None:
+    found = json.loads(text)
+    return tuple(TopicPartition(topic, int(n)) for topic, ns in found.items() for n in ns)
+
+
+def _starting_offsets(text: str) -> Mapping[TopicPartition, int]:
+    return _offsets(text, whole="earliest", refused=LATEST)
+
+
+def _ending_offsets(text: str) -> Mapping[TopicPartition, int]:
+    return _offsets(text, whole="latest", refused=EARLIEST)
+
+
+def _offsets(text: str, *, whole: str, refused: int) -> Mapping[TopicPartition, int]:
+    if text.lower() == whole:
+        return {}
+    if not text.startswith("{"):
+        raise ValueError(f"neither {whole} nor JSON")
+    offsets = {
+        TopicPartition(topic, int(n)): int(offset)
+        for topic, of_topic in json.loads(text).items()
+        for n, offset in of_topic.items()
+    }
+    for partition, offset in offsets.items():
+        if offset == refused or offset < EARLIEST:
+            raise ValueError(f"{offset} for {partition} makes no sense here")
+    return offsets
