@@ -14,7 +14,7 @@ import hypothesis
 import pytest
 
 from tests.oracle import kafka
-from tests.oracle.oracle import Oracle, unpack_cases
+from tests.oracle.oracle import Oracle, unpack, unpack_cases
 
 SCALE = float(os.environ.get("LAPSE_TEST_SCALE") or 0.05)
 TESTS = Path(__file__).parent
@@ -99,6 +99,14 @@ def seed(request: pytest.FixtureRequest) -> int:
 def oracle_cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The unpacked cases that real Kafka's cleaner judged; needs no JVM. Copy before changing."""
     return unpack_cases(tmp_path_factory.mktemp("oracle"))
+
+
+@pytest.fixture(scope="session")
+def goldens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked files that real Kafka wrote (tests/golden/README.md). Copy before opening."""
+    into = tmp_path_factory.mktemp("goldens")
+    unpack(TESTS / "golden" / "real-kafka-4.3.1.tar.xz", into)
+    return into
 
 
 @pytest.fixture(scope="session")

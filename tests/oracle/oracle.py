@@ -166,11 +166,16 @@ class Case:
 
 def unpack_cases(into: Path) -> Path:
     """Lay out every case under `into`; returns the folder that holds them."""
-    with tarfile.open(HERE / "cases.tar.xz") as tar:
+    unpack(HERE / "cases.tar.xz", into)
+    return into / "cases"
+
+
+def unpack(archive: Path, into: Path) -> None:
+    """Lay out an archive's files under `into`."""
+    with tarfile.open(archive) as tar:
         # Python before 3.11.4 (Debian 12's) has no filters; after it, none given is a warning.
         tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _path: member)
         tar.extractall(into)
-    return into / "cases"
 
 
 def read_case(directory: Path) -> Case:

@@ -1,23 +1,29 @@
 """`lapse dump`: what it shows of sound files, torn ones, and its exit codes.
 
-That its lines are real Kafka's is shown in tests/golden/segments.
+That its lines are real Kafka's is shown in tests/golden.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lapse.cli.dump import sequence_after
+from lapse.cli.dump_log import sequence_after
 from lapse.cli.main import main
+from lapse.coordination.entries import encode_entry
+from lapse.coordination.offsets import OFFSET_COMMIT, OffsetCommitKey, OffsetCommitValue
+from lapse.log.summary import Summary, encode_summary
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec, TimestampType
+from lapse.records.legacy import Message, MessageSpec, build_messages
 from tests.reference.crc32c import crc32c
 
 ONE = build_batch(
@@ -111,9 +117,10 @@ def test_control_records(segment: Path, capsys: pytest.CaptureFixture[str]) -> N
         (patched(TWO, 21, ">h", 7), "unknown codec 7", 2),
         (patched(TWO, 57, ">i", 2), "does not parse", 2),
         (patched(TWO, 21, ">h", Codec.LZ4), "lz4", 2),
-        (patched(TWO, 16, ">b", 1), "message format v1", 1),
+        (patched(TWO, 16, ">b", 1), "checksum does not match", 2),
+        (patched(TWO, 16, ">b", 3), "unknown message format", 1),
     ],
-    ids=["torn", "torn header", "zeros", "garbled", "codec", "count", "payload", "old format"],
+    ids=["torn", "torn header", "zeros", "garbled", "codec", "count", "payload", "old", "new"],
 )
 def test_what_cannot_be_read_to_its_end(
     segment: Path, tail: bytes, reason: str, batches: int, capsys: pytest.CaptureFixture[str]
@@ -143,7 +150,8 @@ def test_side_files(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (directory / f"{base}.txnindex").write_bytes(struct.pack(">hqqqq", 0, 7, 1, 2, 3))
     (directory / "leader-epoch-checkpoint").write_bytes(b"0\n0\n")
     (directory / ".lapse").mkdir()
-    lines, _ = dump(capsys, directory, "--no-records")
+    lines, err = dump(capsys, directory, "--no-records", code=1)
+    assert err == f"lapse: {directory / base}.index: entry cut off at byte 16\n"
     files = {line["name"]: line for line in lines if line["type"] == "file"}
     assert list(files) == sorted(p.name for p in directory.iterdir() if p.is_file())
     assert files[f"{base}.index"]["entries"] == [[6, 0], [9, 100]]
@@ -152,8 +160,202 @@ def test_side_files(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
         {"version": 0, "pid": 7, "first": 1, "last": 2, "lso": 3}
     ]
     plain = files["leader-epoch-checkpoint"]
-    assert "entries" not in plain
+    assert plain["entries"] == []
     assert (plain["size"], plain["sha256"]) == (4, hashlib.sha256(b"0\n0\n").hexdigest())
+
+
+def test_text_files_and_summaries(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = segment.parent
+    (directory / "leader-epoch-checkpoint").write_bytes(b"0\n2\n0 0\n3 9\n")
+    (directory / "partition.metadata").write_bytes(b"version: 0\ntopic_id: e-6_nbEXQsqcOzITxT8rwg")
+    (directory / ".lapse").mkdir()
+    name = f".lapse/{segment.stem}.summary"
+    (directory / name).write_bytes(encode_summary(Summary(5, 10, 8), keys="A" * 3000))
+    lines, _ = dump(capsys, directory, "--no-records")
+    files = {line["name"]: line for line in lines if line["type"] == "file"}
+    assert files["leader-epoch-checkpoint"]["entries"] == [[0, 0], [3, 9]]
+    assert files["partition.metadata"]["content"] == {
+        "version": "0", "topic_id": "e-6_nbEXQsqcOzITxT8rwg",
+    }  # fmt: skip
+    assert list(files)[-1] == name
+    summary = files[name]["content"]
+    assert (summary["base_offset"], summary["size"], summary["end_offset"]) == (5, 10, 8)
+    assert summary["keys"] == "3000 characters"
+
+
+def test_a_log_directory(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = segment.parent.parent
+    (directory / "meta.properties").write_bytes(b"#\n#now\nnode.id=1\nversion=1\n")
+    (directory / "recovery-point-offset-checkpoint").write_bytes(b"0\n1\nt 0 7\n")
+    (directory / ".kafka_cleanshutdown").write_bytes(b'{"version":0,"brokerEpoch":9}')
+    (directory / "cleaner-offset-checkpoint").write_bytes(b"7\n")
+    lines, err = dump(capsys, directory, code=1)
+    assert [line["type"] for line in lines] == ["file"] * 4
+    files = {line["name"]: line for line in lines}
+    assert files["meta.properties"]["content"] == {"node.id": "1", "version": "1"}
+    assert files["recovery-point-offset-checkpoint"]["entries"] == [["t", 0, 7]]
+    assert files[".kafka_cleanshutdown"]["content"] == {"version": 0, "brokerEpoch": 9}
+    assert "unknown checkpoint version '7'" in err
+
+
+def test_indexes_that_were_allocated_ahead(
+    segment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = segment.with_suffix(".index")
+    path.write_bytes(struct.pack(">ii", 4, 100) + bytes(800))
+    *_, line, _ = dump(capsys, segment.parent, "--no-records")[0]
+    assert (line["entries"], line["padding_bytes"]) == ([[9, 100]], 800)
+
+
+def test_a_damaged_side_file_is_shown_and_said(
+    segment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = segment.with_name(f"{9:020d}.snapshot")
+    path.write_bytes(b"\0\1garbage")
+    lines, err = dump(capsys, segment.parent, code=1)
+    assert "entries" not in lines[-1]
+    assert (lines[-1]["name"], lines[-1]["size"]) == (path.name, 9)
+    assert err.startswith(f"lapse: {path}: ")
+
+
+def test_what_comes_after_a_bad_batch_is_shown(
+    segment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = bytearray(ONE + TWO + ONE)
+    damaged[len(ONE) + len(TWO) - 2] ^= 1  # in the last value of TWO
+    segment.write_bytes(damaged)
+    lines, err = dump(capsys, segment, code=1)
+    batches = [line for line in lines if line["type"] == "batch"]
+    assert [line["crc_ok"] for line in batches] == [True, False, True]
+    assert err == f"lapse: {segment}: checksum does not match at byte {len(ONE)}\n"
+    # Its records too, as far as they parse.
+    assert [line["offset"] for line in lines if line["type"] == "record"] == [5, 6, 9, 5, 6]
+
+
+def test_tombstones_that_have_a_value(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [
+        NewRecord(b"k", b"why", tombstone=True),
+        NewRecord(b"l", b"v"),
+        NewRecord(b"m", None),
+    ]
+    segment.write_bytes(build_batch(records))
+    batch, *shown = dump(capsys, segment)[0]
+    assert batch["valued_tombstones"] is True
+    assert [line.get("tombstone") for line in shown] == [True, None, None]
+    assert shown[0]["value"] == b"why".hex()
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_old_formats(
+    magic: int, codec: Codec, segment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    messages = [Message(n, 70 + n, b"k", b"v" * n) for n in (5, 7)]
+    segment.write_bytes(build_messages(messages, MessageSpec(magic, codec)))
+    lines, _ = dump(capsys, segment)
+    batches = [line for line in lines if line["type"] == "batch"]
+    shown = [line for line in lines if line["type"] == "record"]
+    wrapped = codec is not Codec.NONE
+    assert [(b["base_offset"], b["last_offset"]) for b in batches] == (
+        [(5, 7)] if wrapped else [(5, 5), (7, 7)]
+    )
+    for line in batches:
+        assert (line["magic"], line["codec"], line["crc_ok"]) == (magic, codec.name.lower(), True)
+        assert (line["count"], line["pid"], line["txn"], line["control"]) == (
+            None,
+            -1,
+            False,
+            False,
+        )
+        assert line["timestamp_type"] == ("CreateTime" if magic else "NoTimestampType")
+        assert "leader_epoch" not in line
+        assert "delete_horizon" not in line
+    assert [(r["offset"], r["timestamp"]) for r in shown] == [
+        (5, 75 if magic else -1), (7, 77 if magic else -1),
+    ]  # fmt: skip
+    assert [r["value"] for r in shown] == ["76" * 5, "76" * 7]
+    assert len({r["crc"] for r in shown}) == 2
+
+
+def test_a_message_inside_with_a_wrong_checksum(
+    segment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inner = bytearray(build_messages([Message(5, 0, b"k", b"v")], MessageSpec(1)))
+    inner[-1] ^= 1
+    body = struct.pack(">bbqi", 1, Codec.GZIP, 0, -1) + struct.pack(">i", 0)
+    zipped = gzip.compress(bytes(inner))
+    body = body[:-4] + struct.pack(">i", len(zipped)) + zipped
+    message = struct.pack(">I", zlib.crc32(body)) + body
+    segment.write_bytes(struct.pack(">qi", 5, len(message)) + message)
+    [line], err = dump(capsys, segment, code=1)
+    assert (line["crc_ok"], line["last_offset"]) == (True, 5)
+    assert "the checksum of a message inside does not match at byte 0" in err
+
+
+# --- internal topics ------------------------------------------------------------------------------
+
+KEY = OffsetCommitKey(group="g", topic="t", partition=0)
+VALUE = OffsetCommitValue(offset=7, metadata="m", commit_timestamp=3)
+
+
+def offsets_log(path: Path, *more: NewRecord) -> Path:
+    path.mkdir()
+    log = path / f"{0:020d}.log"
+    key, value = encode_entry(OFFSET_COMMIT, KEY, VALUE)
+    log.write_bytes(build_batch([NewRecord(key, value, 5), *more]))
+    return path
+
+
+def test_records_of_internal_topics_are_decoded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = offsets_log(tmp_path / "__consumer_offsets-3", NewRecord(b"\0\x63?", b"?"))
+    lines, _ = dump(capsys, path)
+    _, first, second, _ = lines
+    assert first["decoded"] == {
+        "id": 1, "name": "OFFSET_COMMIT", "version": 4,
+        "key": {"group": "g", "topic": "t", "partition": 0},
+        "value": {"offset": 7, "leaderEpoch": -1, "metadata": "m", "commitTimestamp": 3},
+    }  # fmt: skip
+    assert second["decoded"] == {"id": 0x63, "name": "UNKNOWN"}
+    # A single segment goes by its directory's name as well.
+    assert dump(capsys, path / f"{0:020d}.log")[0] == lines[:-1]
+    assert "decoded" not in dump(capsys, path, "--decode", "none")[0][1]
+    assert main(["dump", str(path)]) == 0
+    assert ' decoded={"id":1,"name":"OFFSET_COMMIT"' in capsys.readouterr().out
+
+
+def test_elsewhere_they_are_decoded_if_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = offsets_log(tmp_path / "copy")
+    assert "decoded" not in dump(capsys, path)[0][1]
+    assert dump(capsys, path, "--decode", "offsets")[0][1]["decoded"]["name"] == "OFFSET_COMMIT"
+    [group, offset] = dump(capsys, path, "--state", "--decode", "offsets")[0]
+    assert (group["group"], offset["offset"]) == ("g", 7)
+
+
+def test_a_record_that_does_not_decode_is_shown_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = offsets_log(tmp_path / "__consumer_offsets-3", NewRecord(b"\0\1\0", b"?"))
+    lines, err = dump(capsys, path, code=1)
+    assert "decoded" in lines[1]
+    assert "decoded" not in lines[2]
+    assert "offset 1: OffsetCommitKey v0: ends early" in err
+    lines, err = dump(capsys, path, "--state", code=1)
+    assert [line["type"] for line in lines] == ["group", "offset"]
+    assert "offset 1: OffsetCommitKey v0: ends early" in err
+
+
+@pytest.mark.parametrize("decode", [[], ["--decode", "none"]])
+def test_state_of_what_has_none(
+    decode: list[str], segment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, err = dump(capsys, segment.parent, "--state", *decode, code=2)
+    assert "holds no partition of an internal topic" in err
+    _, err = dump(capsys, segment, "--state", *decode, code=2)
+    assert "allowed is a partition or a log directory" in err
 
 
 def test_only_looks(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,6 +364,16 @@ def test_only_looks(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.chmod(segment, 0o444)
     dump(capsys, segment.parent)
     assert sorted((p.name, p.stat().st_mtime_ns) for p in segment.parent.rglob("*")) == before
+
+
+def test_what_vanishes_meanwhile_is_not_there(
+    segment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A live broker removes files; a link to nowhere is listed and cannot be read, too."""
+    os.symlink(segment.parent / "gone", segment.with_name(f"{4:020d}.log"))
+    lines, err = dump(capsys, segment.parent)
+    assert err == ""
+    assert [line["file"] for line in lines if line["type"] == "batch"] == [segment.name] * 2
 
 
 def test_no_such_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

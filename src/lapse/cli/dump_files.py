@@ -1,0 +1,159 @@
+"""Lines of `lapse dump` for every file that is not a log: one a file.
+
+`entries` are those of indexes, snapshots and checkpoints; `content` what a small text file or a
+summary says. Name, size and hash are shown of any file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lapse.base.errors import CorruptData
+from lapse.cli.dump_log import Line, Report
+from lapse.log import checkpoints, summary
+from lapse.log.producers import Producer, Producers
+
+_TXN_ENTRY = ("version", "pid", "first", "last", "lso")
+
+
+def side_files(directory: Path) -> list[Path]:
+    """The files of a partition or log directory, Lapse's summaries last."""
+    plain = sorted(p for p in directory.iterdir() if p.is_file())
+    return plain + sorted((directory / summary.FOLDER).glob(f"*{summary.SUFFIX}"))
+
+
+def dump_side_file(path: Path, name: str, report: Report) -> Line:
+    """Name, size and hash of a file; what it says, where it is one we know."""
+    data = path.read_bytes()
+    line: Line = {
+        "type": "file",
+        "name": name,
+        "size": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    reader = _BY_NAME.get(path.name) or _BY_SUFFIX.get(path.suffix)
+    if reader is None:
+        return line
+    try:
+        line |= reader(path, data, report)
+    except CorruptData as e:
+        report(e)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        report(CorruptData(str(path), 0, str(e)))
+    return line
+
+
+# --- indexes and snapshots ----------------------------------------------------------------------
+
+
+def _offset_index(path: Path, data: bytes, report: Report) -> Line:
+    base = int(path.stem)
+    return _table(path, data, report, ">ii", lambda entry: [base + entry[0], entry[1]])
+
+
+def _time_index(path: Path, data: bytes, report: Report) -> Line:
+    base = int(path.stem)
+    return _table(path, data, report, ">qi", lambda entry: [entry[0], base + entry[1]])
+
+
+def _txn_index(path: Path, data: bytes, report: Report) -> Line:
+    return _table(
+        path, data, report, ">hqqqq", lambda entry: dict(zip(_TXN_ENTRY, entry, strict=True))
+    )
+
+
+def _table(
+    path: Path, data: bytes, report: Report, layout: str, shown: Callable[[Any], Any]
+) -> Line:
+    """Entries of equal size; the zeros after them, where Kafka allocated ahead, only counted."""
+    if not path.stem.isdigit():
+        return {}
+    width = struct.calcsize(layout)
+    whole = len(data) // width * width
+    if whole < len(data):
+        report(CorruptData(str(path), whole, "entry cut off"))
+    used = -(-len(data[:whole].rstrip(b"\0")) // width) * width
+    line: Line = {"entries": [shown(entry) for entry in struct.iter_unpack(layout, data[:used])]}
+    if used < whole:
+        line["padding_bytes"] = whole - used
+    return line
+
+
+def _snapshot(path: Path, data: bytes, _report: Report) -> Line:
+    return {"entries": [_producer(p) for p in Producers.from_snapshot(data, str(path))]}
+
+
+def _producer(producer: Producer) -> Line:
+    first = producer.transaction_first_offset
+    last = producer.batches[-1] if producer.batches else None
+    return {
+        "pid": producer.producer_id,
+        "epoch": producer.epoch,
+        "first_seq": -1 if last is None else last.first_sequence,
+        "last_seq": producer.last_sequence,
+        "last_data_offset": producer.last_data_offset,
+        "offset_delta": 0 if last is None else last.offset_delta,
+        "last_ts": producer.last_timestamp,
+        "coord_epoch": producer.coordinator_epoch,
+        "txn_first": None if first < 0 else first,
+    }
+
+
+# --- text files ---------------------------------------------------------------------------------
+
+
+def _offsets(path: Path, _data: bytes, _report: Report) -> Line:
+    found = checkpoints.read_offsets(path)
+    return {"entries": [[tp.topic, tp.partition, offset] for tp, offset in found.items()]}
+
+
+def _epochs(path: Path, _data: bytes, _report: Report) -> Line:
+    return {"entries": [list(entry) for entry in checkpoints.read_epochs(path)]}
+
+
+def _properties(path: Path, _data: bytes, _report: Report) -> Line:
+    return {"content": checkpoints.read_meta(path.parent)}
+
+
+def _partition_metadata(path: Path, data: bytes, _report: Report) -> Line:
+    checkpoints.read_topic_id(path.parent)  # raises CorruptData
+    lines = (line.split(":", 1) for line in data.decode().splitlines() if ":" in line)
+    return {"content": {key.strip(): value.strip() for key, value in lines}}
+
+
+def _json(_path: Path, data: bytes, _report: Report) -> Line:
+    return {"content": msgspec.json.decode(data) if data else {}}
+
+
+def _summary(_path: Path, data: bytes, _report: Report) -> Line:
+    content = msgspec.json.decode(data, type=dict[str, Any])
+    if keys := content.get("keys"):
+        content["keys"] = f"{len(keys)} characters"  # a sketch: nothing for people
+    return {"content": content}
+
+
+Reader = Callable[[Path, bytes, Report], Line]
+
+_BY_SUFFIX: dict[str, Reader] = {
+    ".index": _offset_index,
+    ".timeindex": _time_index,
+    ".txnindex": _txn_index,
+    ".snapshot": _snapshot,
+    summary.SUFFIX: _summary,
+}
+_BY_NAME: dict[str, Reader] = {
+    checkpoints.RECOVERY_POINT: _offsets,
+    checkpoints.LOG_START: _offsets,
+    checkpoints.CLEANER: _offsets,
+    checkpoints.HIGH_WATERMARK: _offsets,
+    checkpoints.LEADER_EPOCHS: _epochs,
+    checkpoints.META_PROPERTIES: _properties,
+    checkpoints.PARTITION_METADATA: _partition_metadata,
+    checkpoints.CLEAN_SHUTDOWN: _json,
+}
