@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import resource
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -68,6 +70,39 @@ def test_a_held_lock_names_its_holder_and_is_exit_3(tmp_path: Path) -> None:
         done = run(broker.config_path)
         assert (done.returncode, done.stdout) == (3, "")
         assert f"process {broker.pid} holds" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for another process's limits")
+def test_as_many_files_may_be_open_as_the_system_allows(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, soft), hard))
+    try:
+        with BrokerProcess(tmp_path / "data") as broker:
+            assert resource.prlimit(broker.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_without_a_directory_left_it_ends_and_says_why(tmp_path: Path) -> None:
+    """Its only disk goes away while it runs; the others of a broker with several go on."""
+    settings = {"log.flush.offset.checkpoint.interval.ms": "100"}
+    broker = BrokerProcess(tmp_path / "data", {**settings, "lapse.housekeeping.interval.ms": "50"})
+    with broker:
+        create_topic(broker, "t")
+        shutil.rmtree(tmp_path / "data")
+        assert broker.wait() == 3
+    assert broker.log().splitlines()[-1].startswith(f"lapse: log.dirs={tmp_path}/data: all of them")
+    assert "Traceback" not in broker.log()
+
+
+def test_without_a_directory_to_begin_with_it_says_why(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    config = tmp_path / "server.properties"
+    config.write_text(f"log.dirs={tmp_path}/file/a,{tmp_path}/file/b\n")
+    done = run(config)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert ": none can be used: creating " in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
 
 
 def test_the_runner_tells_why_a_broker_did_not_start(tmp_path: Path) -> None:

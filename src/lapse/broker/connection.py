@@ -148,9 +148,14 @@ class Connection(asyncio.BufferedProtocol):
             raise ConnectionResetError
         loop = asyncio.get_running_loop()
         file = cast("IO[bytes]", records)  # all that is asked of it is its fileno
-        sent = await loop.sendfile(
-            self._transport, file, records.position, records.size, fallback=False
-        )
+        try:
+            sent = await loop.sendfile(
+                self._transport, file, records.position, records.size, fallback=False
+            )
+        except (ConnectionError, TimeoutError):
+            raise
+        except OSError as e:
+            raise CloseConnection(f"sending a slice of a segment: {e.strerror or e}") from e
         if sent != records.size:
             raise CloseConnection(
                 f"a slice of {records.size} bytes of a segment has only {sent} left"

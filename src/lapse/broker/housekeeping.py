@@ -6,13 +6,13 @@ service's, and without it all this goes on (DESIGN §3).
 
 One log that fails a chore keeps neither the other chores nor the other logs from being done; it is
 tried again next time, logged when it begins to fail and when it stops, and counted throughout.
+Where its disk failed, its log directory goes offline, and nothing more is done there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Callable
 from functools import partial
 
@@ -25,6 +25,7 @@ from lapse.broker.partitions import Partitions
 from lapse.lifecycle.decide.retention import segments_to_delete
 from lapse.lifecycle.decide.roll import ActiveSegment, roll_due
 from lapse.log.partition_log import PartitionLog
+from lapse.log.roll import jitter_of
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +75,23 @@ class Housekeeping:
             chores += [("retention", apply_retention), ("expiry", PartitionLog.expire_producers)]
         for log in logs:
             for name, chore in chores:
-                self._try(name, str(log.partition), partial(chore, log, now_ms))
+                if self._partitions.is_online(log.partition):
+                    self._look_after(name, chore, log, now_ms)
         self._try("unlink", "deleted topics", partial(self._partitions.sweep, now_ms))
         if self._checkpoints.is_due(now_ms):
             self._try("checkpoint", "log directories", self._partitions.checkpoint)
+
+    def _look_after(
+        self, name: str, chore: Callable[[PartitionLog, int], object], log: PartitionLog, now: int
+    ) -> None:
+        def do() -> None:
+            try:
+                chore(log, now)
+            except (LapseError, OSError) as e:
+                if not self._partitions.report(log.partition, e):
+                    raise
+
+        self._try(name, str(log.partition), do)
 
     def _try(self, chore: str, what: str, do: Callable[[], object]) -> None:
         try:
@@ -113,8 +127,7 @@ class _Every:
 def roll_if_due(log: PartitionLog, now_ms: int) -> None:
     """L5, L16: close the active segment when its time has come, written to or not."""
     base_offset = log.segments[-1].base_offset
-    # Each segment draws once, and draws the same again after a restart.
-    jitter = zlib.crc32(f"{log.partition}:{base_offset}".encode()) / (1 << 32)
+    jitter = jitter_of(log.partition, base_offset)
     active = ActiveSegment(log.active_append_first_ms, log.segments[-1].size, jitter)
     if roll_due(active, log.config, now_ms):
         log.roll(now_ms)

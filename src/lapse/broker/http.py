@@ -1,7 +1,8 @@
 """The broker's HTTP port: health and metrics, read-only (it has no authentication).
 
 A Starlette app served by uvicorn in the broker's own event loop. `/health` answers 200 once the
-broker serves and 503 before and after; `/metrics` is Prometheus text (`broker.metrics`).
+broker serves and 503 before and after, and says what is out of order all the same; `/metrics` is
+Prometheus text (`broker.metrics`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import uvicorn
 from prometheus_client import CollectorRegistry
@@ -25,14 +26,18 @@ from lapse.broker.services import Address
 STOP_SECONDS_MAX = 1
 
 
-def app(registry: CollectorRegistry, is_serving: Callable[[], bool]) -> Starlette:
-    """The two pages."""
+def app(
+    registry: CollectorRegistry,
+    is_serving: Callable[[], bool],
+    troubles: Callable[[], Sequence[str]],
+) -> Starlette:
+    """The two pages; `troubles` are lines for people."""
 
     async def health(_: Request) -> Response:
         serving = is_serving()
-        return PlainTextResponse(
-            "serving\n" if serving else "not serving\n", status_code=200 if serving else 503
-        )
+        lines = ["serving" if serving else "not serving", *troubles()]
+        text = "".join(f"{line}\n" for line in lines)
+        return PlainTextResponse(text, status_code=200 if serving else 503)
 
     async def metrics(_: Request) -> Response:
         text = await asyncio.to_thread(generate_latest, registry)

@@ -36,6 +36,7 @@ class BrokerCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         yield from self._topics()
         yield from self._logs()
+        yield from self._directories()
         yield from self._broker()
 
     def _topics(self) -> Iterable[Metric]:
@@ -56,6 +57,24 @@ class BrokerCollector(Collector):
                 where = [log.partition.topic, str(log.partition.partition)]
                 family.add_metric(where, getattr(log, field))
             yield family
+
+    def _directories(self) -> Iterable[Metric]:
+        partitions = self._services.partitions
+        states = dict.fromkeys((str(d.path) for d in partitions.directories), 0)
+        states.update(dict.fromkeys(map(str, partitions.offline_directories), 1))
+        yield GaugeMetricFamily(
+            "kafka_log_logmanager_offlinelogdirectorycount",
+            "Directories of log.dirs that failed.",
+            sum(states.values()),
+        )
+        family = GaugeMetricFamily(
+            "kafka_log_logmanager_logdirectoryoffline",
+            "Whether a directory of log.dirs failed.",
+            labels=["logDirectory"],
+        )
+        for path, state in states.items():
+            family.add_metric([path], state)
+        yield family
 
     def _broker(self) -> Iterable[Metric]:
         counters = self._services.counters
@@ -81,7 +100,7 @@ class BrokerCollector(Collector):
         )
         yield GaugeMetricFamily(
             "lapse_broker_partitions_offline",
-            "Partitions whose log could not be opened.",
+            "Partitions whose log could not be opened, or whose directory failed.",
             len(self._services.partitions.offline),
         )
 

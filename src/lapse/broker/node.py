@@ -2,18 +2,22 @@
 
 The only place where the parts of `broker` meet. Order of starting: lock the directories, open the
 store, open the logs, warm the kernels up, then listen; stopping is the reverse, and leaves the
-clean-shutdown marker only if every log was closed in order.
+clean-shutdown marker only where every log was closed in order.
+
+A log directory that fails stops no other; when the last one has failed, the node asks to stop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from lapse.base.config import BrokerConfig
-from lapse.base.errors import ConfigError
+from lapse.base.errors import ConfigError, StorageError
+from lapse.base.ids import TopicPartition
 from lapse.broker import metrics
 from lapse.broker.control import ControlServer
 from lapse.broker.counters import Counters
@@ -67,8 +71,9 @@ class Node:
         self._stop_requested.set()
 
     async def wait_for_stop_request(self) -> None:
-        """Return once somebody asked to stop."""
+        """Return once somebody asked to stop; raises StorageError where no directory is left."""
         await self._stop_requested.wait()
+        self._require_directories(self.services.partitions)
 
     async def start(self) -> None:
         """Serve; raises LapseError if that cannot be (`stop` is due all the same)."""
@@ -86,7 +91,7 @@ class Node:
         self._running.push_async_callback(housekeeping.stop)
         housekeeping.start()
         if self._http is not None:
-            pages = app(metrics.registry(services), lambda: self._serving)
+            pages = app(metrics.registry(services), lambda: self._serving, self._troubles)
             http = HttpServer(pages, self._http)
             self._running.push_async_callback(http.stop)
             await http.start()
@@ -106,6 +111,8 @@ class Node:
         counters, purgatory = Counters(), Purgatory()
         topics = Topics(store, partitions, disk, purgatory, self._config)
         await topics.load()
+        self._require_directories(partitions)
+        self._watch_directories(partitions, purgatory)
         # Again: when stopping, work under way ends before the store and the logs are closed.
         self._running.push_async_callback(disk.close)
         producer_ids = ProducerIds(store, disk)
@@ -113,6 +120,32 @@ class Node:
             self._config, self._env.clock, disk, topics, partitions, purgatory, producer_ids,
             counters, self._kafka,
         )  # fmt: skip
+
+    def _watch_directories(self, partitions: Partitions, purgatory: Purgatory) -> None:
+        """When one goes offline, tell whoever waits for its logs; stop when none is left."""
+
+        def went_offline(gone: Sequence[TopicPartition]) -> None:
+            for partition in gone:
+                purgatory.changed(partition)
+            if not partitions.directories:
+                self.request_stop()
+
+        loop = asyncio.get_running_loop()
+
+        def noticed(gone: Sequence[TopicPartition]) -> None:
+            loop.call_soon_threadsafe(went_offline, gone)
+
+        partitions.when_offline = noticed
+
+    def _require_directories(self, partitions: Partitions) -> None:
+        if not partitions.directories:
+            reasons = "; ".join(partitions.offline_directories.values())
+            raise StorageError(f"log.dirs={self._config.log_dirs}: all of them failed: {reasons}")
+
+    def _troubles(self) -> list[str]:
+        """What is out of order, for people."""
+        offline = self.services.partitions.offline_directories
+        return [f"log directory {path} is offline: {why}" for path, why in offline.items()]
 
     async def stop(self) -> None:
         """Stop serving and close everything in order."""

@@ -1,58 +1,67 @@
 """The logs a broker hosts: opening, finding, creating and removing them, over all its directories.
 
 What exists is the metadata's word, not the directories': a partition of a known topic that has no
-directory gets one; a directory of no known topic, or of another topic with the same name, is left
-alone and said once. A log that cannot be opened is offline with its reason, and stops no other.
+directory gets one, unless it may lie in a directory that is offline; a directory of no known topic,
+or of another topic with the same name, is left alone and said once. A log that cannot be opened, or
+that lies in two directories, is offline with its reason, and stops no other.
 
-`get`, `all` and the attributes may be used from any thread; everything that opens, creates or
-removes is called by one worker thread at a time (`broker.topics`).
+Whoever meets an error of a log says so with `report`: if a disk failed, its whole directory goes
+offline, as in Kafka, and clients are told KAFKA_STORAGE_ERROR for the logs in it.
+
+`get`, `report`, `all` and the attributes may be used from any thread; everything that opens,
+creates or removes is called by one worker thread at a time (`broker.topics`).
 """
 
 from __future__ import annotations
 
-import base64
 import logging
+import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lapse.base.config import BrokerConfig
-from lapse.base.errors import (
-    ConfigError,
-    CorruptData,
-    ErrorCode,
-    KafkaError,
-    LapseError,
-    StorageError,
-)
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LapseError, StorageError
 from lapse.base.ids import TopicPartition, format_topic_id
+from lapse.broker.log_dirs import LogDirectories
 from lapse.lifecycle.recovery import finish_rounds
 from lapse.log import checkpoints
-from lapse.log.directory import LogDirectory
+from lapse.log.directory import LogDirectory, disk_failed
 from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
 from lapse.metadata.image import Image, Topic
 
 logger = logging.getLogger(__name__)
 
-_META_VERSION = "1"
+_FIRST_SEGMENT = "00000000000000000000.log"
+_NAMED_MAX = 10
+
+
+class NotUsable(StorageError):
+    """A partition's directory is not what it should be; nothing is wrong with the disk."""
+
+
+class PerhapsElsewhere(StorageError):
+    """A partition has no directory, but there are log directories that are not looked into."""
 
 
 class Partitions:
     """The hosted logs.
 
     Attributes:
-        directories: the owned log directories, once `lock` was called.
-        offline: why a partition's log could not be opened.
+        offline: why a partition's log is not open.
+        when_offline: called with the partitions of a directory that just went offline, from the
+            thread that noticed.
     """
 
     def __init__(self, paths: Sequence[Path], config: BrokerConfig, env: LogEnv) -> None:
-        self.directories: tuple[LogDirectory, ...] = ()
         self.offline: dict[TopicPartition, str] = {}
-        self._paths = tuple(paths)
+        self.when_offline: Callable[[Sequence[TopicPartition]], None] = lambda _: None
+        self._directories = LogDirectories(paths, config, env)
         self._config = config
         self._env = env
         self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._changing = threading.Lock()
 
     # --- asking ---------------------------------------------------------------------------------
 
@@ -77,44 +86,60 @@ class Partitions:
         """The open logs, as of now."""
         return tuple(self._logs.values())
 
+    @property
+    def directories(self) -> tuple[LogDirectory, ...]:
+        """The log directories in order, once `lock` was called."""
+        return self._directories.online
+
+    @property
+    def offline_directories(self) -> Mapping[Path, str]:
+        """The other ones, and why."""
+        return self._directories.offline
+
     # --- directories ----------------------------------------------------------------------------
 
     def lock(self) -> None:
-        """Own the directories; raises LockHeld naming the holder."""
-        for path in self._paths:
-            self.directories += (LogDirectory.open(path, self._env),)
+        """Own the directories; raises LockHeld, or StorageError if that leaves too few."""
+        self._directories.lock()
 
     def cluster_id(self) -> str:
         """The id the directories were written under, or a new one."""
-        known = {meta["cluster.id"] for meta in map(self._meta, self.directories) if meta}
-        if len(known) > 1:
-            raise ConfigError(
-                f"log.dirs={self._config.log_dirs}: allowed are directories of one cluster; "
-                f"these are of {', '.join(sorted(known))}"
-            )
-        return known.pop() if known else _random_id()
+        return self._directories.cluster_id()
 
     def stamp(self, cluster_id: str) -> None:
         """Write whose the directories are, or raise ConfigError if they are somebody else's."""
-        wanted = {"cluster.id": cluster_id, "node.id": str(self._config.node_id)}
-        for directory in self.directories:
-            meta = self._meta(directory)
-            for name, value in wanted.items():
-                if meta and meta.get(name, value) != value:
-                    raise ConfigError(
-                        f"log.dirs={directory.path}: its meta.properties has {name}={meta[name]}; "
-                        f"allowed is {value}"
-                    )
-            if not meta:
-                made = {"version": _META_VERSION, **wanted, "directory.id": _random_id()}
-                checkpoints.write_meta(self._env.fs, directory.path, made)
+        self._directories.stamp(cluster_id)
 
-    @staticmethod
-    def _meta(directory: LogDirectory) -> dict[str, str]:
-        meta = checkpoints.read_meta(directory.path)
-        if "broker.id" in meta:  # version 0
-            meta.setdefault("node.id", meta["broker.id"])
-        return meta if "cluster.id" in meta else {}
+    def report(self, partition: TopicPartition, error: Exception) -> bool:
+        """An error came from a partition's log: if its disk failed, its directory goes offline.
+
+        True if that is so, and told already.
+        """
+        directory = self._directories.with_log(partition)
+        return directory is not None and self._failed(directory, error)
+
+    def _failed(self, directory: LogDirectory, error: Exception) -> bool:
+        """Take a directory offline if that is what an error means."""
+        if not disk_failed(error, directory.path):
+            return False
+        with self._changing:
+            if not self._directories.fail(directory, error):
+                return True
+            logs = self._logs
+            gone = dict.fromkeys(tp for tp, log in logs.items() if log.dir.parent == directory.path)
+            # Before they leave, so that `get` never says that there is no such partition.
+            self.offline.update(dict.fromkeys(gone, _offline(directory.path, str(error))))
+            self._logs = {tp: log for tp, log in logs.items() if tp not in gone}
+        self.when_offline(tuple(gone))
+        return True
+
+    def _host(self, log: PartitionLog) -> None:
+        """Serve a log, unless its directory failed meanwhile."""
+        with self._changing:
+            path = log.dir.parent
+            if path in self._directories.offline:
+                raise StorageError(_offline(path, self._directories.offline[path]))
+            self._logs[log.partition] = log
 
     # --- opening --------------------------------------------------------------------------------
 
@@ -125,109 +150,174 @@ class Partitions:
             for topic in image.topics.values()
             for number in range(topic.partitions)
         }
-        for directory in self.directories:
+
+        def warn_of_strangers(directory: LogDirectory) -> None:
             for partition in directory.partitions():
                 if partition not in known:
-                    logger.warning(
-                        "%s: no such partition in the metadata; left alone",
-                        directory.path / str(partition),
-                    )
+                    path = directory.path / str(partition)
+                    logger.warning("%s: no such partition in the metadata; left alone", path)
+
+        self._directories.on_each(warn_of_strangers, self._failed)
+        not_found = []
         for partition, topic in known.items():
             try:
-                self._logs[partition] = self._open(partition, topic)
+                self._host(self._open(partition, topic))
+            except PerhapsElsewhere as e:
+                self.offline[partition] = str(e)
+                not_found.append(partition)
             except (LapseError, OSError) as e:
                 self.offline[partition] = str(e)
                 logger.error("%s is offline: %s", partition, e)  # noqa: TRY400  (no traceback: it is for people)
+        if not_found:
+            logger.error(
+                "%d partitions are offline, perhaps in a log directory that is: %s%s",
+                len(not_found), ", ".join(map(str, not_found[:_NAMED_MAX])),
+                " …" if len(not_found) > _NAMED_MAX else "",
+            )  # fmt: skip
 
     def create(self, topic: Topic) -> None:
         """Make the logs of a new topic; raises StorageError, with some of them made."""
         for number in range(topic.partitions):
             partition = TopicPartition(topic.name, number)
-            self._logs[partition] = self._open(partition, topic)
+            directory = self._holder_of(partition, topic.topic_id)
+            if directory is None:
+                self._host(self._create(partition, topic))
+            else:
+                self._host(self._open_in(directory, partition, topic))
 
     def _open(self, partition: TopicPartition, topic: Topic) -> PartitionLog:
-        directory = self._holder_of(partition)
-        if directory is None:
-            return self._emptiest().create_log(
+        directory = self._holder_of(partition, topic.topic_id)
+        if directory is not None:
+            return self._open_in(directory, partition, topic)
+        if self.offline_directories:
+            # An empty log in its place would be taken for the partition's own.
+            places = ", ".join(map(str, self.offline_directories))
+            raise PerhapsElsewhere(f"not found; log directories that are offline: {places}")
+        return self._create(partition, topic)
+
+    def _holder_of(self, partition: TopicPartition, topic_id: uuid.UUID) -> LogDirectory | None:
+        """The directory with a partition's files; leftovers of a failed creation are removed.
+
+        Raises NotUsable where there are two, or where only another topic's files are there.
+        """
+        own, others = self._holders_of(partition, topic_id)
+        if others and not own:
+            path = others[0].path / str(partition)
+            found = checkpoints.read_topic_id(path)
+            whose = "none" if found is None else format_topic_id(found)
+            raise NotUsable(
+                f"{path} holds another topic's records (topic id {whose}, not "
+                f"{format_topic_id(topic_id)}); move it away"
+            )
+        for unused in [d for d in own if _is_unused(d.path / str(partition))]:
+            if len(own) > 1:
+                own.remove(unused)
+                unused.delete_log(partition)
+        if len(own) > 1:
+            places = " and ".join(str(d.path) for d in own)
+            raise NotUsable(f"it is in {places}; move one of them away")
+        return own[0] if own else None
+
+    def _holders_of(
+        self, partition: TopicPartition, topic_id: uuid.UUID
+    ) -> tuple[list[LogDirectory], list[LogDirectory]]:
+        """Directories with this topic's partition, and with another topic's of that name."""
+        own: list[LogDirectory] = []
+        others: list[LogDirectory] = []
+
+        def look_into(directory: LogDirectory) -> None:
+            if directory.holds(partition):
+                (own if _is_of(directory, partition, topic_id) else others).append(directory)
+
+        self._directories.on_each(look_into, self._failed)
+        return own, others
+
+    def _open_in(
+        self, directory: LogDirectory, partition: TopicPartition, topic: Topic
+    ) -> PartitionLog:
+        path = directory.path / str(partition)
+        try:
+            if checkpoints.read_topic_id(path) is None:  # its creation was cut short right there
+                checkpoints.write_topic_id(self._env.fs, path, topic.topic_id)
+            log = directory.open_log(
                 partition,
                 topic.config,
-                topic_id=topic.topic_id,
                 producer_id_expiration_ms=self._config.producer_id_expiration_ms,
             )
-        path = directory.path / str(partition)
-        topic_id = checkpoints.read_topic_id(path)
-        if topic_id is None and _is_bare(path):  # a creation was cut short right there
-            checkpoints.write_topic_id(self._env.fs, path, topic.topic_id)
-        elif topic_id != topic.topic_id:
-            whose = "none" if topic_id is None else format_topic_id(topic_id)
-            raise StorageError(
-                f"{path} holds another topic's records (topic id {whose}, not "
-                f"{format_topic_id(topic.topic_id)}); move it away"
-            )
-        log = directory.open_log(
-            partition,
-            topic.config,
-            producer_id_expiration_ms=self._config.producer_id_expiration_ms,
-        )
-        finished = finish_rounds(log, directory, self._env)
+            finished = finish_rounds(log, directory, self._env)
+        except (StorageError, OSError) as e:
+            self._failed(directory, e)
+            raise
         if finished is not None:
             logger.info("%s: finished the commit of round %s", partition, finished)
         return log
 
-    def _holder_of(self, partition: TopicPartition) -> LogDirectory | None:
-        for directory in self.directories:
-            if (directory.path / str(partition)).is_dir():
-                return directory
-        return None
+    def _create(self, partition: TopicPartition, topic: Topic) -> PartitionLog:
+        """In the directory with the fewest logs; one whose disk fails at it is left for the next.
 
-    def _emptiest(self) -> LogDirectory:
-        return min(self.directories, key=lambda directory: len(directory.logs))
+        Raises StorageError.
+        """
+        for directory in self._directories.by_fewest_logs():
+            try:
+                return directory.create_log(
+                    partition,
+                    topic.config,
+                    topic_id=topic.topic_id,
+                    producer_id_expiration_ms=self._config.producer_id_expiration_ms,
+                )
+            except StorageError as e:
+                if not self._failed(directory, e):
+                    raise
+        raise StorageError(f"{partition}: no log directory is online")
 
     # --- removing -------------------------------------------------------------------------------
 
-    def remove(self, topic: Topic) -> None:
-        """Close a topic's logs and rename their directories to go; may be repeated."""
+    def remove(self, topic: Topic) -> bool:
+        """Close a topic's logs and rename their directories to go; may be repeated.
+
+        False where some may be left, in a directory that is offline.
+        """
         for number in range(topic.partitions):
             partition = TopicPartition(topic.name, number)
-            directory = self._holder_of(partition)
-            if directory is not None and self._is_of(directory, partition, topic.topic_id):
+            own, _ = self._holders_of(partition, topic.topic_id)
+            with self._changing:
                 self._logs.pop(partition, None)
-                directory.delete_log(partition, delay_ms=topic.config.file_delete_delay_ms)
+            for directory in own:
+                try:
+                    directory.delete_log(partition, delay_ms=topic.config.file_delete_delay_ms)
+                except StorageError as e:
+                    if not self._failed(directory, e):
+                        raise
             self.offline.pop(partition, None)
-
-    @staticmethod
-    def _is_of(directory: LogDirectory, partition: TopicPartition, topic_id: uuid.UUID) -> bool:
-        path = directory.path / str(partition)
-        try:
-            found = checkpoints.read_topic_id(path)
-        except CorruptData:
-            return partition in directory.logs
-        return found == topic_id or (found is None and _is_bare(path))
+        return not self.offline_directories
 
     # --- chores and the end ---------------------------------------------------------------------
 
     def sweep(self, now_ms: int) -> None:
         """Remove directories of deleted topics whose delay is over."""
-        for directory in self.directories:
-            directory.sweep_deleted(now_ms)
+        self._directories.on_each(lambda d: d.sweep_deleted(now_ms), self._failed)
 
     def checkpoint(self) -> None:
         """Write recovery points and the other checkpoints of every directory."""
-        for directory in self.directories:
-            directory.checkpoint()
+        self._directories.on_each(LogDirectory.checkpoint, self._failed)
 
     def close(self) -> None:
         """Close the logs and give the directories back, each with its clean-shutdown marker."""
         self._logs = {}
-        directories, self.directories = self.directories, ()
-        failed: list[LapseError] = []
-        for directory in directories:
-            try:
-                directory.close()
-            except LapseError as e:
-                failed.append(e)
-        if failed:
-            raise failed[0]
+        self._directories.close()
+
+
+def _offline(path: Path, why: str) -> str:
+    return f"log directory {path} is offline: {why}"
+
+
+def _is_of(directory: LogDirectory, partition: TopicPartition, topic_id: uuid.UUID) -> bool:
+    path = directory.path / str(partition)
+    try:
+        found = checkpoints.read_topic_id(path)
+    except CorruptData:
+        return partition in directory.logs
+    return found == topic_id or (found is None and _is_bare(path))
 
 
 def _is_bare(path: Path) -> bool:
@@ -235,9 +325,6 @@ def _is_bare(path: Path) -> bool:
     return not any(path.glob("*.log"))
 
 
-def _random_id() -> str:
-    """As Kafka's `Uuid.randomUuid`: never with a dash first, which tools take for an option."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        if not text.startswith("-"):
-            return text
+def _is_unused(path: Path) -> bool:
+    """Whether a partition was created there and no more: no record was ever in it."""
+    return all(log.name == _FIRST_SEGMENT and log.stat().st_size == 0 for log in path.glob("*.log"))

@@ -70,15 +70,22 @@ class Topics:
         """Remove what a crash or a failing disk kept from being removed."""
         for record in self._store.deletions():
             if of in {None, record.name}:
-                self._partitions.remove(self._topic(record))
-                self._store.finish_deletion(record.topic_id)
+                self._remove(self._topic(record))
+
+    def _remove(self, topic: Topic) -> None:
+        """What lies in a directory that is offline is removed at the next start without one."""
+        if self._partitions.remove(topic):
+            self._store.finish_deletion(topic.topic_id)
 
     async def create(self, new: NewTopic) -> Topic:
         """Create a topic; it is durable and its logs are open when this returns."""
         async with self._changing:
             record = TopicRecord(new.name, uuid.uuid4(), new.partitions, new.overrides)
             topic = self._topic(record)
-            await self._disk.run(self._create, record, topic)
+            try:
+                await self._disk.run(self._create, record, topic)
+            except StorageError as e:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"topic {topic.name}: {e}") from e
             self.image = self.image.with_topics((topic,))
             return topic
 
@@ -87,11 +94,10 @@ class Topics:
         self._store.create_topics((record,))
         try:
             self._partitions.create(topic)
-        except StorageError as e:
+        except StorageError:
             self._store.start_deletion(topic.topic_id)
-            self._partitions.remove(topic)
-            self._store.finish_deletion(topic.topic_id)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"topic {topic.name}: {e}") from e
+            self._remove(topic)
+            raise
 
     async def delete(self, topic: Topic) -> None:
         """Delete a topic; it is gone for clients when this returns."""
@@ -108,8 +114,7 @@ class Topics:
 
     def _delete(self, topic: Topic) -> None:
         self._store.start_deletion(topic.topic_id)
-        self._partitions.remove(topic)
-        self._store.finish_deletion(topic.topic_id)
+        self._remove(topic)
 
     def _topic(self, record: TopicRecord) -> Topic:
         config = topic_config(record.overrides, self._defaults)

@@ -12,6 +12,7 @@ from lapse.base.clock import SystemClock
 from lapse.base.config import BrokerConfig, broker_config, read_properties
 from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
+from lapse.broker.limits import raise_open_files
 from lapse.broker.node import Node
 from lapse.log.env import LogEnv
 
@@ -22,6 +23,9 @@ examples:
 
 Prints `ready kafka=HOST:PORT http=HOST:PORT` when serving; SIGTERM and SIGINT stop it cleanly.
 """
+
+
+logger = logging.getLogger(__name__)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -42,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    logger.info("up to %d files may be open", raise_open_files())
     asyncio.run(serve(config))
     return 0
 

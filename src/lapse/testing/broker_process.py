@@ -118,6 +118,11 @@ class BrokerProcess:
         """A clean shutdown; returns the exit code."""
         assert self._process is not None, "not started"
         self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Until it ends by itself; returns the exit code."""
+        assert self._process is not None, "not started"
         try:
             return self._process.wait(STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:

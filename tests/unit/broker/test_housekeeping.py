@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -93,13 +94,14 @@ async def test_recovery_points_are_checkpointed(tmp_path: Path) -> None:
 
 
 class _BrokenFs(RealFs):
-    """Refuses to write producer snapshots of topic t, so that its log cannot roll."""
+    """Has no room for producer snapshots of topic t, so that its log cannot roll."""
 
     broken = True
 
     def write_file(self, path: Path, data: bytes | bytearray | memoryview) -> None:
         if self.broken and path.parent.name == "t-0" and path.suffix == ".snapshot":
-            raise StorageError(f"writing {path}: Input/output error")
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise StorageError(f"writing {path}: {full.strerror}") from full
         super().write_file(path, data)
 
 

@@ -108,6 +108,41 @@ async def test_the_answer_tells_the_settings(node: Node, connection: BrokerConne
     assert settings["message.timestamp.type"] == ("CreateTime", 5)
 
 
+# By KIP-32's names, KIP-87's, and ours: asked for, told, and in force.
+FORMAT_SETTINGS = {
+    "message.format.version": ("0.10.2", "message_format_version", 1),
+    "message.timestamp.type": ("LogAppendTime", "message_timestamp_type", 1),
+    "message.timestamp.difference.max.ms": ("5000", "message_timestamp_before_max_ms", 5000),
+    "message.timestamp.after.max.ms": ("7000", "message_timestamp_after_max_ms", 7000),
+    "lapse.roll.time": ("record", "roll_time", "record"),
+    "lapse.tombstone.values.enable": ("true", "tombstone_values_enable", True),
+}
+
+
+async def test_settings_of_formats_and_times(tmp_path: Path) -> None:
+    """KIP-32."""
+    settings = {"log.message.format.version": "0.9.0"}
+    async with running_node(tmp_path, settings) as node, await connect(node) as connection:
+        configs = tuple(
+            CreatableTopicConfig(name=name, value=text)
+            for name, (text, _, _) in FORMAT_SETTINGS.items()
+        )
+        answers = await ask_to_create(
+            connection, topic("t", configs=configs), topic("plain"),
+            topic("bad", configs=config("message.format.version", "0.7")),
+        )  # fmt: skip
+        told = {c.name: (c.value, c.config_source) for c in answers[0].configs or ()}
+        in_force = node.services.topics.image.topics["t"].config
+        for name, (text, field, value) in FORMAT_SETTINGS.items():
+            assert told[name] == (text, 1)
+            assert getattr(in_force, field) == value
+        plain = {c.name: (c.value, c.config_source) for c in answers[1].configs or ()}
+        assert plain["message.format.version"] == ("0.9.0", 4)
+        assert plain["lapse.tombstone.values.enable"] == ("false", 5)
+        assert answers[2].error_code == ErrorCode.INVALID_CONFIG
+        assert "a Kafka version from 0.8.0 on" in (answers[2].error_message or "")
+
+
 async def test_validate_only_creates_nothing(node: Node, connection: BrokerConnection) -> None:
     (answer,) = await ask_to_create(connection, topic("t"), validate_only=True)
     assert answer.error_code == 0

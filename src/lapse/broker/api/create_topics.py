@@ -125,24 +125,29 @@ def _created(new: NewTopic, topic: Topic | None, config: BrokerConfig) -> Creata
 def _described(
     setting: Setting, overrides: Mapping[str, str], in_force: TopicConfig, config: BrokerConfig
 ) -> CreatableTopicConfigs:
-    source = _FROM_DEFAULT
+    source, said = _FROM_DEFAULT, setting.default
+    by_broker = [text for name, text in config.defaults if name in dict(setting.synonyms)]
     if setting.name in overrides:
-        source = _FROM_TOPIC
-    elif {name for name, _ in setting.synonyms} & dict(config.defaults).keys():
-        source = _FROM_BROKER
+        source, said = _FROM_TOPIC, overrides[setting.name]
+    elif by_broker:
+        source, said = _FROM_BROKER, by_broker[0]
     return CreatableTopicConfigs(
         name=setting.name,
-        value=_as_text(setting, getattr(in_force, setting.field)),
+        value=_as_text(setting, said, getattr(in_force, setting.field)),
         read_only=False,
         config_source=source,
         is_sensitive=False,
     )
 
 
-def _as_text(setting: Setting, value: Any) -> str:
-    """A value as a user would write it."""
+def _as_text(setting: Setting, said: str, value: Any) -> str:
+    """A value as a user would write it; `said` is how somebody did."""
+    if setting.name == "message.format.version":
+        return said  # many versions stand for one format
     if isinstance(value, frozenset):
         return ",".join(sorted(value))
+    if isinstance(value, bool):
+        return str(value).lower()
     if setting.name == "message.timestamp.type":
         return ("CreateTime", "LogAppendTime")[value]
     return str(value)

@@ -5,21 +5,26 @@ Behaviour:
 - a partition gives whole batches up to its own limit and what is left of `max_bytes`, but the first
   that has anything gives at least one batch, however large; it may begin below the offset asked for
   (SEMANTICS Y-1);
-- nothing is shown beyond the high watermark (or the last stable offset); between that and the end
-  of the log the answer is empty; outside of the log it is OFFSET_OUT_OF_RANGE (Y-2);
+- nothing is shown beyond the high watermark, with isolation level 1 beyond the last stable offset;
+  between that and the end of the log the answer is empty; outside of the log it is
+  OFFSET_OUT_OF_RANGE (Y-2);
+- with isolation level 1 the answer names the aborted transactions among what it holds: dropping
+  their records is the client's work (Y-3);
 - records are never touched: long slices go from file to socket in the kernel, short ones are read
   along with the look-up, which saves a round of system calls;
 - there are no fetch sessions (KIP-227): a full fetch gets session id 0, which tells the client so;
   an id we never gave out is FETCH_SESSION_ID_NOT_FOUND.
 
-v4 isolation level · v5 log start · v7 sessions, top-level error · v9 leader epoch · v11 rack
+v4 isolation level · v5 log start · v4-5 NOT_LEADER_OR_FOLLOWER for KAFKA_STORAGE_ERROR, which came
+later (KIP-112) · v7 sessions, top-level error · v9 leader epoch · v11 rack
 (ignored) · v12 flexible · v13 topics by id: UNKNOWN_TOPIC_ID · v16, v17 nothing to say.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
@@ -30,6 +35,7 @@ from lapse.log.partition_log import PartitionLog
 from lapse.log.read_side import LogSlice
 from lapse.metadata.image import Image
 from lapse.wire.schema.fetch import (
+    AbortedTransaction,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -41,7 +47,9 @@ from lapse.wire.schema.fetch import (
 READ_COMMITTED = 1
 BY_ID_FROM = 13
 NO_SESSION = 0
+NOTHING = LogSlice(None, 0, 0)
 SESSIONLESS_EPOCHS = frozenset({0, -1})
+STORAGE_ERROR_FROM = 6
 
 # Below this a copy through the process is cheaper than a second call to the kernel.
 SENDFILE_BYTES_MIN = 32 << 10
@@ -91,11 +99,15 @@ async def handle(
             failed = any(g.data.error_code for g in got)
             if missing <= 0 or failed or seconds <= 0 or not wanted or session.lost:
                 break
-            await watch.wait(missing, seconds)
+            # Where a transaction holds the last stable offset back, any batch may be its marker,
+            # and that lets far more be seen than its own few bytes.
+            await watch.wait(1 if _is_held_back(services, wanted, limits) else missing, seconds)
         session.watch = None
     for want, g in zip(wanted, got, strict=True):
         if want.partition is not None and g.size:
             services.counters.topics[want.partition.topic].bytes_out += g.size
+    if version < STORAGE_ERROR_FROM:
+        got = [_without_storage_error(g) for g in got]
     return FetchResponse(session_id=NO_SESSION, responses=_by_topic(request.topics, got))
 
 
@@ -144,6 +156,17 @@ def _has_more(partitions: Partitions, want: Wanted, *, committed: bool) -> bool:
     return log.log_start_offset <= want.asked.fetch_offset < _visible_end(log, committed=committed)
 
 
+def _is_held_back(services: Services, wanted: Sequence[Wanted], limits: Limits) -> bool:
+    if not limits.committed:
+        return False
+    logs = [
+        services.partitions.get(want.partition)
+        for want in wanted
+        if want.partition is not None and services.partitions.is_online(want.partition)
+    ]
+    return any(log.last_stable_offset < log.high_watermark for log in logs)
+
+
 def read_all(partitions: Partitions, wanted: Sequence[Wanted], limits: Limits) -> list[Got]:
     """Read each partition within the limits, in the order of the request."""
     left = limits.bytes_max
@@ -164,28 +187,53 @@ def _read_one(
     try:
         log = _log(partitions, want)
         check_leader_epoch(asked.current_leader_epoch, log.partition)
-        end = _visible_end(log, committed=limits.committed)
-        records: bytes | LogSlice = b""
+        stable, high_watermark = log.last_stable_offset, log.high_watermark  # in this order
+        end = stable if limits.committed else high_watermark
+        records = NOTHING
+        aborted: tuple[AbortedTransaction, ...] = ()
         # At the visible end there is nothing to read, and beyond the log's end `read` refuses.
         if not end <= asked.fetch_offset <= log.log_end_offset:
             bytes_max = max(min(asked.partition_max_bytes, left), 0)
-            records = _in_memory_if_short(
-                log.read(asked.fetch_offset, bytes_max, end, one_at_least=one_at_least)
-            )
+            records = log.read(asked.fetch_offset, bytes_max, end, one_at_least=one_at_least)
+            if limits.committed:
+                aborted = _aborted(log, records, asked.fetch_offset, end)
+        data = PartitionData(
+            partition_index=asked.partition,
+            error_code=ErrorCode.NONE,
+            high_watermark=high_watermark,
+            last_stable_offset=stable,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=aborted if limits.committed else None,
+            records=_in_memory_if_short(records),
+        )
     except KafkaError as e:
         return Got(_error(asked.partition, e.code))
-    except (StorageError, CorruptData):
+    except (StorageError, CorruptData, OSError) as e:
+        if want.partition is not None:
+            partitions.report(want.partition, e)
         return Got(_error(asked.partition, ErrorCode.KAFKA_STORAGE_ERROR))
-    data = PartitionData(
-        partition_index=asked.partition,
-        error_code=ErrorCode.NONE,
-        high_watermark=log.high_watermark,
-        last_stable_offset=log.last_stable_offset,
-        log_start_offset=log.log_start_offset,
-        aborted_transactions=() if limits.committed else None,
-        records=records,
+    return Got(data, records.size)
+
+
+def _aborted(
+    log: PartitionLog, records: LogSlice, offset: int, end: int
+) -> tuple[AbortedTransaction, ...]:
+    """Aborted transactions that reach into what is read: from `offset` on, below `end`.
+
+    As in Kafka, up to the next entry of the offset index: a few too many harm nobody.
+    """
+    if records.files is None:
+        return ()
+    index = records.files.offset_index
+    upper = index.offset_from(records.position + records.size)
+    if upper is None:  # the segment's end
+        segments = log.segments
+        after = bisect_right(segments, index.base_offset, key=lambda s: s.base_offset)
+        upper = segments[after].base_offset if after < len(segments) else end
+    found = log.aborted_transactions(offset, min(upper, end))
+    return tuple(
+        AbortedTransaction(producer_id=t.producer_id, first_offset=t.first_offset) for t in found
     )
-    return Got(data, records.size if isinstance(records, LogSlice) else len(records))
 
 
 def _log(partitions: Partitions, want: Wanted) -> PartitionLog:
@@ -199,9 +247,17 @@ def _visible_end(log: PartitionLog, *, committed: bool) -> int:
 
 
 def _in_memory_if_short(records: LogSlice) -> bytes | LogSlice:
+    if not records.size:
+        return b""
     if records.size >= SENDFILE_BYTES_MIN:
         return records
     return records.read()
+
+
+def _without_storage_error(got: Got) -> Got:
+    if got.data.error_code != ErrorCode.KAFKA_STORAGE_ERROR:
+        return got
+    return Got(replace(got.data, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
 
 def _error(partition: int, code: ErrorCode) -> PartitionData:

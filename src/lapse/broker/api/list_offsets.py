@@ -112,7 +112,8 @@ def _answer(
         found, error = find(log, asked.timestamp, committed=committed), ErrorCode.NONE
     except KafkaError as e:
         found, error = Found(), e.code
-    except (StorageError, CorruptData):
+    except (StorageError, CorruptData, OSError) as e:
+        partitions.report(where, e)
         found, error = Found(), ErrorCode.KAFKA_STORAGE_ERROR
     return ListOffsetsPartitionResponse(
         partition_index=where.partition,

@@ -8,9 +8,12 @@ Behaviour:
   acks 0 is never answered, and an error then ends the connection, as in Kafka;
 - other acks: INVALID_REQUIRED_ACKS; a transactional id: INVALID_TXN_STATE, as there are no
   transactions yet;
-- a disk that fails: KAFKA_STORAGE_ERROR, with nothing half-written acknowledged or visible.
+- a disk that is full or fails: KAFKA_STORAGE_ERROR, with nothing half-written acknowledged or
+  visible; one that fails takes its log directory offline (`Partitions.report`).
 
-v3-7 the same to us · v8 record errors and a message · v10 current leader (never needs telling).
+v3 the same to us, but NOT_LEADER_OR_FOLLOWER for KAFKA_STORAGE_ERROR, which came later
+(KIP-112) · v4-7 the same to us · v8 record errors and a message · v10 current leader (never needs
+telling).
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from lapse.wire.schema.produce import (
 )
 
 ACKS = frozenset({-1, 0, 1})
+STORAGE_ERROR_FROM = 4
 NO_OFFSET = -1
 
 
@@ -57,7 +61,7 @@ class Outcome:
 
 
 async def handle(
-    services: Services, _session: Session, _version: int, request: ProduceRequest
+    services: Services, _session: Session, version: int, request: ProduceRequest
 ) -> ProduceResponse | None:
     """Append, account, and answer unless acks is 0."""
     refusal = _refusal(request)
@@ -72,7 +76,7 @@ async def handle(
     if request.acks == 0:
         _close_if_failed(outcomes)
         return None
-    return _response(request, outcomes)
+    return _response(request, version, outcomes)
 
 
 def append_all(
@@ -93,6 +97,7 @@ def _append(
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"{where}: {_NO_TRANSACTIONS}")
         done = log.append(checked, leader_epoch=LEADER_EPOCH, now_ms=now_ms)
     except (KafkaError, StorageError) as e:
+        partitions.report(where, e)
         return _refused(where, e)
     return Outcome(
         where,
@@ -147,23 +152,28 @@ def _close_if_failed(outcomes: list[Outcome]) -> None:
         )
 
 
-def _response(request: ProduceRequest, outcomes: list[Outcome]) -> ProduceResponse:
+def _response(request: ProduceRequest, version: int, outcomes: list[Outcome]) -> ProduceResponse:
     answers = iter(outcomes)
     return ProduceResponse(
         responses=tuple(
             TopicProduceResponse(
                 name=topic.name,
-                partition_responses=tuple(_answer(next(answers)) for _ in topic.partition_data),
+                partition_responses=tuple(
+                    _answer(next(answers), version) for _ in topic.partition_data
+                ),
             )
             for topic in request.topic_data
         )
     )
 
 
-def _answer(outcome: Outcome) -> PartitionProduceResponse:
+def _answer(outcome: Outcome, version: int) -> PartitionProduceResponse:
+    error = outcome.error or ErrorCode.NONE
+    if error == ErrorCode.KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_FROM:
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER
     return PartitionProduceResponse(
         index=outcome.partition.partition,
-        error_code=outcome.error or ErrorCode.NONE,
+        error_code=error,
         base_offset=outcome.base_offset,
         log_append_time_ms=outcome.log_append_time_ms,
         log_start_offset=outcome.log_start_offset,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import threading
@@ -230,7 +231,8 @@ class _FillingFile:
         if self._full.is_set():
             data = b"".join(buffers)
             os.pwrite(self._file.fileno(), data[: len(data) // 2], self._file.size)
-            raise StorageError(f"writing {self.path}: No space left on device")
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise StorageError(f"writing {self.path}: {full.strerror}") from full
         self._file.write(*buffers)
 
     def fileno(self) -> int:

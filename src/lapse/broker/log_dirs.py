@@ -1,0 +1,204 @@
+"""The directories of `log.dirs`, each owned by us or offline with its reason.
+
+A directory that cannot be opened, or whose disk fails later, takes only its own logs offline; the
+others go on, and a restart takes it back. What is no disk's fault refuses the start instead: a
+lock that another process holds, a `meta.properties` of another cluster or node (as in Kafka). The
+first directory also has the metadata store and the control socket: without it there is no start.
+
+Used by `partitions`, and through it by whatever works directory by directory. `online` may be read
+from any thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import logging
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lapse.base.config import BrokerConfig
+from lapse.base.errors import ConfigError, CorruptData, LapseError, LockHeld, StorageError
+from lapse.base.ids import TopicPartition
+from lapse.log import checkpoints
+from lapse.log.directory import LogDirectory
+from lapse.log.env import LogEnv
+
+logger = logging.getLogger(__name__)
+
+_META_VERSION = "1"
+_DIRECTORY_ID = "directory.id"
+
+
+class LogDirectories:
+    """One broker's directories.
+
+    Attributes:
+        online: those that are owned and in order; a new tuple after each change.
+        offline: why each of the others is not.
+    """
+
+    def __init__(self, paths: Sequence[Path], config: BrokerConfig, env: LogEnv) -> None:
+        self.online: tuple[LogDirectory, ...] = ()
+        self.offline: dict[Path, str] = {}
+        self._paths = tuple(paths)
+        self._config = config
+        self._env = env
+        self._failed: list[LogDirectory] = []
+        self._changing = threading.Lock()
+
+    # --- starting -------------------------------------------------------------------------------
+
+    def lock(self) -> None:
+        """Own what can be owned.
+
+        Raises LockHeld naming the holder, and StorageError where no directory, or not the first
+        one, can be used.
+        """
+        for path in self._paths:
+            try:
+                self.online += (LogDirectory.open(path, self._env),)
+            except LockHeld:
+                raise
+            except LapseError as e:
+                self._note_offline(path, e)
+        for directory in self.online:
+            try:
+                checkpoints.read_meta(directory.path)
+            except (StorageError, CorruptData) as e:
+                self.fail(directory, e)
+        if not self.online:
+            reasons = "; ".join(self.offline.values())
+            raise StorageError(f"log.dirs={self._config.log_dirs}: none can be used: {reasons}")
+        first = self._paths[0]
+        if first in self.offline:
+            raise StorageError(
+                f"log.dirs={self._config.log_dirs}: the first one holds the metadata and cannot "
+                f"be used: {self.offline[first]}"
+            )
+
+    def cluster_id(self) -> str:
+        """The id the directories were written under, or a new one."""
+        known = {meta["cluster.id"] for meta in map(_meta, self.online) if meta}
+        if len(known) > 1:
+            raise ConfigError(
+                f"log.dirs={self._config.log_dirs}: allowed are directories of one cluster; "
+                f"these are of {', '.join(sorted(known))}"
+            )
+        return known.pop() if known else random_id()
+
+    def stamp(self, cluster_id: str) -> None:
+        """Write whose the directories are, or raise ConfigError if they are somebody else's."""
+        self._check_ids(cluster_id)
+        wanted = {"cluster.id": cluster_id, "node.id": str(self._config.node_id)}
+        for directory in self.online:
+            if not _meta(directory):
+                meta = {"version": _META_VERSION, **wanted, _DIRECTORY_ID: random_id()}
+            else:
+                meta = checkpoints.read_meta(directory.path)
+                if _DIRECTORY_ID in meta:
+                    continue
+                meta[_DIRECTORY_ID] = random_id()  # Kafka before 3.7 gave none
+            checkpoints.write_meta(self._env.fs, directory.path, meta)
+
+    def _check_ids(self, cluster_id: str) -> None:
+        wanted = {"cluster.id": cluster_id, "node.id": str(self._config.node_id)}
+        metas = {directory.path: _meta(directory) for directory in self.online}
+        for path, meta in metas.items():
+            for name, value in wanted.items():
+                if meta.get(name, value) != value:
+                    raise ConfigError(
+                        f"log.dirs={path}: its meta.properties has {name}={meta[name]}; "
+                        f"allowed is {value}"
+                    )
+        ids = Counter(meta[_DIRECTORY_ID] for meta in metas.values() if _DIRECTORY_ID in meta)
+        for directory_id, times in ids.items():
+            if times > 1:
+                raise ConfigError(
+                    f"log.dirs={self._config.log_dirs}: allowed are directories of which none is "
+                    f"a copy; {times} have {_DIRECTORY_ID}={directory_id}"
+                )
+
+    # --- asking ---------------------------------------------------------------------------------
+
+    def by_fewest_logs(self) -> list[LogDirectory]:
+        """Where a new partition goes: Kafka's rule."""
+        return sorted(self.online, key=lambda directory: len(directory.logs))
+
+    def with_log(self, partition: TopicPartition) -> LogDirectory | None:
+        """The online directory that has a partition's log open."""
+        return next((d for d in self.online if partition in d.logs), None)
+
+    # --- failing, and the end -------------------------------------------------------------------
+
+    def fail(self, directory: LogDirectory, error: Exception) -> bool:
+        """Take a directory offline; False if it is already. Its lock is kept until the end."""
+        with self._changing:
+            if directory not in self.online:
+                return False
+            self.online = tuple(d for d in self.online if d is not directory)
+            self._failed.append(directory)
+            self._note_offline(directory.path, error)
+            return True
+
+    def _note_offline(self, path: Path, error: Exception) -> None:
+        self.offline[path] = str(error)
+        logger.error("log directory %s is offline: %s", path, error)
+
+    def on_each(
+        self,
+        do: Callable[[LogDirectory], object],
+        failed: Callable[[LogDirectory, Exception], bool],
+    ) -> None:
+        """Do something with every online directory, whatever becomes of the others.
+
+        Raises the first error that `failed`, which may take a directory offline, did not deal with.
+        """
+        errors = []
+        for directory in self.online:
+            try:
+                do(directory)
+            except (LapseError, OSError) as e:
+                if not failed(directory, e):
+                    errors.append(e)
+        if errors:
+            raise errors[0]
+
+    def close(self) -> None:
+        """Give all back; a clean-shutdown marker stays only where every log was closed in order.
+
+        Raises the first error of an online one, after all are closed.
+        """
+        online, self.online = self.online, ()
+        failed, self._failed = self._failed, []
+        for directory in failed:
+            with contextlib.suppress(LapseError, OSError):  # told when it went offline
+                directory.close(clean=False)
+        errors = []
+        for directory in online:
+            try:
+                directory.close()
+            except LapseError as e:
+                logger.error("log directory %s was not closed cleanly: %s", directory.path, e)  # noqa: TRY400  (for people)
+                errors.append(e)
+        if errors:
+            raise errors[0]
+
+
+def _meta(directory: LogDirectory) -> dict[str, str]:
+    """Whose a directory is; empty if nobody's yet."""
+    meta = checkpoints.read_meta(directory.path)
+    if "broker.id" in meta:  # version 0
+        meta.setdefault("node.id", meta["broker.id"])
+    return meta if "cluster.id" in meta else {}
+
+
+def random_id() -> str:
+    """As Kafka's `Uuid.randomUuid`: never with a dash first, which tools take for an option."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text
