@@ -23,6 +23,7 @@ COMMANDS = {
     "clean": "lapse.cli.clean",
     "plan": "lapse.cli.plan",
     "dump": "lapse.cli.dump",
+    "convert": "lapse.cli.convert",
     "topic": "lapse.cli.topic",
 }
 
