@@ -4,8 +4,10 @@ from lapse.base.fs import RealFs
 from lapse.broker.warm_up import warm_up as warm_up_broker
 from lapse.kernels.jit import CACHE_DIR
 from lapse.lifecycle.warm_up import warm_up as warm_up_rounds
+from lapse.records.columns import warm_up as warm_up_columns
 
 if __name__ == "__main__":
     warm_up_broker()
     warm_up_rounds(RealFs())
+    warm_up_columns()
     print(f"kernels ready in {CACHE_DIR}")
