@@ -36,7 +36,14 @@ from lapse.log.read_side import ReadableLog, Unstable
 from lapse.log.replay import write_snapshot
 from lapse.log.roll import age_limit_ms, jitter_of
 from lapse.log.segment import OFFSET_MAX, RELATIVE_OFFSET_MAX, ActiveSegment
-from lapse.records.batch import Header, as_array, headers_of, row_of, scan_batches
+from lapse.records.batch import (
+    Header,
+    as_array,
+    first_offset,
+    headers_of,
+    row_of,
+    scan_batches,
+)
 from lapse.records.builder import BatchSpec
 from lapse.records.convert import to_messages
 from lapse.records.layout import NO_TIMESTAMP, TimestampType
@@ -182,6 +189,7 @@ class AppendableLog(ReadableLog):
         rows = headers_of(scan_batches(batches, where))
         if not rows:
             raise CorruptData(where, 0, "no batch to append")
+        firsts = [first_offset(batches, batch, where) for batch in rows]
         markers = {}
         for batch in filter(is_marker, rows):
             marker = parse_marker(batches[batch.position : batch.position + batch.size], where)
@@ -190,10 +198,10 @@ class AppendableLog(ReadableLog):
         with self._lock:
             self._require_online()
             expected = self._end_offset
-            for batch in rows:
-                ascends = expected <= batch.base_offset <= batch.last_offset < OFFSET_MAX
+            for batch, first in zip(rows, firsts, strict=True):
+                ascends = expected <= first <= batch.last_offset < OFFSET_MAX
                 if not ascends:
-                    reason = f"offset {batch.base_offset} where {expected} or more is expected"
+                    reason = f"offset {first} where {expected} or more is expected"
                     raise CorruptData(where, batch.position, reason)
                 expected = batch.last_offset + 1
             now = self._env.clock.now_ms() if now_ms is None else now_ms
@@ -230,7 +238,9 @@ class AppendableLog(ReadableLog):
             if active.must_roll(
                 batches[-1].last_offset, len(data), config.segment_bytes, config.segment_index_bytes
             ) or (config.roll_time == "record" and self._is_old_for(batches, now_ms)):
-                self._roll(max(batches[0].base_offset, self._end_offset))  # T-22
+                # T-22. An old wrapper's row has its last offset; its first may be the log's end.
+                first = batches[0].base_offset if batches[0].magic == 2 else self._end_offset
+                self._roll(max(first, self._end_offset))
                 active = self._active
             for batch in batches:
                 if batch.leader_epoch > self._epochs.latest:

@@ -43,7 +43,10 @@ class LeaderEpochs:
 
         Recovery makes up for a file that was lost, or written before its batches were.
         """
-        newer = [entry for entry in found if entry[0] > self.latest]
+        newer: list[tuple[int, int]] = []
+        for entry in found:  # each segment names the epoch it begins in, again
+            if entry[0] > (newer[-1][0] if newer else self.latest):
+                newer.append(entry)
         if newer:
             self._replace([*(e for e in self._entries if e[1] < newer[0][1]), *newer])
 

@@ -149,6 +149,7 @@ def load(
     epochs = LeaderEpochs(env.fs, partition_dir)
     epochs.truncate_end(active.end_offset)
     epochs.extend(loader.epochs)
+    epochs.truncate_start(log_start)
     segments = [*sealed, active]
     expiry = Expiry(env.clock.now_ms(), options.producer_id_expiration_ms)
     parts = parts_of(segments)

@@ -163,6 +163,14 @@ def decode_rows(
     return plain, rows
 
 
+def first_offset(buffer: Buffer, header: Header, where: str) -> int:
+    """Where a batch begins; of a wrapper (v0, v1) only the messages inside tell."""
+    if header.magic == 2 or not header.attributes & CODEC_MASK:
+        return header.base_offset
+    _, rows = decode_rows(buffer, row_of(header), where)
+    return header.base_offset + int(rows["offset_delta"][0])
+
+
 def records_of(buffer: Buffer, row: np.void, where: str) -> Iterator[Record]:
     """The records of one batch; raises CorruptData where one does not parse."""
     plain, rows = decode_rows(buffer, row, where)

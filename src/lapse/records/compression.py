@@ -28,8 +28,9 @@ from lapse.records.layout import Codec
 INFLATED_BYTES_MAX = 1 << 30
 _ALWAYS_BYTES = 64 << 20  # whatever the ratio: zeros shrink 30,000 times
 _RATIO_MAX = 256  # beyond that many bytes
-_INFLATED_BYTES_MIN = 4096
 _LZ4_RATIO_MAX = 255  # a byte that says "255 more"
+_LZ4_ROOM = 64 << 10
+_NOTHING = memoryview(b"")
 _SNAPPY_COPY = 64, 3  # at most so many bytes out of so many
 
 _ZSTD_FRAME = 0xFD2FB528
@@ -90,32 +91,31 @@ def _inflate_gzip(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint
 
 
 def _inflate_lz4(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint8]:
-    bytes_max = min(bytes_max, _LZ4_RATIO_MAX * len(payload) + 1)  # it asks for all of it at once
-    try:
-        inflater = lz4.frame.LZ4FrameDecompressor()
-        plain = inflater.decompress(payload.data, bytes_max)
-    except RuntimeError as e:
-        raise BadCompression(f"lz4: {e}") from e
-    if not inflater.eof:
-        if len(plain) == bytes_max:
+    """Piece by piece: room for all that could be would cost more than inflating."""
+    bytes_max = min(bytes_max, _LZ4_RATIO_MAX * len(payload) + 1)
+    inflater = lz4.frame.LZ4FrameDecompressor()
+    pieces: list[bytes] = []
+    total, room, source = 0, max(_LZ4_ROOM, 4 * len(payload)), payload.data
+    while not inflater.eof:
+        try:
+            pieces.append(inflater.decompress(source, min(room, bytes_max - total)))
+        except RuntimeError as e:
+            raise BadCompression(f"lz4: {e}") from e
+        total += len(pieces[-1])
+        if not inflater.eof and total == bytes_max:
             raise _too_large(bytes_max)
-        raise BadCompression("lz4: cut off")
-    return np.frombuffer(plain, np.uint8)
+        if not inflater.eof and (inflater.needs_input or not pieces[-1]):
+            raise BadCompression("lz4: cut off")
+        room, source = 4 * room, _NOTHING
+    return np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
 
 
 # --- zstd -----------------------------------------------------------------------------------------
 
 
 def _inflate_zstd(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint8]:
-    """First into as much as records mostly need, then into as much as the blocks could give."""
-    size = min(max(_INFLATED_BYTES_MIN, 4 * len(payload)), bytes_max)
-    try:
-        return _zstd_into(payload, size)
-    except cramjam.DecompressionError:
-        bound = _zstd_bound(payload)
-        if bound <= size:
-            raise
-        size = min(bound, bytes_max)
+    bound = _zstd_bound(payload)
+    size = min(bound, bytes_max)
     try:
         return _zstd_into(payload, size)
     except cramjam.DecompressionError:
@@ -162,7 +162,7 @@ def _inflate_snappy(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.ui
     view = payload.data
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _inflate_snappy_block(payload, bytes_max)
-    blocks = []
+    blocks: list[tuple[NDArray[np.uint8], int]] = []
     total = 0
     at = len(_XERIAL_HEADER)
     while at < len(view):
@@ -173,22 +173,33 @@ def _inflate_snappy(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.ui
         at += 4
         if length < 0 or at + length > len(view):
             raise BadCompression("snappy: block cut off")
-        blocks.append(_inflate_snappy_block(payload[at : at + length], bytes_max - total))
-        total += len(blocks[-1])
+        block = payload[at : at + length]
+        blocks.append((block, _snappy_size(block, bytes_max - total)))
+        total += blocks[-1][1]
         at += length
-    return np.concatenate(blocks) if blocks else np.empty(0, np.uint8)
+    target = np.empty(total, np.uint8)
+    done = 0
+    for block, size in blocks:
+        cramjam.snappy.decompress_raw_into(block.data, target[done : done + size].data)
+        done += size
+    return target
 
 
 def _inflate_snappy_block(block: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint8]:
-    size = cramjam.snappy.decompress_raw_len(block.data)
+    target = np.empty(_snappy_size(block, bytes_max), np.uint8)
+    cramjam.snappy.decompress_raw_into(block.data, target.data)
+    return target
+
+
+def _snappy_size(block: NDArray[np.uint8], bytes_max: int) -> int:
+    """What a block says it becomes, if that can be."""
+    size = int(cramjam.snappy.decompress_raw_len(block.data))
     if size > bytes_max:
         raise BadCompression(f"snappy: a block of {size} bytes, {bytes_max} are allowed")
     bytes_out, bytes_in = _SNAPPY_COPY
     if size * bytes_in > len(block) * bytes_out:
         raise BadCompression(f"snappy: {size} bytes cannot come of a block of {len(block)}")
-    target = np.empty(size, np.uint8)
-    cramjam.snappy.decompress_raw_into(block.data, target.data)
-    return target
+    return size
 
 
 # --- deflating ------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lapse.base.config import TopicConfig
-from lapse.base.errors import ErrorCode, StorageError
+from lapse.base.errors import CorruptData, ErrorCode, StorageError
 from lapse.base.fs import RealFs
 from lapse.log.markers import parse_marker
 from lapse.log.partition_log import PartitionLog
@@ -16,6 +16,7 @@ from lapse.log.producers import Producers
 from lapse.log.segment import TXN_INDEX
 from lapse.log.txn_index import AbortedTxn
 from lapse.records.layout import Codec, TimestampType
+from lapse.records.legacy import Message, MessageSpec, build_messages
 from tests.unit.log.logs import (
     NOW,
     TP,
@@ -311,3 +312,26 @@ def test_one_log_goes_offline_alone(tmp_path: Path) -> None:
     assert logs[0].aborted_transactions(0, 3) == [AbortedTxn(8, 0, 2, 3)]  # still read
     assert logs[1].offline_reason is None
     assert end(logs[1], 8, commit=True).base_offset == 3
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_wrapper_that_rolls_begins_the_new_segment_where_its_first_message_is(
+    tmp_path: Path, magic: int
+) -> None:
+    """T-22: its row has the last offset, and no record may lie below its segment's base."""
+    version = {0: "0.9.0", 1: "0.10.2"}[magic]
+    log = open_log(tmp_path, config(message_format_version=version, internal_segment_bytes=890))
+    append(log, batch(records=3, size=250))
+    append(log, batch(records=5, size=250, codec=Codec.GZIP))
+    assert [s.base_offset for s in log.segments] == [0, 3]
+    assert log.log_end_offset == 8
+
+
+def test_a_wrapper_that_repeats_offsets_is_refused(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch(records=3))
+    messages = [Message(n, NOW, b"k", b"v") for n in range(5)]
+    with pytest.raises(CorruptData, match="offset 0 where 3 or more is expected"):
+        log.append_raw(build_messages(messages, MessageSpec(1, Codec.GZIP)))
+    log.append_raw(build_messages(messages[3:], MessageSpec(1, Codec.GZIP)))
+    assert log.log_end_offset == 5
