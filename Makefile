@@ -1,7 +1,7 @@
 # Every target is described by the comment after ##; `make help` prints them.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test torture deps clean
+.PHONY: help setup demo check test fuzz torture deps clean
 
 # The first Python on PATH that Lapse runs on; if none does, tools/bootstrap.py says so in one line.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -23,6 +23,9 @@ check: setup ## lint, types, layers, unit and property tests; no JVM, under two 
 
 test: setup ## every kind of test, counts times LAPSE_TEST_SCALE (0.05)
 	@$(VENV_PYTHON) -m tools.run_tests
+
+fuzz: setup ## mutated input of every kind (CASES=10000, SEED=, ONLY=batches, CASE= for one alone); prints the seed
+	@$(VENV_PYTHON) -m tests.fuzz $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(CASE),--case $(CASE))
 
 torture: setup ## the same with full counts and a fresh seed; results into tests/torture.json
 	@LAPSE_TEST_SCALE=1 $(VENV_PYTHON) -m tools.run_tests --record tests/torture.json

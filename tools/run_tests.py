@@ -36,6 +36,7 @@ TIERS: Mapping[str, tuple[str, int]] = {
     "tidy": ("tests/test_tidy.py", 10),
     "unit": ("tests/unit", 90),
     "property": ("tests/property", 90),
+    "fuzz": ("tests/fuzz", 90),
     "golden": ("tests/golden", 60),
     "oracle": ("tests/oracle", 120),
     "differential": ("tests/differential", 60),

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lapse.cli.dump import dump_log
+from lapse.cli.dump_log import DumpOptions, dump_log
 from lapse.cli.main import main
 from lapse.kernels.keep import index_entries
 from lapse.kernels.layout import CODEC_MASK
@@ -128,8 +128,11 @@ def holds(path: Path, codecs: tuple[Codec, ...]) -> bool:
 def different_lines(ours: Path, kafkas: Path) -> Iterator[str]:
     """Header fields and inflated records, without what depends on compressed bytes."""
 
+    def fail(error: Exception) -> None:
+        raise error
+
     def lines(path: Path) -> list[dict[str, Any]]:
-        dumped = dump_log(path, records=True, values="hex")
+        dumped = dump_log(path, DumpOptions(True, "hex", None, fail))
         unequal = {"pos", "size", "crc"}
         return [
             {k: v for k, v in d.items() if d["type"] != "batch" or k not in unequal} for d in dumped

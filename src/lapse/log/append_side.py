@@ -200,15 +200,15 @@ class AppendableLog(ReadableLog):
             expected = self._end_offset
             for batch, first in zip(rows, firsts, strict=True):
                 ascends = expected <= first <= batch.last_offset < OFFSET_MAX
-                if not ascends:
+                if not ascends or batch.last_offset - first > RELATIVE_OFFSET_MAX:
                     reason = f"offset {first} where {expected} or more is expected"
                     raise CorruptData(where, batch.position, reason)
                 expected = batch.last_offset + 1
             now = self._env.clock.now_ms() if now_ms is None else now_ms
-            for run in _runs(rows):
+            for run, first in _runs(rows, firsts):
                 start, end = run[0].position, run[-1].position + run[-1].size
                 data = batches if len(run) == len(rows) else batches[start:end]
-                self._write(run, data, now, [-1] * len(run), markers)
+                self._write(run, data, now, [-1] * len(run), markers, first=first)
             return Appended(
                 rows[0].base_offset, rows[-1].last_offset, NO_TIMESTAMP, self._log_start_offset
             )
@@ -231,17 +231,22 @@ class AppendableLog(ReadableLog):
         now_ms: int,
         tombstones: Sequence[int],
         markers: Mapping[int, EndMarker] = _NO_MARKERS,
+        *,
+        first: int = 0,
     ) -> None:
-        """Put batches, which are `data`, at the end of the log and take note of them."""
+        """Put batches, which are `data`, at the end of the log and take note of them.
+
+        `first` is the first offset in them where that leaves a gap.
+        """
         config, active = self.config, self._active
         try:
             if active.must_roll(
                 batches[-1].last_offset, len(data), config.segment_bytes, config.segment_index_bytes
             ) or (config.roll_time == "record" and self._is_old_for(batches, now_ms)):
-                # T-22. An old wrapper's row has its last offset; its first may be the log's end.
-                first = batches[0].base_offset if batches[0].magic == 2 else self._end_offset
-                self._roll(max(first, self._end_offset))
+                self._roll(max(first, self._end_offset))  # T-22
                 active = self._active
+            if self._epochs.unsaved:
+                self._epochs.save()
             for batch in batches:
                 if batch.leader_epoch > self._epochs.latest:
                     self._epochs.assign(batch.leader_epoch, batch.base_offset)
@@ -388,11 +393,13 @@ class AppendableLog(ReadableLog):
             self._producers.expire(now_ms, self._producer_id_expiration_ms)
 
 
-def _runs(batches: Sequence[Header]) -> Iterator[Sequence[Header]]:
-    """Neighbours that fit into one segment, whose index has 32 bits for an offset."""
-    first = 0
+def _runs(
+    batches: Sequence[Header], firsts: Sequence[int]
+) -> Iterator[tuple[Sequence[Header], int]]:
+    """Neighbours that fit into one segment, whose index has 32 bits for an offset; their first."""
+    begin = 0
     for n, batch in enumerate(batches):
-        if batch.last_offset - batches[first].base_offset > RELATIVE_OFFSET_MAX:
-            yield batches[first:n]
-            first = n
-    yield batches[first:]
+        if batch.last_offset - firsts[begin] > RELATIVE_OFFSET_MAX:
+            yield batches[begin:n], firsts[begin]
+            begin = n
+    yield batches[begin:], firsts[begin]

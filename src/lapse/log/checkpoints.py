@@ -76,11 +76,17 @@ def write_offsets(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]) -> 
 
 
 def read_epochs(path: Path) -> list[tuple[int, int]]:
-    """(leader epoch, its first offset), ascending; empty if there is no file."""
+    """(leader epoch, its first offset), both ascending; empty if there is no file."""
     try:
-        return [(int(epoch), int(start)) for epoch, start in _read_entries(path, 2)]
+        entries = [(int(epoch), int(start)) for epoch, start in _read_entries(path, 2)]
     except ValueError as e:
         raise CorruptData(str(path), 0, str(e)) from None
+    before = (-1, -1)
+    for epoch, start in entries:
+        if epoch <= before[0] or start <= before[1]:
+            raise CorruptData(str(path), 0, f"epoch {epoch} at {start} does not ascend")
+        before = epoch, start
+    return entries
 
 
 def write_epochs(fs: Fs, path: Path, epochs: Iterable[tuple[int, int]]) -> None:

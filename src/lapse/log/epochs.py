@@ -11,10 +11,15 @@ from lapse.log.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
 
 
 class LeaderEpochs:
-    """Epochs of one log, ascending in epoch and offset; every change is written at once.
+    """Epochs of one log, ascending in epoch and offset.
+
+    A change is written at once, but for what is cut off while a log is opened: that is owed until
+    `save`, since opening a thousand logs would else be a thousand syncs (Kafka notes the epoch of
+    every leader at the end of the log, and opening forgets what begins there).
 
     Attributes:
         latest: the newest epoch; -1 before the first.
+        unsaved: the file says more than this; `save` before the log goes on.
     """
 
     def __init__(self, fs: Fs, partition_dir: Path) -> None:
@@ -26,6 +31,7 @@ class LeaderEpochs:
         except CorruptData:
             self._entries = []
         self.latest = self._entries[-1][0] if self._entries else -1
+        self.unsaved = False
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
@@ -50,19 +56,36 @@ class LeaderEpochs:
         if newer:
             self._replace([*(e for e in self._entries if e[1] < newer[0][1]), *newer])
 
-    def truncate_end(self, end_offset: int) -> None:
-        """Forget epochs that begin at or after `end_offset`."""
-        self._replace([entry for entry in self._entries if entry[1] < end_offset])
-
     def truncate_start(self, start_offset: int) -> None:
         """Forget epochs that ended before `start_offset`; the one in force there begins there."""
-        later = [entry for entry in self._entries if entry[1] > start_offset]
-        before = [entry for entry in self._entries if entry[1] <= start_offset]
-        in_force = [(before[-1][0], start_offset)] if before else []
-        self._replace(in_force + later)
+        self._replace(_from(self._entries, start_offset))
+
+    def cut(self, start_offset: int, end_offset: int) -> None:
+        """Forget, in memory, what is not of a log with these bounds."""
+        entries = _from([e for e in self._entries if e[1] < end_offset], start_offset)
+        if entries != self._entries:
+            self._take(entries)
+            self.unsaved = True
+
+    def save(self) -> None:
+        """Write what is owed."""
+        if self.unsaved:
+            write_epochs(self._fs, self._path, self._entries)
+            self.unsaved = False
 
     def _replace(self, entries: list[tuple[int, int]]) -> None:
         if entries != self._entries:
             write_epochs(self._fs, self._path, entries)
-            self._entries = entries
-            self.latest = entries[-1][0] if entries else -1
+            self._take(entries)
+            self.unsaved = False
+
+    def _take(self, entries: list[tuple[int, int]]) -> None:
+        self._entries = entries
+        self.latest = entries[-1][0] if entries else -1
+
+
+def _from(entries: Sequence[tuple[int, int]], start_offset: int) -> list[tuple[int, int]]:
+    """Those in force from `start_offset` on."""
+    later = [entry for entry in entries if entry[1] > start_offset]
+    before = [entry for entry in entries if entry[1] <= start_offset]
+    return [*((epoch, start_offset) for epoch, _ in before[-1:]), *later]

@@ -147,9 +147,10 @@ def load(
         sealed, active = [], ActiveSegment.create(partition_dir, env, log_start)
         loader.recovered.clear()
     epochs = LeaderEpochs(env.fs, partition_dir)
-    epochs.truncate_end(active.end_offset)
-    epochs.extend(loader.epochs)
-    epochs.truncate_start(log_start)
+    epochs.cut(log_start, active.end_offset)
+    if loader.epochs:
+        epochs.extend(loader.epochs)
+        epochs.cut(log_start, active.end_offset)
     segments = [*sealed, active]
     expiry = Expiry(env.clock.now_ms(), options.producer_id_expiration_ms)
     parts = parts_of(segments)
@@ -240,14 +241,15 @@ class _Loader:
         """A sealed segment that need not be checked; without a summary an estimate stands in."""
         path = segment_path(self._dir, base_offset, LOG)
         summary = read_summary(summary_path(self._dir, base_offset))
-        size = path.stat().st_size
+        stat = path.stat()
+        size, mtime_ms = stat.st_size, stat.st_mtime_ns // 1_000_000
         if summary is not None and (summary.size != size or summary.end_offset > next_base):
             summary = None
         known, indexes = summary, self._indexes(base_offset)
         if known is None and indexes is not None:
             known = estimate_sealed(path, base_offset, next_base, indexes[1])
         if known is not None and indexes is not None and self._are_sound(indexes, known, next_base):
-            return self._sealed(known, *indexes)
+            return self._sealed(known, *indexes, mtime_ms)
         scanned = self._scanned(base_offset, next_base, check_crc=False)
         if scanned.bad is not None:
             # Below the recovery point nothing is cut off; a round must not touch it (L10).
@@ -263,7 +265,7 @@ class _Loader:
                 self._env.fs.fsync_file(index.path)  # nothing else will: its log is synced
         if scanned.summary is not summary:
             write_summary(self._env.fs, self._dir, scanned.summary)
-        return self._sealed(scanned.summary, *indexes)
+        return self._sealed(scanned.summary, *indexes, mtime_ms)
 
     def _indexes(self, base_offset: int) -> tuple[OffsetIndex, TimeIndex] | None:
         """Both from their files; None where one is missing or has half an entry."""
@@ -304,11 +306,10 @@ class _Loader:
         return self._resume(Scanned(summary, *growing, offset, None), kept)
 
     def _sealed(
-        self, summary: Summary, offset_index: OffsetIndex, time_index: TimeIndex
+        self, summary: Summary, offset_index: OffsetIndex, time_index: TimeIndex, mtime_ms: int
     ) -> Segment:
         return Segment(
-            self._dir, self._env, summary,
-            mtime_ms=mtime_ms_of(segment_path(self._dir, summary.base_offset, LOG)),
+            self._dir, self._env, summary, mtime_ms=mtime_ms,
             index_bytes=offset_index.size_bytes, time_index_bytes=time_index.size_bytes,
         )  # fmt: skip
 
@@ -342,7 +343,8 @@ class _Loader:
 
     def _seal(self, scanned: Scanned) -> Segment:
         write_summary(self._env.fs, self._dir, scanned.summary)
-        return self._sealed(scanned.summary, scanned.offset_index, scanned.time_index)
+        mtime_ms = mtime_ms_of(segment_path(self._dir, scanned.summary.base_offset, LOG))
+        return self._sealed(scanned.summary, scanned.offset_index, scanned.time_index, mtime_ms)
 
     def _txn_index(self, base_offset: int) -> TxnIndex:
         """Of the active segment, if its file can be read; `settle_txn_indexes` sees to it."""

@@ -71,23 +71,25 @@ def batch_reaching(files: SegmentFiles, offset: int, size: int) -> FoundBatch | 
 
 
 def _fits(fd: int, begin: int, position: int, ends_with: int, size: int) -> bool:
-    """Whether a batch that may end with that offset begins at `position`, as an index has it.
+    """Whether a batch of a segment that begins at offset `begin` is where its index says.
 
-    It is told by two headers in a row: a place within a batch does not look like that. `begin` is
-    the segment's base offset.
+    It ends with the entry's offset, or, as Kafka wrote before 4.0, one of the next batches does
+    that were appended with it.
     """
-    base_offset, after = _header_at(fd, position)
-    if not begin <= base_offset <= ends_with or not position < after <= size:
+    base_offset, last_offset, after = _header_at(fd, position)
+    if not begin <= base_offset <= last_offset <= ends_with or after > size:
         return False
-    return after == size or _header_at(fd, after)[0] > base_offset
+    return last_offset == ends_with or last_offset < _header_at(fd, after)[0] <= ends_with
 
 
-def _header_at(fd: int, position: int) -> tuple[int, int]:
-    """Base offset and end of a batch; (-1, -1) where there is none."""
+def _header_at(fd: int, position: int) -> tuple[int, int, int]:
+    """Base and last offset of a batch, and where it ends; -1 where there is none."""
     head = os.pread(fd, _HEAD.size, position).ljust(_HEAD.size, b"\0")
     base_offset, length, _, magic, _, _, last_delta = _HEAD.unpack(head)
-    is_batch = length > 0 and (magic in {0, 1} or (magic == 2 and last_delta >= 0))
-    return (base_offset, position + LOG_OVERHEAD + length) if is_batch else (-1, -1)
+    if length <= 0 or magic not in {0, 1, 2}:
+        return -1, -1, -1
+    last_offset = base_offset + last_delta if magic == 2 else base_offset
+    return base_offset, last_offset, position + LOG_OVERHEAD + length
 
 
 def first_at(segment: Segment, timestamp: int, start_offset: int) -> FoundRecord | None:

@@ -23,6 +23,7 @@ from lapse.base.fs import Fs
 
 _FILE_FROM_BYTES = 64 << 10
 _UNKNOWN = -1
+_TABLE = np.dtype([("offset", ">i4"), ("position", ">i4")])
 
 
 class IndexFile:
@@ -146,7 +147,7 @@ class OffsetIndex(IndexEntries):
 
     def check(self, log_size: int, end_offset: int) -> str | None:
         """What is wrong with it for a segment of this size and next offset, or None."""
-        table = self._table(np.dtype([("offset", ">i4"), ("position", ">i4")]))
+        table = self._table(_TABLE)
         if not len(table):
             return None
         offsets, positions = table["offset"].astype(np.int64), table["position"].astype(np.int64)

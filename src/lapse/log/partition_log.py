@@ -138,6 +138,7 @@ class PartitionLog(AppendableLog):
                 return
             if clean and self.offline_reason is None:
                 self._active.finish()
+                self._epochs.save()
                 snapshot = segment_path(self.dir, self._end_offset, SNAPSHOT)
                 if not snapshot.exists():  # Kafka keeps one that is there, expired producers too
                     self._write_snapshot(self._end_offset)

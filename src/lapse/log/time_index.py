@@ -14,6 +14,7 @@ import numpy as np
 from lapse.log.offset_index import IndexEntries
 
 NO_TIMESTAMP = -1
+_TABLE = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
 class TimeIndex(IndexEntries):
@@ -44,7 +45,7 @@ class TimeIndex(IndexEntries):
 
     def check(self, end_offset: int) -> str | None:
         """What is wrong with it for a segment with this next offset, or None."""
-        table = self._table(np.dtype([("timestamp", ">i8"), ("offset", ">i4")]))
+        table = self._table(_TABLE)
         if not len(table):
             return None
         timestamps, offsets = table["timestamp"].astype(np.int64), table["offset"].astype(np.int64)

@@ -29,9 +29,30 @@ def test_what_is_cut_off_at_either_end(tmp_path: Path) -> None:
     found = epochs(tmp_path, (0, 0), (2, 9), (3, 20))
     found.truncate_start(10)
     assert found.entries == ((2, 10), (3, 20))
-    found.truncate_end(20)
-    assert found.entries == ((2, 10),)
+    assert LeaderEpochs(RealFs(), tmp_path).entries == found.entries
+    found.cut(12, 20)
+    assert found.entries == ((2, 12),)
     assert found.latest == 2
+    assert LeaderEpochs(RealFs(), tmp_path).entries == ((2, 10), (3, 20))
+    found.save()
+    assert LeaderEpochs(RealFs(), tmp_path).entries == found.entries
+
+
+def test_what_opening_forgets_is_written_before_the_log_goes_on(tmp_path: Path) -> None:
+    """An epoch noted at the end of the log, as a leader does that then appends nothing."""
+    log = open_log(tmp_path)
+    append(log, batch(), epoch=1)
+    log.close()
+    noted = epochs(tmp_path, (2, 3)).entries
+    log = open_log(tmp_path, clean_shutdown=True)
+    assert log.leader_epoch == 1
+    assert LeaderEpochs(RealFs(), tmp_path).entries == noted
+    append(log, batch(), epoch=1)  # else a crash now would leave these records in epoch 2
+    assert LeaderEpochs(RealFs(), tmp_path).entries == noted[:1]
+    log.close()
+    epochs(tmp_path, (2, 6))
+    open_log(tmp_path, clean_shutdown=True).close()
+    assert LeaderEpochs(RealFs(), tmp_path).entries == noted[:1]
 
 
 def test_a_lost_file_comes_back_whole_and_no_epoch_begins_below_the_log_start(
