@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.kernels.layout import CONTROL, TRANSACTIONAL
+from lapse.kernels.layout import CODEC_MASK, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
 from lapse.lifecycle.round.summarise import SummaryRequest, requests_of, summarise
 from lapse.log.look import SegmentFile, look
 from lapse.log.markers import read_marker
@@ -19,7 +19,8 @@ from lapse.log.sketch import decode_sketch, empty_sketch
 from lapse.log.summary import Summary, with_clock_of
 from lapse.records.batch import records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
-from lapse.records.layout import Codec
+from lapse.records.layout import Codec, TimestampType
+from lapse.records.legacy import Message, MessageSpec, build_messages
 from tests.property.strategies import KEYS, NOW, message_sets, values
 from tests.reference.sketch import registers
 from tests.unit.log.logs import append, batches_of, config, open_log, rows_of
@@ -97,13 +98,21 @@ class Writer:
         self._sequences[producer] += len(new)
 
     def _old(self, messages: bytes) -> None:
-        """Their offsets do not matter here, but they must ascend."""
-        end = self.log.log_end_offset
-        moved = bytearray(messages)
-        for row in scan_batches(messages, "t"):
-            at = int(row["position"])
-            moved[at : at + 8] = (int(row["base_offset"]) + end).to_bytes(8, "big")
-        self.log.append_raw(bytes(moved), now_ms=NOW)
+        """Moved to the end of the log; in v0 the offsets inside a wrapper move too."""
+        rows, end = scan_batches(messages, "t"), self.log.log_end_offset
+        found = [
+            Message(r.offset + end, r.create_time, r.key, r.value)
+            for row in rows
+            for r in records_of(messages, row, "t")
+        ]
+        first = rows[0]
+        spec = MessageSpec(
+            int(first["magic"]),
+            Codec(int(first["attributes"]) & CODEC_MASK),
+            TimestampType(int(first["attributes"]) & LOG_APPEND_TIME != 0),
+            int(first["max_timestamp"]),
+        )
+        self.log.append_raw(build_messages(found, spec), now_ms=NOW)
 
     def _replicate(self, what: str, spec: BatchSpec) -> None:
         if what == "emptied":

@@ -41,23 +41,29 @@ def rows_of(
         if batch.last_offset < offset_from or batch.base_offset >= offset_until:
             continue
         if batch.count and (control or not batch.attributes & CONTROL):
-            for row in _rows_of_batch(batch, inflate, valued_tombstones):
-                if offset_from <= row["offset"] < offset_until:  # type: ignore[operator]
-                    rows.append(row)
+            wanted = range(offset_from, offset_until)
+            rows += _rows_of_batch(batch, inflate, valued_tombstones, wanted)
     return rows
 
 
 def _rows_of_batch(
-    batch: batches.Batch, inflate: Callable[[int, bytes], bytes], valued_tombstones: bool
+    batch: batches.Batch,
+    inflate: Callable[[int, bytes], bytes],
+    valued_tombstones: bool,
+    wanted: range,
 ) -> list[Row]:
     records = batches.records(inflate(batch.attributes & CODEC, batch.payload), batch.count)
     if isinstance(records, int):
+        raise BadData(batch.position)
+    if any(not 0 <= r.offset_delta <= batch.last_delta for r in records):
         raise BadData(batch.position)
     timed = bool(batch.attributes & APPEND_TIME)
     created = [_int64(batch.base_timestamp + r.timestamp_delta) for r in records]
     lost = timed and all(time == batch.max_timestamp for time in created)
     rows: list[Row] = []
     for record, time in zip(records, created, strict=True):
+        if _int64(batch.base_offset + record.offset_delta) not in wanted:
+            continue
         flagged = batch.attributes & VALUED and record.attributes & RECORD_TOMBSTONE
         rows.append(
             {

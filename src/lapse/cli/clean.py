@@ -17,7 +17,7 @@ from typing import Any
 
 from lapse.base.clock import Clock, PinnedClock, SystemClock
 from lapse.base.config import BrokerConfig, TopicConfig, broker_config
-from lapse.base.errors import ConfigError, LapseError, StorageError
+from lapse.base.errors import ConfigError, LapseError
 from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
@@ -32,6 +32,7 @@ from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.summarise import requests_of
+from lapse.log.export import copy_file
 from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN, find_policies
 
@@ -172,28 +173,14 @@ def _copied(source: Path, target: Path, partitions: Sequence[TopicPartition], fs
     fs.make_dir(target)
     for path in source.iterdir():
         if path.is_file() and path.name != ".lock":
-            _copy_file(path, target / path.name, fs)
+            copy_file(path, target / path.name, fs)
     for partition in partitions:
         for path in (source / str(partition)).rglob("*"):
             copy = target / path.relative_to(source)
             if path.is_file():
                 fs.make_dir(copy.parent)
-                _copy_file(path, copy, fs)
+                copy_file(path, copy, fs)
     return target
-
-
-def _copy_file(source: Path, target: Path, fs: Fs) -> None:
-    try:
-        with source.open("rb") as f:
-            stat = os.fstat(f.fileno())
-            file = fs.open_append(target)
-            try:
-                file.copy_from(f.fileno(), 0, stat.st_size)
-            finally:
-                file.close()
-    except OSError as e:
-        raise StorageError(f"copying {source}: {e.strerror or e}") from e
-    fs.set_mtime_ns(target, stat.st_mtime_ns)
 
 
 def _clean(

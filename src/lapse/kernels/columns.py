@@ -35,8 +35,8 @@ def decode_batches(
     Only offsets in offset_from..offset_until-1 count. `owner` gets each record's batch. Returns how
     many rows were filled; all done when cursor[BATCH_AT] is len(batches), else to be called again
     with the same cursor: no row was left, or keys and values would have more than `bytes_max` bytes
-    (one record alone may). Returns -1 where the record that the cursor stands at does not parse, or
-    where bytes are left over after a batch's last record.
+    (one record alone may). Returns -1 where the record that the cursor stands at does not parse or
+    lies outside its batch's offsets, or where bytes are left over after a batch's last record.
     """
     n = 0
     n_bytes = 0
@@ -53,10 +53,10 @@ def decode_batches(
             after, body, timestamp_delta, offset_delta, key, key_length, value, value_length = (
                 next_record(plain, i, end)
             )
-            if after < 0:
+            offset = row.base_offset + offset_delta
+            if after < 0 or offset_delta < 0 or offset > row.last_offset:
                 cursor[0], cursor[1], cursor[2] = batch_at, record_at, i
                 return -1
-            offset = row.base_offset + offset_delta
             if offset_from <= offset < offset_until:
                 more = max(key_length, 0) + max(value_length, 0)
                 if n == records.shape[0] or (n > 0 and n_bytes + more > bytes_max):

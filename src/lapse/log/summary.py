@@ -164,6 +164,8 @@ class SummaryBuilder:
         `tombstones` is -1 when its records were not looked at; `marker` is what a control batch's
         record says, None when it was not looked at.
         """
+        if self._is_plain(batch, tombstones):
+            return
         if not self.size:
             self.first_batch_max_timestamp = batch.max_timestamp
         v2 = batch.magic == 2
@@ -189,6 +191,26 @@ class SummaryBuilder:
             self._transactions.add(batch, marker)
         if not v2 or batch.attributes & ~_ORDINARY or batch.attributes & CODEC_MASK > Codec.ZSTD:
             self._note_unhandled(batch)
+
+    def _is_plain(self, batch: Header, tombstones: int) -> bool:
+        """Account for a batch that says nothing but its codec, as nearly every one does."""
+        timestamp = batch.max_timestamp
+        plain = (
+            0 <= batch.attributes <= Codec.ZSTD
+            and batch.magic == 2
+            and self.size > 0
+            and timestamp >= self.min_timestamp >= 0
+            and tombstones >= 0
+            and self.tombstones >= 0
+        )
+        if plain:
+            self.batches += 1
+            self.size += batch.size
+            self.end_offset = batch.last_offset + 1
+            self.records += batch.count
+            self.tombstones += tombstones
+            self.max_timestamp = max(self.max_timestamp, timestamp)
+        return plain
 
     def _note_times(self, batch: Header) -> None:
         timestamp = batch.max_timestamp

@@ -160,6 +160,10 @@ def decode_rows(
     end = decode.decode(plain, 0, len(plain), rows)
     if end < 0:
         raise CorruptData(where, int(row["position"]), f"record {-1 - end} does not parse")
+    deltas = rows["offset_delta"]
+    span = int(row["last_offset"]) - int(row["base_offset"])
+    if len(rows) and not (deltas.min() >= 0 and deltas.max() <= span):
+        raise CorruptData(where, int(row["position"]), "a record's offset is outside its batch's")
     return plain, rows
 
 
