@@ -223,7 +223,7 @@ def open_log(
 def append(log: PartitionLog, data: bytes) -> None:
     """As a producer's batch."""
     checked = check_produced(data, log.config, NOW, str(log.partition))
-    log.append(checked, leader_epoch=log.leader_epoch + 1, now_ms=NOW)
+    log.append(checked, leader_epoch=min(log.leader_epoch + 1, (1 << 31) - 1), now_ms=NOW)
 
 
 def _fill_plain(log: PartitionLog) -> None:
