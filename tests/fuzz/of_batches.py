@@ -134,7 +134,10 @@ def _expected(buffer: NDArray[np.uint8], row: np.void) -> list | None:  # type: 
         except BadCompression:
             return None
         found = twin.records(plain.tobytes(), int(row["count"]))
-        return None if isinstance(found, int) else found
+        last_delta = int.from_bytes(raw[23:27], "big")
+        if isinstance(found, int) or any(not 0 <= r.offset_delta <= last_delta for r in found):
+            return None
+        return found
     if codec == Codec.NONE:
         message = raw[:12] + mutate.checked(raw)[12:]  # its checksum was the scan's business
         return twin.messages(message, magic) if row["base_offset"] >= 0 else None

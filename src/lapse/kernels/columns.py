@@ -54,7 +54,7 @@ def decode_batches(
                 next_record(plain, i, end)
             )
             offset = row.base_offset + offset_delta
-            if after < 0 or offset_delta < 0 or offset > row.last_offset:
+            if after < 0 or offset_delta < 0 or offset_delta > row.last_offset - row.base_offset:
                 cursor[0], cursor[1], cursor[2] = batch_at, record_at, i
                 return -1
             if offset_from <= offset < offset_until:

@@ -31,6 +31,7 @@ from lapse.records.legacy import decode_message
 Buffer = bytes | bytearray | memoryview | NDArray[np.uint8]
 
 _ROWS_MIN = 64
+_WORD = (1 << 64) - 1
 _RECORD_BYTES_MIN = 7  # the smallest record: a length and six one-byte fields
 
 
@@ -161,7 +162,7 @@ def decode_rows(
     if end < 0:
         raise CorruptData(where, int(row["position"]), f"record {-1 - end} does not parse")
     deltas = rows["offset_delta"]
-    span = int(row["last_offset"]) - int(row["base_offset"])
+    span = (int(row["last_offset"]) - int(row["base_offset"])) & _WORD  # it may wrap, as in Java
     if len(rows) and not (deltas.min() >= 0 and deltas.max() <= span):
         raise CorruptData(where, int(row["position"]), "a record's offset is outside its batch's")
     return plain, rows
