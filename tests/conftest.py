@@ -38,10 +38,10 @@ hypothesis.settings.load_profile("lapse")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test carries the marker of its tier: the folder it lives in."""
+    """Every test carries the marker of its tier: the folder it lives in, else `tidy`."""
     for item in items:
         tier = item.path.relative_to(TESTS).parts[0]
-        item.add_marker("tidy" if tier.startswith("test_tidy") else tier)
+        item.add_marker("tidy" if tier.endswith(".py") else tier)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

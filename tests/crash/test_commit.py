@@ -1,7 +1,7 @@
 """Die at every file operation of a commit, reopen, check (SEMANTICS W-2, W-5; DESIGN §3 "Files").
 
 Two ways to die: in this process, at each operation in turn (`CrashFs`); and a broker that is
-really killed while it commits over its socket. After either the log holds what it held before the
+really killed while it commits over its socket. After either each log holds what it held before the
 round or what it holds after, group by group; the ledger tells of exactly what is gone; what is
 left to be done is done by the next round.
 """
@@ -14,9 +14,10 @@ import random
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lapse.base.fs import Fs, RealFs
@@ -24,16 +25,18 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.control import OwnedLogs
 from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
-from lapse.lifecycle.decide.select import LogInfo
+from lapse.kernels.crc32c import crc32c
 from lapse.lifecycle.owner import OwnerGone
 from lapse.lifecycle.owner_remote import RemoteOwner
 from lapse.lifecycle.recovery import finish_rounds
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.inline import InlineEngine
-from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.receipt import FileReceipt, Receipt, attempt_dir, attempt_file
+from lapse.lifecycle.round.summarise import requests_of, summarise
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
 from lapse.log.partition_log import PartitionLog
+from lapse.log.txn_index import AbortedTxn, encode_entries
 from lapse.testing.broker_process import BrokerProcess
 from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import Crashed, CrashFs
@@ -49,7 +52,8 @@ from tests.unit.lifecycle.rounds import (
     records_in,
 )
 
-TP = TopicPartition("a", 0)
+TP, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)  # go in together
+ABORTED = encode_entries([AbortedTxn(7, 1, 3, 3)])
 State = dict[int, Pair]
 
 
@@ -85,24 +89,44 @@ class Opened:
     def at(cls, path: Path, fs: Fs) -> Opened:
         env = env_of(ManualClock(NOW + 5), fs)
         directory = LogDirectory.open(path, env)
-        log = directory.open_log(TP, compacted())
-        finished = finish_rounds(log, directory, env)
+        for partition in (TP, OTHER):
+            finished = finish_rounds(directory.open_log(partition, compacted()), directory, env)
         return cls(directory, OwnedLogs(Hosted(directory), env), finished)  # type: ignore[arg-type]
 
-    def info(self) -> LogInfo:
-        return self.owner.logs()[0]
+    def rounds(self, round_id: str) -> list[Receipt]:
+        """A round over each log, one group of each with an index of aborted transactions.
 
-    def round(self, round_id: str) -> Receipt:
-        plan = plan_of(self.info(), round_id, NOW, force=True)
-        [receipt] = InlineEngine(RealFs(), ManualClock(NOW)).run([plan], lambda _: None)
-        assert receipt.error is None
+        A power cut may have taken summaries: what lacks them is looked through first.
+        """
+        lacking = requests_of((info.facts for info in self.owner.logs()), records=True)
+        assert not any(self.owner.adopt_summaries([summarise(request) for request in lacking]))
+        plans = [
+            plan_of(info, f"{round_id}-{info.facts.partition.topic}", NOW, force=True)
+            for info in self.owner.logs()
+        ]
+        receipts = InlineEngine(RealFs(), ManualClock(NOW)).run(plans, lambda _: None)
+        return [
+            _with_aborts(receipt, Path(p.dir)) for receipt, p in zip(receipts, plans, strict=True)
+        ]
+
+
+def _with_aborts(receipt: Receipt, log_dir: Path) -> Receipt:
+    """Its first group gets an index of aborted transactions, as other groups have none."""
+    assert receipt.error is None
+    if not receipt.groups:
         return receipt
+    first, *others = receipt.groups
+    folder = attempt_dir(log_dir, receipt.round_id, receipt.attempt_id)
+    (folder / attempt_file(first.base_offset, "aborted")).write_bytes(ABORTED)
+    file = FileReceipt("aborted", len(ABORTED), crc32c(np.frombuffer(ABORTED, np.uint8), 0, 34))
+    files = [f for f in first.files if f.kind != "aborted"]
+    return replace(receipt, groups=(replace(first, files=(*files, file)), *others))
 
 
-def departed(path: Path) -> set[int]:
+def departed(path: Path, partition: TopicPartition = TP) -> set[int]:
     """Offsets the ledger says are gone; each once."""
     gone: set[int] = set()
-    for entry in ledger.read(path / str(TP)):
+    for entry in ledger.read(path / str(partition)):
         for removed in entry.removed:
             offsets = {removed.segment_base + offset for offset in removed.offsets()}
             assert not offsets & gone
@@ -115,7 +139,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log with several groups to rewrite, one of which becomes empty."""
     path = tmp_path_factory.mktemp("crash") / "data"
     pairs = [*overwritten(keys=7, times=6), *((f"k{i}", None) for i in range(3)), ("z", "last")]
-    make_logs(path, {"a": pairs}, compacted(), ManualClock(NOW))
+    make_logs(path, {"a": pairs, "b": pairs}, compacted(), ManualClock(NOW))
     return path
 
 
@@ -126,15 +150,15 @@ def copied(before: Path, to: Path) -> Path:
 
 
 def commit_and_die(path: Path, die_at: int | None, *, lose_unsynced: bool, seed: int) -> CrashFs:
-    """One round over the log; its commit dies at an operation (None: counts them)."""
+    """One round over each log; their commit dies at an operation (None: counts them)."""
     fs = CrashFs(Unsynced(), None, lose_unsynced=lose_unsynced, seed=seed)
     opened = Opened.at(path, fs)
-    receipt = opened.round("r1")
+    receipts = opened.rounds("r1")
     fs._die_at = None if die_at is None else fs.operations + die_at
     start = fs.operations
     with contextlib.suppress(Crashed):
-        [result] = opened.owner.commit([receipt])
-        assert result.error is None
+        results = opened.owner.commit(receipts)
+        assert [result.error for result in results] == [None, None]
     fs.operations -= start
     _abandon(opened)
     return fs
@@ -148,24 +172,32 @@ def _abandon(opened: Opened) -> None:
 
 def check_after(path: Path, full: State, final: State) -> None:
     opened = Opened.at(path, Unsynced())
-    found = records_in(path / str(TP))
-    gone = departed(path)
+    done = [_check_log(path, partition, full, final) for partition in (TP, OTHER)]
+    if not all(done):
+        results = opened.owner.commit(opened.rounds("r2"))
+        assert [result.error for result in results] == [None, None]
+    for partition in (TP, OTHER):
+        assert records_in(path / str(partition)) == final
+        assert departed(path, partition) == full.keys() - final.keys()
+    opened.directory.close()
+
+
+def _check_log(path: Path, partition: TopicPartition, full: State, final: State) -> bool:
+    """Whether its round is done, after seeing that nothing is half done."""
+    log_dir = path / str(partition)
+    found = records_in(log_dir)
+    gone = departed(path, partition)
     assert found == {offset: pair for offset, pair in full.items() if offset not in gone}
     assert final.items() <= found.items()
-    saved = checkpoints.read_offsets(path / checkpoints.CLEANER).get(TP)
+    saved = checkpoints.read_offsets(path / checkpoints.CLEANER).get(partition)
     assert saved in {None, 46}
     if saved == 46:
         assert found == final  # a checkpoint that runs ahead would leave superseded values for ever
-    assert not [p for p in (path / str(TP) / ".lapse").iterdir() if p.is_dir()]
-    names = [p.name for p in (path / str(TP)).iterdir()]
+    assert not [p for p in (log_dir / ".lapse").iterdir() if p.is_dir()]
+    names = [p.name for p in log_dir.iterdir()]
     assert not [n for n in names if n.endswith((".cleaned", ".swap", ".deleted"))]
-    assert not (path / str(TP) / ".lapse" / "intent").exists()
-    if found != final:
-        [result] = opened.owner.commit([opened.round("r2")])
-        assert result.error is None
-    assert records_in(path / str(TP)) == final
-    assert departed(path) == full.keys() - final.keys()
-    opened.directory.close()
+    assert not (log_dir / ".lapse" / "intent").exists()
+    return found == final
 
 
 @pytest.mark.parametrize("lose_unsynced", [False, True], ids=["kill", "power-cut"])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lapse.base.errors import CorruptData, KafkaError, LapseError
 from lapse.base.fs import RealFs
 from lapse.cli import dump
-from lapse.kernels.layout import CONTROL
+from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.lifecycle.decide.select import LogInfo, Wish, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.commit import CommitEnv, commit, finish_commit, waiting_stamps
@@ -294,8 +294,11 @@ def _round(log: PartitionLog, clock: ManualClock, everything: dict[int, bytes]) 
     assert result.error is None or WHERE in result.error
     if before is None or result.error is not None:
         return
-    after = _values(_read_all(log, strict=False))
-    assert after is not None
+    left = _read_all(log, strict=False)
+    after = _values(left)
+    if after is None:  # a reader may get now to where a harm kept it from before
+        assert max(left) > max(everything)
+        return
     for key, (offset, value) in before.items():
         if value is not None and key not in after:
             raise AssertionError(f"the round has lost {key!r} of offset {offset}")
@@ -303,17 +306,37 @@ def _round(log: PartitionLog, clock: ManualClock, everything: dict[int, bytes]) 
 
 
 def _values(batches: dict[int, bytes]) -> dict[bytes, tuple[int, bytes | None]] | None:
-    """The last value by key; None where something does not parse."""
+    """The last committed value by key; None where something does not parse.
+
+    A key that a transaction touched whose marker cannot be reached is left out.
+    """
     found: dict[bytes, tuple[int, bytes | None]] = {}
+    waiting: dict[int, list[tuple[bytes, int, bytes | None]]] = {}  # of open transactions
     for _, data in sorted(batches.items()):
         try:
             for row in scan_batches(data, WHERE):
-                for r in records_of(data, row, WHERE):
-                    if r.key is not None and not int(row["attributes"]) & 0x20:
-                        found[r.key] = r.offset, r.value
+                attributes, producer_id = int(row["attributes"]), int(row["producer_id"])
+                in_transaction = row["magic"] == 2 and attributes & (TRANSACTIONAL | CONTROL)
+                if in_transaction and attributes & CONTROL:
+                    marker = parse_marker(data, WHERE) if row["count"] else None
+                    mine = [] if marker is None else waiting.pop(producer_id, [])
+                    records = mine if marker is not None and marker.commit else []
+                else:
+                    records = [
+                        (r.key, r.offset, r.value)
+                        for r in records_of(data, row, WHERE)
+                        if r.key is not None
+                    ]
+                    if in_transaction:
+                        waiting.setdefault(producer_id, []).extend(records)
+                        records = []
+                for key, offset, value in records:
+                    if key not in found or found[key][0] < offset:
+                        found[key] = offset, value
         except CorruptData:
             return None
-    return found
+    unsure = {key for records in waiting.values() for key, _, _ in records}
+    return {key: last for key, last in found.items() if key not in unsure}
 
 
 def fence_maps() -> None:

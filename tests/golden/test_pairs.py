@@ -16,7 +16,7 @@ import pytest
 from lapse.base.ids import TopicPartition
 from lapse.cli.main import main
 from lapse.log.checkpoints import CLEANER, read_offsets
-from tests.oracle.test_clean import INEXACT, different_lines, holds
+from tests.oracle.compare import INEXACT, different_lines, holds
 
 TOPICS = [
     f"compact-{kind}" for kind in ("none", "gzip", "snappy", "lz4", "zstd", "horizon", "mixed")

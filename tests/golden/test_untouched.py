@@ -1,7 +1,7 @@
 """What this version does not clean stays as it is, byte for byte, and the reason is shown.
 
-DESIGN §4.12: a log that holds transactional or control batches, messages of format v0 or v1, or an
-attribute bit nobody knows is left untouched by `clean`, and both `clean` and `plan` exit 1.
+DESIGN §4.12: a log with an attribute bit nobody knows is left untouched by `clean`, and both
+`clean` and `plan` exit 1.
 """
 
 from __future__ import annotations
@@ -49,9 +49,6 @@ def with_unknown_bit(_: Path, directory: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (from_case("03_aborted_txns_open_tail"), "transactional batch"),
-        (from_case("04_control_markers_lifecycle"), "transactional batch"),
-        (from_case("18_legacy_upconversion"), "message format v"),
         (with_unknown_bit, "unknown attribute bits 0x80"),
     ],
 )

@@ -7,19 +7,27 @@ empty batches, guarded ones, a map that runs full, `dirty` anywhere; both rule s
 from __future__ import annotations
 
 import random
+import struct
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lapse.lifecycle.round import offset_map, rewrite
+from lapse.base.fs import RealFs
+from lapse.lifecycle.round import offset_map, rewrite, source
+from lapse.lifecycle.round.upgrade import upgraded, write_upgraded
+from lapse.records.batch import as_array, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec, TimestampType
 from tests.conftest import scaled_count
-from tests.property.strategies import NOW, new_records, specs
+from tests.property.strategies import NOW, message_sets, new_records, specs
 from tests.reference import cleaning, rounds
 
 RETENTION = 86_400_000
+producers = st.integers(0, 2)
 
 
 @st.composite
@@ -32,10 +40,9 @@ def rounds_given(draw: st.DrawFn) -> cleaning.Round:
         base, data = offset, b""
         for _ in range(draw(st.integers(0, 4))):
             offset += draw(st.sampled_from([0, 0, 0, 3]))
-            records = draw(new_records())
-            spec = draw(specs(records, offset))
-            data += build_batch(records, spec)
-            offset += (spec.last_offset_delta or 0) + 1
+            batch, last_offset_delta = draw(a_batch(offset))
+            data += batch
+            offset += last_offset_delta + 1
             last_offsets.append(offset - 1)
         offset += draw(st.sampled_from([0, 0, 4]))
         offset = max(offset, base + 1)
@@ -55,7 +62,35 @@ def rounds_given(draw: st.DrawFn) -> cleaning.Round:
         horizon_ms=NOW + RETENTION,
         passed_until_ms=draw(st.sampled_from([NOW - 3, NOW - 1, NOW, NOW + 2])),
         map_entries_max=draw(st.sampled_from([1, 2, 3, 1000, 1000])),
+        log_start=-1 if kafka else draw(st.sampled_from([-1, -1, start, *last_offsets, dirty])),
+        removable_below=draw(st.sampled_from([1 << 62, 1 << 62, start, dirty])),
+        outcomes=tuple((producer, draw(st.booleans())) for producer in draw(st.sets(producers))),
+        guarded_markers=tuple(draw(st.sets(st.tuples(st.integers(0, 2), st.integers(0, 1))))),
+        tombstone_values=not kafka and draw(st.booleans()),
     )
+
+
+@st.composite
+def a_batch(draw: st.DrawFn, offset: int) -> tuple[bytes, int]:
+    """Data, of a transaction or not, a marker (perhaps emptied), or a KRaft control batch."""
+    kind = draw(st.sampled_from(["data", "data", "data", "transaction", "transaction", "marker"]))
+    if kind == "marker":
+        key = struct.pack(">hh", 0, draw(st.sampled_from([0, 0, 1, 1, 2])))
+        records = [NewRecord(key, b"\0\0\0\0\0\1", NOW)] * draw(st.sampled_from([1, 1, 1, 0]))
+        spec = BatchSpec(
+            offset, Codec.NONE, TimestampType.CREATE_TIME, -1, draw(st.integers(0, 2)),
+            draw(st.integers(0, 1)), -1, 0, transactional=True, control=True,
+            horizon_ms=draw(st.sampled_from([None, None, NOW - 1, NOW + 1])) if records else None,
+            last_offset_delta=0,
+        )  # fmt: skip
+        return build_batch(records, spec), 0
+    records = draw(new_records())
+    if draw(st.booleans()):  # KIP-87
+        records = [replace(r, tombstone=draw(st.booleans())) for r in records]
+    spec = draw(specs(records, offset))
+    if kind == "transaction":
+        spec = replace(spec, transactional=True, producer_id=draw(st.integers(0, 2)))
+    return build_batch(records, spec), spec.last_offset_delta or 0
 
 
 def _looked_at(log: cleaning.Round) -> bool:
@@ -75,8 +110,8 @@ def test_a_round_equals_the_twin(log: cleaning.Round, tight: bool, segment_bytes
     with pytest.MonkeyPatch.context() as patch:
         if tight:  # every buffer full at every turn, every slot table grown, every copy by file
             patch.setattr(offset_map, "SLOTS_MIN", 4)
-            patch.setattr(offset_map, "SCRATCH_BYTES", 50)
-            patch.setattr(offset_map, "PIECE_BYTES", 150)
+            patch.setattr(source, "SCRATCH_BYTES", 50)
+            patch.setattr(source, "PIECE_BYTES", 150)
             patch.setattr(rewrite, "OUT_BYTES", 200)
             patch.setattr(rewrite, "OUT_ROWS", 1)
             patch.setattr(rewrite, "REMOVED_OFFSETS", 6)
@@ -89,13 +124,10 @@ def test_a_round_equals_the_twin(log: cleaning.Round, tight: bool, segment_bytes
 @given(rounds_given(), st.integers(0, 3))
 def test_rounds_after_rounds_converge(log: cleaning.Round, step: int) -> None:
     """Cleaning what was cleaned, at a later time, never loses a key's last value."""
-    log = _replace(log, kafka=False, map_entries_max=1000, dirty=log.segments[0][0])
-    last: dict[bytes, tuple[int, bytes | None]] = {}
-    for _, data in log.segments:
-        for batch in cleaning.parse(data):
-            for record in cleaning.records_of(batch):
-                if record.key is not None:
-                    last[record.key] = (batch.base_offset + record.offset_delta, record.value)
+    changes = {"map_entries_max": 1000, "dirty": log.segments[0][0], "removable_below": 1 << 62}
+    changes["outcomes"] = tuple((producer, producer != 1) for producer in range(3))
+    log = _replace(log, kafka=False, **changes)
+    last = {kept.key: kept for kept in committed(log)}
     for n in range(2):
         done = rounds.compare(log)
         for group in done.result.groups:  # L4: what a round was made for is done with
@@ -112,16 +144,32 @@ def test_rounds_after_rounds_converge(log: cleaning.Round, step: int) -> None:
             passed_until_ms=NOW + n * step * RETENTION,
             horizon_ms=log.horizon_ms + RETENTION,
         )
-    left = {}
-    for _, data in log.segments:
-        for batch in cleaning.parse(data):
-            for record in cleaning.records_of(batch):
-                assert record.key is not None
-                assert record.key not in left
-                left[record.key] = (batch.base_offset + record.offset_delta, record.value)
-    valued = {key: seen for key, seen in last.items() if seen[1] is not None}
-    assert {key: seen for key, seen in left.items() if seen[1] is not None} == valued
-    assert left.items() <= last.items()
+    left: dict[bytes | None, cleaning.Kept] = {}
+    for kept in committed(log):
+        assert kept.key is not None
+        assert kept.key not in left
+        left[kept.key] = kept
+    seen = {key: (kept.offset, kept.value) for key, kept in left.items()}
+    wanted = {key: (kept.offset, kept.value) for key, kept in last.items() if key is not None}
+    live = {key for key, kept in last.items() if key is not None and not kept.tombstone}
+    assert seen.items() <= wanted.items()
+    assert live <= seen.keys()
+
+
+def committed(log: cleaning.Round) -> list[cleaning.Kept]:
+    """What a read_committed consumer gets, from the log start on."""
+    unseen = cleaning.aborted_batches(log) | cleaning.undecided_batches(log)
+    return [
+        kept
+        for _, data in log.segments
+        for batch in cleaning.parse(data)
+        if not batch.attributes & cleaning.CONTROL and batch.base_offset not in unseen
+        for kept in (
+            cleaning.view(batch, record, log.tombstone_values)
+            for record in cleaning.records_of(batch)
+        )
+        if kept.offset >= log.log_start
+    ]
 
 
 def _replace(log: cleaning.Round, **changes: object) -> cleaning.Round:
@@ -208,3 +256,53 @@ def test_a_tombstone_is_stamped_before_it_may_go_and_takes_its_values_first() ->
     covered = rounds.compare(_replace(log, map_entries_max=9))
     assert covered.result.groups[0].stamped == 1
     assert covered.result.groups[0].removed == {"superseded": 1}
+
+
+@st.composite
+def old_logs(draw: st.DrawFn) -> cleaning.Round:
+    """Segments of v0, v1 and v2 in any order."""
+    log = draw(rounds_given())
+    offset, segments = 0, []
+    for _, data in log.segments:
+        base, mixed = offset, b""
+        for batch in [*cleaning.parse(data), None]:
+            if draw(st.booleans()):
+                messages = draw(message_sets(offset))
+                mixed += messages
+                offset = int(scan_batches(messages, "t")["last_offset"][-1]) + 1
+            if batch is not None:
+                span = batch.last_offset - batch.base_offset
+                mixed += struct.pack(">q", offset) + batch.raw[8:]
+                offset += span + 1
+        offset = max(offset, base + 1)
+        segments.append((base, mixed))
+    return _replace(
+        log, kafka=False, segments=tuple(segments), upper=offset, end_guard=offset,
+        dirty=draw(st.integers(0, offset)), log_start=draw(st.integers(-1, offset)),
+    )  # fmt: skip
+
+
+@settings(max_examples=max(30, scaled_count(800)))
+@given(old_logs(), st.booleans())
+def test_old_formats_are_cleaned_as_what_they_say(log: cleaning.Round, in_memory: bool) -> None:
+    """F-2, L14: the same comes out of v0 and v1 as of the v2 batches with their records."""
+    images = []
+    for base, data in log.segments:
+        rows = scan_batches(data, "t")
+        if in_memory:
+            image = upgraded(as_array(data), rows, "t", flat=False).tobytes()
+        else:
+            with TemporaryDirectory() as name:
+                path = Path(name) / "image"
+                write_upgraded(RealFs(), path, as_array(data), rows, "t", flat=False)
+                image = path.read_bytes()
+        assert (scan_batches(image, "t")["magic"] == 2).all()
+        images.append((base, image))
+    as_v2 = _replace(log, segments=tuple(images))
+    assume(_looked_at(as_v2))
+    expected = rounds.compare(as_v2)
+    done = rounds.carry_out(log, 1 << 20)
+    assert (done.latest, done.end_offset, done.entries) == (
+        expected.latest, expected.end_offset, expected.entries,
+    )  # fmt: skip
+    assert {k: v for k, v in done.files.items() if "image" not in k} == expected.files

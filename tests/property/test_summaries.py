@@ -11,12 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.kernels.layout import CODEC_MASK, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
+from lapse.lifecycle.decide.transactions import (
+    open_transactions,
+    outcomes_at,
+    spent_markers,
+    undecided_from,
+)
 from lapse.lifecycle.round.summarise import SummaryRequest, requests_of, summarise
 from lapse.log.look import SegmentFile, look
 from lapse.log.markers import read_marker
 from lapse.log.partition_log import PartitionLog
 from lapse.log.sketch import decode_sketch, empty_sketch
-from lapse.log.summary import Summary, with_clock_of
+from lapse.log.summary import Begun, Summary, with_clock_of
 from lapse.records.batch import records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec, TimestampType
@@ -198,7 +204,8 @@ def folded(summaries: Sequence[Summary]) -> tuple[list[Whole], dict[int, int]]:
             if first is not None:
                 done.append((ended.producer_id, first, ended.marker_offset, ended.committed))
         for begun in summary.begun:
-            open_at.setdefault(begun.producer_id, begun.first_offset)
+            if not begun.emptied:
+                open_at.setdefault(begun.producer_id, begun.first_offset)
     return done, open_at
 
 
@@ -232,6 +239,34 @@ def test_transactions_fold_over_summaries(steps: list[Step]) -> None:
         wanted_done, wanted_open = walked(writer.log)
         assert sorted(done) == sorted(wanted_done)
         assert still_open == wanted_open
+        facts = writer.log.facts().segments
+        found = {t.producer_id: t.first_offset for t in open_transactions(facts)}
+        assert found == wanted_open
+        assert undecided_from(facts) == min(wanted_open.values(), default=None)
+        for segment in facts:  # what a round up to there must be told
+            upper = segment.base_offset
+            assert dict(outcomes_at(facts, upper)) == {
+                producer: committed
+                for producer, first, marker, committed in wanted_done
+                if first < upper <= marker
+            }
+        assert spent_markers(facts) == lonely_markers(writer.log)
+
+
+def lonely_markers(log: PartitionLog) -> int:
+    """Markers with no batch of their transaction before them, by reading every batch."""
+    left: set[int] = set()
+    lonely = 0
+    for segment in log.segments:
+        for row in rows_of(segment):
+            if row.magic < 2 or not row.attributes & TRANSACTIONAL:
+                continue
+            if not row.attributes & CONTROL:
+                left.add(row.producer_id)
+            elif row.count:
+                lonely += row.producer_id not in left
+                left.discard(row.producer_id)
+    return lonely
 
 
 # --- damage --------------------------------------------------------------------------------------
@@ -283,6 +318,6 @@ def test_a_touched_marker_ends_the_reading(tmp_path: Path) -> None:
         path.write_bytes(touched)
         [receipt] = map(summarise, sealed_requests(log))
         assert receipt.summary is not None
-        assert receipt.summary.unhandled[-1].startswith("unreadable: checksum does not match")
+        assert receipt.summary.unreadable_from == marker
         assert (receipt.summary.commits, receipt.summary.ended, receipt.keys) == (0, (), "")
-        assert receipt.summary.begun == ((5, 0),)
+        assert receipt.summary.begun == (Begun(5, 0),)

@@ -31,6 +31,7 @@ def test_it_ends_0_though_broker_and_service_are_killed(tmp_path: Path) -> None:
     assert "kill -9 broker" in said
     assert "kill -9 lifecycle service" in said
     assert "lifecycle service None" not in said  # there was a round to be killed in
+    assert "removed, tombstone expired, by round" in said
     assert "forgetting is complete" in said
 
 

@@ -24,7 +24,7 @@ from house import House
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from traffic import TOPIC, Sent, Writer, create_topic, offer_keyless, read_all
+from traffic import PARTITIONS, TOPIC, Sent, Writer, create_topic, offer_keyless, read_all
 
 WRITING_SECONDS = float(os.environ.get("DEMO_SECONDS") or 30)  # tests are in a hurry
 SERVICE_SECONDS_MAX = 10 + WRITING_SECONDS
@@ -35,6 +35,7 @@ REMOVAL_LAG_MS = 4000
 FILE_DELAY_MS = 1000
 SLACK_MS = 10_000  # rolls, rounds and their queue on a busy machine
 ROUNDS_WHILE_WRITING = 3
+NOTHING_TO_DO = {"clean", "active-segment", "ratio"}  # what may hold a log that is done
 
 TOPIC_CONFIG = {
     "cleanup.policy": "compact",
@@ -96,7 +97,8 @@ def show(house: House, flights: Flights, *, crash: bool) -> None:
     prove(house, flights, sent)
     tell_rounds(house, sent)
     tell_sizes(sent, bytes_in, left)
-    tell_story(house, flights, sent)
+    story = tell_story(house, flights, sent)
+    ask_plan_and_explain(house, sent, story)
     out.print(f"[green]forgetting is complete[/green] after {time.monotonic() - started:.0f} s")
 
 
@@ -246,7 +248,7 @@ def tell_sizes(sent: Sent, bytes_in: float, left: OnDisk) -> None:
     out.print(f"bytes taken in since the broker's start: {bytes_in:,.0f}; left: {left.log_bytes:,}")
 
 
-def tell_story(house: House, flights: Flights, sent: Sent) -> None:
+def tell_story(house: House, flights: Flights, sent: Sent) -> Story:
     """One aircraft's end, from the ledger."""
     told = stories(flights.retired, sent, read_ledgers(house.data, sent))
     story: Story = max(told, key=lambda s: s.values)
@@ -266,6 +268,39 @@ def tell_story(house: House, flights: Flights, sent: Sent) -> None:
         or s.tombstone_gone_ms > s.value_gone_ms + RETENTION_MS + REMOVAL_LAG_MS + SLACK_MS
     ]  # fmt: skip
     expect(not late, f"{len(late)} aircraft were forgotten too late, {late[:1]}")
+    return story
+
+
+def ask_plan_and_explain(house: House, sent: Sent, story: Story) -> None:
+    """What anybody may ask, beside the running broker: why nothing goes now, and where it went."""
+    for n in range(PARTITIONS):
+        log = f"{TOPIC}-{n}"
+        [plan] = house.ask("plan", "--partition", log, "--count")
+        expect(
+            plan.get("due") == [] and plan["would"] is None,
+            f"lapse plan should have nothing to do in {log} any more: {plan}",
+        )
+        [told] = house.ask("explain", "--partition", log)
+        expect(told.get("rule") in NOTHING_TO_DO, f"lapse explain says why {log} rests: {told}")
+        out.print(f"lapse explain {log}: {told['text']} \\[{told['rule']}]")
+        promised = {p["name"]: p["ms"] for p in told["promises"]}
+        bound_ms = promised["a superseded value is gone"]
+        expect(bound_ms is not None, f"lapse explain has a bound for values of {log}")
+    out.print(f"lapse explain promises that a superseded value is gone within {bound_ms} ms")
+    *_, value, tombstone = sent.places[story.key]
+    for (n, offset), reason in ((value, "superseded"), (tombstone, "tombstone expired")):
+        where = ("--partition", f"{TOPIC}-{n}", "--offset", str(offset))
+        [told] = house.ask("explain", *where)
+        fate = told.get("fate") or told
+        expect(
+            fate.get("state") == "gone" and fate["reason"] == reason,
+            f"lapse explain {' '.join(where)} should say {reason}: {fate}",
+        )
+        out.print(f"lapse explain {' '.join(where)}: {fate['text']}")
+    expect(
+        fate["round_id"] == story.tombstone_round,
+        f"{fate['round_id']} removed the tombstone, the ledger says {story.tombstone_round}",
+    )
 
 
 def clock(ms: int) -> str:
@@ -279,8 +314,9 @@ def verdict(ms: int, deadline_ms: int) -> str:
 def stay(house: House, flights: Flights) -> None:
     lapse = Path(sys.executable).with_name("lapse")
     key = next(iter(flights.expected)).decode()
-    out.print("\nstaying up (Ctrl-C ends it). Three things to try:")
+    out.print("\nstaying up (Ctrl-C ends it). Four things to try:")
     out.print(f"  {lapse} plan {house.data}", soft_wrap=True)
+    out.print(f"  {lapse} explain {TOPIC} --data {house.data}", soft_wrap=True)
     out.print(f"  {lapse} dump {house.data / (TOPIC + '-0')} | grep {key.encode().hex()}",
               soft_wrap=True)  # fmt: skip
     out.print(f"  {lapse} topic describe {TOPIC} --bootstrap-server {house.kafka}", soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from lapse.lifecycle.reports import RoundReport, read_progress, read_reports
 
@@ -54,6 +56,17 @@ class House:
     def rounds(self) -> list[RoundReport]:
         """Rounds that put something in place, oldest first."""
         return [r for r in read_reports(self.data) if r.error is None and r.segments_written]
+
+    def ask(self, command: str, *words: str) -> list[dict[str, Any]]:
+        """What a command that only looks says of the data directory, beside the running broker."""
+        lapse = Path(sys.executable).with_name("lapse")
+        done = subprocess.run(
+            [lapse, command, self.data, *words, "--json"],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            return [{"error": done.stderr or done.stdout}]
+        return [json.loads(line) for line in done.stdout.splitlines()]
 
     def metric(self, name: str) -> float:
         """A number from /metrics, summed over its labels."""

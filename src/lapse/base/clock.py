@@ -6,8 +6,13 @@ is for measuring and for waiting.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import time
 from typing import Protocol
+
+_TIMEX_BYTES = 512  # struct timex has 208
+_TIME_ERROR = 5  # the kernel's word for a clock that nobody synchronises
 
 
 class Clock(Protocol):
@@ -19,6 +24,14 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds of a clock that never goes back."""
+        ...
+
+    def boot_seconds(self) -> float:
+        """Seconds since the machine was started, asleep or not; comparable between processes."""
+        ...
+
+    def is_synchronised(self) -> bool:
+        """Whether the system says that its wall clock is held right by NTP."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -34,6 +47,19 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def boot_seconds(self) -> float:
+        """Linux's monotonic clock stands still while the machine sleeps, this one does not."""
+        clock = getattr(time, "CLOCK_BOOTTIME", None)
+        return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+    def is_synchronised(self) -> bool:
+        """From Linux's `adjtimex`; elsewhere nobody says so."""
+        if sys.platform != "linux":
+            return False
+        answer = ctypes.create_string_buffer(_TIMEX_BYTES)  # modes = 0: only looks
+        state = ctypes.CDLL(None).adjtimex(answer)
+        return state not in (-1, _TIME_ERROR)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

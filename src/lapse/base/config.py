@@ -80,6 +80,17 @@ def _ratio(text: str) -> float:
     return value
 
 
+def _rate(text: str) -> float:
+    """Bytes a second; Kafka's default is the greatest double, which is no limit."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("a number above 0") from None
+    if not value > 0:
+        raise ValueError("a number above 0")
+    return value
+
+
 def one_of(*allowed: str) -> Parser:
     """One of a few words."""
 
@@ -187,6 +198,10 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     Setting("segment.ms", whole(1), str(7 * DAY_MS),
             "A segment is closed when it has been written to for this long.",
             (("log.roll.ms", 1), ("log.roll.hours", 3_600_000))),
+    Setting("lapse.physical.delete.max.lag.ms", _ms, str(DAY_MS),
+            "The longest a record below the log start (KIP-107) may still be found in a file; "
+            "file.delete.delay.ms counts in it.",
+            (("lapse.physical.delete.max.lag.ms", 1),)),
     Setting("lapse.roll.time", one_of("clock", "record"), "clock",
             "What segment.ms and max.compaction.lag.ms count from when a segment is closed: its "
             "first append by the broker's clock, or its first record's timestamp (KIP-32's rule, "
@@ -221,12 +236,17 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "Memory of one round's offset map under --kafka-exact (24 bytes a key)."),
     Setting("log.cleaner.io.buffer.load.factor", _ratio, "0.9",
             "How full that map may get."),
+    Setting("log.cleaner.io.max.bytes.per.second", _rate, "1.7976931348623157E308",
+            "Bytes a second that all rounds together may read and write."),
     Setting("log.flush.offset.checkpoint.interval.ms", whole(1), "60000",
             "How often recovery points are written."),
     Setting("log.retention.check.interval.ms", whole(1), "300000",
             "How often retention looks for old segments."),
     Setting("producer.id.expiration.ms", whole(1), str(DAY_MS),
             "How long an idle producer's sequence numbers are remembered."),
+    Setting("lapse.clock.jump.max.ms", _ms, "3600000",
+            "How far the wall clock may run ahead of the last recorded moment and the monotonic "
+            "time since; beyond it nothing is removed or stamped until it is confirmed."),
     Setting("lapse.housekeeping.interval.ms", whole(1), "1000",
             "How often the broker looks for segments to roll and files to unlink."),
     Setting("lapse.lifecycle.master", _text, "local[*]", "Spark master of the lifecycle service."),
@@ -269,6 +289,7 @@ class TopicConfig:
     message_timestamp_type: int
     min_cleanable_dirty_ratio: float
     min_compaction_lag_ms: int
+    physical_delete_max_lag_ms: int
     retention_bytes: int
     retention_ms: int
     roll_time: str
@@ -313,9 +334,11 @@ class BrokerConfig:
     log_cleaner_backoff_ms: int
     log_cleaner_dedupe_buffer_size: int
     log_cleaner_io_buffer_load_factor: float
+    log_cleaner_io_max_bytes_per_second: float
     log_flush_offset_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
     producer_id_expiration_ms: int
+    clock_jump_max_ms: int
     housekeeping_interval_ms: int
     lifecycle_master: str
     lifecycle_memory_bytes: int

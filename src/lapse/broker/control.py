@@ -16,11 +16,11 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.errors import LapseError, StorageError
-from lapse.base.ids import TopicPartition
 from lapse.broker.disk import DiskThreads
 from lapse.broker.partitions import Partitions
 from lapse.lifecycle import control_messages as messages
@@ -40,7 +40,8 @@ from lapse.lifecycle.control_messages import (
 from lapse.lifecycle.decide.horizon import Stamp
 from lapse.lifecycle.decide.select import LogInfo
 from lapse.lifecycle.round import commit as rounds
-from lapse.lifecycle.round.commit import CommitEnv, CommitResult, waiting_stamps
+from lapse.lifecycle.round.bad import current_facts
+from lapse.lifecycle.round.commit import CommitResult, DirectoryEnv, waiting_stamps
 from lapse.lifecycle.round.ledger import ledger_path
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.summarise import SummaryReceipt, adopt
@@ -54,6 +55,19 @@ _OWNER_ONLY = 0o600
 _NO_SUCH_LOG = "this broker has no such log"
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceSeen:
+    """What the broker knows of its lifecycle service.
+
+    Attributes:
+        pid: None while there is none: then rounds are not running.
+        idle_s: since it last asked for facts, or since the broker began to wait for that.
+    """
+
+    pid: int | None
+    idle_s: float
+
+
 class ControlServer:
     """Listens at `control.sock` in `data_dir`, which this process has locked."""
 
@@ -65,6 +79,11 @@ class ControlServer:
         self._service_pid: int | None = None
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._asked_s = env.clock.monotonic()
+
+    def seen(self) -> ServiceSeen:
+        """Whether there is a service, and when it last looked; from any thread."""
+        return ServiceSeen(self._service_pid, self._env.clock.monotonic() - self._asked_s)
 
     async def start(self) -> None:
         """Bind and accept; raises StorageError where the socket cannot be."""
@@ -147,6 +166,7 @@ class ControlServer:
         answer: Answer
         match request:
             case ListLogs():
+                self._asked_s = self._env.clock.monotonic()
                 answer = Logs(tuple(self._owner.logs()))
             case Commit():
                 answer = Committed(tuple(self._owner.commit(request.receipts)))
@@ -169,34 +189,30 @@ class OwnedLogs:
         now_ms = self._env.clock.now_ms()
         online = [log for log in self._partitions.all() if log.offline_reason is None]
         return [
-            LogInfo(log.facts(), log.config, self._stamps.waiting(log.dir, now_ms))
+            LogInfo(
+                current_facts(log, self._env.fs), log.config, self._stamps.waiting(log.dir, now_ms)
+            )
             for log in sorted(online, key=lambda log: log.partition)
         ]
 
     def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
-        """Raises StorageError where the checkpoint cannot be written.
-
-        Segments are in place then, and will merely be looked at once more.
-        """
+        """Together for the logs of each directory, which share syncs and a checkpoint."""
         logs = {str(log.partition): log for log in self._partitions.all()}
-        offsets: dict[TopicPartition, int] = {}
-        results = []
-        for receipt in receipts:
-            log = logs.get(receipt.name)
-            if log is None:
-                results.append(self._refused(receipt, _NO_SUCH_LOG))
-                continue
-
-            def set_checkpoint(offset: int, partition: TopicPartition = log.partition) -> None:
-                offsets[partition] = offset
-
-            results.append(self._commit_one(log, receipt, set_checkpoint))
-        # One write for all of them: a checkpoint is a file of all logs.
+        results: dict[int, CommitResult] = {}
         for directory in self._partitions.directories:
-            held = {tp: offset for tp, offset in offsets.items() if tp in directory.logs}
-            if held:
-                directory.set_cleaner_offsets(held)
-        return results
+            hosted = [
+                (n, logs[r.name], r)
+                for n, r in enumerate(receipts)
+                if r.name in logs and logs[r.name].partition in directory.logs
+            ]
+            env = DirectoryEnv(self._env.fs, self._env.clock, directory.set_cleaner_offsets)
+            done = rounds.commit_all([(log, receipt) for _, log, receipt in hosted], env)
+            for (n, log, receipt), result in zip(hosted, done, strict=True):
+                results[n] = result
+                if result.error is not None:
+                    logger.warning("round %s: %s", receipt.round_id, result.error)
+                    self._sweep_one(log, receipt.round_id)
+        return [results.get(n) or self._no_such_log(r) for n, r in enumerate(receipts)]
 
     def adopt_summaries(self, receipts: Sequence[SummaryReceipt]) -> list[str | None]:
         """Each by itself: what is passed over is looked through again."""
@@ -206,22 +222,9 @@ class OwnedLogs:
             for receipt in receipts
         ]
 
-    def _commit_one(
-        self, log: PartitionLog, receipt: Receipt, set_checkpoint: Callable[[int], None]
-    ) -> CommitResult:
-        env = CommitEnv(self._env.fs, self._env.clock, set_checkpoint)
-        try:
-            result = rounds.commit(log, receipt, env)
-        except OSError as e:
-            result = self._refused(receipt, f"{receipt.name}: {e}")
-        if result.error is not None:
-            logger.warning("round %s: %s", receipt.round_id, result.error)
-            self._sweep_one(log, receipt.round_id)
-        return result
-
-    def _refused(self, receipt: Receipt, error: str) -> CommitResult:
+    def _no_such_log(self, receipt: Receipt) -> CommitResult:
         now_ms = self._env.clock.now_ms()
-        return CommitResult(receipt.round_id, receipt.name, 0, now_ms, 0.0, error)
+        return CommitResult(receipt.round_id, receipt.name, 0, now_ms, 0.0, _NO_SUCH_LOG)
 
     def _sweep_one(self, log: PartitionLog, round_id: str) -> None:
         """Best done now; else the next service's coming, or the next start, does it."""

@@ -1,5 +1,9 @@
 """What a broker does for its logs while nobody asks: rolls, retention, syncs, sweeps, checkpoints.
 
+After a jump of the wall clock nothing goes by age or size, and no producer is forgotten, until the
+clock is confirmed (DESIGN 4.11): `guard` gives the time that may be relied on, None for none. Rolls
+go on, since they remove nothing, and so does what DeleteRecords asked for by offset.
+
 Runs in a thread of its own, every `lapse.housekeeping.interval.ms`; the decisions are
 `lifecycle.decide`, the effects `PartitionLog`. Compaction is not among them: that is the lifecycle
 service's, and without it all this goes on (DESIGN §3).
@@ -23,20 +27,33 @@ from lapse.broker.counters import Counters
 from lapse.broker.disk import DiskThreads
 from lapse.broker.partitions import Partitions
 from lapse.lifecycle.decide.retention import segments_to_delete
-from lapse.lifecycle.decide.roll import ActiveSegment, roll_due
+from lapse.lifecycle.decide.roll import ActiveSegment, roll_due, trim_roll_due
 from lapse.log.partition_log import PartitionLog
 from lapse.log.roll import jitter_of
 
 logger = logging.getLogger(__name__)
+
+Chore = Callable[[PartitionLog, int], object]
+Guard = Callable[[int], int | None]  # of the wall clock's time, the one to go by
+
+
+def _trusted(now_ms: int) -> int | None:
+    return now_ms
 
 
 class Housekeeping:
     """The chores and when each was last done."""
 
     def __init__(
-        self, partitions: Partitions, clock: Clock, config: BrokerConfig, counters: Counters
+        self,
+        partitions: Partitions,
+        clock: Clock,
+        config: BrokerConfig,
+        counters: Counters,
+        guard: Guard = _trusted,
     ) -> None:
         self._partitions = partitions
+        self._guard = guard
         self._clock = clock
         self._counters = counters
         self._pause_s = config.housekeeping_interval_ms / 1000
@@ -66,24 +83,27 @@ class Housekeeping:
     def tick(self, now_ms: int) -> None:
         """Do everything that is due."""
         logs = self._partitions.all()
-        chores: list[tuple[str, Callable[[PartitionLog, int], object]]] = [
-            ("roll", roll_if_due),
-            ("sync", sync_sealed),
-            ("unlink", PartitionLog.sweep_deleted),
+        chores: list[tuple[str, Chore, int]] = [
+            ("roll", roll_if_due, now_ms),
+            ("log start", drop_deleted, now_ms),
+            ("sync", sync_sealed, now_ms),
+            ("unlink", PartitionLog.sweep_deleted, now_ms),
         ]
-        if self._retention.is_due(now_ms):
-            chores += [("retention", apply_retention), ("expiry", PartitionLog.expire_producers)]
+        trusted_ms = self._guard(now_ms)
+        if trusted_ms is not None and self._retention.is_due(now_ms):
+            chores += [
+                ("retention", apply_retention, trusted_ms),
+                ("expiry", PartitionLog.expire_producers, trusted_ms),
+            ]
         for log in logs:
-            for name, chore in chores:
+            for name, chore, time_ms in chores:
                 if self._partitions.is_online(log.partition):
-                    self._look_after(name, chore, log, now_ms)
+                    self._look_after(name, chore, log, time_ms)
         self._try("unlink", "deleted topics", partial(self._partitions.sweep, now_ms))
         if self._checkpoints.is_due(now_ms):
             self._try("checkpoint", "log directories", self._partitions.checkpoint)
 
-    def _look_after(
-        self, name: str, chore: Callable[[PartitionLog, int], object], log: PartitionLog, now: int
-    ) -> None:
+    def _look_after(self, name: str, chore: Chore, log: PartitionLog, now: int) -> None:
         def do() -> None:
             try:
                 chore(log, now)
@@ -125,12 +145,22 @@ class _Every:
 
 
 def roll_if_due(log: PartitionLog, now_ms: int) -> None:
-    """L5, L16: close the active segment when its time has come, written to or not."""
-    base_offset = log.segments[-1].base_offset
-    jitter = jitter_of(log.partition, base_offset)
-    active = ActiveSegment(log.active_append_first_ms, log.segments[-1].size, jitter)
-    if roll_due(active, log.config, now_ms):
+    """L5, L16: close the active segment when its time has come, written to or not; L11 too."""
+    segment = log.segments[-1]
+    jitter = jitter_of(log.partition, segment.base_offset)
+    active = ActiveSegment(log.active_append_first_ms, segment.size, jitter)
+    moves = log.start_moves
+    if roll_due(active, log.config, now_ms) or (
+        moves and trim_roll_due(segment.base_offset, moves, log.config, now_ms)
+    ):
         log.roll(now_ms)
+
+
+def drop_deleted(log: PartitionLog, _now_ms: int) -> None:
+    """D-7: a segment that is wholly below the log start by now, perhaps since it was rolled."""
+    segments = log.segments
+    if len(segments) > 1 and segments[1].base_offset <= log.log_start_offset:
+        log.delete_below_log_start()
 
 
 def sync_sealed(log: PartitionLog, _now_ms: int) -> None:
@@ -141,7 +171,8 @@ def sync_sealed(log: PartitionLog, _now_ms: int) -> None:
 
 def apply_retention(log: PartitionLog, now_ms: int) -> None:
     """T-23 … T-25: leading segments that are too old, too much, or below the log start."""
-    gone = segments_to_delete(log.facts(), log.config, now_ms)
+    facts = log.facts()
+    gone = segments_to_delete(facts, log.config, now_ms)
     if gone:
-        size = log.delete_segments(gone)
+        size = log.delete_segments(gone, facts.log_end_offset)
         logger.info("%s: retention took %d segments, %d bytes", log.partition, len(gone), size)

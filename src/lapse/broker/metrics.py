@@ -1,7 +1,7 @@
 """Prometheus metrics of a broker, collected from its counters and logs when somebody asks.
 
 Names that Grafana boards know are those of jmx_exporter's rules for Kafka; ours begin with
-`lapse_` and end in a unit.
+`lapse_` and end in a unit. What concerns compaction is in `cleaner_metrics`.
 """
 
 from __future__ import annotations
@@ -105,8 +105,9 @@ class BrokerCollector(Collector):
         )
 
 
-def registry(services: Services) -> CollectorRegistry:
+def registry(services: Services, *others: Collector) -> CollectorRegistry:
     """A registry of this broker alone, so that a process may hold several."""
     registered = CollectorRegistry()
-    registered.register(BrokerCollector(services))
+    for collector in (BrokerCollector(services), *others):
+        registered.register(collector)
     return registered

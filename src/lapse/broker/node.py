@@ -19,6 +19,7 @@ from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker import metrics
+from lapse.broker.cleaner_metrics import CleanerCollector
 from lapse.broker.control import ControlServer
 from lapse.broker.counters import Counters
 from lapse.broker.disk import DiskThreads
@@ -32,6 +33,8 @@ from lapse.broker.server import Server
 from lapse.broker.services import Services
 from lapse.broker.topics import Topics
 from lapse.broker.warm_up import warm_up
+from lapse.lifecycle import clock_guard
+from lapse.lifecycle.clock_guard import ClockGuard
 from lapse.log.env import LogEnv
 from lapse.metadata.sqlite import STORE, SqliteStore
 
@@ -54,6 +57,9 @@ class Node:
         self._kafka = kafka_address(config)
         self._http = http_address(config)
         self._log_dirs = log_dirs(config)
+        self._guard = ClockGuard(
+            env.fs, env.clock, self._log_dirs[0], config.clock_jump_max_ms, clock_guard.BROKER
+        )
         self.services: Services
 
     @property
@@ -86,12 +92,15 @@ class Node:
         self._running.push_async_callback(control.stop)
         await control.start()
         housekeeping = Housekeeping(
-            services.partitions, services.clock, self._config, services.counters
-        )
+            services.partitions, services.clock, self._config, services.counters,
+            lambda _: self._guard.trusted_ms(),
+        )  # fmt: skip
         self._running.push_async_callback(housekeeping.stop)
         housekeeping.start()
         if self._http is not None:
-            pages = app(metrics.registry(services), lambda: self._serving, self._troubles)
+            cleaner = CleanerCollector(services, control.seen, self._guard, self._log_dirs[0])
+            registry = metrics.registry(services, cleaner)
+            pages = app(registry, lambda: self._serving, self._troubles)
             http = HttpServer(pages, self._http)
             self._running.push_async_callback(http.stop)
             await http.start()
@@ -145,7 +154,8 @@ class Node:
     def _troubles(self) -> list[str]:
         """What is out of order, for people."""
         offline = self.services.partitions.offline_directories
-        return [f"log directory {path} is offline: {why}" for path, why in offline.items()]
+        lines = [f"log directory {path} is offline: {why}" for path, why in offline.items()]
+        return lines + [self._guard.trouble] * bool(self._guard.trouble)
 
     async def stop(self) -> None:
         """Stop serving and close everything in order."""

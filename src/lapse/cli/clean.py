@@ -1,5 +1,8 @@
 """`lapse clean LOGDIR`: rounds over a Kafka log directory that no broker is serving.
 
+Without --now the machine's clock is used, unless it jumped since Lapse last looked at the directory
+(lapse.clock.jump.max.ms): then nothing is removed until the file clock-confirmed is created there.
+
 Eligible logs only, unless --force; a log whose policy is unknown, or that holds what this version
 does not handle, is left exactly as it is and reported, and the exit code is 1. In place, the
 directory's lock must be free; with --to the logs are copied first and the source stays as it was.
@@ -22,8 +25,17 @@ from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
-from lapse.lifecycle.decide.explain import explain
-from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, Wish, decide, order
+from lapse.lifecycle.clock_guard import TOOL, ClockGuard
+from lapse.lifecycle.decide.explain import Context, explain
+from lapse.lifecycle.decide.select import (
+    Blocked,
+    Decision,
+    LogInfo,
+    RoundKind,
+    Wish,
+    decide,
+    order,
+)
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.owner_directory import DirectoryOwner
 from lapse.lifecycle.round.commit import CommitResult
@@ -42,6 +54,7 @@ examples:
   lapse clean KAFKA-LOGS --force --json
 """
 _SMALL_PLAN = "small"  # one task a log
+_DONE = {RoundKind.CLEAN: "cleaned", RoundKind.TRIM: "trimmed"}
 
 
 def add_parser(commands: Any) -> None:
@@ -60,6 +73,8 @@ def add_parser(commands: Any) -> None:
     add("--now", type=int, metavar="MS", help="the round's clock, ms since 1970")
     add("--first-dirty", type=int, metavar="N", help="map from this offset on")
     add("--force", action="store_true", help="skip dirty ratio and lags, never the policy")
+    add("--replica-cleaned-to", type=int, metavar="N",
+        help="a replica has cleaned to N only: tombstones and markers from N on stay")  # fmt: skip
     add("--kafka-exact", action="store_true", help="Kafka 4.3's result, its mistakes included")
     add("--engine", choices=("spark", "inline"), default="spark", help="default: %(default)s")
     add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
@@ -70,7 +85,12 @@ def add_parser(commands: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """One log's line of the result."""
+    """One log's line of the result.
+
+    Attributes:
+        kind: of the round, clean or trim.
+        bytes_per_dirty_byte: read and written; None where nothing was dirty.
+    """
 
     partition: str
     outcome: str
@@ -82,6 +102,10 @@ class Cleaned:
     records_written: int = 0
     map_entries: int = 0
     plan: str | None = None
+    kind: str | None = None
+    due: tuple[str, ...] = ()
+    dirty_bytes: int = 0
+    bytes_per_dirty_byte: float | None = None
     engine: str | None = None
     seconds: Mapping[str, float] | None = None
     finding: bool = False
@@ -97,6 +121,7 @@ class Job:
     broker: BrokerConfig
     wish: Wish
     memory: MapMemory
+    io_bytes_per_second: float
 
     @property
     def now_ms(self) -> int:
@@ -105,10 +130,10 @@ class Job:
 
 def run(args: argparse.Namespace) -> int:
     """Clean what is due; exit 1 if something compacted had to be left alone or went wrong."""
-    job = _job(args)
     partitions = options.chosen_partitions(args)
     said, said_defaults = options.settings(args.settings)
     policies = find_policies(args.logdir, said, said_defaults)
+    job = _job(args, broker_config({**policies.defaults, **said_defaults}))
     configs = policies.configs(partitions)
     lines = [Cleaned(str(p), UNKNOWN, finding=True) for p in partitions if p not in configs]
     wanted, untouched = _look(args.logdir, configs, job)
@@ -122,20 +147,23 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(line.finding for line in lines) else 0
 
 
-def _job(args: argparse.Namespace) -> Job:
-    _, said_defaults = options.settings(args.settings)
-    broker = broker_config(said_defaults)
+def _job(args: argparse.Namespace, broker: BrokerConfig) -> Job:
     rules = Rules.KAFKA_43 if args.kafka_exact else Rules.LAPSE
     memory = MapMemory(options.byte_size("--memory", args.memory))
     if args.kafka_exact:
         load_factor = broker.log_cleaner_io_buffer_load_factor
         memory = MapMemory(broker.log_cleaner_dedupe_buffer_size, load_factor)
-    if args.first_dirty is not None and args.first_dirty < 0:
-        raise ConfigError(f"--first-dirty {args.first_dirty}: allowed is an offset, 0 or more")
+    for option in ("first_dirty", "replica_cleaned_to"):
+        offset = getattr(args, option)
+        if offset is not None and offset < 0:
+            name = option.replace("_", "-")
+            raise ConfigError(f"--{name} {offset}: allowed is an offset, 0 or more")
     if args.to is not None and args.to.exists() and any(args.to.iterdir()):
         raise ConfigError(f"--to {args.to}: allowed is a new or empty directory")
+    wish = Wish(rules, args.force, args.first_dirty, args.replica_cleaned_to)
+    rate = broker.log_cleaner_io_max_bytes_per_second
     clock: Clock = SystemClock() if args.now is None else PinnedClock(args.now)
-    return Job(args, RealFs(), clock, broker, Wish(rules, args.force, args.first_dirty), memory)
+    return Job(args, RealFs(), clock, broker, wish, memory, rate)
 
 
 def _look(
@@ -161,7 +189,7 @@ def _left_alone(decision: Decision, rules: Rules) -> Cleaned:
     dirty = decision.bounds.dirty
     return Cleaned(
         partition=str(decision.info.facts.partition),
-        outcome=explain(decision, rules).text,
+        outcome=explain(decision, Context(rules=rules)).text,
         first_dirty_before=dirty,
         first_dirty_after=dirty,
         finding=decision.blocked in {Blocked.UNHANDLED, Blocked.SUMMARIES},
@@ -190,16 +218,33 @@ def _clean(
     with DirectoryOwner(
         directory, configs, job.fs, job.clock, producer_id_expiration_ms=expiration_ms
     ) as owner:
+        now_ms, doubt = _time(directory, job)
+        if doubt:
+            yield from (Cleaned(str(partition), doubt, finding=True) for partition in configs)
+            return
         rules = job.wish.rules
         with _engine(job) as (engine, at_once):
             refused = _look_through(engine, owner, job)
-            decisions = [decide(info, job.now_ms, job.wish) for info in owner.logs()]
+            decisions = [decide(info, now_ms, job.wish) for info in owner.logs()]
             for line in (_left_alone(d, rules) for d in decisions if not d.due):
                 yield replace(line, outcome=refused.get(line.partition, line.outcome))
             memory = replace(job.memory, bytes=max(job.memory.bytes // at_once, 1))
+            rate = job.io_bytes_per_second / at_once
             round_id = f"clean-{SystemClock().now_ms()}-{os.getpid()}"
-            plans = [make_plan(d, round_id, rules, memory) for d in order(decisions, rules)]
+            plans = [make_plan(d, round_id, rules, memory, rate) for d in order(decisions, rules)]
             yield from _run(engine, plans, owner, job)
+
+
+def _time(directory: Path, job: Job) -> tuple[int, str]:
+    """The time to decide by, and why it is not believed (DESIGN §4.11); --now always is."""
+    if job.args.now is not None:
+        return job.now_ms, ""
+    guard = ClockGuard(job.fs, job.clock, directory, job.broker.clock_jump_max_ms, TOOL)
+    verdict = guard.look()
+    if verdict.held:
+        return verdict.now_ms, guard.trouble
+    guard.keep()
+    return verdict.now_ms, ""
 
 
 def _look_through(engine: Engine, owner: DirectoryOwner, job: Job) -> dict[str, str]:
@@ -248,17 +293,23 @@ def _engine(job: Job) -> Iterator[tuple[Engine, int]]:
 
 def _line(plan: RoundPlan, receipt: Receipt, result: CommitResult, engine: str) -> Cleaned:
     seconds = receipt.seconds
+    moved = result.error is None and receipt.end_offset >= 0  # a trim moves nothing
+    io = receipt.bytes_read + receipt.bytes_written
     return Cleaned(
         partition=plan.name,
-        outcome=result.error or "cleaned",
+        outcome=result.error or _DONE[plan.kind],
         first_dirty_before=plan.dirty,
-        first_dirty_after=plan.dirty if result.error else receipt.end_offset,
+        first_dirty_after=receipt.end_offset if moved else plan.dirty,
         bytes_read=receipt.bytes_read,
         bytes_written=receipt.bytes_written,
         records_read=receipt.records_read,
         records_written=receipt.records_written,
         map_entries=receipt.map_entries,
         plan=_SMALL_PLAN,
+        kind=plan.kind.value,
+        due=plan.due,
+        dirty_bytes=plan.dirty_bytes,
+        bytes_per_dirty_byte=round(io / plan.dirty_bytes, 3) if plan.dirty_bytes else None,
         engine=engine,
         seconds={"map": seconds.map, "rewrite": seconds.rewrite, "commit": result.seconds},
         finding=result.error is not None,
@@ -271,9 +322,14 @@ def _show(lines: Sequence[Cleaned], *, as_json: bool) -> None:
         "first dirty": _moved,
         "records": lambda line: f"{line.records_read} → {line.records_written}",
         "bytes read / written": lambda line: f"{line.bytes_read} / {line.bytes_written}",
+        "per dirty byte": lambda line: _ratio_text(line.bytes_per_dirty_byte),
         "outcome": lambda line: line.outcome,
     }
     show_table(lines, columns, as_json=as_json)
+
+
+def _ratio_text(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.1f}"
 
 
 def _moved(line: Cleaned) -> str:

@@ -94,6 +94,9 @@ def serve(config: BrokerConfig, spark: Any | None) -> None:
     settings = ServiceOptions(
         memory=MapMemory(config.lifecycle_memory_bytes // at_once),
         pause_ms=config.log_cleaner_backoff_ms,
+        rounds_at_once=at_once,
+        io_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+        clock_jump_max_ms=config.clock_jump_max_ms,
     )
     engine = InlineEngine(fs, clock) if spark is None else spark
     service = Service(owner, engine, LogEnv(fs, clock), data_dir, settings, spark)

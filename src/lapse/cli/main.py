@@ -22,6 +22,8 @@ COMMANDS = {
     "lifecycle": "lapse.cli.lifecycle",
     "clean": "lapse.cli.clean",
     "plan": "lapse.cli.plan",
+    "explain": "lapse.cli.explain",
+    "verify": "lapse.cli.verify",
     "dump": "lapse.cli.dump",
     "convert": "lapse.cli.convert",
     "topic": "lapse.cli.topic",

@@ -50,9 +50,7 @@ def settings(pairs: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
 def chosen_partitions(args: argparse.Namespace) -> list[TopicPartition]:
     """The logs a command is about: those named, else all in the directory."""
     logdir: Path = args.logdir
-    if not logdir.is_dir():
-        raise StorageError(f"{logdir}: no such directory")
-    present = [p for p in list_partitions(logdir) if str(p) != KRAFT_FOLDER]
+    present = partitions_in(logdir)
     if not args.partition:
         return present
     wanted = [_partition(name) for name in args.partition]
@@ -60,6 +58,13 @@ def chosen_partitions(args: argparse.Namespace) -> list[TopicPartition]:
         if partition not in present:
             raise StorageError(f"{logdir}: holds no log {partition}")
     return wanted
+
+
+def partitions_in(logdir: Path) -> list[TopicPartition]:
+    """The logs of a data directory; raises StorageError where there is no such directory."""
+    if not logdir.is_dir():
+        raise StorageError(f"{logdir}: no such directory")
+    return [p for p in list_partitions(logdir) if str(p) != KRAFT_FOLDER]
 
 
 def _partition(name: str) -> TopicPartition:

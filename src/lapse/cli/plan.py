@@ -2,14 +2,18 @@
 
 Only looks: writes, locks and rebuilds nothing, and works beside a running Kafka. For a log that is
 due, the keys its round would map are estimated, and the memory they take; where no sketch of a
-segment's keys is kept, its records are read for that (--no-keys does without). Exit 1 if a
-compacted log cannot be judged or cleaned.
+segment's keys is kept, its records are read for that (--no-keys does without). What the round costs
+is at most what is said of it: it reads each segment up to the first uncleanable offset once, and
+reads and writes again those that lose something. --count finds out: it goes through the round in
+memory, throwing away what it would write, and tells how many records would go for which reason.
+
+Exit 1 if a compacted log cannot be judged or cleaned.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,16 +24,21 @@ from lapse.base.config import TopicConfig
 from lapse.base.errors import LapseError
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
-from lapse.cli.output import show_table
+from lapse.cli.output import progress_bar, show_table
+from lapse.cli.plan_count import Counted, count, plan_of
 from lapse.lifecycle.decide.explain import explain
 from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, decide
 from lapse.lifecycle.round.commit import waiting_stamps
+from lapse.lifecycle.round.engine import Progress
 from lapse.lifecycle.round.offset_map import map_bytes
+from lapse.lifecycle.round.plan import MapMemory
 from lapse.log.look import SegmentFile, keys_of
 from lapse.log.reader import DirectoryView, without_summary
 from lapse.log.segment import LOG, segment_path
 from lapse.log.sketch import estimate
 from lapse.metadata.policies import UNKNOWN, Policies
+
+_ANY_MEMORY = MapMemory(1 << 30)  # of a plan that only says what is to be read
 
 
 def add_parser(commands: Any) -> None:
@@ -45,6 +54,12 @@ def add_parser(commands: Any) -> None:
     options.add_settings(parser)
     parser.add_argument("--now", type=int, metavar="MS", help="judge as of this moment")
     parser.add_argument("--no-keys", action="store_true", help="do not estimate keys")
+    parser.add_argument(
+        "--count", action="store_true", help="count what would go, by going through the rounds"
+    )
+    parser.add_argument(
+        "--memory", default="2g", metavar="SIZE", help="of --count's map (default: %(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=run)
 
@@ -57,6 +72,10 @@ class PlanLine:
         keys: distinct ones a due round would map, about 3 % off; None where that is not known.
         map_bytes: memory the map of so many keys takes.
         summaries_missing: segments that a task would look through before the round.
+        rule: the binding one, a word of `decide.explain.RULES`.
+        kind: of the round that is due, clean or trim.
+        bytes_to_read: of segments the round maps; it reads and writes at most as much again.
+        would: what the round would do, where that was counted.
     """
 
     partition: str
@@ -73,6 +92,11 @@ class PlanLine:
     keys: int | None = None
     map_bytes: int | None = None
     summaries_missing: int = 0
+    rule: str = ""
+    kind: str | None = None
+    bytes_to_read: int = 0
+    segments_to_read: int = 0
+    would: Counted | None = None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,21 +104,61 @@ def run(args: argparse.Namespace) -> int:
     policies = options.policies(args)
     now_ms = SystemClock().now_ms() if args.now is None else args.now
     view = DirectoryView(args.logdir)
-    lines = [
-        line if args.no_keys else with_keys(line, decision)
-        for line, decision in plan_lines(view, options.chosen_partitions(args), policies, now_ms)
-    ]
+    memory = MapMemory(options.byte_size("--memory", args.memory))
+    found = list(plan_lines(view, options.chosen_partitions(args), policies, now_ms))
+    lines = [line if args.no_keys else with_keys(line, decision) for line, decision in found]
     columns = {
         "partition": lambda line: line.partition,
         "policy": lambda line: line.policy,
         "dirty ratio": lambda line: "-" if line.dirty_ratio is None else f"{line.dirty_ratio:.2f}",
         "keys, map": _keys_text,
-        "what holds it": lambda line: (
-            line.explanation + (f" until {line.until}" if line.until else "")
-        ),
+        "to read": lambda line: str(line.bytes_to_read) if line.due else "-",
+        "what holds it": _held_text,
     }
+    if args.count:
+        lines = _counted(lines, [decision for _, decision in found], memory)
+        columns["would go, and cost"] = _would_text
     show_table(lines, columns, as_json=args.json)
     return 1 if any(line.finding for line in lines) else 0
+
+
+def _held_text(line: PlanLine) -> str:
+    return line.explanation + (f" until {line.until}" if line.until else "")
+
+
+def _counted(
+    lines: Sequence[PlanLine], decisions: Sequence[Decision | None], memory: MapMemory
+) -> list[PlanLine]:
+    """The lines, with what due rounds would do."""
+    clock = SystemClock()
+    started = clock.monotonic()
+    plans = [None if d is None or not d.due else plan_of(d, memory) for d in decisions]
+    total, done = sum(2 * plan.bytes_to_read for plan in plans if plan is not None), 0
+    counted = []
+    with progress_bar("counting", lambda: clock.monotonic() - started) as on_progress:
+
+        def tick(n_bytes: int) -> None:
+            nonlocal done
+            done += n_bytes
+            on_progress(Progress(min(done, total), total))
+
+        for line, plan in zip(lines, plans, strict=True):
+            try:
+                counted.append(line if plan is None else replace(line, would=count(plan, tick)))
+            except (LapseError, OSError) as e:
+                counted.append(replace(line, explanation=str(e), finding=True))
+    return counted
+
+
+def _would_text(line: PlanLine) -> str:
+    if line.would is None:
+        return "-"
+    would = line.would
+    went = ", ".join(f"{n} {reason}" for reason, n in would.removed.items()) or "nothing"
+    return (
+        f"{went}; reads {would.bytes_read}, writes {would.bytes_written} bytes, "
+        f"{would.segments_before} segments → {would.segments_after}"
+    )
 
 
 def plan_lines(
@@ -121,6 +185,7 @@ def _line(
     decision = decide(info, now_ms)
     why = explain(decision)
     bounds = decision.bounds
+    plan = plan_of(decision, _ANY_MEMORY) if decision.due else None
     line = PlanLine(
         partition=str(partition),
         policy=policy_text(config),
@@ -133,6 +198,10 @@ def _line(
         explanation=why.text,
         until=None if why.until_ms is None else time_text(why.until_ms),
         finding=decision.blocked is Blocked.UNHANDLED,
+        rule=why.rule,
+        kind=None if plan is None else plan.kind.value,
+        bytes_to_read=0 if plan is None else plan.bytes_to_read,
+        segments_to_read=0 if plan is None else len(plan.segments),
         summaries_missing=len(without_summary(info.facts)) if config.compacts else 0,
     )
     return line, decision

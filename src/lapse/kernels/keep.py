@@ -28,25 +28,37 @@ from lapse.kernels.layout import (
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAX_TIMESTAMP,
+    RECORD_TOMBSTONE,
+    VALUED_TOMBSTONES,
 )
+from lapse.kernels.layout import CONTROL as CONTROL_BATCH
 from lapse.kernels.machine import copy_bytes, store_i16_be, store_i32_be, store_i64_be
 from lapse.kernels.varint import read_varint, read_varlong, size_of_varlong, write_varlong
 
-# Record facts: the index into the record table.
+# Record facts: the index into the record table. Those from HORIZON_SET on but DELETED are the same
+# for all records of a batch; whoever calls works them out, SPENT is worked out here.
 COVERED = 1  # at or below the offset the map reaches
 KEYED = 2
 SUPERSEDED = 4  # the map knows a later record with this key
 TOMBSTONE = 8
 HORIZON_SET = 16  # the batch has a delete horizon …
-HORIZON_PASSED = 32  # … and it has passed at the round's `now`
-RECORD_FACTS = 64
+HORIZON_PASSED = 32  # … and what waits for it may go
+DELETED = 64  # below the log start
+ABORTED = 128
+CONTROL = 256
+SPENT = 512  # a marker of whose transaction no batch is left
+UNDECIDED = 1024  # nobody knows how its transaction ended
+RECORD_FACTS = 2048
 
 # Record verdicts: reasons for removal, and "keep, and see that the batch has a horizon".
 KEEP = 0
 REMOVE_SUPERSEDED = 1
 REMOVE_KEYLESS = 2
 REMOVE_TOMBSTONE = 3
-REASONS = 4
+REMOVE_ABORTED = 4
+REMOVE_MARKER = 5
+REMOVE_DELETED = 6
+REASONS = 7
 KEEP_AND_STAMP = 128
 
 # Batch facts: the index into the batch table.
@@ -67,8 +79,9 @@ UNSTAMP = 5  # rewrite, without the delete horizon it no longer needs
 
 # What `classify` finds without looking into records.
 UNTOUCHED = 0
-WHOLLY_SUPERSEDED = 1
-TOUCHED = 2
+TOUCHED = 1
+MARKER = 2  # control records: what becomes of them hangs on what is left of their transaction
+GONE = 16  # + reason: every record goes for it, and no offset is missing between them
 
 # Why `rewrite` ended.
 DONE = 0
@@ -78,12 +91,12 @@ BROKEN = 2  # a record of batch `b` does not parse
 # Words of `state`, which outlives one call of `rewrite`.
 OUT_BYTES = 0  # next free byte of `out`
 OUT_ROWS = 1  # next free row of `out_rows`
-REMOVED = 2  # + reason: offsets held in removed[reason]
-RECORDS_KEPT = 6
-RECORDS_READ = 7
-STAMPED = 8  # batches that got a horizon
-LAST_ACTION = 9  # what became of the last batch
-STATE_SIZE = 10
+RECORDS_KEPT = 2
+RECORDS_READ = 3
+STAMPED = 4  # batches that got a horizon
+LAST_ACTION = 5  # what became of the last batch
+REMOVED = 6  # + reason: offsets held in removed[reason]
+STATE_SIZE = REMOVED + REASONS
 
 # A re-encoded record grows by at most its two varints' full lengths.
 GROWTH_MAX = 16
@@ -116,51 +129,91 @@ def _count_bits(bits: NDArray[np.uint8], start: int, end: int) -> int:
 
 @kernel
 def always_drops_superseded(record_table: NDArray[np.uint8]) -> bool:
-    """Whether the rules remove a covered, superseded record whatever else is true of it."""
+    """Whether the rules remove a covered, superseded record of live data whatever else is true."""
     for facts in range(RECORD_FACTS):
         known = COVERED | KEYED | SUPERSEDED
-        if facts & known == known and record_table[facts] != REMOVE_SUPERSEDED:
+        asked = known | DELETED | ABORTED | CONTROL | UNDECIDED
+        if facts & asked == known and record_table[facts] != REMOVE_SUPERSEDED:
             return False
     return True
+
+
+@inlined
+def _whole_reason(record_table: NDArray[np.uint8], facts: int) -> int:
+    """Why all data records with these facts go whatever else is true of them; KEEP if some may not.
+
+    Only one combination is tried with the others: the rules ask about these facts first.
+    """
+    reason = record_table[facts] & ~KEEP_AND_STAMP
+    others = record_table[facts | COVERED | KEYED | SUPERSEDED | TOMBSTONE] & ~KEEP_AND_STAMP
+    return reason if reason == others else KEEP
 
 
 @kernel
 def classify(
     batches: NDArray[np.void], ordinals: NDArray[np.int64],
     superseded: NDArray[np.uint8], keyless: NDArray[np.uint8], tombstones: NDArray[np.int32],
-    guarded: NDArray[np.uint8], record_table: NDArray[np.uint8], passed_until: int,
-    out: NDArray[np.uint8],
+    guarded: NDArray[np.uint8], facts_of: NDArray[np.uint16], record_table: NDArray[np.uint8],
+    log_start: int, out: NDArray[np.uint8],
 ) -> int:  # fmt: skip
-    """out[b] = what the bitmaps alone say of batch b; returns how many are not UNTOUCHED.
+    """out[b] = what headers and bitmaps alone say of batch b; returns how many change for sure.
 
-    A batch is TOUCHED too when its horizon has passed, or when it has none and holds a tombstone
-    that may be stamped. WHOLLY_SUPERSEDED promises that the rules remove every record of it, and
-    offsets without gaps, so that nobody need look into the records.
+    A batch is TOUCHED too when its horizon has passed, when it has none and holds a tombstone that
+    may be stamped, and when the log starts within it. GONE promises that the rules remove every
+    record of it, and offsets without gaps, so that nobody need look into the records.
     """
     drop_superseded = always_drops_superseded(record_table)
     n = 0
     for b in range(batches.shape[0]):
         row = batches[b]
+        facts = np.int64(facts_of[b])
         first, after = ordinals[b], ordinals[b] + row.count
-        gone = _count_bits(superseded, first, after)
-        nothing_lost = gone == 0 and _count_bits(keyless, first, after) == 0
-        has_horizon = row.attributes & DELETE_HORIZON != 0
-        due = has_horizon and row.base_timestamp <= passed_until
-        stampable = tombstones[b] > 0 and not has_horizon
+        dense = row.last_offset - row.base_offset == row.count - 1
+        has_horizon, passed = facts & HORIZON_SET != 0, facts & HORIZON_PASSED != 0
+        if row.last_offset < log_start:
+            facts |= DELETED
         if row.count == 0:
             verdict = UNTOUCHED if guarded[b] else TOUCHED
-        elif nothing_lost and not due and not stampable:
-            verdict = UNTOUCHED
-        elif (
-            drop_superseded
-            and gone == row.count
-            and row.last_offset - row.base_offset == row.count - 1
-        ):
-            verdict = WHOLLY_SUPERSEDED
+        elif facts & CONTROL != 0:
+            verdict = MARKER
+        elif facts & (DELETED | ABORTED) != 0 and dense:
+            verdict = GONE + _whole_reason(record_table, facts)
+        elif facts & (DELETED | ABORTED) != 0 or row.base_offset < log_start:
+            verdict = TOUCHED
         else:
+            gone = _count_bits(superseded, first, after)
+            if gone == row.count and dense and drop_superseded:
+                verdict = GONE + REMOVE_SUPERSEDED
+            elif (
+                gone > 0
+                or passed
+                or (tombstones[b] > 0 and not has_horizon)
+                or _count_bits(keyless, first, after) > 0
+            ):
+                verdict = TOUCHED
+            else:
+                verdict = UNTOUCHED
+        if verdict == GONE + KEEP:
             verdict = TOUCHED
         out[b] = verdict
-        n += verdict != UNTOUCHED
+        n += verdict != UNTOUCHED and (verdict != MARKER or passed or facts & DELETED != 0)
+    return n
+
+
+@kernel
+def markers_change(
+    batches: NDArray[np.void], classes: NDArray[np.uint8], facts_of: NDArray[np.uint16],
+    txns: NDArray[np.int32], alive: NDArray[np.uint8], record_table: NDArray[np.uint8],
+) -> int:  # fmt: skip
+    """How many of the batches that are MARKER would not stay as they are."""
+    n = 0
+    for b in range(batches.shape[0]):
+        if classes[b] != MARKER:
+            continue
+        facts = np.int64(facts_of[b])
+        if txns[b] >= 0 and alive[txns[b]] == 0:
+            facts |= SPENT
+        n += record_table[facts] != KEEP
     return n
 
 
@@ -231,9 +284,9 @@ def _finish(out: NDArray[np.uint8], start: int, end: int, row: np.void) -> int:
 @inlined
 def _judge(
     data: NDArray[np.uint8], i: int, end: int, row: np.void, ordinal: int,
-    superseded: NDArray[np.uint8], record_table: NDArray[np.uint8],
+    superseded: NDArray[np.uint8], batch_facts: int, record_table: NDArray[np.uint8],
     drop_superseded: bool, note_superseded: bool,
-    latest: int, passed_until: int, removed_base: int,
+    latest: int, log_start: int, valued: bool, removed_base: int,
     places: NDArray[np.int64], verdicts: NDArray[np.uint8], removed: NDArray[np.uint32],
     state: NDArray[np.int64],
 ) -> tuple[int, bool, bool, int, int]:  # fmt: skip
@@ -242,11 +295,6 @@ def _judge(
     Returns (records kept or -1 if one does not parse, whether a horizon is wanted, whether one is
     spent, the first kept timestamp, the greatest one).
     """
-    batch_facts = 0
-    if row.attributes & DELETE_HORIZON != 0:
-        batch_facts = HORIZON_SET
-        if row.base_timestamp <= passed_until:
-            batch_facts |= HORIZON_PASSED
     kept = 0
     wants_stamp = False
     spent = batch_facts & HORIZON_PASSED != 0
@@ -254,7 +302,13 @@ def _judge(
     timestamp_max = np.int64(-1)
     # Most records go because they are superseded; without gaps their offsets need no parsing.
     count, first_offset = row.count, row.base_offset - removed_base
-    by_number = drop_superseded and row.last_offset - row.base_offset == count - 1
+    by_number = (
+        drop_superseded
+        and row.last_offset - row.base_offset == count - 1
+        and row.base_offset >= log_start
+        and batch_facts & (ABORTED | CONTROL | UNDECIDED) == 0
+    )
+    flags_count = valued and row.attributes & VALUED_TOMBSTONES != 0
     n_superseded = state[REMOVED + REMOVE_SUPERSEDED]
     for n in range(count):
         places[n] = i
@@ -268,16 +322,19 @@ def _judge(
                 removed[REMOVE_SUPERSEDED, n_superseded] = first_offset + n
                 n_superseded += 1
             continue
-        i, _, delta, offset_delta, _, key_length, _, value_length = next_record(data, i, end)
+        i, body, delta, offset_delta, _, key_length, _, value_length = next_record(data, i, end)
         if i < 0:
             return -1, False, False, timestamp_first, timestamp_max
         offset = row.base_offset + offset_delta
+        is_tombstone = value_length < 0 or (flags_count and data[body] & RECORD_TOMBSTONE != 0)
         facts = batch_facts
         if offset <= latest:
             facts |= COVERED
+        if offset < log_start:
+            facts |= DELETED
         if key_length >= 0:
             facts |= KEYED
-        if value_length < 0:
+        if is_tombstone:
             facts |= TOMBSTONE
         if _bit(superseded, ordinal + n):
             facts |= SUPERSEDED
@@ -291,7 +348,7 @@ def _judge(
             timestamp_max = max(timestamp_max, timestamp)
             kept += 1
             wants_stamp |= verdict == KEEP_AND_STAMP
-            spent &= value_length >= 0
+            spent &= not is_tombstone and batch_facts & SPENT == 0
         elif reason == REMOVE_SUPERSEDED:
             removed[reason, n_superseded] = offset - removed_base
             n_superseded += 1
@@ -304,11 +361,15 @@ def _judge(
 
 
 @inlined
-def _remove_dense(row: np.void, removed_base: int, removed: NDArray[np.uint32], at: int) -> None:
-    """Note every offset of a batch without gaps as superseded."""
-    first = row.base_offset - removed_base
+def _remove_dense(
+    row: np.void, removed_base: int, reason: int, removed: NDArray[np.uint32],
+    state: NDArray[np.int64],
+) -> None:  # fmt: skip
+    """Note every offset of a batch without gaps."""
+    first, at = row.base_offset - removed_base, state[REMOVED + reason]
     for n in range(row.count):
-        removed[REMOVE_SUPERSEDED, at + n] = first + n
+        removed[reason, at + n] = first + n
+    state[REMOVED + reason] = at + row.count
 
 
 @inlined
@@ -346,8 +407,9 @@ def rewrite(
     starts: NDArray[np.int64], ends: NDArray[np.int64],
     batches: NDArray[np.void], lo: int, hi: int, ordinals: NDArray[np.int64],
     superseded: NDArray[np.uint8], classes: NDArray[np.uint8], guarded: NDArray[np.uint8],
+    facts_of: NDArray[np.uint16], txns: NDArray[np.int32], alive: NDArray[np.uint8],
     record_table: NDArray[np.uint8], batch_table: NDArray[np.uint8],
-    latest: int, passed_until: int, horizon: int, rebase: bool, removed_base: int,
+    latest: int, log_start: int, valued: bool, horizon: int, rebase: bool, removed_base: int,
     note_superseded: bool, places: NDArray[np.int64], verdicts: NDArray[np.uint8],
     out: NDArray[np.uint8], out_rows: NDArray[np.void], removed: NDArray[np.uint32],
     state: NDArray[np.int64],
@@ -355,10 +417,12 @@ def rewrite(
     """Rewrite batches[lo:hi] of the segment `source` into `out`.
 
     data[starts[b]:ends[b]] holds batch b's records plain (for an uncompressed batch that is a part
-    of `source`). removed[reason] gets offset - removed_base; superseded records are left out of it
-    without `note_superseded`: in a segment without gaps the bitmap says the same. A compressed
-    batch that changes is left with its records plain and its codec in the attributes: the caller
-    deflates and finishes it, so it must ask for one such batch at a time.
+    of `source`). txns[b] is the number of b's transaction in the round, -1 for none; alive[txn] is
+    set as soon as a batch of its data stays, so batches must come in the order of their offsets:
+    a marker is SPENT where nothing was. removed[reason] gets offset - removed_base; superseded
+    records are left out of it without `note_superseded`: in a segment without gaps the bitmap says
+    the same. A compressed batch that changes is left with its records plain and its codec in the
+    attributes: the caller deflates and finishes it, so it must ask for one such batch at a time.
 
     Returns (why it ended, the batch it stopped at).
     """
@@ -378,20 +442,22 @@ def rewrite(
         timestamp_first = timestamp_max = np.int64(-1)
         if classes[b] == UNTOUCHED:
             kept = np.int64(count)
-        elif classes[b] == WHOLLY_SUPERSEDED:
-            if note_superseded:
-                _remove_dense(row, removed_base, removed, state[REMOVED + REMOVE_SUPERSEDED])
-                state[REMOVED + REMOVE_SUPERSEDED] += count
+        elif classes[b] >= GONE:
+            reason = np.int64(classes[b]) - GONE
+            if note_superseded or reason != REMOVE_SUPERSEDED:
+                _remove_dense(row, removed_base, reason, removed, state)
         else:
+            batch_facts = np.int64(facts_of[b])
+            if classes[b] == MARKER and txns[b] >= 0 and alive[txns[b]] == 0:
+                batch_facts |= SPENT
             kept, wants_stamp, spent, timestamp_first, timestamp_max = _judge(
-                data, starts[b], ends[b], row, ordinals[b], superseded, record_table,
-                drop_superseded, note_superseded, latest, passed_until, removed_base,
+                data, starts[b], ends[b], row, ordinals[b], superseded, batch_facts, record_table,
+                drop_superseded, note_superseded, latest, log_start, valued, removed_base,
                 places, verdicts, removed, state,
             )  # fmt: skip
             if kept < 0:
                 return BROKEN, b
         state[RECORDS_KEPT] += kept
-        state[RECORDS_READ] += count
         facts = GUARDED if guarded[b] else 0
         if kept > 0:
             facts |= SOME_KEPT
@@ -403,8 +469,12 @@ def rewrite(
             facts |= HORIZON_SPENT
         action = batch_table[facts]
         state[LAST_ACTION] = action
+        if action != DROP or facts_of[b] & (ABORTED | CONTROL) == 0:
+            state[RECORDS_READ] += count  # B-5: what a transaction's end drops is not looked at
         if action == DROP:
             continue
+        if txns[b] >= 0 and row.attributes & CONTROL_BATCH == 0:
+            alive[txns[b]] = 1
         out_row = out_rows[state[OUT_ROWS]]
         _take_over(row, kept, out_row)
         if action == COPY:
@@ -414,7 +484,8 @@ def rewrite(
             copy_bytes(out, at, source, row.position, HEADER_SIZE)
             stop = at + HEADER_SIZE
             if action == EMPTY:
-                out_row.attributes = row.attributes & ~(CODEC_MASK | DELETE_HORIZON)  # F-6, H-5
+                emptied = CODEC_MASK | DELETE_HORIZON | VALUED_TOMBSTONES
+                out_row.attributes = row.attributes & ~emptied  # F-6, H-5
                 out_row.base_timestamp = -1
             else:
                 _set_times(row, out_row, action, horizon, rebase, timestamp_first, timestamp_max)

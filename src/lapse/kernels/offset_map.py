@@ -19,7 +19,7 @@ from lapse.kernels.crc32c import crc32c_more
 from lapse.kernels.decode import next_key, next_record
 from lapse.kernels.jit import inlined, kernel
 from lapse.kernels.keyhash import hash_key
-from lapse.kernels.layout import ATTRIBUTES
+from lapse.kernels.layout import ATTRIBUTES, RECORD_TOMBSTONE, VALUED_TOMBSTONES
 from lapse.kernels.machine import multiply_high, prefetch
 
 WINDOW = 256
@@ -135,6 +135,18 @@ def _crc_ok(data: NDArray[np.uint8], row: np.void) -> bool:
 
 
 @inlined
+def _flagged(data: NDArray[np.uint8], i: int, end: int, count: int) -> int:
+    """Records that say they are tombstones though they have a value (KIP-87)."""
+    n = 0
+    for _ in range(count):
+        i, body, _, _, _, _, _, value_length = next_record(data, i, end)
+        if i < 0:
+            return n
+        n += value_length >= 0 and data[body] & RECORD_TOMBSTONE != 0
+    return n
+
+
+@inlined
 def _put_all(
     data: NDArray[np.uint8], i: int, end: int, count: int, ordinal: int,
     s0: np.uint64, s1: np.uint64, slots: NDArray[np.uint64], window: NDArray[np.uint64],
@@ -206,6 +218,7 @@ def _put_some(
 def map_keys(
     data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64],
     batches: NDArray[np.void], lo: int, hi: int, check_crc: bool,
+    skipped: NDArray[np.bool_], valued: bool,
     ordinals: NDArray[np.int64], dirty: int, entries_max: int,
     seed0: int, seed1: int,
     slots: NDArray[np.uint64], window: NDArray[np.uint64], state: NDArray[np.int64],
@@ -215,14 +228,18 @@ def map_keys(
 
     The records of batch b lie plain in data[starts[b]:ends[b]]; the first has ordinal
     ordinals[b]. With `check_crc` the batches themselves lie in `data` and are checked first, while
-    that brings them into the cache. Also fills keyless[ordinal] bits and tombstones[b]. Returns
-    (why it ended, the batch it stopped at).
+    that brings them into the cache. Batches that are `skipped` (control, aborted) only move LATEST.
+    Also fills keyless[ordinal] bits and tombstones[b], flagged ones counted where they are
+    `valued`. Returns (why it ended, the batch it stopped at).
     """
     s0, s1 = np.uint64(seed0), np.uint64(seed1)
     roomy = (slots.shape[0] >> 1) * 11 // 20
     for b in range(lo, hi):
         row = batches[b]
         if row.last_offset < dirty:
+            continue
+        if skipped[b]:
+            state[LATEST] = row.last_offset
             continue
         entries, count = state[ENTRIES], row.count
         if check_crc and not _crc_ok(data, row):
@@ -245,6 +262,8 @@ def map_keys(
                 latest = offset_put if offset_put >= 0 else state[LATEST]
         if new < 0:
             return BROKEN, b
+        if valued and row.attributes & VALUED_TOMBSTONES != 0:
+            nulls += _flagged(data, starts[b], ends[b], count)
         state[ENTRIES] = entries + new
         state[KEYLESS] += without_key
         state[RECORDS] += count
@@ -259,6 +278,7 @@ def map_keys(
 def probe_keys(
     data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64],
     batches: NDArray[np.void], lo: int, hi: int, check_crc: bool,
+    skipped: NDArray[np.bool_], valued: bool,
     ordinals: NDArray[np.int64], dirty: int, seed0: int, seed1: int,
     slots: NDArray[np.uint64], window: NDArray[np.uint64],
     superseded: NDArray[np.uint8], keyless: NDArray[np.uint8], tombstones: NDArray[np.int32],
@@ -274,6 +294,8 @@ def probe_keys(
         base_offset = row.base_offset
         if base_offset >= dirty:
             break
+        if skipped[b]:
+            continue
         if check_crc and not _crc_ok(data, row):
             return BAD_CRC, b
         filled = 0
@@ -298,5 +320,7 @@ def probe_keys(
                 _look_up(slots, window, filled, superseded)
                 filled = 0
         _look_up(slots, window, filled, superseded)
+        if valued and row.attributes & VALUED_TOMBSTONES != 0:
+            nulls += _flagged(data, starts[b], ends[b], row.count)
         tombstones[b] += nulls
     return DONE, hi

@@ -24,7 +24,7 @@ from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.summarise import SummaryReceipt
 
 SOCKET = "control.sock"  # its name in a data directory
-VERSION = 2
+VERSION = 3
 LENGTH = struct.Struct(">I")
 FRAME_BYTES_MAX = 256 << 20
 RECEIPTS_MAX = 256  # in one Commit, so that a commit's answer never takes long

@@ -17,7 +17,8 @@ from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
 from lapse.lifecycle.decide.select import LogInfo
 from lapse.lifecycle.recovery import finish_rounds
-from lapse.lifecycle.round.commit import CommitEnv, CommitResult, commit, waiting_stamps
+from lapse.lifecycle.round.bad import current_facts
+from lapse.lifecycle.round.commit import CommitResult, DirectoryEnv, commit_all, waiting_stamps
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.summarise import SummaryReceipt, adopt
 from lapse.log.directory import LogDirectory
@@ -80,25 +81,14 @@ class DirectoryOwner:
         ]
 
     def _info(self, log: PartitionLog) -> LogInfo:
-        return LogInfo(log.facts(), log.config, waiting_stamps(log.dir, self._clock.now_ms()))
+        facts = current_facts(log, self._fs)
+        return LogInfo(facts, log.config, waiting_stamps(log.dir, self._clock.now_ms()))
 
     def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
-        by_name = {str(partition): partition for partition in self._directory.logs}
-        return [
-            commit(
-                self._directory.logs[by_name[receipt.name]],
-                receipt,
-                self._env(by_name[receipt.name]),
-            )
-            for receipt in receipts
-        ]
+        by_name = {str(partition): log for partition, log in self._directory.logs.items()}
+        env = DirectoryEnv(self._fs, self._clock, self._directory.set_cleaner_offsets)
+        return commit_all([(by_name[receipt.name], receipt) for receipt in receipts], env)
 
     def adopt_summaries(self, receipts: Sequence[SummaryReceipt]) -> list[str | None]:
         by_name = {str(partition): log for partition, log in self._directory.logs.items()}
         return [adopt(by_name[receipt.name], receipt) for receipt in receipts]
-
-    def _env(self, partition: TopicPartition) -> CommitEnv:
-        def set_checkpoint(offset: int) -> None:
-            self._directory.set_cleaner_offsets({partition: offset})
-
-        return CommitEnv(self._fs, self._clock, set_checkpoint)

@@ -2,14 +2,16 @@
 
 `lapse-rounds.jsonl` gets one line a round, durably, and is never rewritten; when it has grown past
 `ROUNDS_BYTES_MAX` it becomes `lapse-rounds.1.jsonl` and a new one begins. `lapse-progress.json` is
-replaced some times a second and says what goes on now. Both are files beside the partitions: in a
-directory of Kafka's, a folder that is no partition would keep Kafka from starting.
+replaced some times a second and says what goes on now; `lapse-queue.json` says which logs wait for
+a round, in order, and which are left alone for a while, and why. They are files beside the
+partitions: in a directory of Kafka's, a folder that is no partition would keep Kafka from starting.
 
-Neither is needed for anything: the ledgers are the history that counts.
+None is needed for anything: the ledgers are the history that counts.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +22,15 @@ from lapse.base.fs import Fs
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.setbacks import Held
+from lapse.log.facts import BadRange
 
 ROUNDS = "lapse-rounds.jsonl"
 ROUNDS_BEFORE = "lapse-rounds.1.jsonl"
 PROGRESS = "lapse-progress.json"
+QUEUE = "lapse-queue.json"
 ROUNDS_BYTES_MAX = 64 << 20
+TAIL_BYTES = 8 << 20  # of the file, looked back at by who comes anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,11 @@ class RoundReport:
         removed: records, by reason.
         stamped: batches that got a delete horizon, `horizon_ms`.
         error: why it came to nothing, None if it did not.
+        kind: "clean" or "trim".
+        bad: the place that could not be read, if that is why (L10).
+        dirty_bytes: that the round was to clean (SEMANTICS S-5).
+        io_per_dirty_byte: bytes read and written for each of them; None where there were none.
+        map_entries_max: keys the map might have held.
     """
 
     round_id: str
@@ -72,6 +83,16 @@ class RoundReport:
     horizon_ms: int
     seconds: StageSeconds
     error: str | None
+    kind: str = "clean"
+    bad: BadRange | None = None
+    dirty_bytes: int = 0
+    io_per_dirty_byte: float | None = None
+    map_entries_max: int = 0
+
+    @property
+    def total_seconds(self) -> float:
+        """All stages together."""
+        return self.seconds.map + self.seconds.rewrite + self.seconds.commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +112,8 @@ def round_report(
     for group in receipt.groups:
         for reason, count in group.removed.items():
             removed[reason] = removed.get(reason, 0) + count
+    moved = result.error is None and receipt.end_offset >= 0  # a trim moves nothing
+    io = receipt.bytes_read + receipt.bytes_written
     return RoundReport(
         round_id=plan.round_id,
         log=plan.name,
@@ -102,7 +125,7 @@ def round_report(
         now_ms=plan.now_ms,
         committed_ms=result.committed_ms,
         first_dirty_before=plan.dirty,
-        first_dirty_after=plan.dirty if result.error else receipt.end_offset,
+        first_dirty_after=receipt.end_offset if moved else plan.dirty,
         segments_written=result.groups,
         bytes_read=receipt.bytes_read,
         bytes_written=receipt.bytes_written,
@@ -114,6 +137,11 @@ def round_report(
         horizon_ms=plan.horizon_ms,
         seconds=StageSeconds(receipt.seconds.map, receipt.seconds.rewrite, result.seconds),
         error=result.error,
+        kind=plan.kind.value,
+        bad=result.bad,
+        dirty_bytes=plan.dirty_bytes,
+        io_per_dirty_byte=round(io / plan.dirty_bytes, 3) if plan.dirty_bytes else None,
+        map_entries_max=plan.map_entries_max,
     )
 
 
@@ -151,16 +179,66 @@ def read_reports(data_dir: Path) -> Iterator[RoundReport]:
                 continue
 
 
+class RoundTail:
+    """The last round of each log, for whoever asks often: reads only what came since.
+
+    Attributes:
+        by_log: the last report of each log; failed ones only in `failed`.
+        last_run: the good ones of the run that reported last: they share its `now_ms`.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._path = data_dir / ROUNDS
+        self._at: int | None = None
+        self._inode = -1
+        self.by_log: dict[str, RoundReport] = {}
+        self.failed: dict[str, RoundReport] = {}
+        self.last_run: list[RoundReport] = []
+
+    def refresh(self) -> None:
+        """Take in what was added; a file that is away or unreadable adds nothing."""
+        try:
+            with self._path.open("rb") as file:
+                state = os.fstat(file.fileno())
+                if self._at is None or state.st_ino != self._inode or state.st_size < self._at:
+                    first = self._at is None
+                    self._at = max(state.st_size - TAIL_BYTES, 0) if first else 0
+                    self._inode = state.st_ino
+                file.seek(self._at)
+                data = file.read()
+        except OSError:
+            return
+        whole = data.rfind(b"\n") + 1  # a line that is being written is read next time
+        self._at += whole
+        for line in data[:whole].splitlines():
+            try:
+                self._take(msgspec.json.decode(line, type=RoundReport))
+            except msgspec.DecodeError:
+                continue
+
+    def _take(self, report: RoundReport) -> None:
+        if report.error is not None:
+            self.failed[report.log] = report
+            return
+        self.failed.pop(report.log, None)
+        self.by_log[report.log] = report
+        if self.last_run and self.last_run[0].now_ms != report.now_ms:
+            self.last_run = []
+        self.last_run.append(report)
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceProgress:
     """What the service does at this moment.
 
     Attributes:
         state: idle, running, looking (through segments that have no summary), waiting (for the
-            owner) or stopped.
+            owner), held (the clock jumped) or stopped.
         detail: in words: why it waits, what it runs.
         bytes_done: of the run under way; 0 of 0 where there is none.
+        logs: of the run under way, the first of them.
         next_look_ms: when it looks again at the latest, where it is idle.
+        clock_ahead_ms: how far the wall clock jumped, while nobody has confirmed it; 0 otherwise.
     """
 
     state: str
@@ -172,13 +250,17 @@ class ServiceProgress:
     bytes_done: int = 0
     bytes_total: int = 0
     next_look_ms: int = 0
+    clock_ahead_ms: int = 0
 
 
 def write_progress(fs: Fs, data_dir: Path, progress: ServiceProgress) -> None:
     """Replace the file, so that a reader sees all of one or the other. Raises StorageError."""
-    path = data_dir / PROGRESS
+    _replace(fs, data_dir / PROGRESS, msgspec.json.encode(progress))
+
+
+def _replace(fs: Fs, path: Path, data: bytes) -> None:
     temp = path.with_name(path.name + ".tmp")
-    fs.write_file(temp, msgspec.json.encode(progress))
+    fs.write_file(temp, data)
     fs.rename(temp, path)
 
 
@@ -189,3 +271,37 @@ def read_progress(data_dir: Path) -> ServiceProgress | None:
     except FileNotFoundError:
         return None
     return msgspec.json.decode(data, type=ServiceProgress)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Who has a round or waits for one, and who does not for a while.
+
+    Attributes:
+        since_ms: when the run under way began; 0 where nothing is due.
+        logs: in order; those of the run under way first, as many as `running`.
+        held: logs that were set back, whatever is due.
+    """
+
+    since_ms: int = 0
+    running: int = 0
+    logs: tuple[str, ...] = ()
+    held: tuple[Held, ...] = ()
+
+    def behind(self, log: str) -> int:
+        """How many logs go before this one; one that was not due when the run began is last."""
+        return self.logs.index(log) if log in self.logs else len(self.logs)
+
+
+def write_queue(fs: Fs, data_dir: Path, queue: Queue) -> None:
+    """Replace the file, whole. Raises StorageError."""
+    _replace(fs, data_dir / QUEUE, msgspec.json.encode(queue))
+
+
+def read_queue(data_dir: Path) -> Queue | None:
+    """What the service said last, None if it never did."""
+    try:
+        data = (data_dir / QUEUE).read_bytes()
+    except FileNotFoundError:
+        return None
+    return msgspec.json.decode(data, type=Queue)

@@ -4,46 +4,51 @@ facts → decide, in KIP-354's order (L6) → plans with one `now` → engine �
 Logs that lack summaries are looked through by the engine first, some of their bytes in each step,
 so that rounds of others need not wait for a whole foreign directory to be read.
 
-Given an owner and an engine, it knows neither sockets nor Spark. Nothing durable is its own: it may
-be killed anywhere, and the next one begins from the owner's facts. A log whose round fails is left
-alone for a while, longer each time, and keeps no other waiting (L10); an owner that is away is
-waited for.
+Given an owner and an engine, it knows neither sockets nor Spark. Nothing durable is its own but the
+time it last believed (`clock_guard`): it may be killed anywhere, and the next one begins from the
+owner's facts. A log whose round fails is left alone for a while, longer each time, and keeps no
+other waiting; one with a place that cannot be read goes on below it (L10). An owner that is away
+is waited for; while the clock is not believed nothing is removed or stamped.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from lapse.base.errors import StorageError
-from lapse.lifecycle import reports
+from lapse.base.errors import LapseError
+from lapse.lifecycle.board import Board, some
+from lapse.lifecycle.clock_guard import ClockGuard
+from lapse.lifecycle.decide.clock import ClockVerdict
 from lapse.lifecycle.decide.deadline import next_look_ms
-from lapse.lifecycle.decide.select import Blocked, Decision, decide, order
+from lapse.lifecycle.decide.select import Blocked, Decision, Due, LogInfo, decide, order
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.owner import Owner, OwnerGone
-from lapse.lifecycle.reports import RoundReport, RunOf, ServiceProgress, round_report
+from lapse.lifecycle.reports import Queue, RunOf, round_report
 from lapse.lifecycle.round.commit import CommitResult
-from lapse.lifecycle.round.engine import Engine, Progress
+from lapse.lifecycle.round.engine import Engine, OnProgress, Progress, failed
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
 from lapse.lifecycle.round.receipt import Receipt
-from lapse.lifecycle.round.summarise import SummaryRequest, requests_of
+from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, requests_of
+from lapse.lifecycle.setbacks import Companions, Setbacks
 from lapse.log.env import LogEnv
 
 logger = logging.getLogger(__name__)
 
-FIRST_BACKOFF_MS = 1000
-BACKOFF_MS_MAX = 300_000
 OWNER_BACKOFF_MS_MAX = 5000
 _FIRST_OWNER_BACKOFF_MS = 100
+_CLOCK_PAUSE_MS_MAX = 1000  # how soon a confirmation is noticed
 _SLICE_SECONDS = 0.1  # how soon a request to stop is noticed
 _PAUSE_MS_MIN = 10
-_PROGRESS_SECONDS = 0.2
 LOOK_BYTES_MAX = 16 << 30  # looked through in one step, or one segment if that is larger
+NO_ATTEMPT = "none"  # id of the attempt in receipts of plans that nobody got to
+
+_R = TypeVar("_R", Receipt, SummaryReceipt)
 
 
 class JobControl(Protocol):
@@ -61,25 +66,24 @@ class ServiceOptions:
     Attributes:
         memory: of one round's map; as many rounds run at once as the engine has task slots.
         pause_ms: how long it rests when nothing is due (log.cleaner.backoff.ms).
+        rounds_at_once: those task slots.
+        io_bytes_per_second: of all rounds together (log.cleaner.io.max.bytes.per.second); 0 is no
+            limit.
+        clock_jump_max_ms: lapse.clock.jump.max.ms.
     """
 
     memory: MapMemory
     pause_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Setback:
-    """A log whose last round came to nothing; it is left alone until `until_s`, monotonic."""
-
-    count: int
-    until_s: float
+    rounds_at_once: int = 1
+    io_bytes_per_second: float = 0.0
+    clock_jump_max_ms: int = 3_600_000
 
 
 class Service:
     """The loop. `run` returns after `request_stop`.
 
     Args:
-        data_dir: where reports go.
+        data_dir: where reports go, and the last time that was believed.
         jobs: the engine again, if it has what `JobControl` asks.
     """
 
@@ -95,8 +99,11 @@ class Service:
         self._owner, self._engine, self._jobs = owner, engine, jobs
         self._env, self._clock = env, env.clock
         self._options = options
-        self._board = _Board(env, data_dir)
-        self._setbacks: dict[str, Setback] = {}
+        self._board = Board(env, data_dir)
+        self._guard = ClockGuard(env.fs, env.clock, data_dir, options.clock_jump_max_ms)
+        self._setbacks = Setbacks(env.clock)
+        self._companions = Companions()
+        self._undecided: set[str] = set()
         self._owner_backoff_ms = 0
         self._stopping = False
 
@@ -122,9 +129,12 @@ class Service:
             if self._owner_backoff_ms:
                 logger.info("the owner is back, with %d logs", len(infos))
                 self._owner_backoff_ms = 0
-            now_ms = self._clock.now_ms()
-            decisions = [decide(info, now_ms) for info in infos]
-            self._forget_but(str(d.info.facts.partition) for d in decisions)
+            verdict = self._guard.look()
+            if verdict.held:
+                return self._wait_for_clock(verdict)
+            now_ms = verdict.now_ms
+            decisions = self._decide(infos, now_ms)
+            self._setbacks.forget_but(str(info.facts.partition) for info in infos)
             ready = [d for d in order(decisions) if not self._is_held(d)]
             if ready:
                 self._run_rounds(ready, now_ms)
@@ -136,23 +146,68 @@ class Service:
         except OwnerGone as e:
             return self._wait_for_owner(e)
         pause_ms = self._pause_ms(decisions, now_ms)
+        self._board.queue(Queue(held=self._setbacks.held()))
         self._board.tell("idle", "nothing is due", next_look_ms=now_ms + pause_ms)
         return pause_ms
+
+    def _decide(self, infos: Iterable[LogInfo], now_ms: int) -> list[Decision]:
+        """What is decided of each; one that cannot be decided on is left out for a while."""
+        decisions = []
+        for info in infos:
+            name = str(info.facts.partition)
+            if name in self._undecided and self._setbacks.holds(name):
+                continue
+            self._undecided.discard(name)
+            try:
+                decisions.append(decide(info, now_ms))
+            except Exception as e:
+                logger.exception("nothing can be decided of %s", name)
+                self._setbacks.set_back(name, f"nothing can be decided of it: {e!r}")
+                self._undecided.add(name)
+        return decisions
 
     # --- rounds ----------------------------------------------------------------------------------
 
     def _run_rounds(self, ready: Sequence[Decision], now_ms: int) -> None:
-        ids = self._round_ids(len(ready), now_ms)
-        plans = [
-            make_plan(decision, round_id, Rules.LAPSE, self._options.memory)
-            for decision, round_id in zip(ready, ids, strict=True)
-        ]
-        receipts = self._receipts(plans, now_ms)
+        """Rounds of all that are ready, first things first, usually in one run of the engine."""
+        self._guard.keep()
+        decided = {str(d.info.facts.partition): d for d in ready}
+        left = self._companions.runs(list(decided))
+        while left and not self._stopping:
+            names = left.pop(0)
+            waiting = tuple(name for run in (names, *left) for name in run)
+            self._board.queue(Queue(now_ms, len(names), waiting, self._setbacks.held()))
+            plans = self._plans([decided[name] for name in names], now_ms)
+            if plans:
+                self._run(plans, now_ms)
+
+    def _plans(self, ready: Sequence[Decision], now_ms: int) -> list[RoundPlan]:
+        at_once = max(min(self._options.rounds_at_once, len(ready)), 1)
+        rate, memory = self._options.io_bytes_per_second / at_once, self._options.memory
+        plans = []
+        for decision, round_id in zip(ready, self._round_ids(len(ready), now_ms), strict=True):
+            try:
+                plans.append(make_plan(decision, round_id, Rules.LAPSE, memory, rate))
+            except Exception as e:
+                name = str(decision.info.facts.partition)
+                logger.exception("no plan can be made for %s", name)
+                self._setbacks.set_back(name, f"no plan can be made for it: {e!r}")
+        return plans
+
+    def _run(self, plans: Sequence[RoundPlan], now_ms: int) -> None:
+        """One run of the engine, and the commit of what came of it, even if the engine is lost."""
+        lost: LapseError | None = None
+        receipts: list[Receipt] = []
+        try:
+            for receipt in self._receipts(plans, now_ms):
+                receipts.append(receipt)  # noqa: PERF402  (what came before a failure counts)
+        except LapseError as e:
+            lost = e
         job_ids = () if self._jobs is None else self._jobs.last_job_ids
         run = RunOf(self._engine.name, job_ids, os.getpid())
         by_id = {plan.round_id: plan for plan in plans}
         try:
-            results: Sequence[CommitResult] = self._owner.commit(receipts)
+            results: Sequence[CommitResult] = self._owner.commit(receipts) if receipts else ()
         except OwnerGone as e:
             self._report_gone(run, by_id, receipts, e)
             raise
@@ -161,55 +216,89 @@ class Service:
             plan = by_id[receipt.round_id]
             told.append(round_report(run, plan, receipt, result))
             self._learn(plan, receipt, result)
+        if not self._stopping:
+            nobody = [r.name for r in receipts if r.attempt_id == NO_ATTEMPT]
+            self._companions.failed([plan.name for plan in plans], nobody)
         self._board.report(told)
+        if lost is not None:
+            raise lost
 
-    def _receipts(self, plans: Sequence[RoundPlan], now_ms: int) -> list[Receipt]:
+    def _receipts(self, plans: Sequence[RoundPlan], now_ms: int) -> Iterator[Receipt]:
+        """As they come; where the engine's run breaks off, the rest are failed ones.
+
+        What the engine cannot go on after comes out as it is.
+        """
         names = tuple(plan.name for plan in plans)
-        logger.info("running %d rounds: %s", len(plans), _some(names))
+        logger.info("running %d rounds: %s", len(plans), some(names))
+        told = self._telling("running", names, now_ms)
+        told(Progress(0, sum(2 * plan.bytes_to_read for plan in plans)))
+        missing = {plan.round_id: plan for plan in plans}
+        try:
+            for receipt in self._until_stopped(self._engine.run(plans, told)):
+                missing.pop(receipt.round_id, None)
+                yield receipt
+        except LapseError:
+            raise
+        except Exception as e:
+            logger.exception("a run of %d rounds broke off", len(plans))
+            for plan in missing.values():
+                yield failed(plan, NO_ATTEMPT, f"{plan.name}: the run broke off: {e!r}")
 
+    def _telling(self, state: str, names: tuple[str, ...], now_ms: int) -> OnProgress:
         def on_progress(progress: Progress) -> None:
             if self._stopping and self._jobs is not None:
                 self._jobs.cancel()
             self._board.tell(
-                "running", _some(names), started_ms=now_ms, logs=names,
+                state, some(names), started_ms=now_ms, logs=names,
                 bytes_done=progress.bytes_done, bytes_total=progress.bytes_total,
             )  # fmt: skip
 
-        total = sum(2 * plan.bytes_to_read for plan in plans)
-        on_progress(Progress(0, total))
-        receipts = []
-        for receipt in self._engine.run(plans, on_progress):
-            receipts.append(receipt)
+        return on_progress
+
+    def _until_stopped(self, receipts: Iterator[_R]) -> Iterator[_R]:
+        for receipt in receipts:
+            yield receipt
             if self._stopping and self._jobs is None:
                 break  # what is done is committed, the rest is for the next service
-        return receipts
+
+    # --- summaries -------------------------------------------------------------------------------
 
     def _look_through(self, lacking: Sequence[Decision], now_ms: int) -> None:
         """Have summaries made where they are missing, and the owner take them over."""
         requests = _some_of(requests_of((d.info.facts for d in lacking), records=True))
-        names = tuple(dict.fromkeys(request.name for request in requests))
-        logger.info("looking through %d segments of %s", len(requests), _some(names))
+        names = list(dict.fromkeys(request.name for request in requests))
+        for run in self._companions.runs(names):
+            if not self._stopping:
+                self._look_through_together(
+                    run, [r for r in requests if r.name in set(run)], now_ms
+                )
 
-        def on_progress(progress: Progress) -> None:
-            if self._stopping and self._jobs is not None:
-                self._jobs.cancel()
-            self._board.tell(
-                "looking", _some(names), started_ms=now_ms, logs=names,
-                bytes_done=progress.bytes_done, bytes_total=progress.bytes_total,
-            )  # fmt: skip
-
-        receipts = []
-        for receipt in self._engine.summarise(requests, on_progress):
-            receipts.append(receipt)
-            if self._stopping and self._jobs is None:
-                break
+    def _look_through_together(
+        self, names: Sequence[str], requests: Sequence[SummaryRequest], now_ms: int
+    ) -> None:
+        logger.info("looking through %d segments of %s", len(requests), some(names))
+        told = self._telling("looking", tuple(names), now_ms)
+        receipts: list[SummaryReceipt] = []
+        refused: dict[str, str] = {}
+        try:
+            for receipt in self._until_stopped(self._engine.summarise(requests, told)):
+                receipts.append(receipt)  # noqa: PERF402  (here too)
+        except LapseError:
+            self._owner.adopt_summaries(receipts)
+            raise
+        except Exception as e:
+            logger.exception("a look through %d segments broke off", len(requests))
+            unseen = requests[len(receipts) :]
+            refused = {r.name: f"{r.name}: the look broke off: {e!r}" for r in unseen}
+            self._companions.failed(names, refused)
         refusals = self._owner.adopt_summaries(receipts)
-        refused = {r.name: why for r, why in zip(receipts, refusals, strict=True) if why}
+        refused |= {r.name: why for r, why in zip(receipts, refusals, strict=True) if why}
         for name in names:
             if name not in refused:
-                self._setbacks.pop(name, None)
+                self._setbacks.forgive(name)
+                self._companions.went_well(name)
                 continue
-            wait_ms = self._set_back(name)
+            wait_ms = self._setbacks.set_back(name, refused[name])
             if not self._stopping:
                 logger.warning("no summaries: %s; again in %d s", refused[name], wait_ms // 1000)
 
@@ -224,24 +313,24 @@ class Service:
 
     def _learn(self, plan: RoundPlan, receipt: Receipt, result: CommitResult) -> None:
         """Whether the log may have another round at once."""
-        # A round that changed nothing would be due again for the same reason, for ever.
-        futile = result.groups == 0 and receipt.end_offset <= plan.dirty
-        if result.error is None and not futile:
-            self._setbacks.pop(plan.name, None)
+        if receipt.attempt_id != NO_ATTEMPT:
+            self._companions.went_well(plan.name)
+        if result.error is None and not _is_futile(plan, receipt, result):
+            self._setbacks.forgive(plan.name)
             return
-        wait_ms = self._set_back(plan.name)
+        if result.bad is not None:
+            self._setbacks.met_bad(plan.name, result.bad.reason)
+            retry_ms = result.bad.next_try_ms - plan.now_ms
+            logger.warning(
+                "round %s: %s; rounds go on below offset %d, and there again in %d s",
+                plan.round_id, result.error, result.bad.first_offset, retry_ms // 1000,
+            )  # fmt: skip
+            return
+        wait_ms = self._setbacks.set_back(plan.name, result.error or "its round changed nothing")
         if result.error is not None and not self._stopping:
             logger.warning(
                 "round %s failed: %s; again in %d s", plan.round_id, result.error, wait_ms // 1000
             )
-
-    def _set_back(self, name: str) -> int:
-        """Leave a log alone for longer than the last time; returns for how many ms."""
-        before = self._setbacks.get(name)
-        count = 1 if before is None else before.count + 1
-        wait_ms = min(FIRST_BACKOFF_MS << min(count - 1, 30), BACKOFF_MS_MAX)
-        self._setbacks[name] = Setback(count, self._clock.monotonic() + wait_ms / 1000)
-        return wait_ms
 
     def _report_gone(
         self, run: RunOf, plans: dict[str, RoundPlan], receipts: Sequence[Receipt], e: OwnerGone
@@ -257,25 +346,25 @@ class Service:
 
     # --- waiting ---------------------------------------------------------------------------------
 
-    def _forget_but(self, names: Iterable[str]) -> None:
-        kept = set(names)
-        self._setbacks = {name: s for name, s in self._setbacks.items() if name in kept}
-
     def _is_held(self, decision: Decision) -> bool:
-        setback = self._setbacks.get(str(decision.info.facts.partition))
-        return setback is not None and self._clock.monotonic() < setback.until_s
+        return self._setbacks.holds(str(decision.info.facts.partition))
 
     def _pause_ms(self, decisions: Iterable[Decision], now_ms: int) -> int:
         """The usual rest, or less where a deadline or the end of a backoff comes before."""
         waits: list[float] = [self._options.pause_ms]
         for decision in decisions:
-            setback = self._setbacks.get(str(decision.info.facts.partition))
-            if (decision.due or _lacks(decision)) and setback is not None:
-                waits.append((setback.until_s - self._clock.monotonic()) * 1000)
+            left_ms = self._setbacks.left_ms(str(decision.info.facts.partition))
+            if (decision.due or _lacks(decision)) and left_ms is not None:
+                waits.append(left_ms)
             look_ms = next_look_ms(decision)
             if look_ms is not None:
                 waits.append(look_ms - now_ms)
         return max(round(min(waits)), _PAUSE_MS_MIN)
+
+    def _wait_for_clock(self, verdict: ClockVerdict) -> int:
+        """Until somebody confirms it, or sets it right."""
+        self._board.tell("held", self._guard.trouble, clock_ahead_ms=verdict.jumped_ms)
+        return min(self._options.pause_ms, _CLOCK_PAUSE_MS_MAX)
 
     def _wait_for_owner(self, reason: OwnerGone) -> int:
         if not self._owner_backoff_ms:
@@ -286,52 +375,11 @@ class Service:
         return self._owner_backoff_ms
 
 
-class _Board:
-    """Reports and progress; a disk that does not take them stops no round."""
-
-    def __init__(self, env: LogEnv, data_dir: Path) -> None:
-        self._fs, self._clock = env.fs, env.clock
-        self._data_dir = data_dir
-        self._told: tuple[str, float] = ("", 0.0)
-
-    def report(self, told: Sequence[RoundReport]) -> None:
-        for report in told:
-            if report.error is None:
-                logger.info("%s", describe(report))
-        try:
-            reports.append_reports(self._fs, self._data_dir, told)
-        except StorageError as e:
-            logger.warning("rounds are not reported: %s", e)
-
-    def tell(
-        self, state: str, detail: str, *, started_ms: int = 0, logs: tuple[str, ...] = (),
-        bytes_done: int = 0, bytes_total: int = 0, next_look_ms: int = 0,
-    ) -> None:  # fmt: skip
-        """At most some times a second, but each change of state and the end of a run."""
-        now = self._clock.monotonic()
-        recent = self._told[0] == state and now - self._told[1] < _PROGRESS_SECONDS
-        if recent and bytes_done < bytes_total:
-            return
-        self._told = (state, now)
-        progress = ServiceProgress(
-            state, detail, os.getpid(), self._clock.now_ms(), started_ms, logs, bytes_done,
-            bytes_total, next_look_ms,
-        )  # fmt: skip
-        try:
-            reports.write_progress(self._fs, self._data_dir, progress)
-        except StorageError as e:
-            logger.warning("progress is not told: %s", e)
-
-
-def describe(report: RoundReport) -> str:
-    """A round in one line."""
-    why = ", ".join(f"{count} {reason}" for reason, count in sorted(report.removed.items()))
-    jobs = f", Spark job {', '.join(map(str, report.job_ids))}" if report.job_ids else ""
-    return (
-        f"round {report.round_id} of {report.log} ({', '.join(report.due)}{jobs}): "
-        f"removed {why or 'nothing'}; read {report.bytes_read} bytes, wrote "
-        f"{report.bytes_written} in {report.segments_written} segments"
-    )
+def _is_futile(plan: RoundPlan, receipt: Receipt, result: CommitResult) -> bool:
+    """A round that changed nothing would be due again for the same reason, for ever."""
+    if Due.DELETED.value in plan.due and receipt.log_start >= 0:
+        return False  # now the log knows that nothing is left to be taken out
+    return result.groups == 0 and receipt.end_offset <= plan.dirty
 
 
 def _lacks(decision: Decision) -> bool:
@@ -348,8 +396,3 @@ def _some_of(requests: Sequence[SummaryRequest]) -> list[SummaryRequest]:
         chosen.append(request)
         left -= request.size
     return chosen
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - 3
-    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")

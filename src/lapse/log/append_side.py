@@ -4,7 +4,7 @@ Everything here happens under the log's one lock and ends in one write to the ac
 append of a plain batch is the busiest path of the house: what only transactions, markers, old
 formats or odd clocks need is asked for by one test each.
 
-`PartitionLog` adds what syncs, replaces and deletes.
+`delete_side` adds what deletes, `PartitionLog` what syncs and replaces.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ class AppendableLog(ReadableLog):
     Attributes:
         dir: its directory.
         config: the topic's settings in force.
+        recovery_point: everything below it is synced, or below the log start.
         offline_reason: why it takes no more changes; None while it does.
     """
 
@@ -104,8 +105,8 @@ class AppendableLog(ReadableLog):
         self._append_time_last_ms = max(s.summary.append_time_greatest_ms for s in self._segments)
         self._append_time_ahead_ms = 0
         # What recovery wrote or found unsynced is synced by the first flush.
-        recovery_point = min(options.recovery_point, self._end_offset)
-        self._unflushed = [s for s in loaded.sealed if s.end_offset > recovery_point]
+        self.recovery_point = min(options.recovery_point, self._end_offset)
+        self._unflushed = [s for s in loaded.sealed if s.end_offset > self.recovery_point]
         self._closed = False
 
     # --- append ----------------------------------------------------------------------------------

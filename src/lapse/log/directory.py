@@ -241,13 +241,11 @@ class LogDirectory:
             known = self._read(checkpoints.HIGH_WATERMARK)
             self._write(checkpoints.HIGH_WATERMARK, self._merged(known, ends))
 
-    def checkpoint_log_starts(self) -> None:
-        """Make log starts durable: before a DeleteRecords is answered (DESIGN L11)."""
-        with self._checkpointing:
-            self._write_log_starts(dict(self.logs))
-
     def _write_log_starts(self, logs: Mapping[TopicPartition, PartitionLog]) -> None:
-        """Only those a segment's name does not tell already, as Kafka does (D-8)."""
+        """Only those a segment's name does not tell already, as Kafka does (D-8).
+
+        For Kafka's sake: each log keeps its own, and sooner (`log.start`).
+        """
         moved = {
             tp: log.log_start_offset
             for tp, log in logs.items()

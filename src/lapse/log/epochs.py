@@ -13,9 +13,11 @@ from lapse.log.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
 class LeaderEpochs:
     """Epochs of one log, ascending in epoch and offset.
 
-    A change is written at once, but for what is cut off while a log is opened: that is owed until
-    `save`, since opening a thousand logs would else be a thousand syncs (Kafka notes the epoch of
-    every leader at the end of the log, and opening forgets what begins there).
+    A change is written at once, but for what is cut off. What is cut off while a log is opened is
+    owed until `save`, since opening a thousand logs would else be a thousand syncs (Kafka notes the
+    epoch of every leader at the end of the log, and opening forgets what begins there). What is cut
+    off at the start goes along with the next writing: opening cuts it off again, and a sync has no
+    place under the lock that appends wait for.
 
     Attributes:
         latest: the newest epoch; -1 before the first.
@@ -32,6 +34,7 @@ class LeaderEpochs:
             self._entries = []
         self.latest = self._entries[-1][0] if self._entries else -1
         self.unsaved = False
+        self._behind = False
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
@@ -57,8 +60,14 @@ class LeaderEpochs:
             self._replace([*(e for e in self._entries if e[1] < newer[0][1]), *newer])
 
     def truncate_start(self, start_offset: int) -> None:
-        """Forget epochs that ended before `start_offset`; the one in force there begins there."""
-        self._replace(_from(self._entries, start_offset))
+        """Forget epochs that ended before `start_offset`; the one in force there begins there.
+
+        In memory, until something is written.
+        """
+        entries = _from(self._entries, start_offset)
+        if entries != self._entries:
+            self._take(entries)
+            self._behind = True
 
     def cut(self, start_offset: int, end_offset: int) -> None:
         """Forget, in memory, what is not of a log with these bounds."""
@@ -69,15 +78,17 @@ class LeaderEpochs:
 
     def save(self) -> None:
         """Write what is owed."""
-        if self.unsaved:
-            write_epochs(self._fs, self._path, self._entries)
-            self.unsaved = False
+        if self.unsaved or self._behind:
+            self._write(self._entries)
 
     def _replace(self, entries: list[tuple[int, int]]) -> None:
         if entries != self._entries:
-            write_epochs(self._fs, self._path, entries)
+            self._write(entries)
             self._take(entries)
-            self.unsaved = False
+
+    def _write(self, entries: list[tuple[int, int]]) -> None:
+        write_epochs(self._fs, self._path, entries)
+        self.unsaved = self._behind = False
 
     def _take(self, entries: list[tuple[int, int]]) -> None:
         self._entries = entries

@@ -16,12 +16,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.base.errors import StorageError
+from lapse.base.errors import CorruptData, StorageError
 from lapse.base.fs import AppendFile, Fs
 from lapse.kernels.layout import RECORD_TOMBSTONE, VALUED_TOMBSTONES
+from lapse.log import checkpoints
+from lapse.log.directory import list_partitions
 from lapse.log.headers import read_at, walk
 from lapse.log.loader import scan_segment
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, base_offset_of, segment_path
+from lapse.log.start import read_start
 from lapse.records.batch import decode_rows
 from lapse.records.tombstone import without_values
 
@@ -65,12 +68,30 @@ def export_partition(source: Path, target: Path, fs: Fs, index_interval_bytes: i
 
 
 def export_directory_files(source: Path, target: Path, names: list[str], fs: Fs) -> None:
-    """Those of Kafka's own files beside the partitions that are there."""
+    """Those of Kafka's own files beside the partitions that are there; call it after those.
+
+    The log starts among them are the ones in force: Kafka's file may lag behind what the logs
+    themselves keep, and deleted records must not come back there (L11).
+    """
     present = [name for name in names if (source / name).is_file()]
     for name in present:
         copy_file(source / name, target / name, fs)
     fs.sync_all([target / name for name in present])
     fs.fsync_dir(target)
+    if checkpoints.LOG_START in names:
+        _bring_log_starts_up_to_date(source, target, fs)
+
+
+def _bring_log_starts_up_to_date(source: Path, target: Path, fs: Fs) -> None:
+    path = target / checkpoints.LOG_START
+    try:
+        known = checkpoints.read_offsets(path)
+    except CorruptData:
+        known = {}  # as when a log directory is opened
+    own = {tp: read_start(source / str(tp)).offset for tp in list_partitions(target)}
+    ahead = {tp: offset for tp, offset in own.items() if offset > known.get(tp, 0)}
+    if ahead:
+        checkpoints.write_offsets(fs, path, {**known, **ahead})
 
 
 def copy_file(source: Path, target: Path, fs: Fs) -> None:

@@ -50,6 +50,60 @@ class ProducerLast:
 
 
 @dataclass(frozen=True, slots=True)
+class StartMove:
+    """A move of the log start into a segment, whose dead records are still in the file (L11)."""
+
+    offset: int
+    moved_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BadRange:
+    """The first place of a log that rounds could not read (L10).
+
+    Attributes:
+        segment_base: the segment it is in.
+        first_offset: nothing at or above it is stamped or removed.
+        position: byte of the segment's log file.
+        since_ms: when it was first met.
+        tries: rounds that failed on it.
+        next_try_ms: when a round may look at it again; until then rounds stay below it.
+    """
+
+    segment_base: int
+    first_offset: int
+    position: int
+    reason: str
+    since_ms: int
+    tries: int
+    next_try_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedTo:
+    """A replica had cleaned everything below `offset` at `at_ms`."""
+
+    offset: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFacts:
+    """What is known of one replica of a partition (L3).
+
+    Attributes:
+        cleaned: its commits, ascending by both fields; older ones may be left out.
+        last_seen_ms: when it last was known to be there.
+        counted: whether tombstones wait for it; False once it left the count by a fenced write.
+    """
+
+    node_id: int
+    cleaned: tuple[CleanedTo, ...]
+    last_seen_ms: int
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class LogFacts:
     """One log, at one moment.
 
@@ -59,6 +113,9 @@ class LogFacts:
         segments: by base offset; the last is the active one.
         append_time_ahead_ms: how far the last LogAppendTime was ahead of the clock when it was
             not followed (L12); 0 if that never was so.
+        start_moves: moves of the log start that no round has followed yet, oldest first.
+        bad: the first place that rounds could not read, None where all is well.
+        replicas: of this partition; empty where this log is the only one.
     """
 
     partition: TopicPartition
@@ -72,3 +129,6 @@ class LogFacts:
     segments: tuple[SegmentFacts, ...]
     producers: tuple[ProducerLast, ...]
     append_time_ahead_ms: int = 0
+    start_moves: tuple[StartMove, ...] = ()
+    bad: BadRange | None = None
+    replicas: tuple[ReplicaFacts, ...] = ()

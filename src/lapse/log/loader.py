@@ -57,6 +57,7 @@ from lapse.log.segment import (
     empty_indexes,
     load_indexes,
     mtime_ms_of,
+    offsets_in,
     segment_path,
 )
 from lapse.log.summary import (
@@ -132,7 +133,7 @@ def load(
     """Put the files in order and open them."""
     recover(env.fs, partition_dir)
     names = sorted(os.listdir(partition_dir))
-    bases = _segment_bases(names)
+    bases = offsets_in(names, LOG)
     _drop_orphans(partition_dir, env, names, set(bases))
     loader = _Loader(partition_dir, partition, env, options)
     sealed, active = loader.load_segments(bases)
@@ -157,11 +158,6 @@ def load(
     producers, aborted = rebuild(env.fs, partition_dir, parts, loader.recovered, expiry)
     settle_txn_indexes(env.fs, segments, aborted)
     return LoadedLog(tuple(sealed), active, log_start, producers, epochs)
-
-
-def _segment_bases(names: Sequence[str]) -> list[int]:
-    bases = (base_offset_of(name) for name in names if name.endswith(LOG))
-    return sorted(base_offset for base_offset in bases if base_offset is not None)
 
 
 def _drop_orphans(partition_dir: Path, env: LogEnv, names: Sequence[str], bases: set[int]) -> None:
@@ -253,9 +249,8 @@ class _Loader:
         scanned = self._scanned(base_offset, next_base, check_crc=False)
         if scanned.bad is not None:
             # Below the recovery point nothing is cut off; a round must not touch it (L10).
-            reason = f"unreadable: {scanned.bad} at offset {scanned.summary.end_offset}"
-            unhandled = (*scanned.summary.unhandled, reason)
-            scanned.summary = replace(scanned.summary, size=size, unhandled=unhandled)
+            end = scanned.summary.end_offset
+            scanned.summary = replace(scanned.summary, size=size, unreadable_from=end)
         elif summary is not None and not summary.estimated:
             scanned.summary = summary  # only an index was bad; more was known than headers tell
         if indexes is None or not self._are_sound(indexes, scanned.summary, next_base):
@@ -469,11 +464,7 @@ def settle_txn_indexes(
     """
     if not recovered and not any(s.may_have_aborts or s.summary.aborts > 0 for s in segments):
         return
-    with_file = {
-        base_offset_of(entry.name)
-        for entry in os.scandir(segments[0].dir)
-        if entry.name.endswith(TXN_INDEX)
-    }
+    with_file = set(offsets_in(os.listdir(segments[0].dir), TXN_INDEX))
     for segment in segments:
         found = recovered.get(segment.base_offset)
         if segment.base_offset in with_file or found or segment.summary.aborts > 0:

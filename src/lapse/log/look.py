@@ -75,12 +75,11 @@ def look(segment: SegmentFile, *, records: bool) -> Looked:
 
 
 def told(segment: SegmentFile, looked: Looked) -> Summary:
-    """The summary of a sealed segment: what cannot be read keeps every round away (L10)."""
+    """The summary of a sealed segment: what cannot be read keeps rounds below it (L10)."""
     summary = looked.summary
     if looked.bad is None:
         return summary
-    reason = f"unreadable: {looked.bad} at offset {summary.end_offset}"
-    return replace(summary, size=segment.size, unhandled=(*summary.unhandled, reason))
+    return replace(summary, size=segment.size, unreadable_from=summary.end_offset)
 
 
 def keys_of(segment: SegmentFile) -> Sketch | None:

@@ -1,30 +1,41 @@
 """One partition's log: the façade over its segments, and the only thing that changes them.
 
-One lock guards appends, rolls and everything that changes the segment list; `_files_lock`, taken
-before it, keeps names of files stable while they are synced. Readers (`read_side`) take neither;
-appending (`append_side`) takes the first.
+Three locks, taken in this order where more than one is:
+
+- `_start_lock` for the file that keeps the log start (KIP-107, L11);
+- `_files_lock` for what renames, removes or syncs files: names are stable under it, and so are the
+  sealed segments, but for new ones at their end;
+- `_lock` for appends, rolls, and changes of the segment list. Nothing is synced under it, and only
+  the active segment's own side files are written (by a roll, by the beginning of a flush): a round
+  that is swapped in, retention and facts just copy and set references there, so that an append
+  never waits for them.
+
+Readers (`read_side`) take none; appending (`append_side`) takes the last, deleting (`delete_side`)
+each for a part.
 `generation` moves when files change under a plan's feet (DESIGN §1).
 
-Called by the broker's partitions (append, read), its housekeeping (roll, flush, deletion, sweeps)
-and the committing end of a round (`replace_segments`). Knows no clock but the times it is given,
-save for the delay of `.deleted` files.
+Called by the broker's partitions (append, read, delete records), its housekeeping (roll, flush,
+deletion, sweeps) and the committing end of a round (`replace_segments`, `trimmed_to`). Knows no
+clock but the times it is given, save for the delay of `.deleted` files and for when the log start
+moved.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from lapse.base.config import TopicConfig
-from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StaleGeneration, StorageError
+from lapse.base.errors import CorruptData, StaleGeneration, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.log import swap
-from lapse.log.append_side import AppendableLog
 from lapse.log.append_side import Appended as Appended  # noqa: PLC0414
+from lapse.log.bad import read_bad
+from lapse.log.delete_side import DeletingLog
 from lapse.log.env import LogEnv
-from lapse.log.facts import LogFacts, SegmentFacts
+from lapse.log.facts import BadRange, LogFacts, ProducerLast, SegmentFacts
 from lapse.log.loader import LoadedLog, OpenOptions, load, settle_txn_index
 from lapse.log.segment import (
     INDEX,
@@ -36,16 +47,17 @@ from lapse.log.segment import (
     mtime_ms_of,
     segment_path,
 )
+from lapse.log.start import read_start
 from lapse.log.summary import Summary, summary_path, write_summary
 
+_PRODUCERS_AT_ONCE = 256  # copied in half a millisecond
 _GENERATION_BITS = 10  # a reopened log begins far above any generation it had before
 
 
-class PartitionLog(AppendableLog):
+class PartitionLog(DeletingLog):
     """An open log.
 
     Attributes:
-        recovery_point: everything below it is synced.
         cleaner_checkpoint: first dirty offset, kept by the log directory.
     """
 
@@ -61,10 +73,8 @@ class PartitionLog(AppendableLog):
         """Use `open`."""
         super().__init__(partition_dir, partition, config, env, loaded, options)
         self.cleaner_checkpoint: int | None = None
-        self.recovery_point = min(options.recovery_point, self._end_offset)
-        self._files_lock = threading.RLock()
+        self._bad = read_bad(partition_dir)
         self._generation = env.clock.now_ms() << _GENERATION_BITS
-        self._deleted: dict[Path, int] = {}
 
     @staticmethod
     def open(
@@ -78,16 +88,22 @@ class PartitionLog(AppendableLog):
         log_start_offset: int = 0,
         producer_id_expiration_ms: int = 86_400_000,
     ) -> PartitionLog:
-        """Open the log in an existing directory, putting right what a crash left (`loader`)."""
+        """Open the log in an existing directory, putting right what a crash left (`loader`).
+
+        `log_start_offset` is the checkpointed one; what the log keeps itself counts too (`start`).
+        """
+        kept = read_start(partition_dir)
         options = OpenOptions(
             clean_shutdown=clean_shutdown,
             recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
+            log_start_offset=max(log_start_offset, kept.offset),
             index_interval_bytes=config.index_interval_bytes,
             producer_id_expiration_ms=producer_id_expiration_ms,
         )
         loaded = load(partition_dir, partition, env, options)
-        return PartitionLog(partition_dir, partition, config, env, loaded, options)
+        log = PartitionLog(partition_dir, partition, config, env, loaded, options)
+        log._take_up(kept)
+        return log
 
     @property
     def generation(self) -> int:
@@ -119,9 +135,8 @@ class PartitionLog(AppendableLog):
                     if self.recovery_point == self._end_offset and not force:
                         return self.recovery_point
                     self._active.write_side_files()
-                    sealed, end = tuple(self._unflushed), self._end_offset
-                    paths = [p for s in (*sealed, self._active) for p in _synced_paths(s)]
-                self._env.fs.sync_all(paths)
+                    sealed, active, end = tuple(self._unflushed), self._active, self._end_offset
+                self._env.fs.sync_all([p for s in (*sealed, active) for p in _synced_paths(s)])
                 self._env.fs.fsync_dir(self.dir)
             except StorageError as e:
                 self._go_offline(e)
@@ -157,9 +172,15 @@ class PartitionLog(AppendableLog):
             self.config = config
 
     def facts(self) -> LogFacts:
-        """A snapshot for deciding; only copies."""
+        """A snapshot for deciding; only copies.
+
+        Producers come last, so that none of them lacks a batch that is in the segments told of.
+        What was appended meanwhile makes them newer than those, which is as good: it is the last
+        batch of a producer that must outlive its records (P-1).
+        """
         with self._lock:
-            return LogFacts(
+            segments, bad = self._segments, self._bad
+            facts = LogFacts(
                 partition=self.partition,
                 dir=str(self.dir),
                 generation=self._generation,
@@ -168,10 +189,34 @@ class PartitionLog(AppendableLog):
                 high_watermark=self.high_watermark,
                 last_stable_offset=self.last_stable_offset,
                 cleaner_checkpoint=self.cleaner_checkpoint,
-                segments=tuple(segment_facts(s) for s in self._segments),
-                producers=self._producers.last_batches(),
+                segments=(segment_facts(segments[-1]),),
+                producers=(),
                 append_time_ahead_ms=self._append_time_ahead_ms,
+                start_moves=self._start.unserved(segments[0].base_offset),
             )
+        sealed = [segment_facts(s) for s in segments[:-1]]
+        if bad is not None and all(s.base_offset != bad.segment_base for s in sealed):
+            bad = None  # retention took it, or a round did
+        producers = tuple(self._last_batches())
+        return replace(facts, segments=(*sealed, *facts.segments), bad=bad, producers=producers)
+
+    def _last_batches(self) -> Iterator[ProducerLast]:
+        """By producer id; ten thousand of them at a time would be felt by an append."""
+        with self._lock:
+            producer_ids = self._producers.ids()
+        producer_ids.sort()
+        for n in range(0, len(producer_ids), _PRODUCERS_AT_ONCE):
+            with self._lock:
+                found = self._producers.last_batches(producer_ids[n : n + _PRODUCERS_AT_ONCE])
+            yield from found
+
+    def set_bad(self, bad: BadRange | None) -> None:
+        """What a round could not read, or that it could after all (L10).
+
+        `lifecycle.round.bad` keeps it on disk, and a log takes it up from there when it is opened.
+        """
+        with self._lock:
+            self._bad = bad
 
     # --- replace and delete ----------------------------------------------------------------------
 
@@ -183,30 +228,30 @@ class PartitionLog(AppendableLog):
         """
         with self._files_lock:
             with self._lock:
-                told = self._adopted(summary, keys, generation)
-            if isinstance(told, str):
-                return told
+                found = self._to_adopt(summary, generation)
+            if isinstance(found, str):
+                return found
+            told = found.with_summary(summary)
+            # What lies there now may be all that has the clock, unless that is a guess.
+            keep_clock = not told.summary.append_estimated
+            write_summary(self._env.fs, self.dir, told.summary, keys, sync=keep_clock)
+            with self._lock:
+                self._segments = tuple(told if s is found else s for s in self._segments)
+                self._unflushed = [told if s is found else s for s in self._unflushed]
             if told.summary.aborts > 0:  # now it is known whether their index is missing
                 settle_txn_index(self._env.fs, told, self._segments)
             return None
 
-    def _adopted(self, summary: Summary, keys: str, generation: int) -> Segment | str:
+    def _to_adopt(self, summary: Summary, generation: int) -> Segment | str:
         if self._closed or self.offline_reason is not None:
             return "the log is closed or offline"
         if generation != self._generation:
             return f"its files changed meanwhile (generation {self._generation})"
         wanted = (summary.base_offset, summary.size)
-        at = [(s.base_offset, s.size) if not s.active else None for s in self._segments]
-        if wanted not in at:
-            return f"segment {wanted[0]} of {wanted[1]} bytes is no longer there"
-        old = self._segments[at.index(wanted)]
-        told = old.with_summary(summary)
-        # What lies there now may be all that has the clock, unless that is a guess.
-        keep_clock = not told.summary.append_estimated
-        write_summary(self._env.fs, self.dir, told.summary, keys, sync=keep_clock)
-        self._segments = tuple(told if s is old else s for s in self._segments)
-        self._unflushed = [told if s is old else s for s in self._unflushed]
-        return told
+        for segment in self._segments[:-1]:
+            if (segment.base_offset, segment.size) == wanted:
+                return segment
+        return f"segment {wanted[0]} of {wanted[1]} bytes is no longer there"
 
     def replace_segments(
         self, replacement: swap.Replacement, generation: int, *, sync: bool = True
@@ -217,10 +262,11 @@ class PartitionLog(AppendableLog):
         caller. Raises StaleGeneration; CorruptData if a new file is not what its summary says;
         StorageError, and then the log is as before or, if that is not known, offline.
         """
-        with self._files_lock, self._lock:
-            self._require_online()
-            self._require_generation(generation)
-            old = self._replaceable(replacement)
+        with self._files_lock:
+            with self._lock:
+                self._require_online()
+                self._require_generation(generation)
+                old = self._replaceable(replacement)
             if not old:
                 return False
             for new, summary in zip(replacement.new, replacement.summaries, strict=True):
@@ -243,11 +289,12 @@ class PartitionLog(AppendableLog):
             except StorageError as e:
                 self._go_offline(e)
                 raise
-            kept = [s for s in self._segments if s not in old]
-            ordered = sorted([*kept, *new_segments], key=lambda s: s.base_offset)
-            self._segments = tuple(ordered)
-            self._unflushed = [s for s in self._unflushed if s not in old]
-            self._generation += 1
+            with self._lock:
+                kept = [s for s in self._segments if s not in old]
+                ordered = sorted([*kept, *new_segments], key=lambda s: s.base_offset)
+                self._segments = tuple(ordered)
+                self._unflushed = [s for s in self._unflushed if s not in old]
+                self._generation += 1
             self._schedule(deleted)
             return True
 
@@ -282,69 +329,6 @@ class PartitionLog(AppendableLog):
             mtime_ms=mtime_ms_of(segment_path(self.dir, summary.base_offset, LOG)),
             index_bytes=size(INDEX), time_index_bytes=size(TIME_INDEX),
         )  # fmt: skip
-
-    def delete_segments(self, base_offsets: Collection[int]) -> int:
-        """Retention: remove leading segments; the log start moves up. Returns bytes removed.
-
-        The active segment may be among them: it is rolled first (T-24). Raises ValueError unless
-        they are the first ones.
-        """
-        with self._files_lock, self._lock:
-            self._require_online()
-            if self._active.base_offset in base_offsets:
-                self.roll(self._env.clock.now_ms())
-            gone = [s for s in self._segments if s.base_offset in base_offsets and not s.active]
-            if list(self._segments[: len(gone)]) != gone:
-                raise ValueError(f"{self.partition}: {sorted(base_offsets)} are not its first")
-            for segment in gone:
-                segment.pin()
-            self._segments = self._segments[len(gone) :]
-            self._unflushed = [s for s in self._unflushed if s not in gone]
-            self._move_log_start(self._segments[0].base_offset)
-            try:
-                for segment in gone:
-                    base_offset = segment.base_offset
-                    self._schedule(swap.mark_deleted(self._env.fs, self.dir, base_offset))
-                    self._env.fs.unlink(segment_path(self.dir, base_offset, SNAPSHOT))
-                    self._env.fs.unlink(summary_path(self.dir, base_offset))
-            except StorageError as e:
-                self._go_offline(e)
-                raise
-            return sum(segment.size for segment in gone)
-
-    def advance_log_start(self, offset: int) -> None:
-        """Hide everything below `offset`; files go with the next `delete_segments`.
-
-        Raises KafkaError OFFSET_OUT_OF_RANGE above the high watermark. Durable once the log
-        directory has written its checkpoint.
-        """
-        with self._lock:
-            self._require_online()
-            if offset > self.high_watermark:
-                raise KafkaError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{self.partition}: offset {offset} is above the high watermark "
-                    f"{self.high_watermark}",
-                )
-            self._move_log_start(offset)
-
-    def _move_log_start(self, offset: int) -> None:
-        if offset > self._log_start_offset:
-            self._log_start_offset = offset
-            self._epochs.truncate_start(offset)
-
-    def _schedule(self, deleted: Sequence[Path]) -> None:
-        due = self._env.clock.now_ms() + self.config.file_delete_delay_ms
-        self._deleted.update(dict.fromkeys(deleted, due))
-
-    def sweep_deleted(self, now_ms: int) -> int:
-        """Unlink `.deleted` files whose delay is over; returns how many."""
-        with self._files_lock, self._lock:
-            due = [path for path, due_ms in self._deleted.items() if due_ms <= now_ms]
-            for path in due:
-                self._env.fs.unlink(path)
-                del self._deleted[path]
-            return len(due)
 
 
 def _require_size(new: swap.NewSegment, summary: Summary) -> None:

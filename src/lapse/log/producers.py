@@ -248,11 +248,17 @@ class Producers:
         """Where the oldest open transaction begins."""
         return min(self._open, default=None)
 
-    def last_batches(self) -> tuple[ProducerLast, ...]:
-        """For facts, by producer id."""
+    def ids(self) -> list[int]:
+        """In no order: a copy is all that this costs."""
+        return list(self._producers)
+
+    def last_batches(self, producer_ids: Iterable[int] | None = None) -> tuple[ProducerLast, ...]:
+        """For facts: of these as far as they are known, or of all by producer id."""
+        wanted = sorted(self._producers) if producer_ids is None else producer_ids
+        known = filter(None, map(self._producers.get, wanted))
         return tuple(
             ProducerLast(p.producer_id, p.epoch, p.last_data_offset, p.last_timestamp)
-            for _, p in sorted(self._producers.items())
+            for p in known
         )
 
     def snapshot(self) -> bytes:

@@ -92,9 +92,11 @@ class ReadableLog:
 
     @property
     def high_watermark(self) -> int:
-        """The end, unless replication said otherwise."""
+        """The end, unless replication said otherwise; never below the log start (D-6)."""
         known = self._high_watermark
-        return self._end_offset if known is None else min(known, self._end_offset)
+        if known is None:
+            return self._end_offset
+        return min(max(known, self._log_start_offset), self._end_offset)
 
     @high_watermark.setter
     def high_watermark(self, offset: int) -> None:

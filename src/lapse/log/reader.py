@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,12 +23,14 @@ from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import StorageError
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
+from lapse.log.bad import read_bad
 from lapse.log.directory import list_partitions
 from lapse.log.facts import LogFacts, SegmentFacts
 from lapse.log.look import SegmentFile, look, told
 from lapse.log.offset_index import OffsetIndex
 from lapse.log.replay import LogPart, aborted_in, producers_at_end
-from lapse.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, base_offset_of, segment_path
+from lapse.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, offsets_in, segment_path
+from lapse.log.start import read_start, taken_up
 from lapse.log.summary import Summary, read_summary, summary_path
 from lapse.log.swap import SWAP
 from lapse.log.time_index import TimeIndex
@@ -77,10 +80,32 @@ def read_facts(
 
     Raises StorageError where the files keep changing, or were left in the middle of a swap.
     """
-    return _settled(
+    clock = clock or SystemClock()
+    bare = _settled(
         partition_dir,
         lambda: _read_once(partition_dir, partition, log_start_offset, cleaner_checkpoint),
         clock,
+    )
+    return _with_start(bare, partition_dir, clock.now_ms())
+
+
+def _with_start(facts: LogFacts, partition_dir: Path, now_ms: int) -> LogFacts:
+    """With what an owner keeps beside the log: its start (L11) and what rounds cannot read (L10).
+
+    Read last: an owner moves the log start first and drops segments afterwards.
+    """
+    kept, bad = read_start(partition_dir), read_bad(partition_dir)
+    bases = [segment.base_offset for segment in facts.segments]
+    end = facts.log_end_offset  # a start past it was moved since, or is one of D-16
+    start = min(max(facts.log_start_offset, kept.offset), end)
+    if bad is not None and bad.segment_base not in bases[:-1]:
+        bad = None
+    return replace(
+        facts,
+        log_start_offset=start,
+        last_stable_offset=max(facts.last_stable_offset, start),  # D-6
+        start_moves=taken_up(kept, start, bases, now_ms).unserved(bases[0]),
+        bad=bad,
     )
 
 
@@ -176,14 +201,10 @@ def _aborted_in_active(partition_dir: Path, bases: Sequence[int]) -> list[Aborte
 
 
 def _list(partition_dir: Path) -> list[int]:
-    bases = set()
-    for name in os.listdir(partition_dir):
-        if name.endswith(LOG + SWAP):
-            raise _InSwap("a swap of segments is under way, or was interrupted by a crash")
-        base_offset = base_offset_of(name)
-        if base_offset is not None and name.endswith(LOG):
-            bases.add(base_offset)
-    return sorted(bases)
+    names = os.listdir(partition_dir)
+    if any(name.endswith(LOG + SWAP) for name in names):
+        raise _InSwap("a swap of segments is under way, or was interrupted by a crash")
+    return offsets_in(names, LOG)
 
 
 def _segment(partition_dir: Path, base_offset: int, next_base: int | None) -> SegmentFacts:

@@ -20,7 +20,7 @@ from lapse.base.fs import Fs
 from lapse.log.headers import walk
 from lapse.log.markers import is_marker, read_marker
 from lapse.log.producers import Producers
-from lapse.log.segment import LOG, SNAPSHOT, Segment, base_offset_of, segment_path
+from lapse.log.segment import LOG, SNAPSHOT, Segment, offsets_in, segment_path
 from lapse.log.txn_index import AbortedTxn
 from lapse.records.batch import headers_of
 
@@ -49,12 +49,7 @@ def parts_of(segments: Iterable[Segment]) -> list[LogPart]:
 
 def snapshot_offsets(partition_dir: Path) -> list[int]:
     """Offsets that have a producer snapshot."""
-    offsets = (
-        base_offset_of(entry.name)
-        for entry in os.scandir(partition_dir)
-        if entry.name.endswith(SNAPSHOT)
-    )
-    return [offset for offset in offsets if offset is not None]
+    return offsets_in(os.listdir(partition_dir), SNAPSHOT)
 
 
 def newest_snapshot(

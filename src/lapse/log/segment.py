@@ -12,7 +12,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,6 +51,12 @@ def base_offset_of(name: str) -> int | None:
         return None
     offset = int(digits)
     return offset if offset <= OFFSET_MAX else None
+
+
+def offsets_in(names: Iterable[str], suffix: str) -> list[int]:
+    """Offsets whose file of this kind is among the names, ascending."""
+    found = (base_offset_of(name) for name in names if name.endswith(suffix))
+    return sorted(offset for offset in found if offset is not None)
 
 
 def mtime_ms_of(path: Path) -> int:
@@ -169,8 +175,15 @@ class Segment:
         return told
 
     def pin(self) -> None:
-        """Open its files for good, since their names are about to go."""
-        pinned = self.files()
+        """Open its files for good, since their names are about to go.
+
+        What cannot be opened, a file that is missing or an index cut short, must not keep the
+        segment from going: whoever still reads it is told.
+        """
+        try:
+            pinned = self.files()
+        except (CorruptData, StorageError):
+            return
         if self.may_have_aborts:
             with contextlib.suppress(CorruptData):  # told to whoever asks for it
                 pinned.txn_index.load()

@@ -43,10 +43,10 @@ from lapse.records.layout import KNOWN_ATTRIBUTES, Codec
 
 FOLDER = ".lapse"
 SUFFIX = ".summary"
-VERSION = 2
+VERSION = 3
 UNKNOWN = -1
 NONE = -1
-_ORDINARY = CODEC_MASK | LOG_APPEND_TIME | DELETE_HORIZON  # attributes of batches we clean
+_ORDINARY = CODEC_MASK | LOG_APPEND_TIME | DELETE_HORIZON  # nothing to say beyond counts and times
 
 
 class Marker(IntEnum):
@@ -61,18 +61,28 @@ MarkerOf = Callable[[Header], Marker | None]  # None where it was not looked at
 
 
 class Begun(NamedTuple):
-    """A transaction open at the segment's end, and its first data in this segment."""
+    """A transaction open at the segment's end, and its first batch in this segment.
+
+    `emptied`: all its batches there are bare headers. They hold no data that a verdict would be
+    about, yet keep the transaction's marker alive (SEMANTICS X-7).
+    """
 
     producer_id: int
     first_offset: int
+    emptied: bool = False
 
 
 class Ended(NamedTuple):
-    """The first marker of a producer in the segment: it ends what was open before the segment."""
+    """The first marker of a producer in the segment: it ends what was open before the segment.
+
+    `alone`: no batch of its transaction is in this segment. `stamped`: it has a delete horizon.
+    """
 
     producer_id: int
     marker_offset: int
     committed: bool
+    alone: bool = False
+    stamped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +112,10 @@ class Summary:
         commits, aborts: markers; -1 where some control batch was not looked into, and then
             `begun` and `ended` say nothing.
         other_control: emptied markers and control batches that end no transaction; -1 likewise.
+        spent_markers: markers without a delete horizon of whose transaction no batch is left, as
+            far as this segment tells: those that are `alone` in `ended` are not among them.
+        unreadable_from: first offset that could not be read, -1 where all could (L10); counts are
+            of what is below it.
     """
 
     base_offset: int
@@ -129,6 +143,8 @@ class Summary:
     other_control: int = 0
     begun: tuple[Begun, ...] = ()
     ended: tuple[Ended, ...] = ()
+    spent_markers: int = 0
+    unreadable_from: int = NONE
     version: int = VERSION
 
     @property
@@ -328,14 +344,14 @@ class _Transactions:
             Marker.OTHER: start.other_control,
         }  # fmt: skip
         self._looked = start.commits >= 0
-        self._begun = dict(start.begun)
+        self._begun = {begun.producer_id: begun for begun in start.begun}
         self._ended = {ended.producer_id: ended for ended in start.ended}
+        self._spent = start.spent_markers
 
     def add(self, batch: Header, marker: Marker | None) -> None:
         if not batch.attributes & CONTROL:
             self._batches += 1
-            if batch.count:  # an emptied one has no data that a verdict would be about
-                self._begun.setdefault(batch.producer_id, batch.base_offset)
+            self._note_data(batch)
             return
         if not batch.count:
             marker = Marker.OTHER
@@ -344,9 +360,24 @@ class _Transactions:
             return
         self._counts[marker] += 1
         if marker is not Marker.OTHER:
-            self._begun.pop(batch.producer_id, None)
-            ended = Ended(batch.producer_id, batch.base_offset, marker is Marker.COMMIT)
-            self._ended.setdefault(batch.producer_id, ended)
+            self._end(batch, committed=marker is Marker.COMMIT)
+
+    def _note_data(self, batch: Header) -> None:
+        known = self._begun.get(batch.producer_id)
+        emptied = batch.count == 0
+        if known is None or (known.emptied and not emptied):
+            begun = Begun(batch.producer_id, batch.base_offset, emptied)
+            self._begun[batch.producer_id] = begun
+
+    def _end(self, batch: Header, *, committed: bool) -> None:
+        alone = self._begun.pop(batch.producer_id, None) is None
+        stamped = bool(batch.attributes & DELETE_HORIZON)
+        if batch.producer_id in self._ended:
+            self._spent += alone and not stamped
+        else:
+            self._ended[batch.producer_id] = Ended(
+                batch.producer_id, batch.base_offset, committed, alone, stamped
+            )
 
     def facts(self) -> dict[str, Any]:
         """Fields of `Summary`."""
@@ -360,8 +391,9 @@ class _Transactions:
             "commits": self._counts[Marker.COMMIT],
             "aborts": self._counts[Marker.ABORT],
             "other_control": self._counts[Marker.OTHER],
-            "begun": tuple(Begun(*begun) for begun in self._begun.items()),
+            "begun": tuple(self._begun.values()),
             "ended": tuple(self._ended.values()),
+            "spent_markers": self._spent,
         }
 
 
@@ -382,6 +414,7 @@ NOT_KNOWN: Mapping[str, Any] = {
     "other_control": UNKNOWN,
     "begun": (),
     "ended": (),
+    "spent_markers": 0,
 }
 
 
@@ -394,15 +427,13 @@ def unhandled_reasons(batch: Header) -> list[str]:
     """Why this version leaves a log with this batch alone (DESIGN §4.12)."""
     place = f" at offset {batch.base_offset}"
     if batch.magic != 2:
-        return [f"message format v{batch.magic}{place}"]
+        codec = batch.attributes & CODEC_MASK
+        return [f"codec {codec} in a v{batch.magic} message{place}"] if codec > Codec.LZ4 else []
     attributes = batch.attributes & 0xFFFF
     unknown = attributes & ~KNOWN_ATTRIBUTES
     found = (
         (unknown, f"unknown attribute bits {unknown:#x}{place}"),
         (attributes & CODEC_MASK > Codec.ZSTD, f"unknown codec {attributes & CODEC_MASK}{place}"),
-        (attributes & CONTROL, f"control batch{place}"),
-        (attributes & TRANSACTIONAL, f"transactional batch{place}"),
-        (attributes & VALUED_TOMBSTONES, f"tombstones with values (KIP-87){place}"),
     )
     return [reason for present, reason in found if present]
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 class ManualClock:
     """`Clock` for tests: starts at `now_ms`, moves by `advance` and by `sleep`."""
 
-    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+    def __init__(self, now_ms: int = 1_700_000_000_000, *, synchronised: bool = False) -> None:
         self._now_ms = now_ms
+        self.synchronised = synchronised
         self._monotonic = 0.0
 
     def now_ms(self) -> int:
@@ -15,6 +16,12 @@ class ManualClock:
 
     def monotonic(self) -> float:
         return self._monotonic
+
+    def boot_seconds(self) -> float:
+        return self._monotonic
+
+    def is_synchronised(self) -> bool:
+        return self.synchronised
 
     def sleep(self, seconds: float) -> None:
         self.advance(round(seconds * 1000))

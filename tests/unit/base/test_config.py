@@ -41,6 +41,7 @@ TOPIC_NUMBERS = {
     "segment.index.bytes": (10 << 20, 3, 4, INT_MAX, INT_MAX + 1),
     "segment.jitter.ms": (0, -1, 0, LONG_MAX, LONG_MAX + 1),
     "segment.ms": (7 * DAY, 0, 1, LONG_MAX, LONG_MAX + 1),
+    "lapse.physical.delete.max.lag.ms": (DAY, -1, 0, LONG_MAX, LONG_MAX + 1),
     "lapse.tombstone.removal.max.lag.ms": (-1, -2, -1, LONG_MAX, LONG_MAX + 1),
 }
 TOPIC_WORDS = {
@@ -240,9 +241,11 @@ BROKER = {
     "log.cleaner.backoff.ms": (15_000, "-1", "0", 0),
     "log.cleaner.dedupe.buffer.size": (128 << 20, "0", "1", 1),
     "log.cleaner.io.buffer.load.factor": (0.9, "1.1", "0.5", 0.5),
+    "log.cleaner.io.max.bytes.per.second": (1.7976931348623157e308, "0", "1e6", 1e6),
     "log.flush.offset.checkpoint.interval.ms": (60_000, "0", "1", 1),
     "log.retention.check.interval.ms": (300_000, "0", "1", 1),
     "producer.id.expiration.ms": (DAY, "0", "1", 1),
+    "lapse.clock.jump.max.ms": (3_600_000, "-1", "0", 0),
     "lapse.housekeeping.interval.ms": (1000, "0", "1", 1),
     "lapse.lifecycle.master": ("local[*]", None, "local[2]", "local[2]"),
     "lapse.lifecycle.memory.bytes": (2 << 30, str((16 << 20) - 1), str(16 << 20), 16 << 20),

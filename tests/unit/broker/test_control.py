@@ -237,7 +237,7 @@ async def test_garbage_ends_its_connection_only(
     ("request_sent", "reason"),
     [
         (ListLogs(), "ListLogs before Hello"),
-        (Hello(messages.VERSION + 1, 1), "version 3 of the service, 2 of the broker"),
+        (Hello(4, 1), "version 4 of the service, 3 of the broker"),
     ],
 )
 async def test_who_does_not_say_hello_properly_is_refused(

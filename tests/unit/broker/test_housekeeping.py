@@ -11,21 +11,22 @@ import pytest
 from lapse.base.errors import StorageError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
-from lapse.broker.housekeeping import Housekeeping
+from lapse.broker.housekeeping import Guard, Housekeeping
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
 from lapse.log.checkpoints import RECOVERY_POINT, read_offsets
-from lapse.records.builder import NewRecord, build_batch
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.testing.clock import ManualClock
 from tests.unit.broker.running import batch_of, connect, create, produce, running_node
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
+IDEMPOTENT = BatchSpec(producer_id=5, producer_epoch=0, base_sequence=0)
 NEVER = {"lapse.housekeeping.interval.ms": str(10**9)}  # the test ticks
 
 
-def housekeeping(node: Node) -> Housekeeping:
+def housekeeping(node: Node, guard: Guard = lambda now_ms: now_ms) -> Housekeeping:
     s = node.services
-    made = Housekeeping(s.partitions, s.clock, s.config, s.counters)
+    made = Housekeeping(s.partitions, s.clock, s.config, s.counters, guard)
     made.tick(s.clock.now_ms())
     return made
 
@@ -66,6 +67,95 @@ async def test_retention_by_age_then_files_go_after_their_delay(tmp_path: Path) 
         clock.advance(500)
         chores.tick(clock.now_ms())
         assert not [n for n in os.listdir(log.dir) if n.endswith(".deleted")]
+
+
+async def test_t24_the_active_segment_expires_too(tmp_path: Path) -> None:
+    """Many guides say that it cannot."""
+    clock = ManualClock()
+    settings = {**NEVER, "log.retention.check.interval.ms": "1000"}
+    async with running_node(tmp_path, settings, clock=clock) as node, await connect(node) as c:
+        await create(node, "t", retention_ms="10000", cleanup_policy="compact,delete")
+        record = NewRecord(b"k", b"v", timestamp=clock.now_ms())
+        await produce(c, "t", (0, build_batch([record])))
+        chores, log = housekeeping(node), node.services.partitions.get(T0)
+        clock.advance(10_000)
+        chores.tick(clock.now_ms())
+        assert (log.log_start_offset, len(log.segments)) == (0, 1)
+        clock.advance(1_000)
+        chores.tick(clock.now_ms())
+        assert (log.log_start_offset, len(log.segments), log.size_bytes) == (1, 1, 0)
+        await produce(c, "t", (0, batch_of(b"a")))
+        assert log.log_end_offset == 2
+
+
+async def test_a_clock_that_jumped_removes_nothing_until_it_is_confirmed(tmp_path: Path) -> None:
+    """DESIGN 4.11; what was asked for by offset goes all the same."""
+    clock, jumped = ManualClock(), True
+    settings = {
+        **NEVER, "log.retention.check.interval.ms": "1000", "producer.id.expiration.ms": "10000",
+    }  # fmt: skip
+    async with running_node(tmp_path, settings, clock=clock) as node, await connect(node) as c:
+        await create(node, "t", retention_ms="10000", segment_ms="1000")
+        await produce(c, "t", (0, batch_of(b"a", b"b", spec=IDEMPOTENT)))
+        log = node.services.partitions.get(T0)
+        chores = housekeeping(node, lambda now_ms: None if jumped else now_ms)
+        clock.jump(365 * 86_400_000)
+        chores.tick(clock.now_ms())
+        assert [s.base_offset for s in log.segments] == [0, 2]  # rolled: nothing is lost by that
+        assert (log.log_start_offset, len(log.facts().producers)) == (0, 1)
+        await produce(c, "t", (0, batch_of(b"c")))
+        log.delete_records(2)
+        assert [s.base_offset for s in log.segments] == [2]
+        jumped = False
+        for _ in range(2):
+            clock.advance(20_000)
+            chores.tick(clock.now_ms())
+        assert log.log_start_offset == 3
+        assert log.facts().producers == ()
+
+
+async def test_l11_the_active_segment_is_rolled_in_time_for_a_trim(tmp_path: Path) -> None:
+    """D-7: in Kafka an idle partition keeps what was deleted for ever."""
+    clock = ManualClock()
+    async with running_node(tmp_path, NEVER, clock=clock) as node, await connect(node) as c:
+        await create(
+            node, "t", cleanup_policy="delete", lapse_physical_delete_max_lag_ms="10000",
+            file_delete_delay_ms="2000", lapse_roll_time="record",
+        )  # fmt: skip
+        await produce(c, "t", (0, batch_of(b"a", b"b", b"c")))
+        chores, log = housekeeping(node), node.services.partitions.get(T0)
+        log.delete_records(1)
+        clock.advance(3_000)
+        log.delete_records(2)  # the first one's deadline stays
+        clock.advance(999)
+        chores.tick(clock.now_ms())
+        assert [s.base_offset for s in log.segments] == [0]
+        clock.advance(1)
+        chores.tick(clock.now_ms())
+        assert [s.base_offset for s in log.segments] == [0, 3]
+        assert [m.offset for m in log.facts().start_moves] == [1, 2]  # what a round is due for
+        assert (log.dir / f"{3:020d}.snapshot").exists()
+        clock.advance(60_000)
+        chores.tick(clock.now_ms())
+        assert [s.base_offset for s in log.segments] == [0, 3]
+
+
+async def test_l11_a_segment_all_of_which_is_dead_goes_without_a_round(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running_node(tmp_path, NEVER, clock=clock) as node, await connect(node) as c:
+        await create(
+            node, "t", lapse_physical_delete_max_lag_ms="10000", file_delete_delay_ms="2000"
+        )
+        await produce(c, "t", (0, batch_of(b"a", b"b", b"c")))
+        chores, log = housekeeping(node), node.services.partitions.get(T0)
+        moved_ms = clock.now_ms()
+        assert log.delete_records(-1) == 3
+        assert log.size_bytes > 0
+        while list(log.dir.glob(f"{0:020d}*")):
+            clock.advance(500)
+            chores.tick(clock.now_ms())
+        assert clock.now_ms() - moved_ms <= 10_000  # the whole bound, the delay included
+        assert log.facts().start_moves == ()
 
 
 async def test_directories_of_deleted_topics_go_after_their_delay(tmp_path: Path) -> None:

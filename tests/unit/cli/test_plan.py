@@ -116,3 +116,29 @@ def test_a_file_that_only_looks_like_a_summary_is_missing(
     (folder / f"{0:020d}.summary").write_bytes(b'{"base_offset":0,"size":')
     line = lines(capsys, "plan", logdir)["b-0"]
     assert line["summaries_missing"] == len(list((logdir / "b-0").glob("*.log"))) - 1
+
+
+def test_counting_tells_what_the_rounds_then_do(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is touched, and it comes true to the byte."""
+    before = contents(logdir)
+    words = ("--now", NOW + 1000)
+    told = lines(capsys, "plan", logdir, "--count", *words)
+    assert contents(logdir) == before
+    assert told["a-0"]["would"]["removed"] == {"superseded": 160}  # type: ignore[index]
+    cleaned = lines(capsys, "clean", logdir, "--engine", "inline", *words)
+    for name in ("a-0", "b-0", "own-0"):
+        would: dict[str, object] = told[name]["would"]  # type: ignore[assignment]
+        done = cleaned[name]
+        for field in ("bytes_read", "bytes_written", "first_dirty_after", "map_entries"):
+            assert would[field] == done[field], field
+        assert int(str(would["segments_before"])) > int(str(would["segments_after"])) >= 1
+        assert int(str(told[name]["bytes_to_read"])) * 2 == would["bytes_read"]
+
+
+def test_the_table_tells_what_would_go(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("plan", logdir, "--count", "-c", "cleanup.policy=compact", "--now", NOW,
+             "-c", "min.cleanable.dirty.ratio=0.01")  # fmt: skip
+    assert main([str(word) for word in words]) == 0
+    assert "160 superseded" in " ".join(capsys.readouterr().out.split())

@@ -10,14 +10,19 @@ import pytest
 from lapse.base.fs import RealFs
 from lapse.lifecycle import reports
 from lapse.lifecycle.reports import (
+    Queue,
     RoundReport,
+    RoundTail,
     ServiceProgress,
     StageSeconds,
     append_reports,
     read_progress,
+    read_queue,
     read_reports,
     write_progress,
+    write_queue,
 )
+from lapse.lifecycle.setbacks import Held
 
 REPORT = RoundReport(
     "r1", "a-0", ("dirty ratio",), "spark", (3,), 10, 20, 1, 2, 0, 5, 1, 100, 50, 10, 5, 5,
@@ -59,3 +64,64 @@ def test_progress_is_replaced_whole(tmp_path: Path) -> None:
         write_progress(RealFs(), tmp_path, said)
         assert read_progress(tmp_path) == said
     assert [p.name for p in tmp_path.iterdir()] == [reports.PROGRESS]
+
+
+def test_the_tail_reads_only_what_came_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tail = RoundTail(tmp_path)
+    tail.refresh()  # nothing there yet
+    first = replace(REPORT, now_ms=1, bytes_read=10)
+    append_reports(RealFs(), tmp_path, [first, replace(first, log="b-0")])
+    tail.refresh()
+    assert set(tail.by_log) == {"a-0", "b-0"}
+    assert [r.log for r in tail.last_run] == ["a-0", "b-0"]
+    path = tmp_path / reports.ROUNDS
+    path.write_bytes(path.read_bytes().replace(b'"bytes_read":10,', b'"bytes_read":99,'))
+    later = replace(REPORT, now_ms=2)
+    append_reports(RealFs(), tmp_path, [later, replace(later, log="b-0", error="no luck")])
+    tail.refresh()
+    assert tail.by_log["b-0"] == replace(first, log="b-0")  # as it was read the first time
+    assert (tail.last_run, set(tail.failed)) == ([later], {"b-0"})
+    line = path.read_bytes().splitlines()[0].replace(b'"now_ms":1', b'"now_ms":3')
+    with path.open("ab") as file:
+        file.write(line[:50])
+    tail.refresh()
+    assert tail.last_run == [later]
+    with path.open("ab") as file:
+        file.write(line[50:] + b"\n")
+    tail.refresh()
+    assert [r.now_ms for r in tail.last_run] == [3]
+    monkeypatch.setattr(reports, "ROUNDS_BYTES_MAX", 100)  # a new file begins
+    append_reports(RealFs(), tmp_path, [replace(REPORT, log="c-0", now_ms=4)])
+    tail.refresh()
+    assert [r.log for r in tail.last_run] == ["c-0"]
+    assert set(tail.by_log) == {"a-0", "b-0", "c-0"}
+
+
+def test_who_comes_anew_looks_back_a_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_reports(RealFs(), tmp_path, [replace(REPORT, log=f"t-{n}") for n in range(100)])
+    line = (tmp_path / reports.ROUNDS).stat().st_size // 100
+    monkeypatch.setattr(reports, "TAIL_BYTES", 10 * line)
+    tail = RoundTail(tmp_path)
+    tail.refresh()
+    assert 8 <= len(tail.by_log) <= 11
+    assert "t-99" in tail.by_log
+
+
+def test_lines_of_an_earlier_version_are_read(tmp_path: Path) -> None:
+    append_reports(RealFs(), tmp_path, [REPORT])
+    path = tmp_path / reports.ROUNDS
+    old = path.read_bytes()
+    path.write_bytes(old[: old.index(b',"kind"')] + b"}\n")
+    assert list(read_reports(tmp_path)) == [REPORT]
+
+
+def test_the_queue_is_replaced_whole(tmp_path: Path) -> None:
+    assert read_queue(tmp_path) is None
+    queue = Queue(5, 1, ("a-0", "b-0"), (Held("c-0", "no luck", 2, 99),))
+    write_queue(RealFs(), tmp_path, queue)
+    assert read_queue(tmp_path) == queue
+    assert [queue.behind(log) for log in ("a-0", "b-0", "z-0")] == [0, 1, 2]

@@ -3,92 +3,38 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from lapse.base.fs import RealFs
-from lapse.base.ids import TopicPartition
 from lapse.lifecycle import service as service_module
 from lapse.lifecycle.decide.select import Blocked, LogInfo, decide
 from lapse.lifecycle.owner import Owner, OwnerGone
 from lapse.lifecycle.owner_directory import DirectoryOwner
-from lapse.lifecycle.reports import read_progress, read_reports
+from lapse.lifecycle.reports import read_progress, read_queue, read_reports
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.commit import CommitResult
-from lapse.lifecycle.round.engine import Engine, OnProgress, Progress
-from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.engine import OnProgress, Progress
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, Seconds
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, failed_summary
-from lapse.lifecycle.service import BACKOFF_MS_MAX, Service, ServiceOptions
-from lapse.log.partition_log import PartitionLog
+from lapse.lifecycle.service import Service, ServiceOptions
+from lapse.lifecycle.setbacks import BACKOFF_MS_MAX
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.testing.clock import ManualClock
 from tests.unit.lifecycle.rounds import (
     MEMORY,
     NOW,
-    Pair,
     compacted,
     env_of,
     make_logs,
     overwritten,
-    records_in,
     write,
 )
-
-PAUSE_MS = 15_000
-
-
-class Recorded(InlineEngine):
-    """Runs plans here and remembers them."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(RealFs(), clock)
-        self.runs: list[list[str]] = []
-
-    def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
-        self.runs.append([plan.name for plan in plans])
-        yield from super().run(plans, on_progress)
-
-
-@dataclass
-class Parts:
-    """A service and what it works with."""
-
-    service: Service
-    owner: DirectoryOwner
-    engine: Recorded
-    clock: ManualClock
-    data: Path
-
-    def log(self, name: str) -> PartitionLog:
-        partition = TopicPartition.parse(name)
-        return self.owner._directory.logs[partition]
-
-    def records(self, name: str) -> dict[int, Pair]:
-        return records_in(self.data / name)
-
-    def serve(self, owner: Owner | None = None, engine: Engine | None = None) -> Service:
-        """Another service over the same logs."""
-        options = ServiceOptions(MEMORY, PAUSE_MS)
-        return Service(
-            owner or self.owner, engine or self.engine, env_of(self.clock), self.data, options
-        )
-
-
-@contextmanager
-def parts(data: Path, topics: Mapping[str, Sequence[Pair]], **settings: object) -> Iterator[Parts]:
-    clock = ManualClock(NOW)
-    configs = make_logs(data, topics, compacted(**settings), clock)
-    engine = Recorded(clock)
-    with DirectoryOwner(data, configs, RealFs(), clock) as owner:
-        made = Parts(None, owner, engine, clock, data)  # type: ignore[arg-type]
-        made.service = made.serve()
-        yield made
+from tests.unit.lifecycle.served import PAUSE_MS, Parts, Recorded, parts
 
 
 def test_a_step_cleans_what_is_due_and_says_so(tmp_path: Path) -> None:
@@ -112,30 +58,29 @@ def test_a_step_cleans_what_is_due_and_says_so(tmp_path: Path) -> None:
 def test_a_failing_log_backs_off_and_keeps_no_other_waiting(tmp_path: Path) -> None:
     """L10: tried again later and later, and as usual once it works."""
     with parts(tmp_path / "data", {"bad": overwritten(), "good": overwritten()}) as p:
-        segment = p.data / "bad-0" / f"{0:020d}.log"
-        whole = segment.read_bytes()
-        before = whole[:80] + b"\xff" + whole[81:]  # in the first batch's record
-        segment.write_bytes(before)
+        p.engine.failing = {"bad-0": "no luck"}
         p.service.step()
-        assert len(p.records("good-0")) == 10
-        assert segment.read_bytes() == before
-        assert not list((p.data / "bad-0" / ".lapse").glob("*/records"))
+        assert (len(p.records("good-0")), len(p.records("bad-0"))) == (10, 100)
         waits = []
         for _ in range(4):
             pause = p.service.step()
-            assert 0 < pause <= PAUSE_MS
             waits.append(pause)
+            held = read_queue(p.data).held
+            assert [(h.log, h.reason, h.until_ms - p.clock.now_ms()) for h in held] == [
+                ("bad-0", "no luck", pause)
+            ]
             p.clock.advance(pause)
             p.service.step()
         assert waits == [1000, 2000, 4000, 8000]
         assert p.engine.runs == [["bad-0", "good-0"], *[["bad-0"]] * 4]
         errors = [r.error for r in read_reports(p.data) if r.log == "bad-0"]
-        assert len(errors) == 5
-        assert all("bad-0" in e for e in errors)
-        segment.write_bytes(whole)
+        assert errors == ["no luck"] * 5
+        p.engine.failing = {}
         p.clock.advance(BACKOFF_MS_MAX)
         p.service.step()
         assert len(p.records("bad-0")) == 10
+        assert p.service.step() == PAUSE_MS
+        assert read_queue(p.data).held == ()
 
 
 def test_what_must_be_cleaned_goes_first(tmp_path: Path) -> None:
@@ -403,7 +348,7 @@ def test_a_log_that_is_not_cleaned_is_looked_through_all_the_same(tmp_path: Path
     with foreign(tmp_path / "data", "a") as (p, engine):
         spec = BatchSpec(
             base_offset=p.log("a-0").log_end_offset, producer_id=1, producer_epoch=0,
-            base_sequence=0, transactional=True,
+            base_sequence=0, attributes_more=0x200,
         )  # fmt: skip
         p.log("a-0").append_raw(build_batch([NewRecord(b"k", b"v", NOW)], spec))
         p.log("a-0").roll(NOW)

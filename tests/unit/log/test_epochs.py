@@ -27,15 +27,28 @@ def test_each_epoch_is_taken_over_once_where_it_began(tmp_path: Path) -> None:
 
 def test_what_is_cut_off_at_either_end(tmp_path: Path) -> None:
     found = epochs(tmp_path, (0, 0), (2, 9), (3, 20))
-    found.truncate_start(10)
+    found.truncate_start(10)  # D-6
     assert found.entries == ((2, 10), (3, 20))
+    assert not found.unsaved  # an append need not write it: opening cuts it off again
+    assert LeaderEpochs(RealFs(), tmp_path).entries == ((0, 0), (2, 9), (3, 20))
+    found.save()
     assert LeaderEpochs(RealFs(), tmp_path).entries == found.entries
     found.cut(12, 20)
     assert found.entries == ((2, 12),)
     assert found.latest == 2
     assert LeaderEpochs(RealFs(), tmp_path).entries == ((2, 10), (3, 20))
+    found.truncate_start(13)
+    assert found.unsaved
     found.save()
+    assert found.entries == ((2, 13),)
     assert LeaderEpochs(RealFs(), tmp_path).entries == found.entries
+
+
+def test_a_new_epoch_takes_along_what_was_cut_off_at_the_start(tmp_path: Path) -> None:
+    found = epochs(tmp_path, (0, 0), (2, 9))
+    found.truncate_start(10)
+    found.assign(3, 20)
+    assert LeaderEpochs(RealFs(), tmp_path).entries == ((2, 10), (3, 20))
 
 
 def test_what_opening_forgets_is_written_before_the_log_goes_on(tmp_path: Path) -> None:

@@ -373,10 +373,6 @@ def test_an_open_transaction_holds_the_stable_offset(tmp_path: Path) -> None:
     assert open_log(tmp_path).last_stable_offset == 3
     log.append_marker(8, 0, commit=True, coordinator_epoch=0, leader_epoch=0, now_ms=NOW)
     assert log.last_stable_offset == 7
-    assert log.segments[-1].summary.unhandled == (
-        "transactional batch at offset 3",
-        "control batch at offset 6",
-    )
 
 
 # --- replace and delete --------------------------------------------------------------------------

@@ -10,7 +10,9 @@ import pytest
 
 from lapse.base.errors import StorageError
 from lapse.log.directory import LogDirectory
+from lapse.log.facts import StartMove
 from lapse.log.reader import DirectoryView, read_facts
+from lapse.log.start import start_path
 from lapse.testing.clock import ManualClock
 from tests.unit.log.logs import NOW, TP, append, batch, config, env, open_log, rewrite
 
@@ -33,6 +35,33 @@ def test_a_live_log_is_seen_as_its_owner_sees_it(tmp_path: Path) -> None:
         assert ours == replace(theirs, mtime_ms=ours.mtime_ms)
     assert seen.segments[-1].size == known.segments[-1].size
     directory.close()
+
+
+def test_a_look_sees_the_log_start_that_only_the_log_itself_keeps(tmp_path: Path) -> None:
+    """DESIGN L11: Kafka's checkpoint is written later; D-6: the stable offset is not below it."""
+    directory = LogDirectory.open(tmp_path, env())
+    log = directory.create_log(TP, config())
+    append(log, batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True))
+    append(log, batch())
+    log.delete_records(4)
+    seen, known = DirectoryView(tmp_path).facts(TP), log.facts()
+    assert replace(seen, segments=()) == replace(known, generation=0, segments=())
+    assert (seen.log_start_offset, seen.last_stable_offset) == (4, 4)
+    assert [move.offset for move in seen.start_moves] == [4]
+    log.trimmed_to(4)
+    assert DirectoryView(tmp_path).facts(TP).start_moves == ()
+    directory.close()
+
+
+def test_a_foreign_log_start_within_a_segment_is_a_move_of_now(tmp_path: Path) -> None:
+    """D-7: what an owner would take up when it opens the log; D-16: past the end all is dead."""
+    log = open_log(tmp_path)
+    append(log, batch())
+    for start, seen in ((2, 2), (50, 3)):
+        facts = read_facts(tmp_path, TP, log_start_offset=start, clock=ManualClock(NOW + 5))
+        assert facts.start_moves == (StartMove(seen, NOW + 5),)
+        assert (facts.log_start_offset, facts.log_end_offset) == (seen, 3)
+    assert not start_path(tmp_path).exists()
 
 
 def test_a_torn_end_is_where_the_log_ends_for_now(tmp_path: Path) -> None:

@@ -9,7 +9,13 @@ import msgspec
 import pytest
 
 from lapse.base.fs import RealFs
-from lapse.kernels.layout import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, VALUED_TOMBSTONES
+from lapse.kernels.layout import (
+    CONTROL,
+    DELETE_HORIZON,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    VALUED_TOMBSTONES,
+)
 from lapse.log.headers import Header
 from lapse.log.summary import (
     VERSION,
@@ -78,16 +84,27 @@ def test_what_is_open_at_the_end_is_told_with_its_first_offset() -> None:
 
 def test_a_producers_later_markers_are_counted_and_not_listed() -> None:
     found = built((end(0, 7), ABORT), data(1, 7), (end(2, 7), COMMIT), (end(3, 7), COMMIT))
-    assert found.ended == (Ended(7, 0, committed=False),)
+    assert found.ended == (Ended(7, 0, committed=False, alone=True),)
     assert (found.commits, found.aborts) == (2, 1)
+    assert found.spent_markers == 1  # the last has nothing between itself and the one before
+    assert (
+        built(
+            (end(0, 7), ABORT), (header(1, 7, TRANSACTIONAL | CONTROL | DELETE_HORIZON), COMMIT)
+        ).spent_markers
+        == 0
+    )
 
 
 def test_emptied_batches_and_other_control_batches_end_and_begin_nothing() -> None:
     """SEMANTICS X-6: an emptied marker says nothing, an emptied batch has nothing to judge."""
     leader_change = header(2, -1, CONTROL)
     found = built(data(0, 7, count=0), end(1, 7, count=0), (leader_change, OTHER))
-    assert (found.begun, found.ended, found.other_control) == ((), (), 2)
+    assert (found.begun, found.ended, found.other_control) == ((Begun(7, 0, True),), (), 2)
     assert found.is_complete
+    filled = built(data(1, 7), data(2, 7), start=found)
+    assert filled.begun == (Begun(7, 1),)  # the first that a verdict would be about
+    ended = built((end(3, 7), COMMIT), start=found)
+    assert ended.ended == (Ended(7, 3, committed=True),)  # X-7: a bare header keeps it alive
 
 
 def test_a_marker_nobody_looked_at_makes_all_of_it_unknown() -> None:

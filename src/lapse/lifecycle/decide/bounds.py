@@ -1,14 +1,24 @@
 """Which part of a log a round may look at: first dirty and first uncleanable offset.
 
 SEMANTICS S-2 … S-5. All by segments: a round never cleans part of a segment's reach.
+
+Three bounds are ours. A place that could not be read (L10) and a transaction that nobody has
+decided end everything a round does, so that nothing at or above them is looked at, stamped or
+removed; unlike Kafka's bounds they may lie below the first dirty offset, and then nothing is
+mapped. Under Kafka's rules there are none of them: it leaves the whole log alone (S-12), and takes
+an undecided transaction that its LSO does not see for a committed one (X-3).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from enum import Enum
+from itertools import pairwise
+from typing import NamedTuple
 
 from lapse.base.config import TopicConfig
+from lapse.lifecycle.decide.survey import Survey, survey
+from lapse.lifecycle.decide.transactions import undecided_from
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.log.facts import LogFacts, SegmentFacts
 
@@ -19,15 +29,18 @@ class Bound(Enum):
     ACTIVE_SEGMENT = "active segment"
     LAST_STABLE = "last stable offset"
     MIN_LAG = "min.compaction.lag.ms"
+    BAD_RANGE = "a place that a round could not read"
+    UNREADABLE = "a place that could not be read"
+    UNDECIDED = "a transaction without marker"
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The range a round may map, and what it costs.
+class Bounds(NamedTuple):
+    """The range a round may map, and what it costs. A tuple: one a log and look is made.
 
     Attributes:
         dirty: first offset not yet cleaned; the map begins here.
-        upper: base of the first segment that may not be cleaned; the map ends before it.
+        upper: base of the first segment that may not be cleaned; the map ends before it. Below
+            `dirty` only for the three bounds that are ours.
         bound: what sets `upper`.
         held_segment: base of the segment that min lag holds, None otherwise.
         checkpoint_reset: the stored checkpoint was outside the log (S-2).
@@ -48,9 +61,10 @@ class Bounds:
         return self.dirty_bytes / total if total else 0.0
 
 
-def first_dirty(facts: LogFacts) -> tuple[int, bool]:
-    """S-2: (first dirty offset, whether the checkpoint had to be given up)."""
-    start, checkpoint = facts.log_start_offset, facts.cleaner_checkpoint
+def first_dirty(facts: LogFacts, wanted: int | None = None) -> tuple[int, bool]:
+    """S-2: (first dirty offset, whether the checkpoint, or `wanted`, had to be given up)."""
+    start = facts.log_start_offset
+    checkpoint = facts.cleaner_checkpoint if wanted is None else wanted
     if checkpoint is None:
         return start, False
     if not start <= checkpoint <= facts.log_end_offset:
@@ -73,35 +87,96 @@ def record_age_from(segment: SegmentFacts, rules: Rules) -> int:
 
 
 def find_bounds(
-    facts: LogFacts, topic: TopicConfig, now_ms: int, rules: Rules, dirty: int | None = None
+    facts: LogFacts,
+    topic: TopicConfig,
+    now_ms: int,
+    rules: Rules,
+    dirty: int | None = None,
+    told: Survey | None = None,
 ) -> Bounds:
-    """The bounds of a round at `now_ms`; `dirty` overrides the checkpoint (`--first-dirty`)."""
-    reset = False
-    if dirty is None:
-        dirty, reset = first_dirty(facts)
-    reach = _from(facts.segments, dirty)[:-1]  # sealed; none where the active one holds `dirty`
-    holder = facts.segments[-1].base_offset
-    upper, bound, held = holder, Bound.ACTIVE_SEGMENT, None
+    """The bounds of a round at `now_ms`; `dirty` overrides the checkpoint (`--first-dirty`).
+
+    `told` is the survey of the segments, where the caller has one.
+    """
+    dirty, reset = first_dirty(facts, dirty)
+    segments = facts.segments
+    upper, bound, held = segments[-1].base_offset, Bound.ACTIVE_SEGMENT, None
     if facts.last_stable_offset < upper:
         upper, bound = facts.last_stable_offset, Bound.LAST_STABLE
-    for segment in reach if topic.min_compaction_lag_ms > 0 else ():
-        if record_age_from(segment, rules) > now_ms - topic.min_compaction_lag_ms:
-            if segment.base_offset < upper:
-                upper, bound, held = segment.base_offset, Bound.MIN_LAG, segment.base_offset
-            break
+    if topic.min_compaction_lag_ms > 0:
+        held = _too_young(facts, dirty, now_ms - topic.min_compaction_lag_ms, rules)
+        if held is not None and held < upper:
+            upper, bound = held, Bound.MIN_LAG
+        else:
+            held = None
     upper = _snap(facts, max(upper, dirty))
-    clean = sum(s.size for s in facts.segments if s.base_offset < dirty)
-    dirty_bytes = sum(s.size for s in reach if s.base_offset < upper)
+    told = told or survey(segments)
+    suspect = told.unreadable or told.transactions or facts.bad is not None
+    if suspect and rules is not Rules.KAFKA_43:
+        for cap, why in _caps(facts, now_ms, told):
+            if cap < upper:
+                upper, bound, held = cap, why, None
+    clean, dirty_bytes = _bytes(segments, dirty, upper)
     return Bounds(dirty, upper, bound, held, reset, clean, dirty_bytes)
 
 
-def _from(segments: tuple[SegmentFacts, ...], offset: int) -> tuple[SegmentFacts, ...]:
-    """Segments from the one that holds `offset`."""
-    first = 0
-    for i, segment in enumerate(segments):
-        if segment.base_offset <= offset:
-            first = i
-    return segments[first:]
+def readable(facts: LogFacts) -> tuple[SegmentFacts, ...]:
+    """The segments up to the first that could not be read to its end.
+
+    What those behind it tell of transactions is worth nothing: a marker may be in the gap.
+    """
+    for n, segment in enumerate(facts.segments):
+        if segment.summary is not None and segment.summary.unreadable_from >= 0:
+            return facts.segments[: n + 1]
+    return facts.segments
+
+
+def bad_segment(facts: LogFacts) -> SegmentFacts | None:
+    """The segment with the place that rounds failed on; None without one, or if it is gone."""
+    if facts.bad is None or facts.bad.first_offset < facts.segments[0].base_offset:
+        return None
+    base = _snap(facts, facts.bad.first_offset)
+    return next(s for s in facts.segments if s.base_offset == base)
+
+
+def _caps(facts: LogFacts, now_ms: int, told: Survey) -> Iterator[tuple[int, Bound]]:
+    """The bounds that are ours: bases of segments."""
+    if facts.bad is not None and now_ms < facts.bad.next_try_ms:  # from then on: a full try (L10)
+        bad = bad_segment(facts)
+        if bad is not None:
+            yield bad.base_offset, Bound.BAD_RANGE
+    known = facts.segments
+    if told.unreadable:
+        known = readable(facts)
+        yield known[-1].base_offset, Bound.UNREADABLE
+    if told.transactions:
+        undecided = undecided_from(known)
+        if undecided is not None:
+            yield _snap(facts, undecided), Bound.UNDECIDED
+
+
+def _too_young(facts: LogFacts, dirty: int, old_enough_ms: int, rules: Rules) -> int | None:
+    """S-3: base of the first sealed segment, from the one with `dirty` on, that min lag holds."""
+    segments = facts.segments
+    for segment, after in pairwise(segments):
+        from_dirty_on = after.base_offset > dirty
+        if from_dirty_on and record_age_from(segment, rules) > old_enough_ms:
+            return segment.base_offset
+    return None
+
+
+def _bytes(segments: tuple[SegmentFacts, ...], dirty: int, upper: int) -> tuple[int, int]:
+    """S-5: clean bytes, and dirty ones that may be mapped."""
+    clean = dirty_bytes = 0
+    for segment in segments:
+        base = segment.base_offset
+        if base < dirty:
+            clean += segment.size
+        if base <= dirty:
+            dirty_bytes = 0
+        if base < upper and not segment.active:
+            dirty_bytes += segment.size
+    return clean, dirty_bytes
 
 
 def _snap(facts: LogFacts, offset: int) -> int:

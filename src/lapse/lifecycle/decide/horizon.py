@@ -2,7 +2,11 @@
 
 A horizon is stamped as the round's `now` + `delete.retention.ms`, but the values a tombstone
 deletes are gone only at that round's *commit*. So a horizon passes when the clock has reached it
-and the commit of the round that stamped it lies `delete.retention.ms` back (L3, with one replica).
+and the commit of the round that stamped it lies `delete.retention.ms` back (L3, with one replica;
+`replicas` adds the others).
+
+A transaction marker gets its horizon only once no batch of its transaction is left (case 2, H-2):
+then a round must stamp it (`markers_due_ms`), and a later one removes it like a tombstone.
 """
 
 from __future__ import annotations
@@ -10,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from lapse.base.config import LONG_MAX
+from lapse.lifecycle.decide.transactions import spent_markers, spent_since_ms
 from lapse.log.facts import LogFacts
 
 
@@ -35,7 +41,7 @@ def passed_until(now_ms: int, stamps: Iterable[Stamp]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What expired tombstones wait in a log.
+    """What expired tombstones and markers wait in a log.
 
     Attributes:
         horizon_ms: the earliest horizon, None without any.
@@ -46,17 +52,39 @@ class Removal:
     bytes: int
 
 
-def pending_removal(facts: LogFacts, upper: int) -> Removal:
-    """From the summaries of sealed segments below `upper`; no round reaches those above."""
-    reached = [s for s in facts.segments[:-1] if s.base_offset < upper]
-    summaries = [s.summary for s in reached if s.summary is not None]
-    with_horizon = [s for s in summaries if s.horizon_earliest_ms >= 0]
-    return Removal(
-        min((s.horizon_earliest_ms for s in with_horizon), default=None),
-        sum(s.horizon_bytes for s in with_horizon),
-    )
+NO_REMOVAL = Removal(None, 0)
+
+
+def pending_removal(facts: LogFacts, upper: int, below: int = LONG_MAX) -> Removal:
+    """From the summaries of sealed segments below `upper`; no round reaches those above.
+
+    Segments wholly at or above `below` hold nothing that may go (L3); one that it lies in may.
+    """
+    reach = min(upper, below)
+    horizon_ms, size = None, 0
+    for segment in facts.segments[:-1]:
+        summary = segment.summary
+        if segment.base_offset >= reach:
+            break
+        if summary is not None and summary.horizon_earliest_ms >= 0:
+            size += summary.horizon_bytes
+            if horizon_ms is None or summary.horizon_earliest_ms < horizon_ms:
+                horizon_ms = summary.horizon_earliest_ms
+    return NO_REMOVAL if horizon_ms is None else Removal(horizon_ms, size)
 
 
 def removal_due_ms(removal: Removal, removal_lag_ms: int) -> int | None:
     """L4: when a round must start so that the tombstone is gone within the lag: half-way in."""
     return None if removal.horizon_ms is None else removal.horizon_ms + removal_lag_ms // 2
+
+
+def markers_due_ms(facts: LogFacts, upper: int, removal_lag_ms: int) -> int | None:
+    """L4: when a round must stamp the markers below `upper` of which nothing else is left.
+
+    They became spent at some moment since the last append to their segment, which is what counts:
+    too early by that, never too late. None where there is no such marker.
+    """
+    reached = [s for s in facts.segments[:-1] if s.base_offset < upper]
+    if not spent_markers(reached):
+        return None
+    return spent_since_ms(reached) + removal_lag_ms // 2

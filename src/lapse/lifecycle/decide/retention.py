@@ -1,15 +1,36 @@
-"""Which leading segments expire: SEMANTICS T-23 … T-25, and L9.
+"""Which leading segments expire: SEMANTICS T-23 … T-26, and L9.
 
-Applies by log start to every log, by size and age only where the policy has `delete`. Each rule
-stops at the first segment that fails it, and the active segment is never among the answer.
+Three rules, one after the other: by log start in every log, by size and by age only where the
+policy has `delete`. Each stops at the first segment that fails it or is not wholly below the high
+watermark. The active segment may be the last of the answer (T-24, not by log start): whoever
+deletes rolls it first, and leaves it if it was appended to meanwhile. A place that rounds cannot
+read (L10) stops none of this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from lapse.base.config import TopicConfig
 from lapse.log.facts import LogFacts, SegmentFacts
+
+
+@dataclass(frozen=True, slots=True)
+class StampedAhead:
+    """A segment with a timestamp that no clock had shown when it was last appended to.
+
+    Attributes:
+        ahead_ms: by how much; Kafka would keep the segment, and all after it, for as much longer.
+    """
+
+    base_offset: int
+    largest_timestamp: int
+    append_last_ms: int
+
+    @property
+    def ahead_ms(self) -> int:
+        return self.largest_timestamp - self.append_last_ms
 
 
 def age_from_ms(segment: SegmentFacts) -> int:
@@ -23,25 +44,45 @@ def age_from_ms(segment: SegmentFacts) -> int:
     return min(largest, segment.summary.append_last_ms)
 
 
-def segments_to_delete(facts: LogFacts, topic: TopicConfig, now_ms: int) -> tuple[int, ...]:
-    """Base offsets of the leading segments that must go now."""
-    sealed = facts.segments[:-1]
-    ends = [s.base_offset for s in facts.segments[1:]]
-    below_start = [end <= facts.log_start_offset for end in ends]
-    gone = _leading(len(sealed), lambda i: below_start[i])
-    if topic.deletes and topic.retention_bytes >= 0:
-        excess = sum(s.size for s in facts.segments[gone:]) - topic.retention_bytes
-        while gone < len(sealed) and excess >= sealed[gone].size:
-            excess -= sealed[gone].size
-            gone += 1
-    if topic.deletes and topic.retention_ms >= 0:
-        oldest_allowed = now_ms - topic.retention_ms
-        by_size = gone
-        gone = _leading(
-            len(sealed), lambda i: i < by_size or age_from_ms(sealed[i]) < oldest_allowed
-        )
+def stamped_ahead(facts: LogFacts, tolerance_ms: int = 0) -> tuple[StampedAhead, ...]:
+    """Segments whose largest timestamp is ahead of their append clock by more than that (L9).
+
+    Nothing is pinned by them, but somebody's clock or unit of time is wrong: said by `explain` and
+    metrics.
+    """
+    return tuple(
+        StampedAhead(s.base_offset, s.largest_timestamp, s.summary.append_last_ms)
+        for s in facts.segments
+        if s.summary is not None
+        and 0 <= s.summary.append_last_ms < s.largest_timestamp - tolerance_ms
+    )
+
+
+def segments_to_delete(facts: LogFacts, topic: TopicConfig, now_ms: int | None) -> tuple[int, ...]:
+    """Base offsets of the leading segments that must go now.
+
+    Without a `now_ms` (the clock jumped, DESIGN 4.11) only what is below the log start goes:
+    somebody asked for that by offset and was told that it is done.
+    """
+    segments = facts.segments
+    ends = [*(s.base_offset for s in segments[1:]), facts.log_end_offset]
+    sealed = len(segments) - 1
+    gone = _leading(sealed, lambda i: ends[i] <= facts.log_start_offset)
+    if topic.deletes and now_ms is not None:
+        deletable = sealed + (segments[-1].size > 0)
+        if topic.retention_bytes >= 0:
+            excess = sum(s.size for s in segments[gone:]) - topic.retention_bytes
+            while gone < deletable and excess >= segments[gone].size:
+                excess -= segments[gone].size
+                gone += 1
+        if topic.retention_ms >= 0:
+            oldest_allowed = now_ms - topic.retention_ms
+            first = gone
+            gone = _leading(
+                deletable, lambda i: i < first or age_from_ms(segments[i]) < oldest_allowed
+            )
     within = _leading(gone, lambda i: ends[i] <= facts.high_watermark)
-    return tuple(s.base_offset for s in sealed[:within])
+    return tuple(s.base_offset for s in segments[:within])
 
 
 def _leading(n: int, fails: Callable[[int], bool]) -> int:

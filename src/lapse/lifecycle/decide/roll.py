@@ -4,13 +4,18 @@ By the owner's append clock, not by record time: a backfill of old records does 
 a batch, and an idle log is rolled too, so that `max.compaction.lag.ms` means what it says. With
 `lapse.roll.time=record` the rule is KIP-32's, which `PartitionLog` follows when it appends; then
 nothing is due here, and an idle log stays as it is.
+
+KIP-107 with L11 has a reason of its own, whatever `lapse.roll.time` says: records below the log
+start can be taken out of a sealed segment only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lapse.base.config import TopicConfig
+from lapse.log.facts import StartMove
 from lapse.log.roll import age_limit_ms
 
 
@@ -34,3 +39,28 @@ def roll_due(active: ActiveSegment, topic: TopicConfig, now_ms: int) -> bool:
     """Whether that moment has come."""
     due_ms = roll_due_ms(active, topic)
     return due_ms is not None and now_ms >= due_ms
+
+
+def trim_roll_due_ms(
+    base_offset: int, moves: Sequence[StartMove], topic: TopicConfig
+) -> int | None:
+    """When the active segment must be closed so that a round can trim it in time (L11).
+
+    `moves` are the unserved ones, `base_offset` the active segment's. Half of the time until the
+    files must be free of the records is for the segment to fill up by itself, the other half for
+    the round. None where nothing of it is dead.
+    """
+    first_ms = min((m.moved_ms for m in moves if m.offset > base_offset), default=None)
+    if first_ms is None:
+        return None
+    return first_ms + max(topic.physical_delete_max_lag_ms - topic.file_delete_delay_ms, 0) // 2
+
+
+def trim_roll_due(
+    base_offset: int, moves: Sequence[StartMove], topic: TopicConfig, now_ms: int
+) -> bool:
+    """Whether that moment has come; a move from the future (the clock was set back) can't wait."""
+    due_ms = trim_roll_due_ms(base_offset, moves, topic)
+    if due_ms is None:
+        return False
+    return now_ms >= due_ms or any(m.offset > base_offset and m.moved_ms > now_ms for m in moves)

@@ -1,7 +1,8 @@
 """Which logs get a round now, in which order, and why the others do not.
 
-SEMANTICS S-5 … S-9 with L4 (expired tombstones are a reason of their own), L6 (what must be
-cleaned goes first) and L9. Nothing here reads a file or a clock.
+SEMANTICS S-1, S-5 … S-9 with L3 (who is waited for), L4 (expired tombstones and spent markers are
+reasons of their own), L6 (what must be cleaned goes first), L9, L10 and L11 (deleted records are a
+reason too, also without `compact`). Nothing here reads a file or a clock.
 """
 
 from __future__ import annotations
@@ -9,16 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
+from typing import NamedTuple
 
-from lapse.base.config import TopicConfig
-from lapse.lifecycle.decide.bounds import Bounds, find_bounds
+from lapse.base.config import LONG_MAX, TopicConfig
+from lapse.lifecycle.decide.bounds import Bounds, bad_segment, find_bounds, readable
 from lapse.lifecycle.decide.horizon import (
+    NO_REMOVAL,
     Removal,
     Stamp,
+    markers_due_ms,
     passed_until,
     pending_removal,
     removal_due_ms,
 )
+from lapse.lifecycle.decide.replicas import removable_below
+from lapse.lifecycle.decide.survey import Survey, survey
+from lapse.lifecycle.decide.transactions import outcomes_at
+from lapse.lifecycle.decide.trim import Dead, dead_records, trim_due_ms
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.log.facts import LogFacts, SegmentFacts
 
@@ -29,7 +38,20 @@ class Due(Enum):
     RATIO = "dirty ratio"
     MAX_LAG = "max.compaction.lag.ms"
     HORIZON = "expired tombstones"
+    MARKERS = "markers of transactions that are gone"
+    DELETED = "deleted records in a file"
     FORCED = "--force"
+
+
+class RoundKind(Enum):
+    """What a round does.
+
+    CLEAN is compaction and all that goes with it. TRIM only takes the records below the log start
+    out of the segment that holds it: it maps nothing, and moves no checkpoint.
+    """
+
+    CLEAN = "clean"
+    TRIM = "trim"
 
 
 class Blocked(Enum):
@@ -55,9 +77,8 @@ class LogInfo:
     stamps: tuple[Stamp, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What is decided of one log at one moment.
+class Decision(NamedTuple):
+    """What is decided of one log at one moment. A tuple: one a log and look is made.
 
     Attributes:
         due: reasons for a round, empty if it gets none.
@@ -65,6 +86,12 @@ class Decision:
         passed_until_ms: horizons at or below this have passed.
         must_clean_bytes: dirty bytes that have waited for max.compaction.lag.ms.
         delay_ms: by how much the oldest of them is late (S-6), 0 if none is.
+        kind: what the round is, if one is due.
+        removable_below: tombstones and markers at or above it wait for other replicas (L3).
+        outcomes: (producer id, whether it was committed) of each transaction that is open at
+            `bounds.upper` and decided above it.
+        markers_due_ms: when a round must stamp markers of transactions that are gone, None
+            without any.
     """
 
     info: LogInfo
@@ -77,6 +104,10 @@ class Decision:
     passed_until_ms: int
     must_clean_bytes: int
     delay_ms: int
+    kind: RoundKind = RoundKind.CLEAN
+    removable_below: int = LONG_MAX
+    outcomes: tuple[tuple[int, bool], ...] = ()
+    markers_due_ms: int | None = None
 
     @property
     def must_clean_ratio(self) -> float:
@@ -86,47 +117,66 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a caller asks beyond the facts: `--force`, `--first-dirty`."""
+    """What a caller asks beyond the facts.
+
+    Attributes:
+        force: `--force` skips ratio, lags and waiting, never policy.
+        dirty: `--first-dirty`.
+        removable_below: `--replica-cleaned-to`: tombstones and markers from there on stay.
+    """
 
     rules: Rules = Rules.LAPSE
     force: bool = False
     dirty: int | None = None
+    removable_below: int | None = None
+
+
+_NOTHING_MORE = Wish()
 
 
 def decide(info: LogInfo, now_ms: int, wish: Wish | None = None) -> Decision:
     """The decision on one log."""
-    wish = wish or Wish()
+    wish = wish or _NOTHING_MORE
     facts, config = info.facts, info.config
+    exact = wish.rules is Rules.KAFKA_43
     if wish.force:
         config = replace(config, min_compaction_lag_ms=0)
-    bounds = find_bounds(facts, config, now_ms, wish.rules, wish.dirty)
-    exact = wish.rules is Rules.KAFKA_43
-    passed = now_ms if exact else passed_until(now_ms, info.stamps)
-    removal = pending_removal(facts, bounds.upper)
-    waiting = tuple(_waited_too_long(facts, config, bounds, now_ms, wish.rules))
-    delay_ms = max((delay for _, delay in waiting), default=0)
-    due = []
-    if bounds.ratio > config.min_cleanable_dirty_ratio:
-        due.append(Due.RATIO)
-    if delay_ms > 0 and bounds.dirty_bytes > 0:
-        due.append(Due.MAX_LAG)
-    if not exact and _removal_due(removal, config, bounds, passed):
-        due.append(Due.HORIZON)
-    blocked, detail = _blocked(facts, config, bounds, removal)
-    if wish.force and blocked is None:
-        due.append(Due.FORCED)
+    told = survey(facts.segments)
+    bounds = find_bounds(facts, config, now_ms, wish.rules, wish.dirty, told)
+    passed = now_ms if exact or not info.stamps else passed_until(now_ms, info.stamps)
+    removable = _removable(facts, config, now_ms, wish)
+    removal = pending_removal(facts, bounds.upper, removable) if told.horizons else NO_REMOVAL
+    must_bytes, delay_ms = _waited_too_long(facts, config, bounds, now_ms, wish.rules)
+    markers_ms = None
+    if told.transactions:
+        markers_ms = markers_due_ms(facts, bounds.upper, config.removal_lag_ms)
+    case = _Case(facts, config, now_ms, bounds, removal, passed, told, wish, delay_ms, markers_ms)
+    blocked, detail = _blocked(case)
+    due = () if blocked else _due(case)
+    kind = RoundKind.CLEAN
+    dead = None if exact or not facts.start_moves else _dead_to_go(case)
+    if dead is not None and not due:
+        kind, due, blocked, detail = RoundKind.TRIM, (Due.DELETED,), None, ""
+    elif dead is not None and dead.holder.base_offset < bounds.upper:
+        due = (*due, Due.DELETED)
+    outcomes = outcomes_at(readable(facts), bounds.upper) if told.transactions else ()
     return Decision(
-        info, now_ms, bounds, removal, () if blocked else tuple(due), blocked, detail, passed,
-        sum(segment.size for segment, _ in waiting), delay_ms,
+        info, now_ms, bounds, removal, due, blocked, detail, passed, must_bytes, delay_ms,
+        kind, removable, outcomes, markers_ms,
     )  # fmt: skip
 
 
 def order(decisions: Iterable[Decision], rules: Rules = Rules.LAPSE) -> list[Decision]:
-    """Those with a round due, first things first: S-8 as KIP-354 meant it (L6)."""
+    """Those with a round due, first things first: S-8 as KIP-354 meant it (L6).
 
-    def rank(d: Decision) -> tuple[float, float, str]:
-        must = 0.0 if rules is Rules.KAFKA_43 else -d.must_clean_ratio
-        return (must, -d.bounds.ratio, str(d.info.facts.partition))
+    Deleted records come between: they have a deadline too, but half of their time is left.
+    """
+
+    def rank(d: Decision) -> tuple[float, bool, float, str]:
+        name = str(d.info.facts.partition)
+        if rules is Rules.KAFKA_43:
+            return (0.0, False, -d.bounds.ratio, name)
+        return (-d.must_clean_ratio, Due.DELETED not in d.due, -d.bounds.ratio, name)
 
     return sorted((d for d in decisions if d.due), key=rank)
 
@@ -142,42 +192,117 @@ def oldest_ms(segment: SegmentFacts, rules: Rules) -> int:
     return -1 if summary is None else summary.first_batch_max_timestamp
 
 
+@dataclass(slots=True)
+class _Case:
+    """What `decide` has found out so far."""
+
+    facts: LogFacts
+    config: TopicConfig
+    now_ms: int
+    bounds: Bounds
+    removal: Removal
+    passed_ms: int
+    told: Survey
+    wish: Wish
+    delay_ms: int
+    markers_ms: int | None
+
+
+def _removable(facts: LogFacts, config: TopicConfig, now_ms: int, wish: Wish) -> int:
+    """L3; Kafka has no such bound, but a wish for one is followed under its rules too."""
+    asked = LONG_MAX if wish.removable_below is None else wish.removable_below
+    if not facts.replicas or wish.rules is Rules.KAFKA_43:
+        return asked
+    return min(asked, removable_below(facts.replicas, now_ms, config.delete_retention_ms).offset)
+
+
 def _waited_too_long(
     facts: LogFacts, config: TopicConfig, bounds: Bounds, now_ms: int, rules: Rules
-) -> Iterable[tuple[SegmentFacts, int]]:
-    """Sealed segments from the dirty one whose records are past max lag, and by how much."""
-    ends = [s.base_offset for s in facts.segments[1:]]
-    for segment, end in zip(facts.segments[:-1], ends, strict=True):
-        oldest = oldest_ms(segment, rules)
-        late = (now_ms - config.max_compaction_lag_ms) - oldest
-        if end > bounds.dirty and oldest > 0 and late > 0:
-            yield segment, late
+) -> tuple[int, int]:
+    """S-6: bytes of sealed dirty segments that are past max lag, and by how much the oldest is."""
+    size = latest = 0
+    allowed_ms = now_ms - config.max_compaction_lag_ms
+    if allowed_ms <= 0:
+        return 0, 0
+    for segment, after in pairwise(facts.segments):
+        if after.base_offset > bounds.dirty:
+            oldest = oldest_ms(segment, rules)
+            if 0 < oldest < allowed_ms:
+                size += segment.size
+                latest = max(latest, allowed_ms - oldest)
+    return size, latest
 
 
-def _removal_due(removal: Removal, config: TopicConfig, bounds: Bounds, passed_ms: int) -> bool:
-    if removal.horizon_ms is None or removal.horizon_ms > passed_ms:
+def _blocked(case: _Case) -> tuple[Blocked | None, str]:
+    """Why no compaction is possible."""
+    config, facts, told = case.config, case.facts, case.told
+    if not config.compacts:
+        policy = ",".join(sorted(config.cleanup_policy)) or "(empty)"
+        return Blocked.NOT_COMPACTED, f"cleanup.policy is {policy}"
+    if told.lacking:
+        return (
+            Blocked.SUMMARIES,
+            f"{told.lacking} segments without summary are to be looked through",
+        )
+    if told.unhandled:
+        return Blocked.UNHANDLED, unhandled_reasons(facts.segments)[0]
+    if told.unreadable and case.wish.rules is Rules.KAFKA_43:
+        odd = readable(facts)[-1]
+        if odd.base_offset < case.bounds.upper and odd.summary is not None:
+            offset = odd.summary.unreadable_from
+            return Blocked.UNHANDLED, f"unreadable at offset {offset}: Kafka gives up the log"
+    nothing_waits = case.removal.horizon_ms is None and case.markers_ms is None
+    if case.bounds.dirty_bytes == 0 and nothing_waits:
+        return Blocked.NOTHING_TO_DO, "no sealed segment is dirty and nothing waits to go"
+    return None, ""
+
+
+def _due(case: _Case) -> tuple[Due, ...]:
+    """The reasons for a compaction that is possible."""
+    config, bounds = case.config, case.bounds
+    due = []
+    if bounds.ratio > config.min_cleanable_dirty_ratio:
+        due.append(Due.RATIO)
+    if case.delay_ms > 0 and bounds.dirty_bytes > 0:
+        due.append(Due.MAX_LAG)
+    if case.wish.rules is not Rules.KAFKA_43:
+        if case.removal.horizon_ms is not None and _removal_due(case):
+            due.append(Due.HORIZON)
+        if case.markers_ms is not None and case.markers_ms <= case.now_ms:
+            due.append(Due.MARKERS)
+    if case.wish.force:
+        due.append(Due.FORCED)
+    return tuple(due)
+
+
+def _removal_due(case: _Case) -> bool:
+    removal, config, bounds = case.removal, case.config, case.bounds
+    if removal.horizon_ms is None or removal.horizon_ms > case.passed_ms:
         return False
     due_ms = removal_due_ms(removal, config.removal_lag_ms)
     total = bounds.clean_bytes + bounds.dirty_bytes
     enough = removal.bytes > config.min_cleanable_dirty_ratio * total
-    return enough or (due_ms is not None and due_ms <= passed_ms)
+    return enough or (due_ms is not None and due_ms <= case.passed_ms)
 
 
-def _blocked(
-    facts: LogFacts, config: TopicConfig, bounds: Bounds, removal: Removal
-) -> tuple[Blocked | None, str]:
-    if not config.compacts:
-        policy = ",".join(sorted(config.cleanup_policy)) or "(empty)"
-        return Blocked.NOT_COMPACTED, f"cleanup.policy is {policy}"
-    lacking = sum(segment.lacks_summary for segment in facts.segments[:-1])
-    if lacking:
-        return Blocked.SUMMARIES, f"{lacking} segments without summary are to be looked through"
-    unhandled = unhandled_reasons(facts.segments)
-    if unhandled:
-        return Blocked.UNHANDLED, unhandled[0]
-    if bounds.dirty_bytes == 0 and removal.horizon_ms is None:
-        return Blocked.NOTHING_TO_DO, "no sealed segment is dirty and no tombstone waits"
-    return None, ""
+def _dead_to_go(case: _Case) -> Dead | None:
+    """Deleted records whose time has come and whose segment a round can rewrite now."""
+    facts, wish = case.facts, case.wish
+    dead = dead_records(facts)
+    if dead is None or dead.holder.active or dead.holder.lacks_summary or case.told.unhandled:
+        return None
+    if not wish.force and dead.since_ms <= case.now_ms < trim_due_ms(dead, case.config):
+        return None  # a move from the future (the clock was ahead then) is not waited for
+    return None if trim_is_barred(facts, dead, case.now_ms) else dead
+
+
+def trim_is_barred(facts: LogFacts, dead: Dead, now_ms: int) -> bool:
+    """L10: the segment cannot be read, or is left alone for a while."""
+    summary = dead.holder.summary
+    if summary is not None and summary.unreadable_from >= 0:
+        return True
+    waits = facts.bad is not None and now_ms < facts.bad.next_try_ms
+    return waits and bad_segment(facts) == dead.holder
 
 
 def unhandled_reasons(segments: Sequence[SegmentFacts]) -> list[str]:

@@ -11,9 +11,16 @@ The facts of a record:
   been compared with anything and must stay (SEMANTICS R-2).
 - keyed: it has a key. A compacted log keeps none without (R-3).
 - superseded: a later covered record has the same key (R-4, R-7).
-- tombstone: its value is null (R-6, R-8; an empty value is a value).
-- horizon_set, horizon_passed: its batch carries a delete horizon (KIP-534), and `now` has reached
-  it (H-1). A tombstone may go only then, so readers had `delete.retention.ms` to see it.
+- tombstone: its value is null (R-6, R-8; an empty value is a value), or it says itself that it is
+  one, on a topic where that counts (KIP-87).
+- horizon_set, horizon_passed: its batch carries a delete horizon (KIP-534), and the clock has
+  reached it, and every replica is past it (H-1, L3). What waits for it may go only then, so readers
+  had `delete.retention.ms` to see it.
+- deleted: it is below the log start, where nobody can read it (KIP-107).
+- aborted: its transaction was aborted (X-3).
+- undecided: nobody knows yet how its transaction ends. Rounds keep below such; if not, it stays.
+- control: it ends a transaction, or is another of Kafka's own control records.
+- spent: it ends a transaction of which no batch is left (X-4 … X-7).
 """
 
 from __future__ import annotations
@@ -43,6 +50,9 @@ class RecordVerdict(IntEnum):
     REMOVE_SUPERSEDED = keep.REMOVE_SUPERSEDED
     REMOVE_KEYLESS = keep.REMOVE_KEYLESS
     REMOVE_TOMBSTONE = keep.REMOVE_TOMBSTONE
+    REMOVE_ABORTED = keep.REMOVE_ABORTED
+    REMOVE_MARKER = keep.REMOVE_MARKER
+    REMOVE_DELETED = keep.REMOVE_DELETED
 
 
 class BatchVerdict(IntEnum):
@@ -61,6 +71,9 @@ REASON_NAMES = {
     RecordVerdict.REMOVE_SUPERSEDED: "superseded",
     RecordVerdict.REMOVE_KEYLESS: "keyless",
     RecordVerdict.REMOVE_TOMBSTONE: "tombstone expired",
+    RecordVerdict.REMOVE_ABORTED: "aborted",
+    RecordVerdict.REMOVE_MARKER: "marker expired",
+    RecordVerdict.REMOVE_DELETED: "below the log start",
 }
 
 
@@ -74,14 +87,41 @@ class RecordFacts:
     tombstone: bool
     horizon_set: bool
     horizon_passed: bool
+    deleted: bool
+    aborted: bool
+    undecided: bool
+    control: bool
+    spent: bool
 
 
 def record_verdict(record: RecordFacts, rules: Rules) -> RecordVerdict:
-    """The rule for one record of a data batch (R-2 … R-6, H-2)."""
+    """The rule for one record."""
+    if record.deleted:
+        return RecordVerdict.REMOVE_DELETED
+    if record.control:
+        return _control_verdict(record)
+    if record.aborted:  # R-1: no reader may see it, whatever the map has reached
+        return RecordVerdict.REMOVE_ABORTED
+    if record.undecided:
+        return RecordVerdict.KEEP
+    return _data_verdict(record, rules)
+
+
+def _control_verdict(record: RecordFacts) -> RecordVerdict:
+    """A transaction's marker goes as a tombstone does, once nothing is left that it is about."""
+    if not record.spent:
+        return RecordVerdict.KEEP
+    if not record.horizon_set:
+        return RecordVerdict.KEEP_AND_STAMP  # H-2: readers of its data may still be under way
+    return RecordVerdict.REMOVE_MARKER if record.horizon_passed else RecordVerdict.KEEP  # B-2
+
+
+def _data_verdict(record: RecordFacts, rules: Rules) -> RecordVerdict:
+    """A record of a producer, not aborted and not deleted (R-2 … R-6, H-2)."""
     if not record.covered:
         # L1: Kafka stamps this tombstone's horizon although older values may still be in the log,
         # so that value and tombstone can vanish together and a reader never learns of the delete.
-        stamped_too_early = rules is Rules.KAFKA_43 and record.tombstone
+        stamped_too_early = rules is Rules.KAFKA_43 and record.tombstone and not record.horizon_set
         return RecordVerdict.KEEP_AND_STAMP if stamped_too_early else RecordVerdict.KEEP
     if not record.keyed:
         return RecordVerdict.REMOVE_KEYLESS
@@ -105,7 +145,7 @@ class BatchFacts:
         stamp_wanted: a record that stays wants a delete horizon and the batch has none.
         guarded: its header must outlive its records: it is the last of a live producer (B-3), or
             it ends where a reader must still be able to arrive (B-4).
-        horizon_spent: its delete horizon has passed and no record that stays is a tombstone.
+        horizon_spent: its delete horizon has passed and no record that stays waits for it.
     """
 
     some_kept: bool
@@ -129,7 +169,7 @@ def batch_verdict(batch: BatchFacts, rules: Rules) -> BatchVerdict:
 
 
 class Tables(NamedTuple):
-    """The two rules, evaluated for every combination of facts (uint8[64], uint8[32])."""
+    """The two rules, evaluated for every combination of facts (uint8[2048], uint8[32])."""
 
     records: NDArray[np.uint8]
     batches: NDArray[np.uint8]
@@ -144,6 +184,11 @@ def record_facts(bits: int) -> RecordFacts:
         tombstone=bool(bits & keep.TOMBSTONE),
         horizon_set=bool(bits & keep.HORIZON_SET),
         horizon_passed=bool(bits & keep.HORIZON_PASSED),
+        deleted=bool(bits & keep.DELETED),
+        aborted=bool(bits & keep.ABORTED),
+        undecided=bool(bits & keep.UNDECIDED),
+        control=bool(bits & keep.CONTROL),
+        spent=bool(bits & keep.SPENT),
     )
 
 

@@ -1,17 +1,24 @@
-"""The commit: the owner puts an attempt's segments in place, so that a crash leaves old or new.
+"""The commit: the owner puts attempts' segments in place, so that a crash leaves old or new.
 
-check receipt → fsync → intent → per group, ascending: renames (SEMANTICS W-2), ledger →
-checkpoint → intent removed → leftovers swept. Groups go in as a prefix only. A commit is refused
-if the log's generation has moved, and one that was done already says so (idempotent by round id).
+check receipts → intents → one sync → per log, its groups ascending: renames (SEMANTICS W-2), then
+its ledger → one sync → one checkpoint → intents removed → leftovers swept. Many logs of one log
+directory go through each stage together, so that ten thousand small ones cost a few syncs and not
+as many thousands (DESIGN §7); one that fails leaves the stage, and the others go on. Groups of a
+log go in as a prefix only. A commit is refused if the log's generation has moved, and one that was
+done already says so (idempotent by round id).
 
-The intent is the receipt itself. Finding one when a log is opened means that a commit was under
-way: `finish_commit` sees which groups are in place and completes the books for them.
+The intent is the receipt itself, durable before the first rename. Finding one when a log is opened
+means that a commit was under way: `finish_commit` sees which groups are in place and completes the
+books for them. An intent that is not whole was not yet synced, and then nothing was renamed.
+
+A receipt of a place that cannot be read is committed by noting it (`round.bad`, L10).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -20,9 +27,11 @@ import numpy as np
 from lapse.base.clock import Clock
 from lapse.base.errors import CorruptData, LapseError, StaleGeneration, StorageError
 from lapse.base.fs import Fs
+from lapse.base.ids import TopicPartition
 from lapse.kernels.crc32c import crc32c_more
 from lapse.lifecycle.decide.horizon import Stamp
-from lapse.lifecycle.round import ledger
+from lapse.lifecycle.decide.select import RoundKind
+from lapse.lifecycle.round import bad, ledger
 from lapse.lifecycle.round.ledger import LedgerEntry, Removed
 from lapse.lifecycle.round.receipt import (
     KAFKA_SUFFIX,
@@ -34,14 +43,17 @@ from lapse.lifecycle.round.receipt import (
     attempt_dir,
     attempt_file,
 )
+from lapse.log.facts import BadRange
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import LOG, segment_path
-from lapse.log.summary import FOLDER
+from lapse.log.summary import FOLDER, summary_path
 from lapse.log.swap import INTENT, NewSegment, Replacement
 
 CHECK_BYTES = 256 << 10
+_ALWAYS = frozenset({"records", "offsets", "times", REMOVED})  # files that every group has
 
-SetCheckpoint = Callable[[int], None]  # the next first dirty offset of this log
+SetCheckpoint = Callable[[int], None]  # the next first dirty offset of one log
+SetCheckpoints = Callable[[Mapping[TopicPartition, int]], None]  # of many
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +63,9 @@ class CommitResult:
     Attributes:
         groups: new segments put in place.
         committed_ms: when.
-        seconds: what it took.
+        seconds: what it took; of a commit of many logs its share.
         error: why it was refused or cut short; None if all went in.
+        bad: what was noted of the place that could not be read, if that is why.
     """
 
     round_id: str
@@ -61,15 +74,48 @@ class CommitResult:
     committed_ms: int
     seconds: float
     error: str | None = None
+    bad: BadRange | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CommitEnv:
-    """What a commit needs of its surroundings."""
+    """What the commit of one log needs of its surroundings."""
 
     fs: Fs
     clock: Clock
     set_checkpoint: SetCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryEnv:
+    """What a commit of many logs of one directory needs: `set_checkpoints` is durable."""
+
+    fs: Fs
+    clock: Clock
+    set_checkpoints: SetCheckpoints
+
+
+@dataclass(slots=True)
+class _Commit:
+    """One receipt on its way in.
+
+    Attributes:
+        groups: those that are not in place yet.
+        entries: what the ledger is to say of those that are.
+        offset: the checkpoint, once all of it is in.
+    """
+
+    log: PartitionLog
+    receipt: Receipt
+    error: str | None
+    groups: list[GroupReceipt] = field(default_factory=list)
+    entries: list[LedgerEntry] = field(default_factory=list)
+    offset: int | None = None
+    bad: BadRange | None = None
+
+    @property
+    def folder(self) -> Path:
+        return attempt_dir(self.log.dir, self.receipt.round_id, self.receipt.attempt_id)
 
 
 def intent_path(log_dir: Path) -> Path:
@@ -78,60 +124,198 @@ def intent_path(log_dir: Path) -> Path:
 
 
 def commit(log: PartitionLog, receipt: Receipt, env: CommitEnv) -> CommitResult:
-    """Put a receipt's segments in place; a refusal comes back as the result's error."""
+    """Put one receipt's segments in place; a refusal comes back as the result's error."""
+
+    def set_checkpoints(offsets: Mapping[TopicPartition, int]) -> None:
+        env.set_checkpoint(offsets[log.partition])
+
+    [result] = commit_all([(log, receipt)], DirectoryEnv(env.fs, env.clock, set_checkpoints))
+    return result
+
+
+def commit_all(
+    receipts: Sequence[tuple[PartitionLog, Receipt]], env: DirectoryEnv
+) -> list[CommitResult]:
+    """Put the segments of many logs of one directory in place; a result each, in order."""
     start = env.clock.monotonic()
-    done = 0
-    error = receipt.error
-    try:
-        if error is None:
-            done = _commit(log, receipt, env)
-    except LapseError as e:
-        error = f"{receipt.name}: {e}"
-    return CommitResult(
-        receipt.round_id,
-        receipt.name,
-        done,
-        env.clock.now_ms(),
-        env.clock.monotonic() - start,
-        error,
-    )
-
-
-def _commit(log: PartitionLog, receipt: Receipt, env: CommitEnv) -> int:
-    finish_commit(log.dir, env)  # one that failed half-way, in this process, has books to close
-    booked = _booked(log.dir, receipt)
-    groups = [g for g in receipt.groups if g.base_offset not in booked]
-    if groups:
-        folder = attempt_dir(log.dir, receipt.round_id, receipt.attempt_id)
-        _check_files(folder, groups, contents=not receipt.attempt_id.startswith(THIS_PROCESS))
-        env.fs.sync_all(
-            [folder / attempt_file(g.base_offset, f.kind) for g in groups for f in g.files]
+    commits = [_Commit(log, receipt, receipt.error) for log, receipt in receipts]
+    for some in _each_log_once(commits):
+        _commit_together(some, env)
+    now_ms = env.clock.now_ms()
+    seconds = (env.clock.monotonic() - start) / max(len(commits), 1)
+    return [
+        CommitResult(
+            c.receipt.round_id, c.receipt.name, len(c.entries), now_ms, seconds, c.error, c.bad
         )
-        for directory in (folder, folder.parent, folder.parent.parent):
-            env.fs.fsync_dir(directory)
-        env.fs.replace_file(intent_path(log.dir), msgspec.json.encode(receipt))
+        for c in commits
+    ]
+
+
+def _each_log_once(commits: Sequence[_Commit]) -> Iterator[list[_Commit]]:
+    """In turns, so that a log has one commit under way: it has one intent."""
+    while commits:
+        turn: dict[str, _Commit] = {}
+        for c in commits:
+            turn.setdefault(c.receipt.name, c)
+        yield list(turn.values())
+        commits = [c for c in commits if turn[c.receipt.name] is not c]
+
+
+def _commit_together(commits: list[_Commit], env: DirectoryEnv) -> None:
+    for c in commits:
+        if c.error is not None:
+            _note_bad(c, env)
+    live = _each((c for c in commits if c.error is None), lambda c: _begin(c, env))
+    live = _synced(live, _written, env)
+    for c in commits:
+        if c.error is not None and c.groups:  # nothing was renamed
+            with contextlib.suppress(StorageError):
+                env.fs.unlink(intent_path(c.log.dir))
+    live = _each(live, lambda c: _put_in_place(c, env))
+    live = _synced(live, _renamed, env)
+    offsets = {c.log.partition: c.offset for c in live if c.offset is not None}
+    if offsets:
+        live = _all(live, lambda: env.set_checkpoints(offsets))
+    _each(live, lambda c: _end(c, env))
+
+
+def _each(commits: Iterable[_Commit], do: Callable[[_Commit], None]) -> list[_Commit]:
+    """Those that come through; what fails with one is its own error."""
+    through = []
+    for c in commits:
         try:
-            _put_in_place(log, receipt, groups, env)
-        except (StaleGeneration, CorruptData):  # refused; a StorageError leaves the intent behind
-            env.fs.unlink(intent_path(log.dir))
-            raise
-    env.set_checkpoint(receipt.end_offset)
-    env.fs.unlink(intent_path(log.dir))
-    sweep(log.dir, receipt.round_id, env.fs)
-    return len(groups)
+            do(c)
+        except (LapseError, OSError) as e:
+            c.error = f"{c.receipt.name}: {e}"
+        else:
+            through.append(c)
+    return through
 
 
-def _put_in_place(
-    log: PartitionLog, receipt: Receipt, groups: list[GroupReceipt], env: CommitEnv
-) -> None:
-    """Swap the groups in, ascending, and book each: always a prefix of the receipt."""
-    folder = attempt_dir(log.dir, receipt.round_id, receipt.attempt_id)
-    generation = receipt.generation
-    for group in groups:
-        bytes_before = sum(s.size for s in log.segments if s.base_offset in group.old_bases)
-        log.replace_segments(_replacement(folder, group), generation)
-        generation = log.generation
-        _book(log.dir, receipt, group, bytes_before, env)
+def _all(commits: list[_Commit], do: Callable[[], None]) -> list[_Commit]:
+    """All of them, or none if it fails."""
+    try:
+        do()
+    except (LapseError, OSError) as e:
+        for c in commits:
+            c.error = f"{c.receipt.name}: {e}"
+        return []
+    return commits
+
+
+def _begin(c: _Commit, env: DirectoryEnv) -> None:
+    """Everything before the first rename that does not need the disk to have it."""
+    receipt = c.receipt
+
+    def ignore(_: int) -> None:
+        """What is checkpointed below is of this round."""
+
+    finish_commit(c.log.dir, CommitEnv(env.fs, env.clock, ignore))  # one that failed half-way
+    if receipt.end_offset >= 0:  # a trim moves none
+        c.offset = receipt.end_offset
+    booked = _booked(c.log.dir, receipt)
+    c.groups = [g for g in receipt.groups if g.base_offset not in booked]
+    if c.groups:
+        _check_files(c.folder, c.groups, contents=not receipt.attempt_id.startswith(THIS_PROCESS))
+        env.fs.write_file(intent_path(c.log.dir), msgspec.json.encode(receipt))
+
+
+def _written(c: _Commit) -> list[Path]:
+    """What must be durable before the first rename."""
+    folder = c.folder
+    files = [folder / attempt_file(g.base_offset, f.kind) for g in c.groups for f in g.files]
+    return [*files, intent_path(c.log.dir), folder, folder.parent, folder.parent.parent]
+
+
+def _renamed(c: _Commit) -> list[Path]:
+    """What must be durable before the checkpoint may say that it is done."""
+    log_dir = c.log.dir
+    summaries = (summary_path(log_dir, g.base_offset) for g in c.groups)
+    there = [path for path in summaries if path.exists()]  # retention may have taken a group
+    return [*there, ledger.ledger_path(log_dir), log_dir / FOLDER, log_dir]
+
+
+def _synced(
+    commits: list[_Commit], paths_of: Callable[[_Commit], list[Path]], env: DirectoryEnv
+) -> list[_Commit]:
+    """One sync for all of them.
+
+    Where it fails nobody knows what is on disk: none goes on, and a sync is not asked for twice,
+    since the system may say yes the second time. Intents that stay are settled by the next commit
+    of their log, or when it is opened.
+    """
+    changed = [c for c in commits if c.groups]
+    rest = [c for c in commits if not c.groups]
+    paths = [path for c in changed for path in paths_of(c)]
+    return rest + (_all(changed, lambda: env.fs.sync_all(paths)) if paths else [])
+
+
+def _put_in_place(c: _Commit, env: DirectoryEnv) -> None:
+    """Swap the groups in, ascending, and book them: always a prefix of the receipt."""
+    if not c.groups:
+        return
+    generation = c.receipt.generation
+    refused = False
+    try:
+        for group in c.groups:
+            bytes_before = sum(s.size for s in c.log.segments if s.base_offset in group.old_bases)
+            c.log.replace_segments(_replacement(c.folder, group), generation, sync=False)
+            generation = c.log.generation
+            c.entries.append(_entry(c.log.dir, c.receipt, group, bytes_before, env.clock))
+    except (StaleGeneration, CorruptData):
+        refused = True
+        raise
+    finally:  # a StorageError leaves the intent behind, for `finish_commit` to book the rest
+        for n, entry in enumerate(c.entries, 1):
+            ledger.append(env.fs, c.log.dir, entry, sync=refused and n == len(c.entries))
+        if refused:
+            env.fs.unlink(intent_path(c.log.dir))
+
+
+def _end(c: _Commit, env: DirectoryEnv) -> None:
+    """It is in: tell the log, and remove what is of no more use."""
+    receipt, log_dir = c.receipt, c.log.dir
+    if receipt.log_start >= 0:
+        c.log.trimmed_to(receipt.log_start)
+    if _is_cured(c):
+        bad.clear(env.fs, log_dir)
+        c.log.set_bad(None)
+    env.fs.unlink(intent_path(log_dir))
+    sweep(log_dir, receipt.round_id, env.fs)
+
+
+# --- places that cannot be read (L10) ------------------------------------------------------------
+
+
+def _note_bad(c: _Commit, env: DirectoryEnv) -> None:
+    """Remember where the round failed, unless it failed on files that are no longer the log's."""
+    spot, log = c.receipt.bad, c.log
+    if spot is None or log.generation != c.receipt.generation:
+        return
+    if all(s.base_offset != spot.segment_base for s in log.segments):
+        return  # retention took it meanwhile
+    # Whatever the clock has done meanwhile, the next try is not put off for a year.
+    now_ms = min(env.clock.now_ms(), c.receipt.now_ms + bad.BACKOFF_MS_MAX)
+    c.bad = bad.note_failure(log.facts().bad, spot, now_ms)
+    log.set_bad(c.bad)
+    try:
+        bad.store(env.fs, log.dir, c.bad)
+    except StorageError as e:
+        c.error = f"{c.error}; not kept: {e}"
+
+
+def _is_cured(c: _Commit) -> bool:
+    """Whether this round has read the log's bad range after all, or replaced its segment."""
+    known = c.log.facts().bad
+    if known is None:
+        return False
+    if any(known.segment_base in g.old_bases for g in c.receipt.groups):
+        return True
+    is_clean = c.receipt.kind == RoundKind.CLEAN.value
+    return is_clean and min(c.receipt.upper, c.receipt.end_offset) > known.first_offset
+
+
+# --- files and books -----------------------------------------------------------------------------
 
 
 def _booked(log_dir: Path, receipt: Receipt) -> set[int]:
@@ -174,32 +358,32 @@ def _checksum(path: Path) -> tuple[int, int]:
 
 
 def _replacement(folder: Path, group: GroupReceipt) -> Replacement:
+    has = {file.kind for file in group.files}  # a group without aborts has no index of them
     files = {
         suffix: folder / attempt_file(group.base_offset, kind)
         for kind, suffix in KAFKA_SUFFIX.items()
+        if kind in has
     }
     new = NewSegment(group.base_offset, files, group.mtime_ns)
     return Replacement((new,), group.old_bases, (group.summary,))
 
 
-def _book(
-    log_dir: Path, receipt: Receipt, group: GroupReceipt, bytes_before: int, env: CommitEnv
-) -> None:
+def _entry(
+    log_dir: Path, receipt: Receipt, group: GroupReceipt, bytes_before: int, clock: Clock
+) -> LedgerEntry:
     folder = attempt_dir(log_dir, receipt.round_id, receipt.attempt_id)
-    path = folder / attempt_file(group.base_offset, REMOVED)
-    blobs = _removed(path)
-    entry = LedgerEntry(
+    blobs = _removed(folder / attempt_file(group.base_offset, REMOVED))
+    return LedgerEntry(
         round_id=receipt.round_id,
         base_offset=group.base_offset,
         now_ms=receipt.now_ms,
         horizon_ms=receipt.horizon_ms,
-        committed_ms=env.clock.now_ms(),
+        committed_ms=clock.now_ms(),
         stamped=group.stamped,
         bytes_before=bytes_before,
         bytes_after=_file(group, "records").size,
         removed=tuple(Removed(*blob) for blob in blobs),
     )
-    ledger.append(env.fs, log_dir, entry)
 
 
 def _removed(path: Path) -> list[tuple[int, str, bytes]]:
@@ -228,12 +412,11 @@ def finish_commit(log_dir: Path, env: CommitEnv) -> str | None:
         env.fs.unlink(path)
         return None
     booked = _booked(log_dir, receipt)
-    in_place = [g for g in receipt.groups if _in_place(log_dir, g)]
-    for group in in_place:
-        if group.base_offset not in booked:
-            _book(log_dir, receipt, group, -1, env)
-            booked.add(group.base_offset)
-    if all(g.base_offset in booked for g in receipt.groups):
+    fresh = [g for g in receipt.groups if g.base_offset not in booked and _in_place(log_dir, g)]
+    for group in fresh:
+        ledger.append(env.fs, log_dir, _entry(log_dir, receipt, group, -1, env.clock))
+        booked.add(group.base_offset)
+    if receipt.end_offset >= 0 and all(g.base_offset in booked for g in receipt.groups):
         env.set_checkpoint(receipt.end_offset)
     env.fs.unlink(path)
     return receipt.round_id
@@ -245,8 +428,7 @@ def _read_intent(path: Path) -> Receipt | None:
         receipt = msgspec.json.decode(path.read_bytes(), type=Receipt)
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    kinds = {*KAFKA_SUFFIX, REMOVED}
-    whole = all(kinds <= {f.kind for f in group.files} for group in receipt.groups)
+    whole = all({f.kind for f in group.files} >= _ALWAYS for group in receipt.groups)
     return receipt if whole else None
 
 

@@ -16,15 +16,18 @@ from typing import Protocol
 from lapse.base.clock import Clock
 from lapse.base.errors import LapseError
 from lapse.base.fs import Fs
-from lapse.lifecycle.round.offset_map import Tick, build_map
+from lapse.lifecycle.decide.select import RoundKind
+from lapse.lifecycle.round.offset_map import build_map
 from lapse.lifecycle.round.plan import RoundPlan
-from lapse.lifecycle.round.receipt import Receipt, Seconds, attempt_dir
+from lapse.lifecycle.round.receipt import BadSpot, Receipt, Seconds, attempt_dir
 from lapse.lifecycle.round.rewrite import RewriteResult, rewrite
+from lapse.lifecycle.round.source import BadSegment, Workplace
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest
 
 PROGRESS_FILE = "progress"
 PROGRESS_BYTES = 64 << 20
 PROGRESS_SECONDS = 0.5
+IO_UNLIMITED = 1e15  # Kafka's default is the greatest double
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,24 @@ class Engine(Protocol):
     ) -> Iterator[SummaryReceipt]:
         """One receipt a segment to be looked through; the same may be said of it."""
         ...
+
+
+class IoBudget:
+    """Keeps reading and writing within `log.cleaner.io.max.bytes.per.second` (0: no limit)."""
+
+    def __init__(self, bytes_per_second: float, clock: Clock) -> None:
+        self._rate, self._clock = bytes_per_second, clock
+        self._began = clock.monotonic()
+        self._bytes = 0
+
+    def spend(self, n_bytes: int) -> None:
+        """Waits until so many more bytes are within the budget."""
+        if not self._rate or self._rate >= IO_UNLIMITED:
+            return
+        self._bytes += n_bytes
+        ahead = self._bytes / self._rate - (self._clock.monotonic() - self._began)
+        if ahead > 0:
+            self._clock.sleep(ahead)
 
 
 class ProgressFile:
@@ -97,22 +118,33 @@ def run_plan(plan: RoundPlan, attempt_id: str, fs: Fs, clock: Clock) -> Receipt:
     try:
         fs.make_dir(folder)
         progress = ProgressFile(fs, folder / PROGRESS_FILE, clock)
-        return _run(plan, attempt_id, fs, clock, folder, progress.tick)
+        return _run(plan, attempt_id, Workplace(fs, folder), clock, progress)
+    except BadSegment as e:
+        return failed(plan, attempt_id, f"{plan.name}: {e}", e.spot)
     except (LapseError, OSError) as e:
         return failed(plan, attempt_id, f"{plan.name}: {e}")
 
 
 def _run(
-    plan: RoundPlan, attempt_id: str, fs: Fs, clock: Clock, folder: Path, tick: Tick
+    plan: RoundPlan, attempt_id: str, workplace: Workplace, clock: Clock, progress: ProgressFile
 ) -> Receipt:
     start = clock.monotonic()
-    mapped = build_map(plan, tick)
+    budget = IoBudget(plan.io_bytes_per_second, clock)
+
+    def tick(n_bytes: int) -> None:
+        progress.tick(n_bytes)
+        budget.spend(n_bytes)
+
+    mapped = build_map(plan, tick, workplace)
     try:
         mapped_at = clock.monotonic()
-        done: RewriteResult = rewrite(plan, mapped, fs, folder, tick)
+        done: RewriteResult = rewrite(
+            plan, mapped, workplace.fs, workplace.folder, tick, budget.spend
+        )
     finally:
         for segment in mapped.segments:
             segment.close()
+    trim = plan.kind is RoundKind.TRIM
     return Receipt(
         round_id=plan.round_id,
         attempt_id=attempt_id,
@@ -121,20 +153,31 @@ def _run(
         pid=os.getpid(),
         now_ms=plan.now_ms,
         horizon_ms=plan.horizon_ms,
-        end_offset=mapped.end_offset,
+        end_offset=-1 if trim else mapped.end_offset,
         groups=tuple(done.groups),
         map_entries=mapped.entries,
         records_read=done.records_read,
         records_written=done.records_kept,
-        bytes_read=plan.bytes_to_read + done.bytes_read,
+        bytes_read=(0 if trim else plan.bytes_to_read) + done.bytes_read,
         bytes_written=done.bytes_written,
         seconds=Seconds(map=mapped_at - start, rewrite=clock.monotonic() - mapped_at),
+        kind=plan.kind.value,
+        upper=plan.upper,
+        log_start=_cleared_to(plan, mapped.end_offset),
     )
 
 
-def failed(plan: RoundPlan, attempt_id: str, error: str) -> Receipt:
+def _cleared_to(plan: RoundPlan, end_offset: int) -> int:
+    """The log start, if the segment that holds it was rewritten without what is below it."""
+    holders = [s.base_offset for s in plan.segments if s.base_offset < plan.log_start]
+    reached = bool(holders) and holders[-1] < end_offset and plan.log_start <= plan.upper
+    return plan.log_start if reached else -1
+
+
+def failed(plan: RoundPlan, attempt_id: str, error: str, bad: BadSpot | None = None) -> Receipt:
     """The receipt of an attempt that came to nothing."""
     return Receipt(
         plan.round_id, attempt_id, plan.name, plan.generation, os.getpid(), plan.now_ms,
-        plan.horizon_ms, plan.dirty, (), 0, 0, 0, 0, 0, Seconds(), error,
+        plan.horizon_ms, plan.dirty, (), 0, 0, 0, 0, 0, Seconds(), error, bad, plan.kind.value,
+        plan.upper,
     )  # fmt: skip

@@ -1,30 +1,40 @@
 """The ledger: the durable history of what left a log, when, and by which rule.
 
-One append-only file a partition, `.lapse/ledger`, of frames `length u32 · CRC-32C u32 · entry`
-(big-endian; msgpack). An entry speaks of one rewritten group: per old segment and reason a roaring
-bitmap of the offsets removed, at most two bytes a record. Never a key, never a value (DESIGN §1).
-A torn last frame is what a crash leaves; it is ignored, and written again by recovery.
+One append-only file a partition, `.lapse/ledger`. An entry speaks of one rewritten group: per old
+segment and reason a roaring bitmap of the offsets removed, at most two bytes a record. Never a key,
+never a value (DESIGN §1).
+
+A frame is `length u32 | 2^31 · CRC-32C u32 · head's CRC-32C u32 · head's length u32 · head ·
+bitmaps · length u32 | 2^31` (big-endian; head and bitmaps msgpack; length and CRC are of both
+together), so that heads are read without bitmaps and the last frame is found from the end. Frames
+without that bit are older: `length · CRC-32C · entry`. A torn last frame is what a crash leaves; it
+is ignored, and written again by recovery.
 """
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 from pyroaring import BitMap
 
-from lapse.base.errors import CorruptData
+from lapse.base.errors import CorruptData, StorageError
 from lapse.base.fs import Fs
 from lapse.kernels.crc32c import crc32c
 from lapse.log.summary import FOLDER
 
 LEDGER_FILE = "ledger"
-_FRAME = struct.Struct(">II")
+_FRONT = struct.Struct(">IIII")
+_OLD_FRONT = struct.Struct(">II")
+_WORD = struct.Struct(">I")
+_FRAMED = 1 << 31
 
 _Entry = TypeVar("_Entry")
 
@@ -92,64 +102,181 @@ def ledger_path(log_dir: Path) -> Path:
     return log_dir / FOLDER / LEDGER_FILE
 
 
-def append(fs: Fs, log_dir: Path, entry: LedgerEntry) -> None:
-    """Add an entry, durably."""
-    payload = msgspec.msgpack.encode(entry)
-    crc = crc32c(np.frombuffer(payload, np.uint8), 0, len(payload))
+def append(fs: Fs, log_dir: Path, entry: LedgerEntry, *, sync: bool = True) -> None:
+    """Add an entry; what is there already is not read, but for its last frame.
+
+    Durably, unless the caller says that it will sync the file itself.
+    """
     path = ledger_path(log_dir)
     fs.make_dir(path.parent)
     end = _valid_end(path)
     if path.exists() and path.stat().st_size > end:
         fs.truncate(path, end)
+    head = msgspec.msgpack.encode(replace(entry, removed=()))
+    body = msgspec.msgpack.encode(entry.removed)
+    length = _FRAMED | (len(head) + len(body))
     file = fs.open_append(path)
     try:
-        file.write(_FRAME.pack(len(payload), crc), payload)
-        file.fsync()
+        own = _crc(_WORD.pack(len(head)) + head)
+        front = _FRONT.pack(length, _crc(head + body), own, len(head))
+        file.write(front, head, body, _WORD.pack(length))
+        if sync:
+            file.fsync()
     finally:
         file.close()
 
 
 def read(log_dir: Path) -> Iterator[LedgerEntry]:
     """All entries, oldest first; none where there is no ledger. Raises CorruptData."""
-    return _entries(ledger_path(log_dir), LedgerEntry)
+    path = ledger_path(log_dir)
+    with _opened(path) as fd:
+        for frame in _frames(fd):
+            data = _whole(fd, frame)
+            if _crc(data) != frame.crc:
+                raise CorruptData(str(path), frame.at, "checksum does not match")
+            entry = _decoded(path, frame, data[: frame.head_length], LedgerEntry)
+            if not frame.is_old:
+                removed = _decoded(path, frame, data[frame.head_length :], tuple[Removed, ...])
+                entry = replace(entry, removed=removed)
+            yield entry
 
 
 def read_heads(log_dir: Path) -> Iterator[EntryHead]:
-    """As `read`, without making bitmaps of what is only passed over."""
-    return _entries(ledger_path(log_dir), EntryHead)
+    """As `read`, without the bitmaps: those are not even read from the disk."""
+    path = ledger_path(log_dir)
+    with _opened(path) as fd:
+        for frame in _frames(fd):
+            head = os.pread(fd, frame.head_length, frame.payload_at)
+            yield _decoded(path, frame, head, EntryHead)
 
 
-def _entries(path: Path, kind: type[_Entry]) -> Iterator[_Entry]:
-    for end, payload in _frames(path):
-        try:
-            yield msgspec.msgpack.decode(payload, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as e:
-            raise CorruptData(str(path), end - len(payload), f"not a ledger's entry: {e}") from e
-
-
-def _frames(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(position after the frame, payload) of each whole frame."""
+def _decoded(path: Path, frame: _Frame, data: bytes, kind: type[_Entry]) -> _Entry:
     try:
-        data = path.read_bytes()
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        raise CorruptData(str(path), frame.at, f"not a ledger's entry: {e}") from e
+
+
+# --- frames --------------------------------------------------------------------------------------
+
+
+class _Frame(NamedTuple):
+    """Where an entry lies. One of the first format has no head of its own: it is all head."""
+
+    at: int
+    payload_at: int
+    length: int
+    crc: int
+    head_length: int
+    head_crc: int
+    end: int
+
+    @property
+    def is_old(self) -> bool:
+        return self.payload_at - self.at == _OLD_FRONT.size
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """The ledger's file; -1 where there is none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
+        yield -1
         return
+    except OSError as e:
+        raise StorageError(f"opening {path}: {e.strerror or e}") from e
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _frames(fd: int) -> Iterator[_Frame]:
+    """The good ones: from the front as far as they go, and behind a bad one from the back."""
+    size = os.fstat(fd).st_size if fd >= 0 else 0
     at = 0
-    while at + _FRAME.size <= len(data):
-        length, crc = _FRAME.unpack_from(data, at)
-        payload = data[at + _FRAME.size : at + _FRAME.size + length]
-        # A tail that a power cut left as zeros would pass for empty frames.
-        if (
-            length == 0
-            or len(payload) < length
-            or crc32c(np.frombuffer(payload, np.uint8), 0, length) != crc
-        ):
+    while (frame := _frame_at(fd, at, size)) is not None and _is_good(fd, frame, size):
+        yield frame
+        at = frame.end
+    yield from reversed(list(_frames_back(fd, at, size)))
+
+
+def _frames_back(fd: int, start: int, size: int) -> Iterator[_Frame]:
+    end = size
+    while end > start:
+        frame = _frame_before(fd, end)
+        if frame is None or frame.at < start:
             return
-        at += _FRAME.size + length
-        yield at, payload
+        yield frame
+        end = frame.at
+
+
+def _frame_at(fd: int, at: int, size: int) -> _Frame | None:
+    """What its front says, if a frame may begin there and end within the file."""
+    front = os.pread(fd, _FRONT.size, at) if at + _OLD_FRONT.size <= size else b""
+    if len(front) < _OLD_FRONT.size:
+        return None
+    length, crc = _OLD_FRONT.unpack_from(front)
+    # A tail that a power cut left as zeros would pass for empty frames.
+    if length == 0 or (length & _FRAMED and len(front) < _FRONT.size):
+        return None
+    if length & _FRAMED:
+        length ^= _FRAMED
+        _, _, head_crc, head_length = _FRONT.unpack(front)
+        payload_at = at + _FRONT.size
+        end = payload_at + length + _WORD.size
+        frame = _Frame(at, payload_at, length, crc, head_length, head_crc, end)
+    else:
+        payload_at = at + _OLD_FRONT.size
+        frame = _Frame(at, payload_at, length, crc, length, crc, payload_at + length)
+    return frame if frame.end <= size and 0 < frame.head_length <= length else None
+
+
+def _frame_before(fd: int, end: int) -> _Frame | None:
+    """The frame that ends there, good throughout."""
+    word = os.pread(fd, _WORD.size, max(end - _WORD.size, 0))
+    length = _WORD.unpack(word)[0] if len(word) == _WORD.size else 0
+    at = end - _WORD.size - (length & ~_FRAMED) - _FRONT.size
+    if not length & _FRAMED or at < 0:
+        return None
+    frame = _frame_at(fd, at, end)
+    if frame is None or frame.is_old or frame.end != end or not _is_good(fd, frame, end):
+        return None
+    return frame
+
+
+def _is_good(fd: int, frame: _Frame, size: int) -> bool:
+    """The head is right; of the last frame everything, since a crash may have torn it."""
+    if frame.is_old:
+        return _is_whole(fd, frame)
+    word = os.pread(fd, _WORD.size, frame.end - _WORD.size)
+    head = os.pread(fd, _WORD.size + frame.head_length, frame.payload_at - _WORD.size)
+    return (
+        word == _WORD.pack(_FRAMED | frame.length)
+        and _crc(head) == frame.head_crc
+        and (frame.end < size or _is_whole(fd, frame))
+    )
+
+
+def _is_whole(fd: int, frame: _Frame) -> bool:
+    return _crc(_whole(fd, frame)) == frame.crc
+
+
+def _whole(fd: int, frame: _Frame) -> bytes:
+    return os.pread(fd, frame.length, frame.payload_at)
+
+
+def _crc(data: bytes) -> int:
+    return int(crc32c(np.frombuffer(data, np.uint8), 0, len(data)))
 
 
 def _valid_end(path: Path) -> int:
-    return max((at for at, _ in _frames(path)), default=0)
+    with _opened(path) as fd:
+        size = os.fstat(fd).st_size if fd >= 0 else 0
+        if size == 0 or _frame_before(fd, size) is not None:
+            return size
+        return max((frame.end for frame in _frames(fd)), default=0)
 
 
 def departures(log_dir: Path, offset: int) -> Iterator[Departure]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lapse.base.config import LONG_MAX, TopicConfig
 from lapse.base.ids import TopicPartition
-from lapse.lifecycle.decide.groups import Limits, Sizes
-from lapse.lifecycle.decide.select import Decision
+from lapse.lifecycle.decide.groups import Limits, Sizes, span_limit_ms
+from lapse.lifecycle.decide.select import Decision, Due, RoundKind
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.log.facts import SegmentFacts
+from lapse.log.facts import LogFacts, SegmentFacts
 
 BYTES_A_KEY = 24  # Kafka's map, for --kafka-exact; ours needs 16 a slot at 55 % fill: 29
 
@@ -29,10 +30,18 @@ class PlanSegment:
     append_first_ms: int
     append_last_ms: int
     append_estimated: bool
+    largest_timestamp: int = -1
+
+    @property
+    def mtime_ms(self) -> int:
+        return self.mtime_ns // 1_000_000
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(self.base_offset, self.size, self.index_bytes, self.time_index_bytes)
+        return Sizes(
+            self.base_offset, self.size, self.index_bytes, self.time_index_bytes,
+            self.append_first_ms, self.append_last_ms, self.largest_timestamp,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +55,27 @@ class RoundPlan:
         segments: every sealed segment below `upper`, ascending; clean ones too.
         guarded_last_offsets: last offsets of batches whose header must stay (B-3): the last data
             batch of each live producer.
+        guarded_markers: (producer id, epoch) of live producers of whom only markers are known;
+            headers of these stay.
         end_guard: a batch that ends right before this offset keeps its header too (B-4): the
             round's upper bound in Kafka 4.3, the high watermark with us (L18).
         horizon_ms: what is stamped in this round.
         passed_until_ms: horizons at or below this have passed.
         map_entries_max: keys the map may hold; the round ends early where they run out (M-5).
         due: why the round is made, in words.
+        kind: a TRIM maps nothing and has one segment.
+        log_start: records below it go; -1 leaves them (R-9).
+        removable_below: what waits for a horizon goes only below this (L3).
+        outcomes: (producer id, committed) of transactions begun below `upper` and ended above.
+        forgotten_below: aborts below this are not looked up, under Kafka's rules (X-1).
+        tombstone_values: records that say so are tombstones whatever their value (KIP-87).
+        legacy_horizon_ms: under Kafka's rules a tombstone of an old format goes where its file's
+            mtime is at or before this (R-6); ours get a horizon as all others.
+        span_ms_max: a merged segment's records were appended within this, so that their retention
+            is not put off; None where nothing expires by time.
+        stamp_markers: rewrite a segment though nothing but its markers would change.
+        dirty_bytes: S-5, for what the round cost.
+        io_bytes_per_second: what it may read and write; 0 is no limit.
     """
 
     round_id: str
@@ -72,6 +96,18 @@ class RoundPlan:
     index_interval_bytes: int
     map_entries_max: int
     due: tuple[str, ...]
+    kind: RoundKind = RoundKind.CLEAN
+    log_start: int = -1
+    removable_below: int = LONG_MAX
+    outcomes: tuple[tuple[int, bool], ...] = ()
+    guarded_markers: tuple[tuple[int, int], ...] = ()
+    forgotten_below: int = 0
+    tombstone_values: bool = False
+    legacy_horizon_ms: int = 0
+    span_ms_max: int | None = None
+    stamp_markers: bool = True
+    dirty_bytes: int = 0
+    io_bytes_per_second: float = 0.0
 
     @property
     def name(self) -> str:
@@ -79,7 +115,7 @@ class RoundPlan:
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.segment_bytes, self.segment_index_bytes)
+        return Limits(self.segment_bytes, self.segment_index_bytes, self.span_ms_max)
 
     @property
     def bytes_to_read(self) -> int:
@@ -105,10 +141,16 @@ class MapMemory:
         return max(self.bytes // 32, 1)
 
 
-def make_plan(decision: Decision, round_id: str, rules: Rules, memory: MapMemory) -> RoundPlan:
+def make_plan(
+    decision: Decision, round_id: str, rules: Rules, memory: MapMemory,
+    io_bytes_per_second: float = 0.0,
+) -> RoundPlan:  # fmt: skip
     """The plan of a decision that has a round due."""
     facts, config, bounds = decision.info.facts, decision.info.config, decision.bounds
     exact = rules is Rules.KAFKA_43
+    trim = decision.kind is RoundKind.TRIM
+    sealed = facts.segments[:-1]
+    within = _holder(facts) if trim else [s for s in sealed if s.base_offset < bounds.upper]
     return RoundPlan(
         round_id=round_id,
         partition=facts.partition,
@@ -117,18 +159,56 @@ def make_plan(decision: Decision, round_id: str, rules: Rules, memory: MapMemory
         now_ms=decision.now_ms,
         rules=rules,
         dirty=bounds.dirty,
-        upper=bounds.upper,
-        segments=tuple(_segment(s) for s in facts.segments[:-1] if s.base_offset < bounds.upper),
-        guarded_last_offsets=tuple(sorted(p.last_data_offset for p in facts.producers)),
+        upper=_end(facts, within) if trim else bounds.upper,
+        segments=tuple(_segment(s) for s in within),
+        guarded_last_offsets=tuple(
+            sorted(p.last_data_offset for p in facts.producers if p.last_data_offset >= 0)
+        ),
         end_guard=bounds.upper if exact else facts.high_watermark,
         horizon_ms=decision.now_ms + config.delete_retention_ms,
-        passed_until_ms=decision.passed_until_ms,
+        passed_until_ms=-1 if trim else decision.passed_until_ms,
         segment_bytes=config.segment_bytes,
         segment_index_bytes=config.segment_index_bytes,
         index_interval_bytes=config.index_interval_bytes,
         map_entries_max=memory.entries(rules),
         due=tuple(due.value for due in decision.due),
-    )
+        kind=decision.kind,
+        log_start=-1 if exact else facts.log_start_offset,
+        removable_below=decision.removable_below,
+        outcomes=decision.outcomes,
+        guarded_markers=tuple(
+            sorted((p.producer_id, p.producer_epoch) for p in facts.producers
+                   if p.last_data_offset < 0)
+        ),
+        forgotten_below=facts.log_start_offset if exact else 0,
+        tombstone_values=config.tombstone_values_enable and not exact,
+        legacy_horizon_ms=_legacy_horizon_ms(facts, config, bounds.dirty),
+        span_ms_max=span_limit_ms(config, rules),
+        stamp_markers=exact or not _MARKERS_WANTED.isdisjoint(decision.due),
+        dirty_bytes=bounds.dirty_bytes,
+        io_bytes_per_second=io_bytes_per_second,
+    )  # fmt: skip
+
+
+_MARKERS_WANTED = frozenset({Due.MARKERS, Due.HORIZON, Due.FORCED})
+
+
+def _holder(facts: LogFacts) -> list[SegmentFacts]:
+    """The sealed segment that the log starts within."""
+    below = [s for s in facts.segments if s.base_offset < facts.log_start_offset]
+    return [s for s in below[-1:] if not s.active]
+
+
+def _end(facts: LogFacts, segments: list[SegmentFacts]) -> int:
+    """Base of the segment after these."""
+    last = segments[-1].base_offset if segments else -1
+    return next(s.base_offset for s in facts.segments if s.base_offset > last)
+
+
+def _legacy_horizon_ms(facts: LogFacts, config: TopicConfig, dirty: int) -> int:
+    """SEMANTICS R-6: from the last segment that begins below `dirty`."""
+    below = [s.mtime_ms for s in facts.segments if s.base_offset < dirty]
+    return below[-1] - config.delete_retention_ms if below else 0
 
 
 def _segment(s: SegmentFacts) -> PlanSegment:
@@ -142,4 +222,5 @@ def _segment(s: SegmentFacts) -> PlanSegment:
         -1 if clock is None else clock.append_first_ms,
         -1 if clock is None else clock.append_last_ms,
         clock is None or clock.append_estimated,
+        s.largest_timestamp,
     )

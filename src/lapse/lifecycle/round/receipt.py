@@ -12,8 +12,10 @@ from pathlib import Path
 
 from lapse.log.summary import FOLDER, Summary
 
-# Attempt file kind → the suffix it gets at commit; "removed" goes to the ledger instead.
-KAFKA_SUFFIX = {"records": ".log", "offsets": ".index", "times": ".timeindex"}
+# Attempt file kind → the suffix it gets at commit; "removed" goes to the ledger instead. There is
+# a file of aborted transactions only where there are any.
+ABORTED = "aborted"
+KAFKA_SUFFIX = {"records": ".log", "offsets": ".index", "times": ".timeindex", ABORTED: ".txnindex"}
 REMOVED = "removed"
 
 # Opens the ids of attempts made in this very process, which a commit need not read back.
@@ -60,15 +62,34 @@ class Seconds:
 
 
 @dataclass(frozen=True, slots=True)
+class BadSpot:
+    """The first place an attempt could not read (L10).
+
+    Attributes:
+        first_offset: the least offset that may lie there.
+        position: byte of the segment's log file.
+    """
+
+    segment_base: int
+    first_offset: int
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """The outcome of one attempt at one plan.
 
     Attributes:
         pid: process that did it.
-        end_offset: the next first dirty offset (M-8).
+        kind: of the round, "clean" or "trim".
+        upper: the plan's; nothing at or above it was looked at.
+        log_start: no record below it is left in the round's files; -1 where that was not asked.
+        end_offset: the next first dirty offset (M-8), -1 after a trim.
         groups: ascending by base offset; only what was rewritten.
         bytes_read: of log files, both passes.
-        error: why the attempt failed, None if it did not; then nothing else counts.
+        error: why the attempt failed, None if it did not; then nothing else counts but `bad`.
+        bad: where the log could not be read, if that is why.
     """
 
     round_id: str
@@ -87,6 +108,10 @@ class Receipt:
     bytes_written: int
     seconds: Seconds
     error: str | None = None
+    bad: BadSpot | None = None
+    kind: str = "clean"
+    upper: int = 0
+    log_start: int = -1
 
 
 def attempt_dir(log_dir: Path, round_id: str, attempt_id: str) -> Path:

@@ -1,9 +1,10 @@
 """The rewrite stage: bitmaps and plan in, new segments out. Hashes nothing, knows no rule.
 
-Per segment the batches fall into three kinds: long stretches that lose nothing are copied file to
-file by the kernel of the operating system; plain batches (and whatever is decided by its header)
-go through `kernels.keep.rewrite`, many at a time; a compressed batch that loses something is
-inflated, rewritten and deflated on its own.
+Segments are taken in the order of their offsets, since a marker may go only when nothing of its
+transaction stays, in whatever segment that is. Per segment the batches fall into three kinds: long
+stretches that lose nothing are copied file to file by the kernel of the operating system; plain
+batches (and whatever is decided by its header) go through `kernels.keep.rewrite`, many at a time; a
+compressed batch that loses something is inflated, rewritten and deflated on its own.
 """
 
 from __future__ import annotations
@@ -18,19 +19,24 @@ import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap
 
-from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs
 from lapse.kernels import keep
 from lapse.kernels.crc32c import crc32c, crc32c_more
-from lapse.kernels.layout import BATCH, CODEC_MASK, HEADER_SIZE
+from lapse.kernels.layout import BATCH, CODEC_MASK, CONTROL, DELETE_HORIZON, HEADER_SIZE
 from lapse.lifecycle.decide.groups import Group, group_segments, worth_rewriting
+from lapse.lifecycle.decide.select import RoundKind
 from lapse.lifecycle.decide.verdict import REASON_NAMES, RecordVerdict, Rules, Tables, tables
 from lapse.lifecycle.round import roaring
-from lapse.lifecycle.round.offset_map import PIECE_BYTES, MapResult, SourceSegment, Tick
+from lapse.lifecycle.round.aborted import aborted_entries
+from lapse.lifecycle.round.offset_map import MapResult, Tick
 from lapse.lifecycle.round.plan import RoundPlan
-from lapse.lifecycle.round.receipt import REMOVED, FileReceipt, GroupReceipt, attempt_file
-from lapse.log.summary import Summary, SummaryBuilder
-from lapse.records.batch import plain_records
+from lapse.lifecycle.round.receipt import ABORTED, REMOVED, FileReceipt, GroupReceipt, attempt_file
+from lapse.lifecycle.round.source import PIECE_BYTES, SourceSegment, marker_types_of
+from lapse.lifecycle.round.transactions import NO_TXN
+from lapse.lifecycle.round.upgrade import narrowed
+from lapse.log.summary import Marker, Summary, SummaryBuilder
+from lapse.log.txn_index import AbortedTxn, encode_entries
+from lapse.records.batch import Header, scan_batches
 from lapse.records.compression import deflate
 
 OUT_BYTES = 1 << 20  # stays in cache between being written and being checksummed
@@ -59,62 +65,174 @@ class RewriteResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """A segment with what its bitmaps say of each batch."""
+    """A segment with what headers and bitmaps say of each batch.
+
+    Attributes:
+        classes, facts_of, guarded: a batch each; `kernels.keep` says what they mean.
+        touched: something changes for sure.
+        numbered: offset = base offset + number of the record, and the superseded bitmap is all
+            that is removed for that reason: it is what the ledger wants.
+    """
 
     segment: SourceSegment
     classes: NDArray[np.uint8]
+    facts_of: NDArray[np.uint16]
     guarded: NDArray[np.uint8]
     touched: bool
-    numbered: bool  # offset = base offset + number of the record: the bitmaps are by offset
+    numbered: bool
 
 
-def rewrite(plan: RoundPlan, mapped: MapResult, fs: Fs, folder: Path, tick: Tick) -> RewriteResult:
-    """Write the new segments of a round into `folder`; nothing of the log itself changes."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """What all segments of a round are judged by.
+
+    Attributes:
+        alive: uint8[transactions], 1 once a batch of its data is known to stay.
+    """
+
+    plan: RoundPlan
+    mapped: MapResult
+    rules: Tables
+    alive: NDArray[np.uint8]
+
+    @staticmethod
+    def of(plan: RoundPlan, mapped: MapResult) -> Round:
+        alive = np.zeros_like(mapped.transactions.observed)
+        if plan.rules is Rules.KAFKA_43:
+            # X-7: Kafka asks for batches that it saw, whether they stay or go in this very pass.
+            alive = mapped.transactions.observed
+            for segment in mapped.segments:
+                segment.transactions.txns[segment.rows["attributes"] & CONTROL == 0] = NO_TXN
+        return Round(plan, mapped, tables(plan.rules), alive)
+
+
+def rewrite(
+    plan: RoundPlan, mapped: MapResult, fs: Fs, folder: Path, tick: Tick, spend: Tick | None = None
+) -> RewriteResult:
+    """Write the new segments of a round into `folder`; nothing of the log itself changes.
+
+    `tick` is told of bytes read, `spend` of bytes written.
+    """
+    round_ = Round.of(plan, mapped)
     within = [s for s in mapped.segments if s.plan.base_offset < mapped.end_offset]
-    rules = tables(plan.rules)
-    judged = [_judge(plan, mapped, rules, segment) for segment in within]
+    judged = [_judge(round_, segment) for segment in within]
+    groups = {group[0]: group for group in _groups(plan, judged)}
     result = RewriteResult([])
-    for group in _groups(plan, judged):
-        members = [judged[i] for i in group]
-        writer = GroupWriter(plan, mapped.latest, rules, fs, folder, members)
-        for member in members:
-            writer.add(member, tick)
-        result.groups.append(writer.finish([m.segment for m in members]))
-        result.records_read += writer.records_read
-        result.records_kept += writer.records_kept
-        result.bytes_read += sum(m.segment.plan.size for m in members)
-        result.bytes_written += writer.position
+    at = 0
+    while at < len(judged):
+        group = groups.get(at) or _for_its_markers(round_, judged, at)
+        if group is None:
+            _let_live(round_, judged[at].segment)
+            at += 1
+            continue
+        _write_group(round_, [judged[i] for i in group], fs, folder, tick, spend, result)
+        at += len(group)
     for segment in mapped.segments:
-        segment.file.check()
+        segment.require_whole()
     return result
 
 
-def _judge(plan: RoundPlan, mapped: MapResult, rules: Tables, segment: SourceSegment) -> Judged:
-    rows = segment.rows
-    guarded = np.isin(rows["last_offset"], plan.guarded_last_offsets) & (rows["producer_id"] >= 0)
-    guarded |= rows["last_offset"] + 1 == plan.end_guard
+def _write_group(
+    round_: Round, members: Sequence[Judged], fs: Fs, folder: Path, tick: Tick,
+    spend: Tick | None, result: RewriteResult,
+) -> None:  # fmt: skip
+    writer = GroupWriter(round_, fs, folder, members)
+    for member in members:
+        before = writer.position
+        writer.add(member, tick)
+        if spend is not None:
+            spend(writer.position - before)
+    result.groups.append(writer.finish(members))
+    result.records_read += writer.records_read
+    result.records_kept += writer.records_kept
+    result.bytes_read += sum(m.segment.plan.size for m in members)
+    result.bytes_written += writer.position
+
+
+def _for_its_markers(round_: Round, judged: Sequence[Judged], at: int) -> Group | None:
+    """A segment that changes in nothing but its markers, where the round is to look after them."""
+    this = judged[at]
+    change = round_.plan.stamp_markers and keep.markers_change(
+        this.segment.rows, this.classes, this.facts_of, this.segment.transactions.txns,
+        round_.alive, round_.rules.records,
+    )  # fmt: skip
+    return (at,) if change else None
+
+
+def _let_live(round_: Round, segment: SourceSegment) -> None:
+    """All of a segment stays: so do the markers of the transactions it has data of."""
+    data = segment.rows["attributes"] & CONTROL == 0
+    txns = segment.transactions.txns[data]
+    round_.alive[txns[txns >= 0]] = 1
+
+
+def _judge(round_: Round, segment: SourceSegment) -> Judged:
+    plan, mapped, rows = round_.plan, round_.mapped, segment.rows
     if plan.rules is Rules.KAFKA_43:
         # L1: Kafka stamps past the map's reach too, so those batches must be looked into.
         segment.tombstones[rows["last_offset"] > mapped.latest] += 1
+    facts_of = _facts_of(plan, segment)
     classes = np.zeros(len(rows), np.uint8)
-    guards = guarded.astype(np.uint8)
+    guards = _guarded(plan, rows).astype(np.uint8)
     n = keep.classify(
         rows, segment.ordinals, segment.superseded, segment.keyless, segment.tombstones, guards,
-        rules.records, plan.passed_until_ms, classes,
+        facts_of, round_.rules.records, plan.log_start, classes,
     )  # fmt: skip
-    segment.check(classes == keep.TOUCHED)
-    numbered = _is_numbered(segment) and keep.always_drops_superseded(rules.records)
-    return Judged(segment, classes, guards, n > 0, numbered)
+    segment.check(classes != keep.UNTOUCHED)
+    numbered = _is_numbered(plan, segment) and keep.always_drops_superseded(round_.rules.records)
+    return Judged(segment, classes, facts_of, guards, n > 0, numbered)
 
 
-def _is_numbered(segment: SourceSegment) -> bool:
+def _facts_of(plan: RoundPlan, segment: SourceSegment) -> NDArray[np.uint16]:
+    """Facts that all records of a batch share."""
+    rows = segment.rows
+    has_horizon = rows["attributes"] & DELETE_HORIZON != 0
+    passed = has_horizon & (rows["base_timestamp"] <= plan.passed_until_ms)
+    if plan.rules is Rules.KAFKA_43:  # R-6: in old formats the file's age is the horizon
+        too_old = segment.old_format & (segment.plan.mtime_ms <= plan.legacy_horizon_ms)
+        has_horizon, passed = has_horizon | too_old, passed | too_old
+    passed &= rows["last_offset"] < plan.removable_below
+    found = np.zeros(len(rows), np.uint16)
+    for fact, holds in (
+        (keep.HORIZON_SET, has_horizon),
+        (keep.HORIZON_PASSED, passed),
+        (keep.ABORTED, segment.transactions.aborted),
+        (keep.UNDECIDED, segment.transactions.undecided),
+        (keep.CONTROL, rows["attributes"] & CONTROL != 0),
+    ):
+        found[holds] |= fact
+    return found
+
+
+def _guarded(plan: RoundPlan, rows: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Batches whose header must outlive their records (B-3, B-4)."""
+    of_producer = rows["producer_id"] >= 0
+    guarded = np.isin(rows["last_offset"], plan.guarded_last_offsets) & of_producer
+    if plan.guarded_markers:
+        control = np.flatnonzero((rows["attributes"] & CONTROL != 0) & of_producer)
+        known = set(plan.guarded_markers)
+        mine = zip(
+            rows["producer_id"][control].tolist(), rows["producer_epoch"][control].tolist(),
+            strict=True,
+        )  # fmt: skip
+        guarded[control] |= np.array([pair in known for pair in mine], np.bool_)
+    found: NDArray[np.bool_] = guarded | (rows["last_offset"] + 1 == plan.end_guard)
+    return found
+
+
+def _is_numbered(plan: RoundPlan, segment: SourceSegment) -> bool:
     rows = segment.rows
     starts = rows["base_offset"] == segment.plan.base_offset + segment.ordinals
     ends = rows["last_offset"] - rows["base_offset"] + 1 == rows["count"]
-    return bool((starts & ends).all())
+    told = segment.transactions
+    only = segment.plan.base_offset >= plan.log_start
+    only = only and not (told.aborted.any() or told.undecided.any())
+    return bool(only and (starts & ends).all())
 
 
 def _groups(plan: RoundPlan, judged: Sequence[Judged]) -> list[Group]:
+    if plan.kind is RoundKind.TRIM:
+        return [(i,) for i, this in enumerate(judged) if this.touched]
     sizes = [j.segment.plan.sizes for j in judged]
     groups = group_segments(sizes, plan.limits, plan.upper)
     if plan.rules is Rules.KAFKA_43:
@@ -123,18 +241,10 @@ def _groups(plan: RoundPlan, judged: Sequence[Judged]) -> list[Group]:
 
 
 class GroupWriter:
-    """Writes one new segment: its records, both indexes, and the offsets it has lost."""
+    """Writes one new segment: its records, its indexes, and the offsets it has lost."""
 
-    def __init__(
-        self,
-        plan: RoundPlan,
-        latest: int,
-        rules: Tables,
-        fs: Fs,
-        folder: Path,
-        members: Sequence[Judged],
-    ) -> None:
-        self._plan, self._latest, self._rules = plan, latest, rules
+    def __init__(self, round_: Round, fs: Fs, folder: Path, members: Sequence[Judged]) -> None:
+        self._round, self._plan, self._rules = round_, round_.plan, round_.rules
         self._fs, self._folder = fs, folder
         self._base_offset = members[0].segment.plan.base_offset
         self._file = fs.open_append(folder / attempt_file(self._base_offset, "records"))
@@ -157,6 +267,8 @@ class GroupWriter:
         self._blobs: list[RemovedBlob] = []
         self._counts: dict[str, int] = {}
         self._summary = SummaryBuilder(self._base_offset)
+        self._markers: dict[int, Marker] = {}
+        self._aborted: list[AbortedTxn] = []
 
     @property
     def records_read(self) -> int:
@@ -170,16 +282,30 @@ class GroupWriter:
         """Rewrite one source segment onto the end of the new one."""
         segment = judged.segment
         self._make_room(segment.rows)
-        for lo, hi, kind in _stretches(judged):
+        self._note_markers(segment)
+        for lo, hi, kind in _stretches(judged, alone=self._plan.rules is Rules.KAFKA_43):
             if kind == _VERBATIM:
                 self._copy(segment, lo, hi)
             elif kind == _KERNEL:
                 self._rewrite(judged, segment.data, _plain_places(segment.rows), lo, hi)
             else:
-                self._rewrite_compressed(judged, lo)
+                self._rewrite_alone(judged, lo)
             tick(segment.bytes_of(lo, hi))
         self._flush()
+        self._account()
         self._keep_removed(segment, numbered=judged.numbered)
+        self._aborted += aborted_entries(
+            self._plan, self._round.mapped.transactions, segment, self._round.alive
+        )
+
+    def _note_markers(self, segment: SourceSegment) -> None:
+        """What this segment's markers say, for the summary of the new one."""
+        control = np.flatnonzero(segment.rows["attributes"] & CONTROL)
+        offsets = segment.rows["last_offset"][control].tolist()
+        types = segment.transactions.types[control].tolist()
+        if self._plan.kind is RoundKind.TRIM and len(control):
+            types = marker_types_of(segment)[control].tolist()
+        self._markers = {at: Marker(kind) for at, kind in zip(offsets, types, strict=True)}
 
     def _make_room(self, rows: NDArray[np.void]) -> None:
         """Buffers large enough for the largest batch; compressed ones see to their own."""
@@ -207,28 +333,30 @@ class GroupWriter:
             why, lo = keep.rewrite(
                 segment.data, data, *places, segment.rows, lo, hi, segment.ordinals,
                 segment.superseded, judged.classes, judged.guarded,
+                judged.facts_of, segment.transactions.txns, self._round.alive,
                 self._rules.records, self._rules.batches,
-                self._latest, plan.passed_until_ms, plan.horizon_ms,
+                self._round.mapped.latest, plan.log_start, plan.tombstone_values, plan.horizon_ms,
                 plan.rules is Rules.KAFKA_43, segment.plan.base_offset, not judged.numbered,
                 self._places, self._verdicts, self._out, self._rows, self._removed, self._state,
             )  # fmt: skip
             if why == keep.BROKEN:
-                position = int(segment.rows[lo]["position"])
-                raise CorruptData(str(segment.path), position, "a record does not parse")
+                raise segment.corrupt(lo, "a record does not parse")
             if why == keep.NO_ROOM:
                 self._flush()
 
-    def _rewrite_compressed(self, judged: Judged, b: int) -> None:
+    def _rewrite_alone(self, judged: Judged, b: int) -> None:
+        """A batch that needs more than the kernel: to be inflated, or of an old format."""
         segment = judged.segment
         row = segment.rows[b]
-        plain = plain_records(segment.data, row, str(segment.path))
+        plain = segment.plain(b)
         self._flush()
         self._grow_out(
             int(row["size"]) + len(plain) + keep.GROWTH_MAX * int(row["count"]) + HEADER_SIZE
         )
-        self._ends[b] = len(plain)
+        self._starts[b], self._ends[b] = 0, len(plain)
         self._rewrite(judged, plain, (self._starts, self._ends), b, b + 1)
-        if int(self._state[keep.LAST_ACTION]) in (keep.REWRITE, keep.STAMP, keep.UNSTAMP):
+        action = int(self._state[keep.LAST_ACTION])
+        if action in (keep.REWRITE, keep.STAMP, keep.UNSTAMP):
             codec = int(row["attributes"]) & CODEC_MASK
             packed = deflate(codec, self._out[HEADER_SIZE : int(self._state[keep.OUT_BYTES])])
             end = HEADER_SIZE + len(packed)
@@ -237,7 +365,22 @@ class GroupWriter:
             last = self._rows[int(self._state[keep.OUT_ROWS]) - 1]
             last["crc"] = keep.finish_batch(self._out, 0, end)
             last["size"] = self._state[keep.OUT_BYTES] = end
+        if segment.old_format[b] and self._plan.rules is Rules.KAFKA_43:
+            self._as_kafka_upgrades(segment, b, action)
         self._flush()
+
+    def _as_kafka_upgrades(self, segment: SourceSegment, b: int, action: int) -> None:
+        if action == keep.EMPTY:
+            raise segment.corrupt(b, "Kafka cannot keep an empty batch of an old format (B-6)")
+        if action not in (keep.REWRITE, keep.STAMP):
+            return
+        size = int(self._state[keep.OUT_BYTES])
+        [row] = scan_batches(self._out[:size], str(segment.path), check_crc=False)
+        batch = narrowed(self._out[:size], row, str(segment.path))
+        self._out[: len(batch)] = np.frombuffer(batch, np.uint8)
+        [row] = scan_batches(batch, str(segment.path), check_crc=False)
+        self._rows[int(self._state[keep.OUT_ROWS]) - 1] = row
+        self._state[keep.OUT_BYTES] = len(batch)
 
     def _grow_out_keeping_header(self, size: int) -> None:
         if size > len(self._out):  # deflating may grow what does not compress
@@ -252,7 +395,10 @@ class GroupWriter:
         rows = segment.rows[lo:hi].copy()
         start = int(rows[0]["position"])
         length = int(rows[-1]["position"] + rows[-1]["size"]) - start
-        self._file.copy_from(segment.file.fd, start, length)
+        if segment.file is None:
+            self._file.write(segment.data[start : start + length].data)
+        else:
+            self._file.copy_from(segment.file.fd, start, length)
         self._crc = crc32c_more(self._crc, segment.data, start, start + length)
         records = int(rows["count"].sum())
         self._state[keep.RECORDS_KEPT] += records
@@ -286,7 +432,10 @@ class GroupWriter:
         entries = np.empty((len(rows), 4), np.int64)
         n = keep.index_entries(rows, self._plan.index_interval_bytes, entries, self._index_state)
         self._entries.append(entries[:n])
-        self._summary.add_rows(rows)
+        self._summary.add_rows(rows, self._marker_of)
+
+    def _marker_of(self, batch: Header) -> Marker | None:
+        return self._markers.get(batch.last_offset)
 
     def _take_removed(self) -> None:
         for reason in range(1, keep.REASONS):
@@ -315,15 +464,18 @@ class GroupWriter:
             self._counts[name] = self._counts.get(name, 0) + len(offsets)
         self._bitmaps = {}
 
-    def finish(self, sources: Sequence[SourceSegment]) -> GroupReceipt:
+    def finish(self, members: Sequence[Judged]) -> GroupReceipt:
         """Write the side files; the attempt's files are then complete, though not yet synced."""
         self._file.close()
-        self._account()
+        sources = [member.segment for member in members]
         last = sources[-1].plan
         offsets, times = self._index_files()
         removed = msgspec.msgpack.encode(self._blobs)
         files = [FileReceipt("records", self.position, self._crc)]
-        for kind, data in (("offsets", offsets), ("times", times), (REMOVED, removed)):
+        side_files = [("offsets", offsets), ("times", times), (REMOVED, removed)]
+        if self._aborted:
+            side_files.append((ABORTED, encode_entries(self._aborted)))
+        for kind, data in side_files:
             self._fs.write_file(self._folder / attempt_file(self._base_offset, kind), data)
             crc = crc32c(np.frombuffer(data, np.uint8), 0, len(data))
             files.append(FileReceipt(kind, len(data), crc))
@@ -364,20 +516,27 @@ class GroupWriter:
         )
 
 
-_VERBATIM, _KERNEL, _COMPRESSED = 0, 1, 2
+_VERBATIM, _KERNEL, _ALONE = 0, 1, 2
 
 
 def _plain_places(rows: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return rows["position"] + HEADER_SIZE, rows["position"] + rows["size"]
 
 
-def _stretches(judged: Judged) -> list[tuple[int, int, int]]:
-    """The segment's batches as (first, after, how): as few and as long as can be."""
+def _stretches(judged: Judged, *, alone: bool) -> list[tuple[int, int, int]]:
+    """The segment's batches as (first, after, how): as few and as long as can be.
+
+    `alone`: those of old formats that change, too, are taken one by one.
+    """
     rows, classes = judged.segment.rows, judged.classes
     if len(rows) == 0:
         return []
-    compressed = (rows["attributes"] & CODEC_MASK != 0) & (rows["count"] > 0)
-    how = np.where(compressed & (classes == keep.TOUCHED), _COMPRESSED, _KERNEL)
+    by_itself = (rows["attributes"] & CODEC_MASK != 0) & (rows["count"] > 0)
+    if alone:
+        by_itself |= judged.segment.old_format
+    how = np.where(
+        by_itself & ((classes == keep.TOUCHED) | (classes == keep.MARKER)), _ALONE, _KERNEL
+    )
     untouched = classes == keep.UNTOUCHED
     for lo, hi in _equal_runs(untouched):
         length = int(rows[hi - 1]["position"] + rows[hi - 1]["size"] - rows[lo]["position"])
@@ -385,8 +544,8 @@ def _stretches(judged: Judged) -> list[tuple[int, int, int]]:
             how[lo:hi] = _VERBATIM
     out: list[tuple[int, int, int]] = []
     for lo, hi in _equal_runs(how + 4 * (rows["position"] // PIECE_BYTES)):
-        if how[lo] == _COMPRESSED:
-            out += [(b, b + 1, _COMPRESSED) for b in range(lo, hi)]
+        if how[lo] == _ALONE:
+            out += [(b, b + 1, _ALONE) for b in range(lo, hi)]
         else:
             out.append((lo, hi, int(how[lo])))
     return out

@@ -1,12 +1,22 @@
-"""First dirty and first uncleanable offset, case by case (SEMANTICS S-2 … S-5, L9)."""
+"""First dirty and first uncleanable offset, case by case (SEMANTICS S-2 … S-5, L9, L10)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from lapse.lifecycle.decide.bounds import Bound, Bounds, find_bounds, first_dirty, record_age_from
+from lapse.lifecycle.decide.bounds import (
+    Bound,
+    Bounds,
+    bad_segment,
+    find_bounds,
+    first_dirty,
+    record_age_from,
+)
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.log.facts import LogFacts
+from lapse.log.facts import BadRange, LogFacts
+from lapse.log.summary import Begun, Ended
 from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, segment
 
 FOUR = [segment(0), segment(10, 200), segment(20, 400), segment(30, 7)]
@@ -148,3 +158,91 @@ def test_l9_a_timestamp_from_the_future_does_not_hold_the_log() -> None:
 def test_record_age(facts: dict[str, object], lapse: int, kafka: int) -> None:
     assert record_age_from(segment(0, **facts), Rules.LAPSE) == lapse
     assert record_age_from(segment(0, **facts), Rules.KAFKA_43) == kafka
+
+
+# --- bounds that are ours -------------------------------------------------------------------------
+
+
+def bad_at(offset: int, next_try_ms: int = NOW + 1) -> BadRange:
+    return BadRange(offset // 10 * 10, offset, 77, "checksum", NOW - DAY, 3, next_try_ms)
+
+
+@pytest.mark.parametrize(
+    ("offset", "checkpoint", "upper", "dirty_bytes"),
+    [
+        (25, None, 20, 300),  # cleaning goes on below it
+        (20, None, 20, 300),
+        (3, None, 0, 0),
+        (25, 20, 20, 0),
+        (5, 20, 0, 0),  # below the first dirty offset: nothing is mapped, nothing removed above
+        (35, None, 30, 700),  # in the active segment
+    ],
+)
+def test_l10_nothing_at_or_above_a_bad_place_is_looked_at(
+    offset: int, checkpoint: int | None, upper: int, dirty_bytes: int
+) -> None:
+    facts = log(FOUR, cleaner_checkpoint=checkpoint, bad=bad_at(offset))
+    found = bounds(facts)
+    assert (found.upper, found.dirty_bytes) == (upper, dirty_bytes)
+    assert found.bound is (Bound.ACTIVE_SEGMENT if offset == 35 else Bound.BAD_RANGE)
+    assert found.dirty == (checkpoint or 0)  # which moves no checkpoint
+    assert bounds(facts, Rules.KAFKA_43).bound is Bound.ACTIVE_SEGMENT
+
+
+def test_l10_when_its_time_has_come_it_is_tried_in_full() -> None:
+    assert bounds(log(FOUR, bad=bad_at(25, NOW + 1))).upper == 20
+    assert bounds(log(FOUR, bad=bad_at(25, NOW))).upper == 30
+
+
+def test_l10_a_bad_place_that_retention_took_along_bounds_nothing() -> None:
+    facts = log(FOUR[2:], bad=bad_at(15))
+    assert (bounds(facts).upper, bad_segment(facts)) == (30, None)
+
+
+@pytest.mark.parametrize(
+    ("at", "checkpoint", "upper"), [(0, None, 0), (10, None, 10), (10, 20, 10), (30, None, 30)]
+)
+def test_l10_what_its_owner_could_not_read_bounds_for_good(
+    at: int, checkpoint: int | None, upper: int
+) -> None:
+    segments = [replace(s, summary=replace(s.summary, unreadable_from=at + 4))
+                if s.base_offset == at else s for s in FOUR]  # fmt: skip
+    facts = log(segments, cleaner_checkpoint=checkpoint)
+    found = bounds(facts)
+    assert found.upper == upper
+    assert found.bound is (Bound.ACTIVE_SEGMENT if at == 30 else Bound.UNREADABLE)
+    assert bounds(facts, Rules.KAFKA_43).bound is Bound.ACTIVE_SEGMENT
+
+
+def begun(at: int, producer: int = 7, offset: int = 4) -> dict[str, object]:
+    return {"begun": (Begun(producer, at + offset),), "transactional": 1}
+
+
+def ended(producer: int = 7) -> dict[str, object]:
+    return {"ended": (Ended(producer, 33, committed=True),), "commits": 1}
+
+
+def test_s3_an_undecided_transaction_holds_what_the_lso_does_not() -> None:
+    """KAFKA-13194: Kafka trusts its LSO; a hanging one below it counts as committed there (X-3)."""
+    facts = log([segment(0), segment(10, **begun(10)), segment(20), segment(30)])
+    found = bounds(facts)
+    assert (found.upper, found.bound) == (10, Bound.UNDECIDED)
+    assert bounds(facts, Rules.KAFKA_43).upper == 30
+    assert bounds(replace(facts, cleaner_checkpoint=20)).upper == 10
+
+
+def test_s3_a_decided_one_holds_nothing() -> None:
+    for decided in (segment(20, **ended()), segment(20)):
+        active = segment(30) if decided.summary.ended else segment(30, **ended())
+        found = bounds(log([segment(0, **begun(0)), segment(10), decided, active]))
+        assert (found.upper, found.bound) == (30, Bound.ACTIVE_SEGMENT)
+
+
+def test_s3_a_marker_behind_a_gap_decides_nothing() -> None:
+    """It may be that of a later transaction, the first one's lost in the gap."""
+    gap = segment(10, unreadable_from=12)
+    found = bounds(log([segment(0, **begun(0)), gap, segment(20, **ended()), segment(30)]))
+    assert (found.upper, found.bound) == (0, Bound.UNDECIDED)
+    whole = replace(gap, summary=replace(gap.summary, ended=ended()["ended"]))
+    found = bounds(log([segment(0, **begun(0)), whole, segment(20), segment(30)]))
+    assert (found.upper, found.bound) == (10, Bound.UNREADABLE)

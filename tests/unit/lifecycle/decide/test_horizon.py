@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from lapse.lifecycle.decide.horizon import (
     Removal,
     Stamp,
+    markers_due_ms,
     passed_until,
     pending_removal,
     removal_due_ms,
 )
+from lapse.log.summary import Ended
 from tests.unit.lifecycle.decide.logs import log, segment
 
 
@@ -67,9 +69,28 @@ def test_pending_removal_is_told_by_sealed_segments() -> None:
     assert pending_removal(facts, 40) == Removal(50, 15)
     assert pending_removal(facts, 20) == Removal(70, 10)  # what no round reaches calls for none
     assert pending_removal(log([segment(0), segment(10)]), 10) == Removal(None, 0)
+    # L3: segments that another replica has not cleaned to hold nothing that may go.
+    assert pending_removal(facts, 40, 20) == Removal(70, 10)
+    assert pending_removal(facts, 40, 21) == Removal(50, 15)
+    assert pending_removal(facts, 40, 0) == Removal(None, 0)
 
 
 def test_removal_is_due_half_way_into_its_lag() -> None:
     assert removal_due_ms(Removal(1000, 1), 600) == 1300
     assert removal_due_ms(Removal(1000, 1), 0) == 1000
     assert removal_due_ms(Removal(None, 0), 600) is None
+
+
+def test_l4_spent_markers_are_due_half_way_into_the_lag_from_their_last_append() -> None:
+    """X-5 … X-7: in Kafka they wait for a round that nothing calls for (H-6)."""
+    alone = Ended(7, 3, committed=True, alone=True)
+    facts = log([
+        segment(0, commits=1, ended=(alone,), append_last_ms=500),
+        segment(10, commits=2, ended=(Ended(8, 12, True),), spent_markers=1, append_last_ms=900),
+        segment(20),
+    ])  # fmt: skip
+    assert markers_due_ms(facts, 20, 600) == 1200
+    assert markers_due_ms(facts, 10, 600) == 800
+    assert markers_due_ms(facts, 0, 600) is None
+    stamped = segment(0, commits=1, ended=(alone._replace(stamped=True),), append_last_ms=500)
+    assert markers_due_ms(log([stamped, segment(10)]), 10, 600) is None

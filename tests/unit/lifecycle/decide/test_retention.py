@@ -1,11 +1,13 @@
-"""Which leading segments expire (SEMANTICS T-23 … T-25, L9)."""
+"""Which leading segments expire (SEMANTICS T-23 … T-25, L9, D-7)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from lapse.lifecycle.decide.retention import age_from_ms, segments_to_delete
-from lapse.log.facts import LogFacts, SegmentFacts
+from lapse.lifecycle.decide.retention import age_from_ms, segments_to_delete, stamped_ahead
+from lapse.log.facts import BadRange, LogFacts, SegmentFacts
 from tests.unit.lifecycle.decide.logs import NOW, compacted, log, segment
 
 
@@ -40,7 +42,8 @@ def test_t23_below_log_start_whatever_the_policy(
         (251, ()),  # taking a whole segment would leave less than the limit
         (250, (0,)),
         (150, (0, 10)),
-        (0, (0, 10, 20)),  # never the active segment here
+        (1, (0, 10, 20)),
+        (0, (0, 10, 20, 30)),  # T-24: the active one too
         (-1, ()),
     ],
 )
@@ -52,7 +55,7 @@ def test_t23_size(limit: int, expected: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("limit", "expected"),
-    [(40, ()), (39, (0,)), (25, (0, 10)), (0, (0, 10, 20)), (-1, ())],
+    [(40, ()), (39, (0,)), (25, (0, 10)), (10, (0, 10, 20)), (9, (0, 10, 20, 30)), (-1, ())],
 )
 def test_t23_time(limit: int, expected: tuple[int, ...]) -> None:
     """Older than the limit, not as old as it."""
@@ -73,9 +76,40 @@ def test_t23_each_rule_goes_on_where_the_one_before_stopped() -> None:
     assert gone(pinned, retention_bytes=250, retention_ms=10) == (0, 10)
 
 
-def test_only_what_is_wholly_below_the_high_watermark() -> None:
-    for high_watermark, expected in ((9, ()), (10, (0,)), (25, (0, 10)), (30, (0, 10, 20))):
-        assert gone(log(FOUR, high_watermark=high_watermark), retention_ms=0) == expected
+@pytest.mark.parametrize(
+    "policy", [{"retention_ms": 0}, {"retention_bytes": 0}], ids=["by time", "by size"]
+)
+def test_t23_only_what_is_wholly_below_the_high_watermark(policy: dict[str, int]) -> None:
+    end = log(FOUR).log_end_offset
+    for high_watermark, expected in (
+        (9, ()), (10, (0,)), (25, (0, 10)), (30, (0, 10, 20)), (end - 1, (0, 10, 20)),
+        (end, (0, 10, 20, 30)),
+    ):  # fmt: skip
+        assert gone(log(FOUR, high_watermark=high_watermark), **policy) == expected
+
+
+def test_t24_an_empty_active_segment_is_not_deleted() -> None:
+    facts = log([old(0, 40), old(10, 40, 0)])
+    assert gone(facts, retention_ms=0, retention_bytes=0) == (0,)
+
+
+@pytest.mark.parametrize("policy", ["compact", ""])
+def test_other_policies_keep_all_but_what_is_below_the_log_start(policy: str) -> None:
+    facts = log(FOUR, log_start_offset=15)
+    assert gone(facts, policy, retention_ms=0, retention_bytes=0) == (0,)
+
+
+def test_without_a_trusted_clock_only_what_was_asked_for_by_offset_goes() -> None:
+    """DESIGN 4.11."""
+    topic = compacted(cleanup_policy="compact,delete", retention_ms=0, retention_bytes=0)
+    assert segments_to_delete(log(FOUR, log_start_offset=20), topic, None) == (0, 10)
+
+
+def test_l10_a_place_that_cannot_be_read_does_not_stop_retention() -> None:
+    """S-12: in Kafka it does."""
+    bad = BadRange(10, 12, 0, "bad checksum", NOW, 1, NOW + 60_000)
+    facts = replace(log(FOUR), bad=bad)
+    assert gone(facts, retention_ms=25) == (0, 10)
 
 
 def test_t25_age_counts_from_the_largest_timestamp_or_mtime() -> None:
@@ -90,3 +124,12 @@ def test_l9_a_future_timestamp_does_not_pin_the_log() -> None:
     future = segment(0, largest_timestamp=NOW + 999_999, append_last_ms=NOW - 40)
     facts = log([future, old(10, 30), old(20, 0)])
     assert gone(facts, retention_ms=20) == (0, 10)
+
+
+def test_l9_such_a_timestamp_is_told_of_with_how_far_it_is_ahead() -> None:
+    future = segment(10, largest_timestamp=NOW + 500, append_last_ms=NOW - 40)
+    unknown = segment(20, largest_timestamp=NOW + 500, with_summary=False)
+    facts = log([old(0, 40), future, unknown, segment(30, largest_timestamp=-1)])
+    assert [(a.base_offset, a.ahead_ms) for a in stamped_ahead(facts)] == [(10, 540)]
+    assert stamped_ahead(facts, 539) == stamped_ahead(facts)
+    assert stamped_ahead(facts, 540) == ()

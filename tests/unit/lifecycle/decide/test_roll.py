@@ -1,10 +1,17 @@
-"""When the active segment is closed by time (S-14, L5, L7, L16)."""
+"""When the active segment is closed by time (S-14, L5, L7, L16, and L11 for D-7)."""
 
 from __future__ import annotations
 
 import pytest
 
-from lapse.lifecycle.decide.roll import ActiveSegment, roll_due, roll_due_ms
+from lapse.lifecycle.decide.roll import (
+    ActiveSegment,
+    roll_due,
+    roll_due_ms,
+    trim_roll_due,
+    trim_roll_due_ms,
+)
+from lapse.log.facts import StartMove
 from lapse.log.roll import age_limit_ms
 from tests.unit.lifecycle.decide.logs import compacted
 
@@ -55,3 +62,35 @@ def test_jitter_takes_away_what_was_drawn() -> None:
     topic = compacted(segment_ms=1000, segment_jitter_ms=100)
     assert [age_limit_ms(topic, draw) for draw in (0.0, 0.25, 0.99)] == [1000, 975, 901]
     assert roll_due_ms(ActiveSegment(0, 1, 0.25), topic) == 975
+
+
+MOVES = (StartMove(9, 100), StartMove(14, 130), StartMove(19, 150))
+
+
+@pytest.mark.parametrize(
+    ("base", "first_ms"),
+    [(0, 100), (8, 100), (9, 130), (13, 130), (14, 150), (18, 150), (19, None), (30, None)],
+)
+def test_l11_half_of_the_time_since_the_first_move_into_it(base: int, first_ms: int | None) -> None:
+    """file.delete.delay.ms counts in the bound."""
+    topic = compacted(lapse_physical_delete_max_lag_ms=1000, file_delete_delay_ms=200)
+    due_ms = trim_roll_due_ms(base, MOVES, topic)
+    assert due_ms == (None if first_ms is None else first_ms + 400)
+    if due_ms is not None:
+        assert not trim_roll_due(base, MOVES, topic, due_ms - 1)
+        assert trim_roll_due(base, MOVES, topic, due_ms)
+    else:
+        assert not trim_roll_due(base, MOVES, topic, 1 << 60)
+
+
+@pytest.mark.parametrize("lag", [0, 199, 200])
+def test_l11_at_once_where_the_delay_leaves_no_time(lag: int) -> None:
+    topic = compacted(lapse_physical_delete_max_lag_ms=lag, file_delete_delay_ms=200)
+    assert trim_roll_due_ms(0, MOVES, topic) == 100
+
+
+def test_l11_holds_under_record_time_and_after_the_clock_was_set_back() -> None:
+    topic = compacted(lapse_roll_time="record", lapse_physical_delete_max_lag_ms=10_000)
+    assert trim_roll_due_ms(0, MOVES, topic) == 100
+    assert trim_roll_due(0, MOVES, compacted(), 99)  # else it would wait until that time is again
+    assert not trim_roll_due(20, MOVES, compacted(), 99)

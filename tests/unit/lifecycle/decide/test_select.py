@@ -1,15 +1,28 @@
-"""Which logs get a round, why, and in which order (SEMANTICS S-5 … S-9; L4, L6, L9)."""
+"""Which logs get a round, why, and in which order (SEMANTICS S-1, S-5 … S-9; L3 … L6, L9 … L11)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from lapse.base.config import LONG_MAX
 from lapse.base.ids import TopicPartition
-from lapse.lifecycle.decide.deadline import next_look_ms
+from lapse.lifecycle.decide.deadline import ROLL_SLACK_MS, next_look_ms
 from lapse.lifecycle.decide.horizon import Stamp
-from lapse.lifecycle.decide.select import Blocked, Decision, Due, LogInfo, Wish, decide, order
+from lapse.lifecycle.decide.select import (
+    Blocked,
+    Decision,
+    Due,
+    LogInfo,
+    RoundKind,
+    Wish,
+    decide,
+    order,
+)
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.log.facts import LogFacts, SegmentFacts
+from lapse.log.facts import BadRange, CleanedTo, LogFacts, ReplicaFacts, SegmentFacts, StartMove
+from lapse.log.summary import Begun, Ended
 from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, segment
 
 EXACT = Wish(rules=Rules.KAFKA_43)
@@ -74,6 +87,24 @@ def test_s6_whose_clock() -> None:
     old_append = segment(0, append_first_ms=NOW - 5000, first_batch_max_timestamp=NOW)
     assert decided(sealed(old_append), **settings).due == (Due.MAX_LAG,)
     assert decided(sealed(old_append), EXACT, **settings).due == ()
+
+
+def test_kip_354_the_bound_is_the_lag_and_not_the_lag_and_twice_the_difference() -> None:
+    """KIP-354's note 1: producers may be off by D, the first at now + D, the second at now − D.
+
+    Kafka counts M from the first one's time, so that the second waits for D + M + D by its own.
+    """
+    off, lag = 5000, 1000
+    facts = sealed(segment(0, append_first_ms=NOW, first_batch_max_timestamp=NOW + off))
+    config = compacted(max_compaction_lag_ms=lag, min_cleanable_dirty_ratio=1)
+
+    def due_at(later_ms: int, wish: Wish) -> bool:
+        return bool(decide(LogInfo(facts, config), NOW + later_ms, wish).due)
+
+    assert not due_at(lag, Wish())
+    assert due_at(lag + 1, Wish())  # by the append clock
+    assert not due_at(off + lag, EXACT)
+    assert due_at(off + lag + 1, EXACT)
 
 
 @pytest.mark.parametrize("timestamp", [-1, 0])
@@ -155,6 +186,7 @@ def test_a_horizon_waits_for_the_commit_of_its_round() -> None:
     slow = Stamp(now_ms=NOW - 1010, horizon_ms=NOW - 10, committed_ms=NOW - 999)
     assert decided(facts, stamps=(slow,)).due == ()
     assert decided(facts, stamps=(slow,)).passed_until_ms == NOW - 11
+    assert next_look_ms(decided(facts, stamps=(slow,))) == NOW + 1
     quick = Stamp(now_ms=NOW - 1010, horizon_ms=NOW - 10, committed_ms=NOW - 1000)
     assert decided(facts, stamps=(quick,)).due == (Due.HORIZON,)
     assert decided(facts, EXACT, (slow,)).passed_until_ms == NOW
@@ -163,7 +195,7 @@ def test_a_horizon_waits_for_the_commit_of_its_round() -> None:
 # --- blocked, forced, ordered ---------------------------------------------------------------------
 
 
-def test_not_compacted_is_not_cleaned_even_by_force() -> None:
+def test_s1_not_compacted_is_not_cleaned_even_by_force() -> None:
     for policy, words in (("delete", "delete"), ("", "(empty)")):
         found = decided(sealed(segment(0)), Wish(force=True), cleanup_policy=policy)
         assert (found.due, found.blocked) == ((), Blocked.NOT_COMPACTED)
@@ -206,6 +238,207 @@ def test_the_active_segment_may_be_an_estimate() -> None:
     assert decided(log([segment(0), segment(10, estimated=True)])).due == (Due.RATIO,)
 
 
+def late_trim(moved_ms: int = NOW - DAY, **facts: object) -> LogFacts:
+    """A clean log whose start was moved into its second segment."""
+    moves = (StartMove(13, moved_ms),)
+    facts = {"log_start_offset": 13, "start_moves": moves, "cleaner_checkpoint": 20, **facts}
+    return sealed(segment(0), segment(10), **facts)
+
+
+LAG = {"lapse_physical_delete_max_lag_ms": 1000, "file_delete_delay_ms": 200}
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete", "compact,delete", ""])
+@pytest.mark.parametrize(("age", "due"), [(400, (Due.DELETED,)), (399, ())])
+def test_l11_deleted_records_get_their_round_whatever_the_policy(
+    policy: str, age: int, due: tuple[Due, ...]
+) -> None:
+    found = decided(late_trim(NOW - age), cleanup_policy=policy, **LAG)
+    assert found.due == due
+    if due:
+        assert (found.kind, found.blocked) == (RoundKind.TRIM, None)
+    else:
+        assert found.blocked is not None
+        assert next_look_ms(found) == NOW + 1
+    assert decided(late_trim(NOW - age), EXACT, cleanup_policy=policy, **LAG).due == ()  # D-7
+
+
+def test_l11_at_once_where_the_delay_leaves_no_room() -> None:
+    settings = {"lapse_physical_delete_max_lag_ms": 200, "file_delete_delay_ms": 200}
+    assert decided(late_trim(NOW), **settings).due == (Due.DELETED,)
+
+
+def test_l11_a_move_from_the_future_is_not_waited_for() -> None:
+    assert decided(late_trim(NOW + DAY), **LAG).due == (Due.DELETED,)
+    assert decided(late_trim(NOW), **LAG).due == ()
+
+
+def test_l11_the_active_segment_is_left_to_its_owner_to_roll() -> None:
+    facts = log([segment(0), segment(10)], log_start_offset=13,
+                start_moves=(StartMove(13, NOW - DAY),), cleaner_checkpoint=20)  # fmt: skip
+    found = decided(facts, **LAG)
+    assert (found.due, found.kind) == ((), RoundKind.CLEAN)
+    assert next_look_ms(found) == NOW + ROLL_SLACK_MS
+
+
+def test_l11_a_compaction_that_reaches_the_log_start_does_it_too() -> None:
+    dirty = late_trim(cleaner_checkpoint=None)
+    found = decided(dirty, min_cleanable_dirty_ratio=0, **LAG)
+    assert (found.kind, found.due) == (RoundKind.CLEAN, (Due.RATIO, Due.DELETED))
+
+
+def test_l11_a_compaction_that_does_not_reach_it_goes_first_and_the_trim_next() -> None:
+    old = segment(0, horizon_earliest_ms=NOW - 9 * DAY, horizon_bytes=100)
+    facts = late_trim(last_stable_offset=15, cleaner_checkpoint=13)
+    facts = replace(facts, segments=(old, *facts.segments[1:]))
+    found = decided(facts, **LAG)
+    assert (found.bounds.upper, found.kind, found.due) == (10, RoundKind.CLEAN, (Due.HORIZON,))
+    after = replace(facts, segments=(segment(0), *facts.segments[1:]))
+    assert decided(after, **LAG).kind is RoundKind.TRIM
+
+
+@pytest.mark.parametrize(
+    ("odd", "blocked"),
+    [
+        ({"unhandled": ("unknown codec 7 at offset 12",)}, Blocked.UNHANDLED),
+        ({"with_summary": False}, Blocked.SUMMARIES),
+        ({"unreadable_from": 15}, Blocked.NOTHING_TO_DO),
+    ],
+)
+def test_l11_what_cannot_be_rewritten_is_not_trimmed(
+    odd: dict[str, object], blocked: Blocked
+) -> None:
+    facts = late_trim()
+    broken = replace(facts, segments=(facts.segments[0], segment(10, **odd), facts.segments[2]))
+    found = decided(broken, Wish(force=True), **LAG)
+    assert (found.due, found.blocked) == ((), blocked)
+
+
+@pytest.mark.parametrize(("base", "trimmed"), [(10, False), (0, True)])
+def test_l11_l10_a_bad_place_holds_the_segment_it_is_in(base: int, trimmed: bool) -> None:
+    bad = BadRange(base, base + 5, 7, "checksum", NOW - 9, 1, NOW + 50)
+    found = decided(late_trim(bad=bad), **LAG)
+    assert found.due == ((Due.DELETED,) if trimmed else ())
+    if not trimmed:
+        assert next_look_ms(found) == NOW + 50
+        assert decided(late_trim(bad=replace(bad, next_try_ms=NOW)), **LAG).due == (Due.DELETED,)
+
+
+def test_l11_force_waits_for_nothing() -> None:
+    found = decided(late_trim(NOW), Wish(force=True), cleanup_policy="delete", **LAG)
+    assert (found.due, found.kind) == ((Due.DELETED,), RoundKind.TRIM)
+
+
+def spent(append_last_ms: int, **facts: object) -> LogFacts:
+    """A clean log with a marker of whose transaction nothing is left."""
+    marker = Ended(7, 3, committed=True, alone=True)
+    return sealed(
+        segment(0, commits=1, ended=(marker,), append_last_ms=append_last_ms),
+        **{"cleaner_checkpoint": 10, **facts},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("age", "due"), [(500, (Due.MARKERS,)), (499, ())])
+def test_l4_spent_markers_get_their_round(age: int, due: tuple[Due, ...]) -> None:
+    """KIP-534, case 2: the round that stamps their horizon, which nothing calls for in Kafka."""
+    settings = {"lapse_tombstone_removal_max_lag_ms": 1000}
+    found = decided(spent(NOW - age), **settings)
+    assert (found.due, found.blocked, found.kind) == (due, None, RoundKind.CLEAN)
+    if not due:
+        assert next_look_ms(found) == NOW + 1
+    assert decided(spent(NOW - age), EXACT, **settings).due == ()
+
+
+def test_l4_markers_above_the_bound_call_for_nothing() -> None:
+    found = decided(spent(NOW - 9 * DAY, last_stable_offset=5, cleaner_checkpoint=None))
+    assert (found.due, found.blocked) == ((), Blocked.NOTHING_TO_DO)
+
+
+def test_outcomes_of_transactions_open_at_the_bound() -> None:
+    facts = sealed(
+        segment(0, begun=(Begun(7, 4), Begun(8, 5))),
+        segment(10, largest_timestamp=NOW, append_last_ms=NOW, commits=1, aborts=1,
+                ended=(Ended(7, 12, committed=True), Ended(8, 13, committed=False))),
+    )  # fmt: skip
+    for wish in (None, EXACT):
+        found = decided(facts, wish, min_compaction_lag_ms=1000)
+        assert (found.bounds.upper, found.outcomes) == (10, ((7, True), (8, False)))
+    assert decided(sealed(segment(0))).outcomes == ()
+
+
+def replicated(*cleaned_to: int) -> tuple[ReplicaFacts, ...]:
+    """Replicas that had cleaned so far two days ago."""
+    return tuple(
+        ReplicaFacts(n, (CleanedTo(offset, NOW - 2 * DAY),), NOW)
+        for n, offset in enumerate(cleaned_to)
+    )
+
+
+@pytest.mark.parametrize(
+    ("replicas", "below", "due"),
+    [
+        ((), LONG_MAX, (Due.HORIZON,)),
+        ((10, 10), 10, (Due.HORIZON,)),
+        ((10, 1), 1, (Due.HORIZON,)),
+        ((10, 0), 0, ()),  # one was never cleaned
+    ],
+)
+def test_l3_tombstones_wait_for_the_slowest_replica(
+    replicas: tuple[int, ...], below: int, due: tuple[Due, ...]
+) -> None:
+    facts = replace(with_horizon(NOW - 9 * DAY), replicas=replicated(*replicas))
+    found = decided(facts)
+    assert (found.due, found.removable_below) == (due, below)
+    assert decided(facts, EXACT).removable_below == LONG_MAX
+    if not due:
+        assert found.blocked is Blocked.NOTHING_TO_DO
+
+
+def test_l3_by_time_too_and_looked_at_again_when_it_has_come() -> None:
+    replicas = (ReplicaFacts(1, (CleanedTo(10, NOW - DAY + 70),), NOW),)
+    facts = replace(with_horizon(NOW - 9 * DAY), replicas=replicas)
+    assert decided(facts).due == ()
+    assert next_look_ms(decided(facts)) == NOW + 70
+    assert decide(LogInfo(facts, compacted()), NOW + 70).due == (Due.HORIZON,)
+
+
+def test_l3_replica_cleaned_to_may_be_told_to_a_tool() -> None:
+    facts = with_horizon(NOW - 9 * DAY)
+    for rules in Rules:
+        found = decided(facts, Wish(rules=rules, removable_below=0))
+        assert (found.due, found.removable_below) == ((), 0)
+    assert decided(facts, Wish(removable_below=4)).due == (Due.HORIZON,)
+    both = replace(facts, replicas=replicated(10, 3))
+    assert decided(both, Wish(removable_below=4)).removable_below == 3
+    assert decided(both, Wish(removable_below=2)).removable_below == 2
+
+
+def test_l10_a_bad_place_stops_what_is_above_it_and_nothing_else() -> None:
+    bad = BadRange(20, 25, 7, "checksum", NOW - 9, 1, NOW + 50)
+    facts = sealed(
+        segment(0, horizon_earliest_ms=NOW - 9 * DAY, horizon_bytes=1), segment(10),
+        segment(20, horizon_earliest_ms=NOW - 9 * DAY, horizon_bytes=999), bad=bad,
+    )  # fmt: skip
+    found = decided(facts)
+    assert (found.bounds.upper, found.removal.bytes) == (20, 1)
+    assert found.due == (Due.RATIO, Due.HORIZON)
+    above = decided(replace(facts, cleaner_checkpoint=20, segments=facts.segments[2:]))
+    assert (above.due, above.blocked) == ((), Blocked.NOTHING_TO_DO)
+    assert next_look_ms(above) == NOW + 50
+    after = decide(LogInfo(facts, compacted()), NOW + 50)
+    assert (after.bounds.upper, after.removal.bytes) == (30, 1000)
+
+
+def test_s12_kafka_gives_up_a_log_that_it_cannot_read() -> None:
+    facts = sealed(segment(0), segment(10, unreadable_from=14))
+    assert decided(facts).due == (Due.RATIO,)
+    found = decided(facts, EXACT)
+    assert (found.due, found.blocked) == ((), Blocked.UNHANDLED)
+    assert found.detail == "unreadable at offset 14: Kafka gives up the log"
+    # Unless its round does not come that far.
+    assert decided(replace(facts, last_stable_offset=10), EXACT).due == (Due.RATIO,)
+
+
 def named(name: str, dirty: int, late: int = 0) -> Decision:
     """A log of 1000 bytes, `dirty` of them dirty and the first `late` of these too old."""
     segments = [
@@ -225,6 +458,12 @@ def test_l6_must_clean_first_by_its_own_ratio_then_dirty_ratio() -> None:
     assert names == ["d", "b", "c", "a"]
     kafka = [d.info.facts.partition.topic for d in order(logs, Rules.KAFKA_43)]
     assert kafka == ["c", "a", "b", "d"]
+
+
+def test_l6_what_must_be_cleaned_goes_first_then_deleted_records_then_dirt() -> None:
+    trim = decided(late_trim(partition=TopicPartition("t", 0)), **LAG)
+    found = order([named("a", 900), trim, named("b", 300, 20)])
+    assert [d.info.facts.partition.topic for d in found] == ["b", "t", "a"]
 
 
 def test_order_leaves_out_what_is_not_due() -> None:

@@ -38,7 +38,7 @@ def fits(line: Line, bits: int) -> bool:
 
 @pytest.mark.parametrize(
     ("first_fact", "verdict", "which"),
-    [("covered", RecordVerdict, 0), ("some kept", BatchVerdict, 1)],
+    [("deleted", RecordVerdict, 0), ("some kept", BatchVerdict, 1)],
 )
 def test_table_says_what_the_code_does(
     first_fact: str, verdict: type[RecordVerdict] | type[BatchVerdict], which: int

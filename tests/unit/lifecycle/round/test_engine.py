@@ -18,7 +18,7 @@ from lapse.lifecycle.round.engine import (
 )
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
-from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+from lapse.lifecycle.round.receipt import BadSpot, Receipt, attempt_dir
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.testing.clock import ManualClock
@@ -120,10 +120,8 @@ def test_any_flipped_byte_under_the_checksum_ends_the_attempt(
     ("data", "words"),
     [
         (two_values()[:-1], "batch cut off"),
-        (build_batch([NewRecord(b"k", b"v")], BatchSpec(control=True)), "control batch"),
-        (build_batch([NewRecord(b"k", b"v")], BatchSpec(transactional=True)), "transactional"),
+        (build_batch([NewRecord(b"k", b"v")], BatchSpec(control=True)), "control record does not"),
         (build_batch([NewRecord(b"k", b"v")], BatchSpec(attributes_more=0x80)), "0x80"),
-        (build_batch([NewRecord(b"k", b"v")], BatchSpec(attributes_more=0x4000)), "KIP-87"),
         (patched(two_values(), 21, ">h", 6), "codec 6"),
         (patched(two_values(), 57, ">i", 4), "does not parse"),
         (patched(two_values(), 61, ">B", 0xFF), "does not parse"),
@@ -143,8 +141,11 @@ def test_a_segment_shorter_than_planned_or_gone(tmp_path: Path) -> None:
     error = run(plan).error
     assert error is not None
     assert "shorter than planned" in error
+    assert run(plan).bad == BadSpot(
+        0, 0, len(two_values()) - 1, "the segment is shorter than planned (92 bytes)"
+    )
     path.unlink()
-    assert "No such file" in (run(plan).error or "")
+    assert run(plan).bad == BadSpot(0, 0, 0, "the file is gone")
 
 
 def test_what_was_appended_since_is_not_read(tmp_path: Path) -> None:

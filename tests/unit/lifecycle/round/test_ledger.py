@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from pyroaring import BitMap
 
 from lapse.base.fs import RealFs
+from lapse.kernels.crc32c import crc32c
 from lapse.lifecycle.round.ledger import (
     Departure,
+    EntryHead,
     LedgerEntry,
     Removed,
     append,
     departures,
     ledger_path,
     read,
+    read_heads,
 )
 
 FS = RealFs()
@@ -97,6 +102,77 @@ def test_a_garbled_or_zeroed_tail_is_forgotten(tmp_path: Path) -> None:
         garbled[at] ^= 0x10
         path.write_bytes(bytes(garbled))
         assert list(read(tmp_path)) == []
+
+
+def old_frame(entry: LedgerEntry) -> bytes:
+    """As the first format had it: one msgpack of all, no trailer."""
+    payload = msgspec.msgpack.encode(entry)
+    crc = crc32c(np.frombuffer(payload, np.uint8), 0, len(payload))
+    return struct.pack(">II", len(payload), crc) + payload
+
+
+def test_the_first_format_is_read_and_written_on_to(tmp_path: Path) -> None:
+    path = ledger_path(tmp_path)
+    path.parent.mkdir()
+    for tail in (b"", b"\x00" * 9, old_frame(SECOND)[:-1]):
+        path.write_bytes(old_frame(FIRST) + tail)
+        assert list(read(tmp_path)) == [FIRST]
+        append(FS, tmp_path, SECOND)
+        assert list(read(tmp_path)) == [FIRST, SECOND]
+        assert [head.round_id for head in read_heads(tmp_path)] == ["r1", "r2"]
+
+
+def test_heads_say_the_same_without_bitmaps(tmp_path: Path) -> None:
+    for each in (FIRST, SECOND):
+        append(FS, tmp_path, each)
+    assert list(read_heads(tmp_path)) == [
+        EntryHead(e.round_id, e.base_offset, e.now_ms, e.horizon_ms, e.committed_ms, e.stamped)
+        for e in (FIRST, SECOND)
+    ]
+
+
+class CountingRead:
+    """`os.pread` that counts the bytes asked for."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._pread = os.pread
+
+    def __call__(self, fd: int, length: int, at: int) -> bytes:
+        data = self._pread(fd, length, at)
+        self.bytes += len(data)
+        return data
+
+
+def test_neither_appending_nor_heads_read_the_bitmaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = entry("r", Removed(0, "superseded", BitMap(range(0, 200_000, 3)).serialize()))
+    for _ in range(20):
+        append(FS, tmp_path, large)
+    append(FS, tmp_path, FIRST)
+    counting = CountingRead()
+    monkeypatch.setattr(os, "pread", counting)
+    append(FS, tmp_path, SECOND)
+    assert counting.bytes < 1000 < ledger_path(tmp_path).stat().st_size // 100
+    counting.bytes = 0
+    assert len(list(read_heads(tmp_path))) == 22
+    assert counting.bytes < 22 * 400
+
+
+def test_what_comes_after_a_bad_entry_is_still_known(tmp_path: Path) -> None:
+    path = ledger_path(tmp_path)
+    for each in (FIRST, SECOND, FIRST):
+        append(FS, tmp_path, each)
+    whole = path.read_bytes()
+    size = len(whole) // 3  # FIRST and SECOND differ by some bytes only
+    garbled = bytearray(whole)
+    garbled[size + 30] ^= 1
+    path.write_bytes(bytes(garbled))
+    assert list(read(tmp_path)) == [FIRST, FIRST]
+    append(FS, tmp_path, SECOND)
+    assert list(read(tmp_path)) == [FIRST, FIRST, SECOND]
+    assert path.read_bytes()[: len(whole)] == bytes(garbled)
 
 
 def test_two_bytes_a_removed_record_at_most(tmp_path: Path) -> None:

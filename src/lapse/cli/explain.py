@@ -1,0 +1,299 @@
+"""`lapse explain LOGDIR or TOPIC`: what holds each log back, and when that ends.
+
+Per log: the rule that binds now, in words and as one word for scripts, with the moment it ends by
+itself; what is promised of the topic's records, as formulas; what could not be read and the next
+try; timestamps from the future; how many logs go first. With --offset, the fate of one record:
+when it went and by which rule (from the ledger), or where it lies and why it stays.
+
+Only looks: writes, locks and rebuilds nothing, and works beside a running Kafka. An argument that
+is no directory is a topic, looked for in the directories of --data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lapse.base.clock import Clock, SystemClock
+from lapse.base.config import TopicConfig, broker_config
+from lapse.base.errors import ConfigError, LapseError, StorageError
+from lapse.base.ids import TopicPartition
+from lapse.cli import options
+from lapse.cli.plan import policy_text, time_text
+from lapse.lifecycle.clock_guard import CONFIRMED, KEEPERS, read_record
+from lapse.lifecycle.decide.clock import ClockVerdict, judge_clock
+from lapse.lifecycle.decide.deadline import next_look_ms
+from lapse.lifecycle.decide.explain import Context, explain
+from lapse.lifecycle.decide.promises import Promise, bounds_of
+from lapse.lifecycle.decide.select import Decision, LogInfo, decide
+from lapse.lifecycle.fate import Fate, fate_of
+from lapse.lifecycle.reports import Queue, ServiceProgress, read_progress, read_queue
+from lapse.lifecycle.round.commit import waiting_stamps
+from lapse.log.facts import BadRange
+from lapse.log.reader import DirectoryView
+from lapse.metadata.policies import UNKNOWN, find_policies
+
+_EXAMPLES = """\
+examples:
+  lapse explain /var/lib/kafka/data --partition orders-0
+  lapse explain orders --data DATA --json
+  lapse explain DATA --partition orders-0 --offset 4711
+"""
+_SILENT_MS = 60_000  # a service that idles longer than it said is not there
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "explain",
+        help="what holds a log back, and when that ends; the fate of a record; only looks",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("target", metavar="LOGDIR|TOPIC", help="a data directory, or a topic's name")
+    add("--data", type=Path, action="append", default=[], metavar="DIR",
+        help="where TOPIC is looked for; may be repeated")  # fmt: skip
+    add("--partition", action="append", default=[], metavar="TOPIC-N",
+        help="only this log; may be repeated")  # fmt: skip
+    add("--offset", type=int, metavar="N", help="the fate of one record of the one --partition")
+    options.add_settings(parser)
+    add("--now", type=int, metavar="MS", help="judge as of this moment")
+    add("--json", action="store_true", help="one JSON object a line")
+    parser.set_defaults(run=run)
+
+
+@dataclass(frozen=True, slots=True)
+class FutureTimestamp:
+    """A segment with a timestamp that no clock has reached (L9)."""
+
+    segment: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What `explain` says of one log.
+
+    Attributes:
+        rule: the binding one, a word of `decide.explain.RULES`.
+        until_ms: when it ends by itself, None if that is not known.
+        next_look_ms: when another decision may come out at the earliest.
+        waiting_behind: logs that have their round first.
+        service: what the lifecycle service of this directory does, None where there is none.
+    """
+
+    partition: str
+    policy: str
+    rule: str
+    text: str
+    until_ms: int | None = None
+    next_look_ms: int | None = None
+    first_dirty: int | None = None
+    first_uncleanable: int | None = None
+    promises: tuple[Promise, ...] = ()
+    bad: BadRange | None = None
+    future_timestamps: tuple[FutureTimestamp, ...] = ()
+    waiting_behind: int = 0
+    service: str | None = None
+    fate: Fate | None = None
+    finding: bool = False
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what is known; exit 1 where a log cannot be judged."""
+    if args.offset is not None and len(args.partition) != 1:
+        raise ConfigError("--offset: allowed with exactly one --partition")
+    if args.offset is not None and args.offset < 0:
+        raise ConfigError(f"--offset {args.offset}: allowed is an offset, 0 or more")
+    clock = SystemClock()
+    lines = []
+    for logdir, partitions in _places(args):
+        place = _Place.of(args, logdir, clock)
+        lines += [place.line(partition, args.offset) for partition in partitions]
+    show = _as_json if args.json else _as_text
+    sys.stdout.write("".join(show(line) for line in lines))
+    return 1 if any(line.finding for line in lines) else 0
+
+
+def _places(args: argparse.Namespace) -> Iterator[tuple[Path, list[TopicPartition]]]:
+    """Which logs of which directories are meant. Raises StorageError, ConfigError."""
+    args.logdir = Path(args.target)
+    if args.logdir.is_dir():
+        yield args.logdir, options.chosen_partitions(args)
+        return
+    if not args.data:
+        raise ConfigError(f"{args.target} is no directory; for a topic pass --data DIR too")
+    found = False
+    for logdir in args.data:
+        present = options.partitions_in(logdir)
+        named = set(args.partition)
+        chosen = [p for p in present
+                  if p.topic == args.target and (not named or str(p) in named)]  # fmt: skip
+        found = found or bool(chosen)
+        if chosen:
+            yield logdir, chosen
+    if not found:
+        where = ", ".join(map(str, args.data))
+        raise StorageError(f"{where}: holds no such log of topic {args.target}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A data directory, and all that its logs have in common."""
+
+    view: DirectoryView
+    configs: dict[TopicPartition, TopicConfig]
+    now_ms: int
+    verdict: ClockVerdict | None
+    queue: Queue
+    places_in_queue: dict[str, int]
+    progress: ServiceProgress | None
+
+    @staticmethod
+    def of(args: argparse.Namespace, logdir: Path, clock: Clock) -> _Place:
+        said, said_defaults = options.settings(args.settings)
+        policies = find_policies(logdir, said, said_defaults)
+        view = DirectoryView(logdir)
+        verdict = None
+        if args.now is None:
+            broker = broker_config({**policies.defaults, **said_defaults})
+            verdict = _verdict(logdir, clock, broker.clock_jump_max_ms)
+        queue = read_queue(logdir) or Queue()
+        return _Place(
+            view,
+            policies.configs(view.partitions()),
+            clock.now_ms() if args.now is None else args.now,
+            verdict,
+            queue,
+            {log: n for n, log in enumerate(queue.logs)},
+            read_progress(logdir),
+        )
+
+    def line(self, partition: TopicPartition, offset: int | None) -> Explained:
+        name, config = str(partition), self.configs.get(partition)
+        if config is None:
+            return Explained(name, "unknown", "policy", UNKNOWN, finding=True)
+        try:
+            info = LogInfo(
+                self.view.facts(partition), config,
+                waiting_stamps(self.view.path / name, self.now_ms),
+            )  # fmt: skip
+            decision = decide(info, self.now_ms)
+            context = self._context(decision)
+            fate = None if offset is None else fate_of(decision, offset, context)
+        except LapseError as e:
+            return Explained(name, policy_text(config), "unreadable", str(e), finding=True)
+        return self._explained(decision, context, fate)
+
+    def _context(self, decision: Decision) -> Context:
+        name = str(decision.info.facts.partition)
+        held = next((h for h in self.queue.held if h.log == name), None)
+        return Context(
+            waiting_behind=self.places_in_queue.get(name, 0),
+            setback_until_ms=None if held is None else held.until_ms,
+            setback_reason="" if held is None else held.reason,
+            clock=self.verdict,
+        )
+
+    def _explained(self, decision: Decision, context: Context, fate: Fate | None) -> Explained:
+        facts, config = decision.info.facts, decision.info.config
+        why = explain(decision, context)
+        future = tuple(
+            FutureTimestamp(s.base_offset, s.largest_timestamp)
+            for s in facts.segments
+            if s.largest_timestamp > self.now_ms
+        )
+        return Explained(
+            partition=str(facts.partition),
+            policy=policy_text(config),
+            rule=why.rule,
+            text=why.text,
+            until_ms=why.until_ms,
+            next_look_ms=next_look_ms(decision),
+            first_dirty=decision.bounds.dirty if config.compacts else None,
+            first_uncleanable=decision.bounds.upper if config.compacts else None,
+            promises=bounds_of(config),
+            bad=facts.bad,
+            future_timestamps=future,
+            waiting_behind=context.waiting_behind,
+            service=self._service(),
+            fate=fate,
+        )
+
+    def _service(self) -> str | None:
+        """What the service says, or that it says nothing any more: rounds do not run then."""
+        told = self.progress
+        if told is None:
+            return None
+        expected_ms = max(told.updated_ms, told.next_look_ms) + _SILENT_MS
+        if told.state == "idle" and self.verdict is not None and self.now_ms > expected_ms:
+            return f"silent since {time_text(told.updated_ms)}: rounds are not running"
+        if told.state == "stopped":
+            return "stopped: rounds are not running"
+        return f"{told.state}: {told.detail}" if told.detail else told.state
+
+
+def _verdict(logdir: Path, clock: Clock, jump_max_ms: int) -> ClockVerdict | None:
+    """What whoever removes records here makes of the clock; None where nobody does."""
+    records = [r for name in KEEPERS if (r := read_record(logdir / name)) is not None]
+    if not records:
+        return None
+    newest = max(records, key=lambda r: (r.now_ms, r.monotonic_s or 0.0))
+    confirmed = (logdir / CONFIRMED).exists()
+    return judge_clock(newest, clock.now_ms(), clock.monotonic(), jump_max_ms, confirmed=confirmed)
+
+
+def _as_json(line: Explained) -> str:
+    told = msgspec.to_builtins(line)
+    told["promises"] = [promise._asdict() for promise in line.promises]
+    del told["finding"]
+    return msgspec.json.encode(told).decode() + "\n"
+
+
+def _as_text(line: Explained) -> str:
+    told = [f"{line.partition}  {line.policy}"]
+    if line.fate is not None:
+        told += _fate_text(line.fate)
+    else:
+        told.append(f"  {line.text}{_until(line.until_ms)} [{line.rule}]")
+        told += [f"  {text}" for text in _more(line)]
+        told += [f"  promised: {p.name} {p.formula}" for p in line.promises]
+    return "\n".join(told) + "\n"
+
+
+def _fate_text(fate: Fate) -> Sequence[str]:
+    told = [f"  offset {fate.offset}: {fate.state}: {fate.text}{_until(fate.until_ms)}"]
+    if fate.now_ms is not None and fate.committed_ms is not None:
+        clock = f"the round's clock was {time_text(fate.now_ms)}"
+        told.append(f"  {clock}, it was committed {time_text(fate.committed_ms)}")
+    if fate.place is not None:
+        place = fate.place
+        told.append(f"  segment {place.segment}, batch {place.batch}, byte {place.position}")
+    return told
+
+
+def _more(line: Explained) -> Iterator[str]:
+    if line.bad is not None and line.rule != "bad-range":
+        bad = line.bad
+        yield (
+            f"unreadable: segment {bad.segment_base}, byte {bad.position}, offset "
+            f"{bad.first_offset}: {bad.reason}; next try {time_text(bad.next_try_ms)}"
+        )
+    for future in line.future_timestamps:
+        yield f"segment {future.segment} has a timestamp from the future: " + time_text(
+            future.timestamp_ms
+        )
+    if line.service is not None:
+        yield f"lifecycle service {line.service}"
+
+
+def _until(until_ms: int | None) -> str:
+    return "" if until_ms is None else f", until {time_text(until_ms)}"

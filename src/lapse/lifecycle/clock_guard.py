@@ -1,0 +1,131 @@
+"""The time to decide by, kept across restarts (DESIGN §4.11; the judging is `decide.clock`).
+
+Whoever removes records asks a `ClockGuard` instead of the clock: the lifecycle service, the broker
+for its retention, an offline tool. Each keeps the last time it believed in a small file of its own
+in the first data directory, and believes what the others have kept: a record of one is a record of
+all, and so is a confirmation.
+
+A person confirms a clock that jumped by creating `clock-confirmed` there; it is used up at once.
+After a reboot nobody knows how long the machine was off; then a clock that NTP holds is believed.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import msgspec
+
+from lapse.base.clock import Clock
+from lapse.base.errors import StorageError
+from lapse.base.fs import Fs
+from lapse.lifecycle.decide.clock import (
+    ClockRecord,
+    ClockVerdict,
+    clock_text,
+    is_of_another_boot,
+    judge_clock,
+)
+
+logger = logging.getLogger(__name__)
+
+SERVICE, BROKER, TOOL = ".lapse-clock", ".lapse-clock-broker", ".lapse-clock-tool"
+KEEPERS = (SERVICE, BROKER, TOOL)
+CONFIRMED = "clock-confirmed"
+KEEP_EVERY_MS = 60_000  # while nothing is removed
+
+
+class ClockGuard:
+    """One keeper's view; for one thread.
+
+    Args:
+        keeper: its file's name, one of `KEEPERS`.
+        jump_max_ms: lapse.clock.jump.max.ms.
+
+    Attributes:
+        trouble: what is wrong with the clock, as of the last look, and what to do; "" if nothing.
+        ahead_ms: how far it jumped and is not believed.
+    """
+
+    def __init__(
+        self, fs: Fs, clock: Clock, data_dir: Path, jump_max_ms: int, keeper: str = SERVICE
+    ) -> None:
+        self._fs, self._clock = fs, clock
+        self._data_dir, self._path = data_dir, data_dir / keeper
+        self._jump_max_ms = jump_max_ms
+        self._last: ClockRecord | None = None
+        self._kept: ClockRecord | None = None
+        self._told = ""
+        self._rebooted = False
+        self.trouble = ""
+        self.ahead_ms = 0
+
+    def look(self) -> ClockVerdict:
+        """The time now; while the verdict is `held`, nothing may be removed or stamped."""
+        confirmation = self._data_dir / CONFIRMED
+        confirmed = confirmation.exists()
+        newest, booted_s = self._newest(), self._clock.boot_seconds()
+        rebooted = newest is not None and (self._rebooted or is_of_another_boot(newest, booted_s))
+        verdict = judge_clock(
+            newest, self._clock.now_ms(), booted_s, self._jump_max_ms,
+            confirmed=confirmed or (rebooted and self._clock.is_synchronised()),
+        )  # fmt: skip
+        self._last, self.ahead_ms = verdict.record, verdict.jumped_ms
+        self._rebooted = rebooted and verdict.held  # NTP may take its time
+        self._tell(verdict)
+        kept_ms = None if self._kept is None else self._kept.now_ms
+        late = kept_ms is None or self._last.now_ms - kept_ms >= KEEP_EVERY_MS
+        if confirmed or (late and not verdict.held):
+            self.keep()
+        if confirmed and self._kept == self._last:
+            try:
+                self._fs.unlink(confirmation)
+            except StorageError as e:
+                logger.warning("a confirmed clock stays confirmed: %s", e)
+        return verdict
+
+    def keep(self) -> None:
+        """Make the last verdict's time durable: before anything is removed by it.
+
+        A disk that does not take it stops nothing: an older record only doubts more.
+        """
+        if self._last is None or self._last == self._kept:
+            return
+        try:
+            self._fs.replace_file(self._path, msgspec.json.encode(self._last))
+        except StorageError as e:
+            logger.warning("the time is not kept: %s", e)
+        else:
+            self._kept = self._last
+
+    def trusted_ms(self) -> int | None:
+        """The time to go by, None while there is none."""
+        verdict = self.look()
+        return None if verdict.held else verdict.now_ms
+
+    def _newest(self) -> ClockRecord | None:
+        """Of what this one believed last and what all have kept."""
+        records = [self._last] if self._last is not None else []
+        records += [r for name in KEEPERS if (r := read_record(self._data_dir / name)) is not None]
+        # Its own comes first, which between equals is of this boot's monotonic clock.
+        return max(records, key=lambda r: r.now_ms, default=None)
+
+    def _tell(self, verdict: ClockVerdict) -> None:
+        """Once when it begins and once when it is over."""
+        text = clock_text(verdict)
+        self.trouble = f"{text}: create {self._data_dir / CONFIRMED}" if verdict.held else text
+        state = "held" if verdict.held else "behind" if verdict.behind_ms else ""
+        if state != self._told:
+            if state:
+                logger.warning("%s", self.trouble)
+            else:
+                logger.info("the clock is believed again")
+        self._told = state
+
+
+def read_record(path: Path) -> ClockRecord | None:
+    """What a keeper has kept; None where that is nothing, or nothing that makes sense."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ClockRecord)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None

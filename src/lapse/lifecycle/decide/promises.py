@@ -1,0 +1,96 @@
+"""What Lapse promises of a topic's records, as formulas (DESIGN §5): docs and `lapse explain`.
+
+Times count by the append clock. Slack is what the parts around a decision may take: rolling the
+active segment, and noticing that a round is due. A round is due half-way into each lag of ours, so
+the other half is for the round itself and those before it. A promise without a bound says which
+setting it lacks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lapse.base.config import LONG_MAX, TopicConfig
+from lapse.lifecycle.decide.deadline import ROLL_SLACK_MS
+
+ROUND_SLACK_MS = 15_000  # log.cleaner.backoff.ms: how long the service may rest between two looks
+SLACK_MS = ROLL_SLACK_MS + ROUND_SLACK_MS
+
+
+class Promise(NamedTuple):
+    """One bound.
+
+    Attributes:
+        name: what it is about.
+        formula: in words and the topic's numbers.
+        ms: its sum; None where there is no bound.
+    """
+
+    name: str
+    formula: str
+    ms: int | None
+
+
+def bounds_of(topic: TopicConfig, slack_ms: int = SLACK_MS) -> tuple[Promise, ...]:
+    """The promises that hold for a topic."""
+    deleted_ms = max(topic.physical_delete_max_lag_ms, slack_ms + topic.file_delete_delay_ms)
+    lags = {"lapse.physical.delete.max.lag.ms, or slack and file.delete.delay.ms": deleted_ms}
+    deleted = _at_most("deleted records are in no file", "delete-records", lags)
+    return (*(_of_compaction(topic, slack_ms) if topic.compacts else ()), deleted)
+
+
+def _of_compaction(topic: TopicConfig, slack_ms: int) -> list[Promise]:
+    slack = {"slack": slack_ms, "file.delete.delay.ms": topic.file_delete_delay_ms}
+    retention = {"delete.retention.ms": topic.delete_retention_ms}
+    lag = {"lapse.tombstone.removal.max.lag.ms": topic.removal_lag_ms}
+    return [
+        Promise(
+            "a superseded value stays",
+            f"at least append + min.compaction.lag.ms ({topic.min_compaction_lag_ms} ms)",
+            topic.min_compaction_lag_ms,
+        ),
+        _superseded(topic, slack),
+        Promise(
+            "a tombstone stays",
+            "at least the last replica's loss of what it deletes + delete.retention.ms "
+            f"({topic.delete_retention_ms} ms)",
+            topic.delete_retention_ms,
+        ),
+        _at_most(
+            "a tombstone is gone",
+            "the last replica's loss of what it deletes",
+            {**retention, **lag, **slack},
+        ),
+        _at_most(
+            "a transaction's marker is gone",
+            "the loss of its last batch",
+            {**lag, **retention, "slack of two rounds": 2 * slack_ms, **_without_slack(slack)},
+        ),
+    ]
+
+
+def _superseded(topic: TopicConfig, slack: dict[str, int]) -> Promise:
+    """A segment's records are as old as its last append for min lag, its first for max lag."""
+    name, since = "a superseded value is gone", "append of the newer value"
+    if topic.max_compaction_lag_ms == LONG_MAX:
+        return Promise(name, "no bound: max.compaction.lag.ms is not set", None)
+    if topic.roll_time == "record":
+        return Promise(name, "no bound: lapse.roll.time=record rolls no idle segment", None)
+    rolled_ms = min(topic.segment_ms, topic.max_compaction_lag_ms)
+    if rolled_ms + topic.min_compaction_lag_ms <= topic.max_compaction_lag_ms:
+        lags = {"max.compaction.lag.ms": topic.max_compaction_lag_ms}
+    else:
+        lags = {
+            "the lesser of segment.ms and max.compaction.lag.ms": rolled_ms,
+            "min.compaction.lag.ms": topic.min_compaction_lag_ms,
+        }
+    return _at_most(name, since, {**lags, **slack})
+
+
+def _at_most(name: str, since: str, parts: dict[str, int]) -> Promise:
+    terms = [since, *(f"{part} ({ms} ms)" for part, ms in parts.items())]
+    return Promise(name, "by " + " + ".join(terms), sum(parts.values()))
+
+
+def _without_slack(parts: dict[str, int]) -> dict[str, int]:
+    return {name: ms for name, ms in parts.items() if name != "slack"}

@@ -1,0 +1,73 @@
+"""The `.txnindex` of a rewritten segment: the aborted transactions that still matter (X-4, F-10).
+
+One entry for each ABORT marker that stays and whose transaction still has a batch: consumers that
+read committed data need it to leave that batch out, be it only a header.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.base.errors import CorruptData
+from lapse.kernels.markers import ABORT
+from lapse.lifecycle.decide.select import RoundKind
+from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.source import SourceSegment
+from lapse.lifecycle.round.transactions import RoundTxns
+from lapse.log.segment import TXN_INDEX, segment_path
+from lapse.log.txn_index import AbortedTxn, parse_entries
+
+
+def aborted_entries(
+    plan: RoundPlan, transactions: RoundTxns, segment: SourceSegment, alive: NDArray[np.uint8]
+) -> list[AbortedTxn]:
+    """Those of one source segment; `alive` is settled once the segment is written."""
+    if plan.kind is RoundKind.TRIM:
+        # Nothing is judged but by offset: what reaches the log start stays (KIP-107).
+        return [e for e in _entries(plan, segment) if e.last_offset >= plan.log_start]
+    found = segment.transactions
+    kept = np.flatnonzero(found.types == ABORT)
+    kept = kept[alive[found.txns[kept]] != 0]
+    if not len(kept):
+        return []
+    try:
+        known = {entry.last_offset: entry for entry in _entries(plan, segment)}
+    except CorruptData:
+        known = {}  # made again below
+    rows = segment.rows
+    first_offsets = transactions.first_offsets
+    entries = []
+    for b in kept.tolist():
+        marker, first = int(rows["last_offset"][b]), int(first_offsets[found.txns[b]])
+        # Kafka may have lost its index. Of an entry made again nobody knows how far the last
+        # stable offset had come, so it never ends a search.
+        made = AbortedTxn(int(rows["producer_id"][b]), first, marker, first)
+        entries.append(known.get(marker, made))
+    return entries
+
+
+def aborted_above(plan: RoundPlan) -> dict[int, bool]:
+    """What Kafka goes by for transactions that end above the round: its indexes there (M-2, X-1).
+
+    (producer id → False) of the aborted ones. Raises CorruptData.
+    """
+    above = sorted(Path(plan.dir).glob(f"*{TXN_INDEX}"))
+    entries = [
+        entry
+        for path in above
+        if path.stem.isdigit() and int(path.stem) >= plan.upper
+        for entry in parse_entries(path.read_bytes(), str(path))
+    ]
+    return {entry.producer_id: False for entry in entries if entry.first_offset < plan.upper}
+
+
+def _entries(plan: RoundPlan, segment: SourceSegment) -> list[AbortedTxn]:
+    """Raises CorruptData."""
+    path = segment_path(Path(plan.dir), segment.plan.base_offset, TXN_INDEX)
+    try:
+        return parse_entries(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,85 @@
+"""The bad range of a log: the first place that rounds could not read (DESIGN L10).
+
+A round that fails on such a place is repeated after a minute, then after twice as long each time,
+up to an hour; until then rounds stay below it, and nothing at or above it is stamped or removed.
+`decide.bounds` reads it from the facts; the commit (`round.commit`) writes it.
+
+`.lapse/bad` (`log.bad`) keeps it, as JSON, with the size and mtime its segment's file had: a range
+whose segment is gone, or whose file is another one now, is forgotten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+
+from lapse.base.errors import StorageError
+from lapse.base.fs import Fs
+from lapse.lifecycle.round.receipt import BadSpot
+from lapse.log.bad import bad_path, file_state, read_bad
+from lapse.log.facts import BadRange, LogFacts
+from lapse.log.partition_log import PartitionLog
+from lapse.log.segment import LOG, segment_path
+
+FIRST_BACKOFF_MS = 60_000
+BACKOFF_MS_MAX = 3_600_000
+
+
+def note_failure(existing: BadRange | None, spot: BadSpot, now_ms: int) -> BadRange:
+    """The range after a round failed at `spot`: the same place again waits longer."""
+    known = existing is not None and (existing.segment_base, existing.first_offset) == (
+        spot.segment_base,
+        spot.first_offset,
+    )
+    tries = existing.tries + 1 if existing is not None and known else 1
+    since_ms = existing.since_ms if existing is not None and known else now_ms
+    wait_ms = min(FIRST_BACKOFF_MS << min(tries - 1, 30), BACKOFF_MS_MAX)
+    return BadRange(
+        segment_base=spot.segment_base,
+        first_offset=spot.first_offset,
+        position=spot.position,
+        reason=spot.reason,
+        since_ms=since_ms,
+        tries=tries,
+        next_try_ms=now_ms + wait_ms,
+    )
+
+
+def store(fs: Fs, log_dir: Path, bad: BadRange) -> None:
+    """Keep it, durably. Raises StorageError."""
+    path = bad_path(log_dir)
+    fs.make_dir(path.parent)
+    state = file_state(segment_path(log_dir, bad.segment_base, LOG))
+    fs.replace_file(path, msgspec.json.encode({**asdict(bad), **asdict(state)}))
+
+
+def clear(fs: Fs, log_dir: Path) -> None:
+    """Forget it, durably. Raises StorageError."""
+    path = bad_path(log_dir)
+    if path.exists():
+        fs.unlink(path)
+        fs.fsync_dir(path.parent)
+
+
+def current_facts(log: PartitionLog, fs: Fs) -> LogFacts:
+    """A log's facts, after forgetting a bad range whose segment is gone or has another file."""
+    facts = log.facts()
+    if facts.bad is None or _is_there(facts, facts.bad):
+        return facts
+    with contextlib.suppress(StorageError):  # `read_bad` will not believe what is left
+        clear(fs, log.dir)
+    log.set_bad(None)
+    return log.facts()
+
+
+def _is_there(facts: LogFacts, bad: BadRange) -> bool:
+    if all(segment.base_offset != bad.segment_base for segment in facts.segments):
+        return False
+    log_dir = Path(facts.dir)
+    segment = segment_path(log_dir, bad.segment_base, LOG)
+    if file_state(segment).size < 0 or not bad_path(log_dir).exists():
+        return True  # a file that is missing is what was met; what could not be kept, memory knows
+    return read_bad(log_dir) is not None

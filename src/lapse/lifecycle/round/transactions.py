@@ -1,0 +1,175 @@
+"""Which transaction each batch of a round belongs to, and how that one ended (SEMANTICS X-1 … X-7).
+
+Headers and markers say it all: a producer's transactional batches up to its next marker are one
+transaction, and the marker says how it ended. Of one that ends above the round the plan knows the
+outcome. `.txnindex` files are not asked, so that one that is missing or wrong loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.kernels.layout import CONTROL, TRANSACTIONAL
+from lapse.kernels.markers import ABORT, COMMIT, OTHER, marker_types
+
+NO_TXN = -1
+_KINDS = TRANSACTIONAL | CONTROL
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentTxns:
+    """The batches of one segment, by their place in it.
+
+    Attributes:
+        txns: int32[batches], number of its transaction in the round, -1 for none.
+        aborted: bool[batches], data of an aborted transaction.
+        undecided: bool[batches], data of one that nobody knows the end of: it stays, and no map
+            hears of it, as its records may not supersede anything yet.
+        types: uint8[batches], ABORT, COMMIT or OTHER; OTHER where it is no control batch.
+    """
+
+    txns: NDArray[np.int32]
+    aborted: NDArray[np.bool_]
+    undecided: NDArray[np.bool_]
+    types: NDArray[np.uint8]
+
+    @staticmethod
+    def none(count: int) -> SegmentTxns:
+        """Of so many batches without any, or where nobody shall care, as in a trim."""
+        return SegmentTxns(
+            np.full(count, NO_TXN, np.int32), np.zeros(count, np.bool_),
+            np.zeros(count, np.bool_), np.full(count, OTHER, np.uint8),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundTxns:
+    """All transactions that batches of the round belong to.
+
+    Attributes:
+        segments: in the order given.
+        first_offsets: int64[transactions], of each one's first batch, its marker if there is none.
+        observed: uint8[transactions], 1 where any batch of data is there, emptied ones too.
+    """
+
+    segments: tuple[SegmentTxns, ...]
+    first_offsets: NDArray[np.int64]
+    observed: NDArray[np.uint8]
+
+
+def no_transactions(counts: Sequence[int]) -> RoundTxns:
+    """Of segments with so many batches."""
+    segments = tuple(SegmentTxns.none(count) for count in counts)
+    return RoundTxns(segments, np.zeros(0, np.int64), np.zeros(0, np.uint8))
+
+
+def types_of(data: NDArray[np.uint8], rows: NDArray[np.void]) -> tuple[NDArray[np.uint8], int]:
+    """What each batch says if it is a control batch; and the first that does not parse, or -1."""
+    types = np.full(len(rows), OTHER, np.uint8)
+    control = np.flatnonzero(rows["attributes"] & CONTROL)
+    found = np.empty(len(control), np.uint8)
+    read = marker_types(data, rows[control], found)
+    if read < len(control):
+        return types, int(control[read])
+    types[control] = found
+    return types, -1
+
+
+def fold(
+    segments: Sequence[tuple[NDArray[np.void], NDArray[np.uint8]]],
+    outcomes: Mapping[int, bool],
+    forgotten_below: int = 0,
+    *,
+    trusting: bool = False,
+) -> RoundTxns:
+    """From (rows, types) of each segment, ascending, and (producer id → committed) of the rest.
+
+    A round ends below the last stable offset, so that each transaction's end is known; where it
+    is not, for whatever reason, its data is undecided, or committed if the caller is `trusting`.
+    Aborts `forgotten_below` are those that Kafka does not look up any more (X-1).
+    """
+    mine = [
+        np.flatnonzero((rows["attributes"] & _KINDS == TRANSACTIONAL) | (types != OTHER))
+        for rows, types in segments
+    ]
+    rows = np.concatenate([rows[at] for (rows, _), at in zip(segments, mine, strict=True)])
+    types = np.concatenate([types[at] for (_, types), at in zip(segments, mine, strict=True)])
+    if not len(rows):
+        return no_transactions([len(rows) for rows, _ in segments])
+    order = np.argsort(rows["producer_id"], kind="stable")
+    ends = types[order]
+    first = np.ones(len(rows), np.bool_)  # of its transaction: another producer, or after a marker
+    producers = rows["producer_id"][order]
+    first[1:] = (producers[1:] != producers[:-1]) | (ends[:-1] != OTHER)
+    txn = np.cumsum(first) - 1
+    last = rows[order][np.append(np.flatnonzero(first)[1:], len(rows)) - 1]
+    ended = ends[np.append(np.flatnonzero(first)[1:], len(rows)) - 1]
+    aborted, observed = _how_they_ended(last, ended, outcomes), np.zeros(len(last), np.uint8)
+    observed[txn[ends == OTHER]] = 1
+    forgotten = (ended == ABORT) & (last["last_offset"] < forgotten_below)
+    if forgotten.any():
+        _forget(forgotten, last["producer_id"], ended, aborted, observed)
+    txns = np.empty(len(rows), np.int32)
+    txns[order] = txn
+    known = np.isin(last["producer_id"], list(outcomes)) | trusting
+    undecided = (ended == OTHER) & ~known
+    is_data = types == OTHER
+    told = (txns, aborted[txns] & is_data, undecided[txns] & is_data)
+    found = _by_segment(segments, mine, told)
+    return RoundTxns(found, rows["base_offset"][order][first], observed)
+
+
+def _how_they_ended(
+    last: NDArray[np.void], ended: NDArray[np.uint8], outcomes: Mapping[int, bool]
+) -> NDArray[np.bool_]:
+    """Which transactions are aborted, from the last batch of each and what that one says."""
+    aborts = [producer_id for producer_id, committed in outcomes.items() if not committed]
+    above = (ended == OTHER) & np.isin(last["producer_id"], aborts)
+    found: NDArray[np.bool_] = (ended == ABORT) | above
+    return found
+
+
+def _forget(
+    forgotten: NDArray[np.bool_], producers: NDArray[np.int64], ended: NDArray[np.uint8],
+    aborted: NDArray[np.bool_], observed: NDArray[np.uint8],
+) -> None:  # fmt: skip
+    """What Kafka makes of aborts that it does not look up: it takes their data for committed.
+
+    Their markers look spent then, and their data goes with the producer's next commit (X-3, X-5).
+    """
+    aborted &= ~forgotten
+    for k in np.flatnonzero(forgotten):
+        if observed[k]:
+            mine = (producers == producers[k]) & (ended == COMMIT)
+            observed[np.flatnonzero(mine[k:])[:1] + k] = 1
+            observed[k] = 0
+
+
+def _by_segment(
+    segments: Sequence[tuple[NDArray[np.void], NDArray[np.uint8]]],
+    places: Sequence[NDArray[np.int64]],
+    told: tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_]],
+) -> tuple[SegmentTxns, ...]:
+    """From what is told of the batches of transactions, one after the other, to all batches."""
+    cuts = np.cumsum([len(at) for at in places])[:-1]
+    txns, aborted, undecided = (np.split(values, cuts) for values in told)
+    return tuple(
+        SegmentTxns(
+            _spread(len(rows), at, txns[n], NO_TXN),
+            _spread(len(rows), at, aborted[n], 0),
+            _spread(len(rows), at, undecided[n], 0),
+            types,
+        )
+        for n, ((rows, types), at) in enumerate(zip(segments, places, strict=True))
+    )
+
+
+def _spread(size: int, at: NDArray[np.int64], values: NDArray[Any], elsewhere: int) -> NDArray[Any]:
+    out = np.full(size, elsewhere, values.dtype)
+    out[at] = values
+    return out

@@ -1,0 +1,94 @@
+"""A segment with messages of v0 or v1 as a round sees it: every one of them as a v2 batch.
+
+Made beside the segment, batch for batch, so that the rules and kernels of a round know one format
+(SEMANTICS F-2: what a round rewrites is upgraded). Offsets, keys, values, times and codec stay;
+tombstones get their delete horizon like any other, which they cannot have in the old formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.base.fs import Fs
+from lapse.kernels.layout import CODEC_MASK, DELETE_HORIZON
+from lapse.records.batch import Record, records_of
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.layout import Codec, TimestampType, timestamp_type_of
+
+_WRITE_BYTES = 1 << 20
+
+
+def write_upgraded(
+    fs: Fs, path: Path, data: NDArray[np.uint8], rows: NDArray[np.void], where: str, *, flat: bool
+) -> int:
+    """Write the v2 image of a segment to a new file; returns its size. Raises CorruptData.
+
+    `flat`: in LogAppendTime messages the create times go, as they do when Kafka rewrites them.
+    """
+    file = fs.open_append(path)
+    size = 0
+    try:
+        for part in _parts(data, rows, where, flat=flat):
+            file.write(part)
+            size += len(part)
+    finally:
+        file.close()
+    return size
+
+
+def upgraded(
+    data: NDArray[np.uint8], rows: NDArray[np.void], where: str, *, flat: bool
+) -> NDArray[np.uint8]:
+    """The same in memory."""
+    image = np.frombuffer(b"".join(_parts(data, rows, where, flat=flat)), np.uint8)
+    image.flags.writeable = False
+    return image
+
+
+def _parts(
+    data: NDArray[np.uint8], rows: NDArray[np.void], where: str, *, flat: bool
+) -> Iterator[bytes]:
+    some = bytearray()
+    for row in rows:
+        position, size = int(row["position"]), int(row["size"])
+        if row["magic"] == 2:
+            some += data[position : position + size].data
+        else:
+            some += _batch(list(records_of(data, row, where)), row, flat=flat)
+        if len(some) >= _WRITE_BYTES:
+            yield bytes(some)
+            some.clear()
+    yield bytes(some)
+
+
+def narrowed(batch: NDArray[np.uint8], row: np.void, where: str) -> bytes:
+    """A rewritten batch whose offsets begin and end with the records it kept (F-3 for v0, v1).
+
+    Only Kafka's rules ask for it; `row` is that of the batch, which lies at 0.
+    """
+    return _batch(list(records_of(batch, row, where)), row, flat=True)
+
+
+def _batch(records: list[Record], row: np.void, *, flat: bool) -> bytes:
+    first = records[0].offset
+    append_time = timestamp_type_of(row) is TimestampType.LOG_APPEND_TIME
+    has_horizon = row["magic"] == 2 and int(row["attributes"]) & DELETE_HORIZON
+    times = [r.timestamp if flat else r.create_time for r in records]
+    return build_batch(
+        [
+            NewRecord(r.key, r.value, time, offset_delta=r.offset - first)
+            for r, time in zip(records, times, strict=True)
+        ],
+        BatchSpec(
+            base_offset=first,
+            codec=Codec(int(row["attributes"]) & CODEC_MASK),
+            timestamp_type=TimestampType(append_time),
+            append_time=int(row["max_timestamp"]),
+            leader_epoch=-1,
+            horizon_ms=int(row["base_timestamp"]) if has_horizon else None,
+        ),
+    )

@@ -1,0 +1,211 @@
+"""The deleting side of a log: retention's segments, the log start, and `.deleted` files.
+
+KIP-107 in the log (SEMANTICS D-5 … D-8, DESIGN L11) and the effects of retention (T-23, T-24);
+what must go is decided elsewhere (`lifecycle.decide.retention`, the DeleteRecords API). Nothing is
+synced, renamed or looked up on disk under the lock that appends take; see `PartitionLog` for the
+locks and their order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lapse.base.config import TopicConfig
+from lapse.base.errors import ErrorCode, KafkaError, StorageError
+from lapse.base.ids import TopicPartition
+from lapse.log import swap
+from lapse.log.append_side import AppendableLog
+from lapse.log.env import LogEnv
+from lapse.log.facts import StartMove
+from lapse.log.loader import LoadedLog, OpenOptions
+from lapse.log.segment import SNAPSHOT, Segment, segment_path
+from lapse.log.start import KeptStart, start_path, taken_up, write_start
+from lapse.log.summary import summary_path
+
+AT_HIGH_WATERMARK = -1  # as an offset to delete up to (D-5)
+
+
+class DeletingLog(AppendableLog):
+    """An open log, as far as it shrinks from its start."""
+
+    def __init__(
+        self,
+        partition_dir: Path,
+        partition: TopicPartition,
+        config: TopicConfig,
+        env: LogEnv,
+        loaded: LoadedLog,
+        options: OpenOptions,
+    ) -> None:
+        """Of a log whose files are in order."""
+        super().__init__(partition_dir, partition, config, env, loaded, options)
+        self._start_lock = threading.Lock()
+        self._files_lock = threading.RLock()
+        self._start = KeptStart()
+        self._has_start_folder = False
+        self._deleted: dict[Path, int] = {}
+
+    def _take_up(self, kept: KeptStart) -> None:
+        """What was kept of the log start, once the log is open."""
+        bases = [segment.base_offset for segment in self._segments]
+        self._start = taken_up(kept, self._log_start_offset, bases, self._env.clock.now_ms())
+        if self._start != kept:
+            self._keep_start(self._start)
+
+    # --- segments --------------------------------------------------------------------------------
+
+    def delete_segments(
+        self, base_offsets: Collection[int], log_end_offset: int | None = None
+    ) -> int:
+        """Retention: remove leading segments; the log start moves up. Returns bytes removed.
+
+        The active segment may be among them: it is rolled first (T-24). Whatever reaches beyond
+        `log_end_offset`, if given, was appended to since that was decided, and stays. Raises
+        ValueError unless they are the first ones.
+        """
+        with self._files_lock:
+            with self._lock:
+                self._require_online()
+                gone = self._to_delete(base_offsets, log_end_offset)
+            if not gone:
+                return 0
+            for segment in gone:
+                segment.pin()
+            self._sync_snapshot(self._segments[len(gone)].base_offset)
+            with self._lock:
+                self._segments = self._segments[len(gone) :]
+                self._unflushed = [s for s in self._unflushed if s not in gone]
+                self._move_log_start(self._segments[0].base_offset)
+            try:
+                for segment in gone:
+                    base_offset = segment.base_offset
+                    self._schedule(swap.mark_deleted(self._env.fs, self.dir, base_offset))
+                    self._env.fs.unlink(segment_path(self.dir, base_offset, SNAPSHOT))
+                    self._env.fs.unlink(summary_path(self.dir, base_offset))
+            except StorageError as e:
+                self._go_offline(e)
+                raise
+            return sum(segment.size for segment in gone)
+
+    def _to_delete(self, base_offsets: Collection[int], log_end: int | None) -> list[Segment]:
+        unchanged = log_end is None or self._end_offset <= log_end
+        if self._active.base_offset in base_offsets and unchanged:
+            self.roll(self._env.clock.now_ms())
+        gone = [s for s in self._segments if s.base_offset in base_offsets and not s.active]
+        if log_end is not None:
+            gone = [s for s in gone if s.end_offset <= log_end]
+        if list(self._segments[: len(gone)]) != gone:
+            raise ValueError(f"{self.partition}: {sorted(base_offsets)} are not its first")
+        return gone
+
+    # --- the log start (KIP-107) -----------------------------------------------------------------
+
+    @property
+    def start_moves(self) -> tuple[StartMove, ...]:
+        """Moves of the log start whose dead records are still in a file, oldest first."""
+        return self._start.unserved(self._segments[0].base_offset)
+
+    def delete_records(self, offset: int) -> int:
+        """DeleteRecords (D-5, D-6): nothing below `offset` is served from now on, come what may.
+
+        Durable when this returns (`start`), unlike Kafka (D-8). Segments wholly below go at once,
+        their files after file.delete.delay.ms; what is dead in the segment that holds `offset`
+        goes with a round within lapse.physical.delete.max.lag.ms. Producers stay (P-4).
+
+        Returns the log start. Raises KafkaError: OFFSET_OUT_OF_RANGE for an offset above the high
+        watermark or a negative one, save for -1, the high watermark; KAFKA_STORAGE_ERROR, and then
+        the deletion may or may not be in force after the next opening.
+        """
+        self.advance_log_start(offset)
+        try:
+            self.delete_below_log_start()
+        except StorageError as e:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {e}") from e
+        return self._log_start_offset
+
+    def advance_log_start(self, offset: int) -> None:
+        """The first half of `delete_records`: hidden, durably, but no segment goes."""
+        with self._start_lock:
+            with self._lock:
+                self._require_online()
+                start = self._start_for(offset)
+                if start <= self._start.offset:
+                    return
+                first_base, known = self._segments[0].base_offset, self._log_start_offset
+            kept = replace(self._start, offset=start)  # by a name only, till now: not yet synced
+            if start > known:
+                kept = self._start.moved(start, self._env.clock.now_ms(), first_base)
+            try:
+                self._keep_start(kept)
+            except StorageError as e:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {e}") from e
+            with self._lock:
+                self._start = kept
+                self._move_log_start(start)
+
+    def _start_for(self, offset: int) -> int:
+        high_watermark = self.high_watermark
+        if offset == AT_HIGH_WATERMARK:
+            offset = high_watermark
+        if not 0 <= offset <= high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.partition}: offset {offset} to delete up to is not in "
+                f"[0, {high_watermark}], which ends at the high watermark",
+            )
+        return max(offset, self._log_start_offset)
+
+    def _keep_start(self, kept: KeptStart) -> None:
+        folder = start_path(self.dir).parent
+        if not self._has_start_folder:
+            self._env.fs.make_dir(folder)
+            self._env.fs.fsync_dir(self.dir)
+            self._has_start_folder = True
+        write_start(self._env.fs, self.dir, kept)
+
+    def delete_below_log_start(self) -> int:
+        """T-23's first rule by itself: segments that end at or below the log start go."""
+        segments, start = self._segments, self._log_start_offset
+        ends = [s.base_offset for s in segments[1:]]
+        gone = [s.base_offset for s, end in zip(segments, ends, strict=False) if end <= start]
+        return self.delete_segments(gone) if gone else 0
+
+    def trimmed_to(self, offset: int) -> None:
+        """A round took what is below `offset` out of the files: moves up to there are served.
+
+        Raises StorageError; then they are known as unserved still, and a round more is made.
+        """
+        with self._start_lock:
+            kept = self._start.trimmed(offset)
+            if offset > self._segments[0].base_offset and kept != self._start:
+                self._keep_start(kept)
+                with self._lock:
+                    self._start = kept
+
+    def _move_log_start(self, offset: int) -> None:
+        if offset > self._log_start_offset:
+            self._log_start_offset = offset
+            self.recovery_point = max(self.recovery_point, offset)  # D-6
+            self._epochs.truncate_start(offset)
+
+    def _sync_snapshot(self, offset: int) -> None:
+        """What is known of producers below `offset` must not go with their batches (P-4)."""
+        path = segment_path(self.dir, offset, SNAPSHOT)
+        if path.exists():
+            self._env.fs.fsync_file(path)
+
+    def _schedule(self, deleted: Sequence[Path]) -> None:
+        due = self._env.clock.now_ms() + self.config.file_delete_delay_ms
+        self._deleted.update(dict.fromkeys(deleted, due))
+
+    def sweep_deleted(self, now_ms: int) -> int:
+        """Unlink `.deleted` files whose delay is over; returns how many."""
+        with self._files_lock:
+            due = [path for path, due_ms in self._deleted.items() if due_ms <= now_ms]
+            for path in due:
+                self._env.fs.unlink(path)
+                del self._deleted[path]
+            return len(due)

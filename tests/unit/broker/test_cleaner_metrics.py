@@ -1,0 +1,162 @@
+"""What /metrics says of compaction: as things are when it is asked, service or no service."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+from lapse.base.fs import RealFs
+from lapse.base.ids import TopicPartition
+from lapse.broker.node import Node
+from lapse.lifecycle import reports
+from lapse.lifecycle.clock_guard import BROKER, CONFIRMED
+from lapse.lifecycle.owner_remote import RemoteOwner
+from lapse.lifecycle.reports import ServiceProgress
+from lapse.lifecycle.round import bad
+from lapse.lifecycle.round.bad import note_failure
+from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.receipt import BadSpot
+from lapse.lifecycle.service import Service, ServiceOptions
+from lapse.testing.clock import ManualClock
+from tests.unit.broker.running import create, running_node
+from tests.unit.broker.test_node import get
+from tests.unit.lifecycle.rounds import MEMORY, NOW, env_of, overwritten, write
+
+HTTP = {"lapse.http.port": "0", "lapse.housekeeping.interval.ms": str(10**9)}
+SETTINGS = {
+    "internal_segment_bytes": "1000",
+    "cleanup_policy": "compact",
+    "min_cleanable_dirty_ratio": "0.5",
+    "max_compaction_lag_ms": "60000",
+}
+
+
+async def scrape(node: Node) -> dict[str, float]:
+    """Each sample by its name and labels."""
+    status, body = await get(node, "/metrics")
+    assert status == "HTTP/1.1 200 OK"
+    samples = (line.rpartition(" ") for line in body.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in samples}
+
+
+def of(topic: str) -> str:
+    return f'{{partition="0",topic="{topic}"}}'
+
+
+async def filled(node: Node, *topics: str) -> None:
+    for name in topics:
+        await create(node, name, **SETTINGS)
+        log = node.services.partitions.get(TopicPartition(name, 0))
+        write(log, overwritten(), node.services.clock.now_ms())
+        log.roll(node.services.clock.now_ms())
+
+
+async def test_gauges_are_of_now_though_no_service_runs(tmp_path: Path) -> None:
+    """SEMANTICS §8: Kafka's are of the last scan or grab, and stand still without one."""
+    clock = ManualClock(NOW)
+    async with running_node(tmp_path, HTTP, clock=clock) as node:
+        await create(node, "kept")
+        await filled(node, "a", "b")
+        said = await scrape(node)
+        assert said["kafka_log_logcleanermanager_max_dirty_percent"] == 100
+        assert said["kafka_log_logcleaner_max_compaction_delay_secs"] == 0
+        assert said["lapse_lifecycle_service_up"] == 0
+        assert said["kafka_log_logcleaner_deadthreadcount"] == 1
+        assert said[f"lapse_compaction_dirty_ratio{of('a')}"] == 1
+        assert f"lapse_compaction_dirty_ratio{of('kept')}" not in said  # not compacted
+        assert said[f"lapse_lifecycle_next_deadline_timestamp_seconds{of('a')}"] == NOW / 1000
+        for waited in (60, 70, 1000):
+            clock.advance(waited * 1000 - (clock.now_ms() - NOW))
+            said = await scrape(node)
+            assert said["kafka_log_logcleaner_max_compaction_delay_secs"] == waited - 60
+            assert said[f"lapse_compaction_delay_seconds{of('a')}"] == waited - 60
+            since = said["kafka_log_logcleanermanager_time_since_last_run_ms"]
+            assert since == waited * 1000
+
+
+async def test_rounds_leave_their_marks(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    async with running_node(tmp_path, HTTP, clock=clock) as node:
+        await filled(node, "a")
+        owner = RemoteOwner(tmp_path)
+        service = Service(
+            owner, InlineEngine(RealFs(), clock), env_of(clock), tmp_path,
+            ServiceOptions(MEMORY, 1000),
+        )  # fmt: skip
+        await asyncio.to_thread(service.step)
+        clock.advance(5000)
+        said = await scrape(node)
+        [report] = reports.read_reports(tmp_path)
+        read, written = report.bytes_read, report.bytes_written
+        assert said["kafka_log_logcleaner_cleaner_recopy_percent"] == 100 * written / read
+        assert said["kafka_log_logcleaner_max_clean_time_secs"] == report.total_seconds
+        fill = said["kafka_log_logcleaner_max_buffer_utilization_percent"]
+        assert fill == 100 * report.map_entries // report.map_entries_max
+        dirty = report.dirty_bytes
+        assert dirty > 0
+        assert report.io_per_dirty_byte == round((read + written) / dirty, 3)
+        assert said[f"lapse_round_read_bytes_per_dirty_byte{of('a')}"] == read / dirty
+        assert said[f"lapse_round_written_bytes_per_dirty_byte{of('a')}"] == written / dirty
+        assert said["kafka_log_logcleanermanager_max_dirty_percent"] == 0
+        assert said["kafka_log_logcleanermanager_time_since_last_run_ms"] == 5000
+        assert said["lapse_lifecycle_service_up"] == 1
+        assert said["kafka_log_logcleaner_deadthreadcount"] == 0
+        assert said["lapse_lifecycle_clock_ahead_seconds"] == 0
+        held = ServiceProgress("held", "the clock", 1, NOW, clock_ahead_ms=7000)
+        reports.write_progress(RealFs(), tmp_path, held)
+        assert (await scrape(node))["lapse_lifecycle_clock_ahead_seconds"] == 7
+        owner.close()
+
+
+async def test_what_is_left_alone_is_named(tmp_path: Path) -> None:
+    """L10; Kafka's uncleanable-bytes fails where there was no checkpoint (SEMANTICS §8)."""
+    clock = ManualClock(NOW)
+    async with running_node(tmp_path, HTTP, clock=clock) as node:
+        await filled(node, "a", "b")
+        manager = "kafka_log_logcleanermanager_uncleanable"
+        where = f'{{logDirectory="{tmp_path}"}}'
+        said = await scrape(node)
+        assert (said[f"{manager}_partitions_count{where}"], said[f"{manager}_bytes{where}"]) == (
+            0,
+            0,
+        )
+        log = node.services.partitions.get(TopicPartition("a", 0))
+        base = log.segments[4].base_offset
+        known = note_failure(None, BadSpot(base, base + 3, 210, "torn"), NOW)
+        bad.store(RealFs(), log.dir, known)
+        log.set_bad(known)
+        said = await scrape(node)
+        assert said[f"{manager}_partitions_count{where}"] == 1
+        above = sum(s.size for s in log.segments[4:-1])
+        assert said[f"{manager}_bytes{where}"] == above
+        assert said[f"lapse_bad_range_first_offset{of('a')}"] == base + 3
+        assert said[f"lapse_bad_range_tries{of('a')}"] == 1
+        assert said[f"lapse_bad_range_next_try_timestamp_seconds{of('a')}"] == NOW / 1000 + 60
+        reason = 'lapse_lifecycle_uncleanable{partition="0",reason="bad_range",topic="a"}'
+        assert said[reason] == 1
+        assert not [name for name in said if re.search(r'bad_range.*topic="b"', name)]
+
+
+async def test_a_clock_that_jumped_is_a_trouble(tmp_path: Path) -> None:
+    """DESIGN 4.11: the broker's retention stops too, and says so."""
+    clock = ManualClock(NOW)
+    settings = {**HTTP, "lapse.housekeeping.interval.ms": "10"}
+    async with running_node(tmp_path, settings, clock=clock) as node:
+
+        async def until(held: bool) -> str:
+            for _ in range(500):
+                text = (await get(node, "/health"))[1]
+                known = (tmp_path / BROKER).exists()  # there is something to doubt a clock by
+                if known and ("lapse.clock.jump.max.ms" in text) == held:
+                    return text
+                await asyncio.sleep(0.02)
+            raise AssertionError(text)
+
+        await until(held=False)
+        clock.jump(86_400_000)
+        assert str(tmp_path / CONFIRMED) in await until(held=True)
+        ahead = (await scrape(node))["lapse_lifecycle_clock_ahead_seconds"]
+        assert ahead == 86_400
+        (tmp_path / CONFIRMED).touch()
+        await until(held=False)

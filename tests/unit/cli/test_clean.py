@@ -1,0 +1,101 @@
+"""`lapse clean`: its options, the clock it believes, and what a round cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lapse.base.clock import SystemClock
+from lapse.cli.main import main
+from lapse.testing.clock import ManualClock
+from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
+
+SETTINGS = ("-c", "cleanup.policy=compact", "-c", "min.cleanable.dirty.ratio=0.01",
+            "-c", "delete.retention.ms=1000")  # fmt: skip
+DAY_MS = 86_400_000
+Line = dict[str, Any]
+
+
+@pytest.fixture
+def logdir(tmp_path: Path) -> Path:
+    """Four keys, nine times over; then one of them is deleted."""
+    path = tmp_path / "data"
+    pairs = [*overwritten(keys=4, times=9), ("k0", None)]
+    make_logs(path, {"a": pairs}, compacted(), ManualClock(NOW))
+    return path
+
+
+def clean(capsys: pytest.CaptureFixture[str], logdir: Path, *words: object, code: int = 0) -> Line:
+    capsys.readouterr()
+    said = ["clean", logdir, "--engine", "inline", "--json", *SETTINGS, *words]
+    assert main([str(word) for word in said]) == code
+    [line] = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    told: Line = line
+    return told
+
+
+def test_what_it_cost(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dirty = sum(p.stat().st_size for p in (logdir / "a-0").glob("*.log"))
+    line = clean(capsys, logdir, "--now", NOW + 1)
+    assert (line["outcome"], line["kind"], line["due"]) == ("cleaned", "clean", ["dirty ratio"])
+    assert line["dirty_bytes"] == dirty
+    cost = (line["bytes_read"] + line["bytes_written"]) / dirty
+    assert line["bytes_per_dirty_byte"] == round(cost, 3) > 1
+    assert clean(capsys, logdir, "--now", NOW + 1)["bytes_per_dirty_byte"] is None
+
+
+def test_tombstones_that_a_replica_may_need_stay(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DESIGN L3, told by hand: the tombstone at 36 stays while a replica has cleaned to 36 only."""
+    clean(capsys, logdir, "--now", NOW + 1)
+    late = ("--now", NOW + DAY_MS, "--force")
+    clean(capsys, logdir, *late, "--replica-cleaned-to", 36)
+    assert records_in(logdir / "a-0")[36] == ("k0", None)
+    clean(capsys, logdir, *late, "--replica-cleaned-to", 37)
+    assert 36 not in records_in(logdir / "a-0")
+
+
+def test_a_clock_that_jumped_removes_nothing(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DESIGN §4.11."""
+    before = records_in(logdir / "a-0")
+    year_ago = SystemClock().now_ms() - 365 * DAY_MS
+    record = {"now_ms": year_ago, "monotonic_s": None}
+    (logdir / ".lapse-clock").write_text(json.dumps(record))
+    line = clean(capsys, logdir, code=1)
+    assert "lapse.clock.jump.max.ms" in line["outcome"]
+    assert "clock-confirmed" in line["outcome"]
+    assert records_in(logdir / "a-0") == before
+    (logdir / "clock-confirmed").touch()
+    assert clean(capsys, logdir)["outcome"] == "cleaned"
+    assert not (logdir / "clock-confirmed").exists()
+
+
+def test_what_the_user_says_of_the_time_is_believed(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {"now_ms": NOW - DAY_MS, "monotonic_s": None}
+    (logdir / ".lapse-clock").write_text(json.dumps(record))
+    assert clean(capsys, logdir, "--now", NOW + 1)["outcome"] == "cleaned"
+
+
+def test_the_io_budget_is_kept(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """log.cleaner.io.max.bytes.per.second: at least as long as the bytes allow, on any machine."""
+    line = clean(
+        capsys, logdir, "--now", NOW + 1, "-c", "log.cleaner.io.max.bytes.per.second=20000"
+    )
+    io = line["bytes_read"] + line["bytes_written"]
+    assert line["seconds"]["map"] + line["seconds"]["rewrite"] > io / 20000 / 2
+
+
+@pytest.mark.parametrize("option", ["--first-dirty", "--replica-cleaned-to"])
+def test_an_offset_below_0_is_refused(
+    option: str, logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["clean", str(logdir), option, "-1"]) == 2
+    assert f"{option} -1" in capsys.readouterr().err

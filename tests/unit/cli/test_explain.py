@@ -1,0 +1,163 @@
+"""`lapse explain`: the binding rule of each log, and the fate of single records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lapse.base.config import topic_config
+from lapse.base.fs import RealFs
+from lapse.cli.main import main
+from lapse.lifecycle.decide.promises import bounds_of
+from lapse.lifecycle.reports import Queue, ServiceProgress, write_progress, write_queue
+from lapse.lifecycle.setbacks import Held
+from lapse.testing.clock import ManualClock
+from tests.unit.cli.test_plan import contents
+from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten
+
+Told = dict[str, Any]
+SETTINGS = ("-c", "cleanup.policy=compact", "-c", "delete.retention.ms=60000")
+DIRTY = ("-c", "min.cleanable.dirty.ratio=0.01")
+
+
+@pytest.fixture
+def logdir(tmp_path: Path) -> Path:
+    """Log a: 4 keys 9 times over and a tombstone, sealed; log b likewise with 3 keys."""
+    path = tmp_path / "data"
+    pairs = [*overwritten(keys=4, times=9), ("k0", None)]
+    make_logs(path, {"a": pairs, "b": overwritten(keys=3, times=9)}, compacted(), ManualClock(NOW))
+    return path
+
+
+def explained(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> dict[str, Told]:
+    capsys.readouterr()
+    assert main(["explain", *map(str, words), *SETTINGS, "--json"]) == code
+    told = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    return {line["partition"]: line for line in told}
+
+
+def clean(path: Path, now_ms: int) -> None:
+    words = ["clean", path, "--engine", "inline", "--now", now_ms, "--force", *SETTINGS]
+    assert main([str(word) for word in words]) == 0
+
+
+def test_the_binding_rule_and_the_promises(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(logdir)
+    lag = ("-c", "max.compaction.lag.ms=90000")
+    found = explained(capsys, logdir, "--now", NOW + 1, "-c", "min.cleanable.dirty.ratio=1", *lag)
+    assert contents(logdir) == before
+    line = found["a-0"]
+    assert (line["rule"], line["until_ms"]) == ("ratio", NOW + 90_001)
+    settings = ("cleanup.policy=compact", "delete.retention.ms=60000", lag[1])
+    config = topic_config(dict(setting.split("=") for setting in settings))
+    assert line["promises"] == [promise._asdict() for promise in bounds_of(config)]
+    due = explained(capsys, logdir, "--now", NOW + 1, *DIRTY)
+    assert {line["rule"] for line in due.values()} == {"due"}
+
+
+def test_the_clock_of_min_lag(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = explained(capsys, logdir, "--now", NOW + 5, *DIRTY, "-c", "min.compaction.lag.ms=7000")
+    assert (found["a-0"]["rule"], found["a-0"]["until_ms"]) == ("min-lag", NOW + 7000)
+
+
+def test_who_waits_behind_whom_and_who_was_set_back(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = Held("b-0", "the disk is full", 2, NOW + 99_000)
+    write_queue(RealFs(), logdir, Queue(NOW, 1, ("x-0", "y-1", "a-0"), (held,)))
+    write_progress(RealFs(), logdir, ServiceProgress("running", "x-0", 1, NOW))
+    found = explained(capsys, logdir, "--now", NOW, *DIRTY)
+    assert (found["a-0"]["rule"], found["a-0"]["waiting_behind"]) == ("waiting", 2)
+    assert (found["b-0"]["rule"], found["b-0"]["until_ms"]) == ("backoff", NOW + 99_000)
+    assert "the disk is full" in found["b-0"]["text"]
+    assert found["a-0"]["service"] == "running: x-0"
+
+
+def test_a_service_that_stopped_is_told(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_progress(RealFs(), logdir, ServiceProgress("stopped", "", 1, NOW))
+    assert "rounds are not running" in explained(capsys, logdir)["a-0"]["service"]
+    write_progress(RealFs(), logdir, ServiceProgress("idle", "nothing is due", 1, NOW))
+    assert explained(capsys, logdir, "--now", NOW)["a-0"]["service"] == "idle: nothing is due"
+
+
+def test_a_clock_that_jumped_holds_everything(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {"now_ms": NOW, "monotonic_s": None}
+    (logdir / ".lapse-clock").write_text(json.dumps(record))
+    assert explained(capsys, logdir, *DIRTY)["a-0"]["rule"] == "clock"
+    (logdir / "clock-confirmed").touch()
+    assert explained(capsys, logdir, *DIRTY)["a-0"]["rule"] == "due"
+
+
+def test_a_topic_is_looked_for_in_the_data(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert set(explained(capsys, "a", "--data", logdir)) == {"a-0"}
+    assert main(["explain", "a"]) == 2
+    assert "--data" in capsys.readouterr().err
+    assert main(["explain", "none", "--data", str(logdir)]) == 3
+
+
+def test_a_log_whose_policy_is_unknown(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(logdir), "--partition", "a-0"]) == 1
+    assert "policy unknown" in capsys.readouterr().out
+
+
+def fate(
+    capsys: pytest.CaptureFixture[str], logdir: Path, offset: int, now_ms: int, log: str = "a-0"
+) -> Told:
+    words = (logdir, "--partition", log, "--offset", offset, "--now", now_ms, *DIRTY)
+    found: Told = explained(capsys, *words)[log]["fate"]
+    return found
+
+
+def test_the_fate_of_a_record_before_a_round(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = fate(capsys, logdir, 0, NOW)
+    assert first["state"] == "there"
+    assert "not yet looked at" in first["text"]
+    assert first["place"] == {"segment": 0, "batch": 0, "position": 0}
+    assert fate(capsys, logdir, 37, NOW)["state"] == "not yet"
+
+
+def test_the_fate_of_each_record_of_a_log(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the value to its tombstone's end: what the ledger and the files tell."""
+    clean(logdir, NOW + 1000)
+    gone = fate(capsys, logdir, 32, NOW + 2000)  # k0's last value; its tombstone is at 36
+    assert (gone["state"], gone["reason"], gone["now_ms"]) == ("gone", "superseded", NOW + 1000)
+    assert gone["round_id"].startswith("clean-")
+    last = fate(capsys, logdir, 35, NOW + 2000)
+    assert (last["state"], last["until_ms"]) == ("there", None)
+    assert "the last of its key" in last["text"]
+    tombstone = fate(capsys, logdir, 36, NOW + 2000)
+    assert tombstone["state"] == "there"
+    assert "delete horizon has not passed" in tombstone["text"]
+    assert tombstone["until_ms"] >= NOW + 61_000
+    late = fate(capsys, logdir, 36, 2 * NOW)
+    assert "has passed" in late["text"]
+    clean(logdir, 2 * NOW)
+    expired = fate(capsys, logdir, 36, 2 * NOW)
+    assert (expired["state"], expired["reason"]) == ("gone", "tombstone expired")
+    assert main(["explain", str(logdir), "--partition", "a-0", "--offset", "36", *SETTINGS]) == 0
+    assert "offset 36: gone: removed, tombstone expired, by round" in capsys.readouterr().out
+
+
+def test_what_no_ledger_tells_of_is_not_guessed(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clean(logdir, NOW + 1000)
+    (logdir / "a-0" / ".lapse" / "ledger").unlink()
+    found = fate(capsys, logdir, 5, NOW)
+    assert (found["state"], found["reason"]) == ("unknown", None)
+
+
+def test_an_offset_wants_one_partition(logdir: Path) -> None:
+    assert main(["explain", str(logdir), "--offset", "1"]) == 2
+    assert main(["explain", str(logdir), "--partition", "a-0", "--offset", "-1"]) == 2

@@ -1,0 +1,148 @@
+"""The binding rule in words, with a word for scripts and the time it clears."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lapse.lifecycle.decide.clock import ClockRecord, judge_clock
+from lapse.lifecycle.decide.explain import RULES, Context, Explanation, explain
+from lapse.lifecycle.decide.select import Decision, LogInfo, Wish, decide
+from lapse.lifecycle.decide.verdict import Rules
+from lapse.log.facts import BadRange, CleanedTo, LogFacts, ReplicaFacts, SegmentFacts, StartMove
+from lapse.log.summary import Begun, Ended
+from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, segment
+
+THEN = NOW - 60_000  # 2023-11-14 22:12:20Z
+
+
+def decided(facts: LogFacts, **settings: object) -> Decision:
+    return decide(LogInfo(facts, compacted(**settings)), NOW)
+
+
+def told(facts: LogFacts, **settings: object) -> Explanation:
+    found = explain(decided(facts, **settings))
+    assert found.rule in RULES
+    return found
+
+
+def sealed(*segments: SegmentFacts, **facts: object) -> LogFacts:
+    return log([*segments, segment(10 * len(segments), 0)], **facts)
+
+
+DIRTY = sealed(segment(0))
+CLEAN = sealed(segment(0), cleaner_checkpoint=10)
+BAD = BadRange(10, 15, 77, "checksum does not match", THEN, 3, NOW + 50)
+
+
+@pytest.mark.parametrize(
+    ("facts", "settings", "rule", "until", "words"),
+    [
+        (DIRTY, {"cleanup_policy": "delete"}, "policy", None, "cleanup.policy is delete"),
+        (sealed(segment(0, with_summary=False)), {}, "summaries", None, "1 segments without"),
+        (sealed(segment(0, unhandled=("unknown codec 7 at offset 3",))), {}, "unhandled", None,
+         "unknown codec 7 at offset 3"),
+        (DIRTY, {}, "due", None, "due: dirty ratio 1.00 is above min.cleanable.dirty.ratio 0.5"),
+        (log([segment(0, append_first_ms=NOW - 300)]), {"segment_ms": 1000}, "active-segment",
+         NOW + 700, "all that is dirty is in the active segment (100 bytes)"),
+        (log([segment(0)]), {"lapse_roll_time": "record"}, "active-segment", None, "active"),
+        (log([segment(0), segment(10)], last_stable_offset=3), {}, "open-transaction", None,
+         "an open transaction holds the log from 3 on"),
+        (sealed(segment(0, begun=(Begun(7, 4),), append_first_ms=THEN)), {}, "open-transaction",
+         None, ("a transaction of producer 7 without marker holds the log from 4 on, since "
+         "2023-11-14 22:12:20Z")),
+        (sealed(segment(0, largest_timestamp=NOW - 300, append_last_ms=NOW - 300)),
+         {"min_compaction_lag_ms": 1000}, "min-lag", NOW + 700,
+         "segment 0 is younger than min.compaction.lag.ms"),
+        (sealed(segment(0, largest_timestamp=NOW + DAY, append_last_ms=NOW - 300)),
+         {"min_compaction_lag_ms": 1000}, "min-lag", NOW + 700, "is not followed"),
+        (sealed(segment(0, largest_timestamp=NOW + DAY, append_last_ms=-1)),
+         {"min_compaction_lag_ms": 1000}, "future-timestamp", NOW + DAY + 1000,
+         "segment 0 has a timestamp from the future, 2023-11-15 22:13:20Z"),
+        (sealed(segment(0), segment(10, append_first_ms=NOW - 400), cleaner_checkpoint=10),
+         {"max_compaction_lag_ms": 1000}, "ratio", NOW + 601,
+         "dirty ratio 0.50 is not above min.cleanable.dirty.ratio 0.5"),
+        (sealed(segment(0), segment(10), cleaner_checkpoint=10), {}, "ratio", None,
+         "max.compaction.lag.ms is not set"),
+        (sealed(segment(0), segment(10), cleaner_checkpoint=10, bad=BAD), {}, "bad-range",
+         NOW + 50, ("segment 10 cannot be read at byte 77 (offset 15: checksum does not match); "
+         "3 tries since 2023-11-14 22:12:20Z")),
+        (sealed(segment(0, unreadable_from=4)), {}, "bad-range", None,
+         "segment 0 cannot be read from offset 4 on"),
+        (sealed(segment(0), segment(10), bad=BAD), {}, "due", None,
+         "; not from 10 on: segment 10 cannot be read at byte 77"),
+        (CLEAN, {}, "clean", None, "clean"),
+        (sealed(segment(0, horizon_earliest_ms=NOW + 70), cleaner_checkpoint=10),
+         {"lapse_tombstone_removal_max_lag_ms": 60}, "clean", NOW + 100, "tombstones wait"),
+        (sealed(segment(0, ended=(Ended(7, 3, True, True),), append_last_ms=NOW),
+                cleaner_checkpoint=10),
+         {"lapse_tombstone_removal_max_lag_ms": 60}, "clean", NOW + 30, "markers of transactions"),
+    ],
+)  # fmt: skip
+def test_the_binding_rule(
+    facts: LogFacts, settings: dict[str, object], rule: str, until: int | None, words: str
+) -> None:
+    found = told(facts, **settings)
+    assert (found.rule, found.until_ms) == (rule, until)
+    assert words in found.text
+
+
+def test_s3b_under_kafkas_rules_the_future_timestamp_binds() -> None:
+    """E17; with us the append clock bounds it (L9)."""
+    odd = sealed(segment(0, largest_timestamp=NOW + DAY, append_last_ms=NOW - DAY))
+    info = LogInfo(odd, compacted(min_compaction_lag_ms=1000))
+    exact = decide(info, NOW, Wish(rules=Rules.KAFKA_43))
+    found = explain(exact, Context(rules=Rules.KAFKA_43))
+    assert (found.rule, found.until_ms) == ("future-timestamp", NOW + DAY + 1000)
+    assert explain(decide(info, NOW)).rule == "due"
+
+
+def test_l3_the_replica_that_is_waited_for() -> None:
+    replicas = (
+        ReplicaFacts(1, (CleanedTo(10, 0),), NOW),
+        ReplicaFacts(2, (CleanedTo(10, NOW - DAY + 70),), NOW),
+    )
+    facts = sealed(segment(0, horizon_earliest_ms=5), cleaner_checkpoint=10, replicas=replicas)
+    found = told(facts)
+    assert (found.rule, found.until_ms) == ("replica", NOW + 70)
+    assert "replica 2" in found.text
+
+
+def test_l11_deleted_records_are_told_of_whatever_the_policy() -> None:
+    facts = sealed(
+        segment(0), cleaner_checkpoint=10, log_start_offset=3, start_moves=(StartMove(3, NOW),)
+    )
+    lags = {"lapse_physical_delete_max_lag_ms": 1000, "file_delete_delay_ms": 200}
+    for policy, rule in (("delete", "policy"), ("compact", "clean")):
+        found = told(facts, cleanup_policy=policy, **lags)
+        assert (found.rule, found.until_ms) == (rule, NOW + 400)
+        assert found.text.endswith("; deleted records are still in segment 0")
+    late = replace(facts, start_moves=(StartMove(3, NOW - DAY),))
+    assert told(late, cleanup_policy="delete", **lags).text == (
+        "due: records below 3 were deleted and are still in a file"
+    )
+
+
+def test_what_a_decision_does_not_know_is_told_with_it() -> None:
+    due = decided(DIRTY)
+    waiting = explain(due, Context(waiting_behind=3))
+    assert waiting.rule == "waiting"
+    assert waiting.text.startswith("waiting behind 3 logs; due: dirty ratio 1.00")
+    back = explain(due, Context(setback_until_ms=NOW + 9, setback_reason="disk full"))
+    assert (back.rule, back.until_ms) == ("backoff", NOW + 9)
+    assert back.text.startswith("its last round came to nothing (disk full); due: ")
+    assert explain(due, Context(setback_until_ms=NOW)).rule == "due"
+    held = judge_clock(ClockRecord(NOW, 1.0), NOW + DAY, 1.0, 1000)
+    assert explain(due, Context(clock=held)).rule == "clock"
+    assert "lapse.clock.jump.max.ms=1000" in explain(due, Context(clock=held)).text
+    right = judge_clock(ClockRecord(NOW, 1.0), NOW + 5, 1.0, 1000)
+    assert explain(due, Context(clock=right)).rule == "due"
+    # None of which matters to a log that has no round due.
+    assert explain(decided(CLEAN), Context(waiting_behind=3, setback_until_ms=NOW + 9)).rule == (
+        "clean"
+    )
+
+
+def test_a_moment_gone_by_is_no_news() -> None:
+    assert told(log([segment(0, append_first_ms=NOW - 5000)]), segment_ms=1000).until_ms is None

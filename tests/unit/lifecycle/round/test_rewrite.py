@@ -1,0 +1,227 @@
+"""What a round writes, beyond the twin: trims, markers alone, `.txnindex`, other replicas."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from pyroaring import BitMap
+
+from lapse.base.fs import RealFs
+from lapse.lifecycle.decide.select import RoundKind
+from lapse.lifecycle.round.engine import run_plan
+from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+from lapse.log.txn_index import AbortedTxn, encode_entries, parse_entries
+from lapse.records.batch import Header, headers_of, records_of, scan_batches
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.layout import Codec
+from lapse.records.legacy import Message, MessageSpec, build_messages
+from lapse.testing.clock import ManualClock
+from tests.reference import cleaning, rounds
+
+NOW = 1_700_000_000_000
+RETENTION = 1000
+
+
+def data(offset: int, *keys: bytes | None, producer: int = -1, **more: object) -> bytes:
+    records = [NewRecord(key, b"v%d" % n, NOW) for n, key in enumerate(keys)]
+    spec = BatchSpec(offset, producer_id=producer, producer_epoch=0, base_sequence=0)
+    return build_batch(records, replace(spec, **more))
+
+
+def marker(offset: int, producer: int, *, commit: bool, horizon_ms: int | None = None) -> bytes:
+    record = NewRecord(struct.pack(">hh", 0, commit), b"\0\0\0\0\0\1", NOW)
+    spec = BatchSpec(offset, producer_id=producer, producer_epoch=0, transactional=True,
+                     control=True, horizon_ms=horizon_ms)  # fmt: skip
+    return build_batch([record], spec)
+
+
+def plan_of(directory: Path, *segments: tuple[int, bytes], upper: int, **more: object) -> RoundPlan:
+    given = cleaning.Round(
+        False, 0, upper, segments, frozenset(), -1, NOW + RETENTION, NOW, 1000
+    )  # fmt: skip
+    for base, content in segments:
+        (directory / f"{base:020d}.log").write_bytes(content)
+    return replace(rounds.plan_of(given, directory, 1 << 20), **more)
+
+
+def trim(directory: Path, base: int, content: bytes, log_start: int, **more: object) -> RoundPlan:
+    upper = int(scan_batches(content, "t")["last_offset"][-1]) + 1
+    return plan_of(
+        directory, (base, content), upper=upper, kind=RoundKind.TRIM, log_start=log_start,
+        passed_until_ms=-1, **more,
+    )  # fmt: skip
+
+
+def run(plan: RoundPlan) -> Receipt:
+    RealFs().remove_tree(attempt_dir(Path(plan.dir), "r1", "a"))
+    receipt = run_plan(plan, "a", RealFs(), ManualClock())
+    assert receipt.error is None, receipt.error
+    return receipt
+
+
+def written(plan: RoundPlan, base: int, kind: str = "records") -> bytes:
+    return (attempt_dir(Path(plan.dir), "r1", "a") / f"{base:020d}-{kind}").read_bytes()
+
+
+def batches(plan: RoundPlan, base: int) -> list[Header]:
+    return headers_of(scan_batches(written(plan, base), "t"))
+
+
+def offsets(plan: RoundPlan, base: int) -> list[int]:
+    content = written(plan, base)
+    return [r.offset for row in scan_batches(content, "t") for r in records_of(content, row, "t")]
+
+
+# --- trims (KIP-107, L11) -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_trim_takes_what_is_below_the_log_start_and_nothing_else(
+    tmp_path: Path, codec: Codec
+) -> None:
+    """Base offset and last delta stay (D-6, L11); keyless and repeated keys are no reason."""
+    content = (
+        data(0, b"a", None, b"a") + data(3, b"a", b"b", None, b"a", codec=codec) + data(7, b"a")
+    )
+    plan = trim(tmp_path, 0, content, 5)
+    receipt = run(plan)
+    assert (receipt.kind, receipt.end_offset, receipt.log_start) == ("trim", -1, 5)
+    assert offsets(plan, 0) == [5, 6, 7]
+    assert [(b.base_offset, b.last_offset, b.count) for b in batches(plan, 0)] == [
+        (3, 6, 2), (7, 7, 1),
+    ]  # fmt: skip
+    assert receipt.groups[0].removed == {"below the log start": 5}
+    blobs = msgspec.msgpack.decode(written(plan, 0, "removed"))
+    assert [(base, why, list(BitMap.deserialize(bits))) for base, why, bits in blobs] == [
+        (0, "below the log start", [0, 1, 2, 3, 4])
+    ]
+    assert receipt.groups[0].base_offset == 0  # the file's base stays as well
+    assert receipt.map_entries == 0
+    assert written(plan, 0)[-len(data(7, b"a")) :] == data(7, b"a")
+
+
+def test_a_trim_keeps_a_bare_header_of_each_live_producer(tmp_path: Path) -> None:
+    """P-1, P-4: sequence checks go on after a restart."""
+    content = data(0, b"a", b"b", producer=7) + data(2, b"c", producer=8) + data(3, b"d")
+    plan = trim(tmp_path, 0, content, 3, guarded_last_offsets=(1,))
+    run(plan)
+    assert [(b.base_offset, b.last_offset, b.count, b.producer_id) for b in batches(plan, 0)] == [
+        (0, 1, 0, 7), (3, 3, 1, -1),
+    ]  # fmt: skip
+
+
+def test_a_trim_stamps_and_expires_nothing(tmp_path: Path) -> None:
+    tombstone = build_batch([NewRecord(b"k", None, NOW)], BatchSpec(1))
+    expired = build_batch([NewRecord(b"l", None, NOW)], BatchSpec(2, horizon_ms=NOW - 9))
+    plan = trim(tmp_path, 0, data(0, b"x") + tombstone + expired + marker(3, 5, commit=True), 1)
+    run(plan)
+    assert written(plan, 0) == tombstone + expired + marker(3, 5, commit=True)
+
+
+def test_a_trim_drops_markers_below_and_keeps_aborted_transactions_that_reach_the_start(
+    tmp_path: Path,
+) -> None:
+    """Entries of `.txnindex` reaching the log start stay, though they began below it (KIP-107)."""
+    content = (
+        data(0, b"a", producer=1, transactional=True) + marker(1, 1, commit=False)
+        + data(2, b"b", b"c", producer=2, transactional=True) + marker(4, 2, commit=False)
+    )  # fmt: skip
+    gone, kept = AbortedTxn(1, 0, 1, 2), AbortedTxn(2, 2, 4, 5)
+    plan = trim(tmp_path, 0, content, 3)
+    (tmp_path / f"{0:020d}.txnindex").write_bytes(encode_entries([gone, kept]))
+    receipt = run(plan)
+    assert offsets(plan, 0) == [3, 4]
+    assert parse_entries(written(plan, 0, "aborted"), "t") == [kept]
+    assert (receipt.groups[0].summary.aborts, receipt.groups[0].summary.transactional) == (1, 1)
+
+
+def test_a_log_start_between_batches_or_below_the_segment_leaves_it_alone(tmp_path: Path) -> None:
+    receipt = run(trim(tmp_path, 5, data(5, b"a"), 5))
+    assert (receipt.groups, receipt.log_start) == ((), -1)
+
+
+def test_old_formats_are_trimmed_too(tmp_path: Path) -> None:
+    messages = [Message(n, NOW, b"k", b"v") for n in range(4)]
+    plan = trim(tmp_path, 0, build_messages(messages, MessageSpec(1, Codec.GZIP)), 2)
+    run(plan)
+    assert offsets(plan, 0) == [2, 3]
+    assert [b.magic for b in batches(plan, 0)] == [2]
+
+
+def test_a_cleaning_round_trims_as_well_and_says_so(tmp_path: Path) -> None:
+    segments = (0, data(0, b"a", b"b")), (2, data(2, b"c", b"d"))
+    assert run(plan_of(tmp_path, *segments, upper=4, log_start=1)).log_start == 1
+    assert run(plan_of(tmp_path, *segments, upper=4, log_start=3)).log_start == 3
+    # It lies beyond what the round reaches: another one is needed.
+    assert run(plan_of(tmp_path, *segments, upper=4, log_start=5)).log_start == -1
+    assert run(plan_of(tmp_path, *segments, upper=4, log_start=-1)).log_start == -1
+
+
+# --- markers (X-4 … X-7) --------------------------------------------------------------------------
+
+
+def committed_then_superseded(directory: Path, **more: object) -> RoundPlan:
+    """The data of a transaction goes in the first segment; its marker is in the second."""
+    return plan_of(
+        directory, (0, data(0, b"k", producer=1, transactional=True)),
+        (1, marker(1, 1, commit=True) + data(2, b"x")), (3, data(3, b"k")), upper=4, **more,
+    )  # fmt: skip
+
+
+def test_a_marker_is_stamped_in_the_round_that_takes_the_last_of_its_data(tmp_path: Path) -> None:
+    """Kafka needs a pass more (X-7); it may lie in a segment that loses nothing else."""
+    plan = replace(committed_then_superseded(tmp_path), segment_bytes=1, stamp_markers=True)
+    run(plan)
+    assert batches(plan, 1)[0].base_timestamp == plan.horizon_ms
+    plan = replace(committed_then_superseded(tmp_path), segment_bytes=1, stamp_markers=False)
+    assert [g.base_offset for g in run(plan).groups] == [0]  # not for a marker alone
+
+
+def test_a_marker_waits_for_other_replicas(tmp_path: Path) -> None:
+    """L3: what waits for a horizon goes only below what every replica has cleaned."""
+    old = marker(0, 1, commit=True, horizon_ms=NOW - 5) + build_batch(
+        [NewRecord(b"k", None, NOW)], BatchSpec(1, horizon_ms=NOW - 5)
+    )
+    content = old + data(2, b"x", b"x")
+    for below, left in ((0, [0, 1, 3]), (1, [1, 3]), (2, [3]), (1 << 60, [3])):
+        plan = plan_of(tmp_path, (0, content), upper=4, removable_below=below)
+        run(plan)
+        assert offsets(plan, 0) == left, below
+
+
+def test_an_abort_whose_index_is_lost_is_told_again(tmp_path: Path) -> None:
+    """Its bare header keeps the marker, and readers need the entry (X-4)."""
+    content = (
+        data(0, b"a", producer=1, transactional=True)
+        + data(1, b"b", producer=1, transactional=True, base_sequence=1)
+        + marker(2, 1, commit=False) + data(3, b"x")
+    )  # fmt: skip
+    for index, expected in (
+        (None, AbortedTxn(1, 0, 2, 0)),
+        (b"garbage", AbortedTxn(1, 0, 2, 0)),
+        (encode_entries([AbortedTxn(1, 0, 2, 3)]), AbortedTxn(1, 0, 2, 3)),
+    ):
+        path = tmp_path / f"{0:020d}.txnindex"
+        path.unlink(missing_ok=True)
+        if index is not None:
+            path.write_bytes(index)
+        plan = plan_of(tmp_path, (0, content), upper=4, guarded_last_offsets=(1,))
+        receipt = run(plan)
+        assert parse_entries(written(plan, 0, "aborted"), "t") == [expected]
+        assert receipt.groups[0].removed == {"aborted": 2}
+        assert [(b.base_offset, b.count) for b in batches(plan, 0)] == [(1, 0), (2, 1), (3, 1)]
+
+
+def test_a_transaction_that_ends_above_the_round(tmp_path: Path) -> None:
+    """The plan says how: its data is mapped, or goes (M-3)."""
+    content = data(0, b"k") + data(1, b"k", producer=1, transactional=True)
+    kept = plan_of(tmp_path, (0, content), upper=2, outcomes=((1, True),))
+    assert run(kept).groups[0].removed == {"superseded": 1}
+    gone = plan_of(tmp_path, (0, content), upper=2, outcomes=((1, False),))
+    assert run(gone).groups[0].removed == {"aborted": 1}
+    assert offsets(gone, 0) == [0]

@@ -1,0 +1,96 @@
+"""The fate of each kind of record, on a log that holds them all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lapse.base.ids import TopicPartition
+from lapse.lifecycle.decide.select import LogInfo, Wish, decide
+from lapse.lifecycle.fate import GONE, NEVER, THERE, UNKNOWN, Fate, fate_of
+from lapse.log.reader import DirectoryView
+from tests.unit.lifecycle.verify.logs import (
+    ACTIVE,
+    AFTER,
+    DAY,
+    NEW_SIDE,
+    NOW,
+    OLD_SIDE,
+    Side,
+    compacted,
+)
+
+
+def fate(path: Path, side: Side, offset: int, *, now_ms: int = NOW, wish: Wish | None = None,
+         policy: str = "compact") -> Fate:  # fmt: skip
+    side.write(path)
+    config = compacted(**{"cleanup.policy": policy, "min.cleanable.dirty.ratio": "0.01"})
+    info = LogInfo(DirectoryView(path).facts(TopicPartition("t", 0)), config)
+    return fate_of(decide(info, now_ms, wish), offset)
+
+
+@pytest.mark.parametrize(
+    ("offset", "state", "says", "until_ms"),
+    [
+        (0, UNKNOWN, "no ledger", None),  # its batch was rewritten without it
+        (2, THERE, "a record, the last of its key as of the last round", None),
+        (7, UNKNOWN, "no ledger", None),  # its batch is gone
+        (8, THERE, "a tombstone whose delete horizon has not passed", NOW + 1000),
+        (9, UNKNOWN, "bare header of its batch is left, for producer 7", None),
+        (10, THERE, "an abort marker: it stays while a batch of its transaction does", None),
+        (11, THERE, "a record, the last of its key", None),
+        (14, THERE, "a commit marker whose delete horizon has not passed", NOW + 5),
+        (15, THERE, "a control record that ends no transaction", None),
+        (17, THERE, "a tombstone whose delete horizon has not passed", NOW + DAY),
+        (ACTIVE, THERE, "not where a round may look yet (from 30 on)", None),
+        (ACTIVE + 2, THERE, "a transaction of producer 12 without marker", None),
+        (ACTIVE + 3, NEVER, "not written: the log ends before 33", None),
+    ],
+)
+def test_after_a_pass(
+    offset: int, state: str, says: str, until_ms: int | None, tmp_path: Path
+) -> None:
+    found = fate(tmp_path, NEW_SIDE, offset)
+    assert (found.state, found.offset) == (state, offset)
+    assert says in found.text
+    assert found.until_ms == until_ms or says.startswith("not where")
+
+
+def test_what_no_round_has_looked_at(tmp_path: Path) -> None:
+    found = fate(tmp_path, OLD_SIDE, 5)
+    assert found.state == THERE
+    assert "not yet looked at by a round (first dirty offset 0)" in found.text
+    assert found.place is not None
+    assert (found.place.segment, found.place.batch) == (0, 5)
+    assert found.place.position > 0
+
+
+def test_a_horizon_that_passed(tmp_path: Path) -> None:
+    late = fate(tmp_path / "late", NEW_SIDE, 8, now_ms=NOW + 2000)
+    assert "has passed: it goes with the next round" in late.text
+    wish = Wish(removable_below=8)
+    held = fate(tmp_path / "held", NEW_SIDE, 8, now_ms=NOW + 2000, wish=wish)
+    assert "other replicas may still need it" in held.text
+
+
+def test_an_unstamped_tombstone(tmp_path: Path) -> None:
+    side = replace(OLD_SIDE, checkpoint=ACTIVE)
+    assert "without delete horizon yet" in fate(tmp_path, side, 17).text
+
+
+def test_below_the_log_start(tmp_path: Path) -> None:
+    """SEMANTICS D-7: deleted, and its bytes may still be there."""
+    start = replace(OLD_SIDE, start=6)
+    still = fate(tmp_path / "still", start, 5)
+    assert still.state == THERE
+    assert "its bytes are still in the file" in still.text
+    rest = {name: raw for name, raw in AFTER.items() if name not in {"abce", "ad"}}
+    gone = fate(tmp_path / "gone", Side(rest, start=7, first_base=7), 5)
+    assert (gone.state, gone.reason) == (GONE, "below the log start")
+
+
+def test_a_log_that_is_not_compacted(tmp_path: Path) -> None:
+    found = fate(tmp_path, OLD_SIDE, 5, policy="delete")
+    assert "cleanup.policy is delete: it stays until retention" in found.text

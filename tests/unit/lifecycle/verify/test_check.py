@@ -1,0 +1,257 @@
+"""A right pass has no finding; of every wrong one the rule it breaks is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lapse.lifecycle.verify.findings import SHOWN_MAX
+from lapse.log.txn_index import AbortedTxn
+from lapse.records.builder import BatchSpec
+from tests.unit.lifecycle.verify.logs import (
+    ACTIVE,
+    AFTER,
+    APPENDED,
+    BEFORE,
+    DAY,
+    NEW_SIDE,
+    NOW,
+    OLD,
+    OLD_SIDE,
+    Batches,
+    Side,
+    bare,
+    batch,
+    check,
+    compacted,
+    marker,
+    of,
+    patched,
+    rules,
+)
+
+G_ABORTED = AbortedTxn(7, 9, 10, 11)
+
+
+def test_a_right_pass(tmp_path: Path) -> None:
+    verdict = check(tmp_path, NEW_SIDE)
+    assert verdict.findings == ()
+    assert verdict.removed == {
+        "aborted": 1, "keyless": 1, "marker": 1, "superseded": 4, "tombstone expired": 1,
+    }  # fmt: skip
+    assert (verdict.records_before, verdict.records_after) == (18, 11)
+    assert (verdict.reach, verdict.reach_known, verdict.keys) == (ACTIVE, True, 9)
+
+
+def test_no_pass_at_all(tmp_path: Path) -> None:
+    """And what was appended since is nobody's business."""
+    more = {**BEFORE, "more": batch(ACTIVE + 9, ("z", "1"))}
+    side = Side(more, {0: (G_ABORTED,)}, checkpoint=0)
+    assert check(tmp_path, side).findings == ()
+
+
+def test_without_checkpoints_the_most_is_assumed(tmp_path: Path) -> None:
+    verdict = check(tmp_path, Side(AFTER), Side(BEFORE))
+    assert verdict.findings == ()
+    assert (verdict.reach, verdict.reach_known) == (ACTIVE, False)
+
+
+def lost(*names: str) -> Side:
+    """The right result, without these batches."""
+    return replace(NEW_SIDE, batches={n: r for n, r in AFTER.items() if n not in names})
+
+
+def put(name: str, raw: bytes, **more: object) -> Side:
+    """The right result, with another batch in place of one (or with one more)."""
+    return replace(NEW_SIDE, batches=ordered({**AFTER, name: raw}), **more)  # type: ignore[arg-type]
+
+
+def ordered(batches: Batches) -> Batches:
+    return dict(sorted(batches.items(), key=lambda item: item[1][:8]))
+
+
+def put_back(name: str, **more: object) -> Side:
+    return put(name, BEFORE[name], **more)
+
+
+KEPT = replace(of(1), last_offset_delta=4)
+AD = replace(of(1, 5), last_offset_delta=1)
+STAMPED = replace(of(8, transactional=True), horizon_ms=NOW)
+SWAPPED = {"f": AFTER["f"], **AFTER}
+ERRORS = {
+    "value lost": ("R-4", put("ad", batch(5, ("a", "2"), spec=AD))),
+    "batch lost": ("R-4", lost("h")),
+    "tombstone early": ("R-6", lost("f")),
+    "tombstone never stamped": ("R-6", lost("b")),
+    "value outlives its tombstone": (
+        "R-6", put("abce", batch(0, ("c", "1"), ("e", "1"), spec=KEPT, at=(2, 4)))
+    ),
+    "above the mapped range": ("R-2", replace(NEW_SIDE, checkpoint=4)),
+    "a batch from nowhere": ("F-3", put("z", batch(22, ("z", "1")))),
+    "a record from nowhere": (
+        "F-3", put("abce", batch(0, ("c", "1"), ("z", "1"), spec=KEPT, at=(2, 3)))
+    ),
+    "another key": ("F-3", put("abce", batch(0, ("x", "1"), spec=KEPT, at=(2,)))),
+    "another value": ("F-3", put("abce", batch(0, ("c", "2"), spec=KEPT, at=(2,)))),
+    "another time": ("H-1", put("abce", batch(0, ("c", "1"), spec=KEPT, at=(2,), time=NOW))),
+    "another epoch": ("F-3", put("abce", patched(AFTER["abce"], 51, ">h", 1))),
+    "another sequence": ("F-3", put("abce", patched(AFTER["abce"], 53, ">i", 1))),
+    "another leader epoch": ("F-3", put("abce", patched(AFTER["abce"], 12, ">i", 1))),
+    "no longer transactional": ("F-3", put("h", patched(AFTER["h"], 21, ">h", 0))),
+    "a shorter batch": ("F-3", put("abce", patched(AFTER["abce"], 23, ">i", 3))),
+    "a greatest time that is none": ("F-5", put("abce", patched(AFTER["abce"], 35, ">q", NOW))),
+    "a bare header that is not": ("F-6", put("g", patched(AFTER["g"], 35, ">q", NOW))),
+    "producer's time lost": (
+        "L15", put("appended", batch(18, ("m", "1"), ("l", "2"), spec=APPENDED, at=(1, 2), time=7))
+    ),
+    "out of order": ("G-3", replace(NEW_SIDE, batches=SWAPPED)),
+    "active segment rewritten": ("S-4", put("a again", patched(AFTER["a again"], 12, ">i", 1))),
+    "active segment cleaned": ("S-4", lost("a again")),
+    "undecided data lost": ("S-3", lost("open")),
+    "undecided data called clean": ("S-3", replace(NEW_SIDE, checkpoint=ACTIVE + 3)),
+    "active segment called clean": ("M-8", replace(NEW_SIDE, checkpoint=ACTIVE + 1)),
+    "abort marker lost": ("X-7", lost("g aborted")),
+    "commit marker lost": ("X-7", lost("h committed")),
+    "commit marker emptied": ("X-7", put("h committed", bare(BEFORE["h committed"]))),
+    "marker stamped too soon": (
+        "X-7", put("h committed", marker(12, 8, commit=True, horizon_ms=NOW + DAY))
+    ),
+    "marker turned": ("F-3", put("h committed", marker(12, 8, commit=False))),
+    "other control lost": ("X-6", lost("leader")),
+    "marker early": ("H-2", lost("just committed")),
+    "marker's horizon moved": (
+        "H-3", put("just committed", marker(14, 10, commit=True, horizon_ms=NOW + 9, time=NOW))
+    ),
+    "stamped without tombstone": (
+        "H-2", put("h", batch(11, ("h", "1"), spec=STAMPED))
+    ),
+    "horizon moved": ("H-3", put("f", batch(8, ("f", None), spec=BatchSpec(horizon_ms=NOW + 1)))),
+    "horizon lost": ("H-3", put("f", batch(8, ("f", None)))),
+    "last sequence lost": ("P-1", lost("g")),
+    "aborted data without index": ("F-10", put_back("g")),
+    "committed data as aborted": (
+        "F-10", replace(NEW_SIDE, indexes={0: (AbortedTxn(8, 11, 12, 13),)})
+    ),
+    "index entry in the wrong segment": ("F-10", replace(NEW_SIDE, indexes={ACTIVE: (G_ABORTED,)})),
+    "bad checksum": ("L10", put("ad", AFTER["ad"][:-1] + b"?")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_every_wrong_is_told(name: str, tmp_path: Path) -> None:
+    rule, side = ERRORS[name]
+    verdict = check(tmp_path, side)
+    assert (rule, "error") in rules(verdict), verdict.findings
+    assert not verdict.is_fine
+
+
+WARNINGS = {
+    # SEMANTICS H-7: the value at 1 is left, its tombstone at 17 was stamped.
+    "stamped over an older value": (
+        "L1", put("abce", batch(0, ("b", "1"), ("c", "1"), spec=KEPT, at=(1, 2)))
+    ),
+    "superseded, yet there": ("R-4", put_back("appended")),
+    "keyless, yet there": ("R-3", put_back("keyless")),
+    "aborted, yet there": ("X-3", put_back("g", indexes={0: (G_ABORTED,)})),
+    "producer's time overwritten": (
+        "L15",
+        put("appended", batch(18, ("m", "1"), ("l", "2"), spec=APPENDED, at=(1, 2),
+                              time=NOW - 301)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WARNINGS)
+def test_what_kafka_does_too_is_a_warning(name: str, tmp_path: Path) -> None:
+    rule, side = WARNINGS[name]
+    verdict = check(tmp_path, side)
+    assert (rule, "warning") in rules(verdict), verdict.findings
+    assert ("L15", "error") in rules(verdict) or verdict.is_fine
+
+
+def test_above_the_mapped_range_too_a_stamp_is_told(tmp_path: Path) -> None:
+    """H-7 as it happens in Kafka: neither value nor tombstone was mapped."""
+    side = replace(put_back("abce"), checkpoint=0)
+    [finding] = check(tmp_path, side).findings[-1:]
+    assert (finding.rule, finding.offset) == ("L1", 17)
+
+
+def test_a_horizon_passes_by_the_pass_own_clock(tmp_path: Path) -> None:
+    assert check(tmp_path / "then", lost("f"), now_ms=NOW + 1000).is_fine
+    assert not check(tmp_path / "before", lost("f"), now_ms=NOW + 999).is_fine
+
+
+def test_an_expired_producer_may_be_forgotten(tmp_path: Path) -> None:
+    assert check(tmp_path, lost("g"), now_ms=NOW + 2 * DAY).is_fine
+    assert not check(tmp_path / "yet", lost("g"), now_ms=NOW + DAY - 600).is_fine
+
+
+def test_a_producer_of_whom_only_markers_are_known(tmp_path: Path) -> None:
+    """P-1, W-7: its epoch stays known; a bare header tells a replay nothing anyway."""
+    young = marker(21, 13, commit=True, horizon_ms=NOW - 1)
+    before = replace(OLD_SIDE, batches={**BEFORE, "young": young})
+    lost_marker = check(tmp_path / "marker", NEW_SIDE, before)
+    assert ("P-1", "error") in rules(lost_marker)
+    assert check(tmp_path / "emptied", put("young", bare(young)), before).is_fine
+    before = replace(OLD_SIDE, batches={**BEFORE, "young": bare(young)})
+    lost_header = check(tmp_path / "header", NEW_SIDE, before)
+    assert rules(lost_header) == {("P-1", "warning")}
+
+
+def test_a_marker_may_be_stamped_with_the_pass_that_takes_its_data(tmp_path: Path) -> None:
+    """Kafka waits for one more pass (X-7); what counts is that nothing of the data is left."""
+    spec = of(14, transactional=True)
+    more = {"w": batch(21, ("w", "1"), spec=spec), "w2": marker(22, 14, commit=True, time=OLD),
+            "w3": batch(23, ("w", "2"), ("x", "1"), spec=of(14, 1))}  # fmt: skip
+    before = replace(OLD_SIDE, batches=ordered({**BEFORE, **more}))
+    stamped = marker(22, 14, commit=True, horizon_ms=NOW + DAY, time=OLD)
+    after = {**AFTER, "w2": stamped, "w3": more["w3"]}
+    assert check(tmp_path / "gone", replace(NEW_SIDE, batches=ordered(after)), before).is_fine
+    left = {**after, "w": bare(more["w"])}
+    verdict = check(tmp_path / "left", replace(NEW_SIDE, batches=ordered(left)), before)
+    assert ("X-7", "error") in rules(verdict)
+
+
+def test_the_log_start_and_what_is_below_it(tmp_path: Path) -> None:
+    """SEMANTICS D-6, L11: records below it go, if not all of the batch's header."""
+    trimmed = {**AFTER, "abce": bare(BEFORE["abce"]), "ad": BEFORE["ad"]}
+    verdict = check(tmp_path / "trim", replace(NEW_SIDE, batches=trimmed, start=5))
+    assert verdict.is_fine
+    assert verdict.removed["below log start"] == 4
+    back = check(tmp_path / "back", NEW_SIDE, replace(OLD_SIDE, start=2))
+    assert ("D-6", "error") in rules(back)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [(None, {("T-23", "warning")}), ("compact", {("T-23", "error")}), ("compact,delete", set())],
+)
+def test_segments_that_are_gone(policy: str | None, expected: set[object], tmp_path: Path) -> None:
+    """SEMANTICS T-23: retention takes whole segments, if the policy lets it."""
+    config = None if policy is None else compacted(**{"cleanup.policy": policy})
+    side = replace(lost("abce", "ad"), first_base=7)
+    assert rules(check(tmp_path, side, config=config)) == expected
+
+
+def test_flagged_tombstones_count_where_the_topic_says_so(tmp_path: Path) -> None:
+    """KIP-87: a value with the tombstone's bit goes by its horizon, off by default."""
+    spec = BatchSpec(horizon_ms=NOW - 1, attributes_more=0x4000)
+    flagged = bytearray(batch(20, ("v", "1"), spec=spec))
+    flagged[62] |= 0x20  # the record's attributes, behind its length
+    before = replace(OLD_SIDE, batches={**BEFORE, "v": patched(bytes(flagged), 57, ">i", 1)})
+    gone = NEW_SIDE
+    assert ("R-4", "error") in rules(check(tmp_path / "off", gone, before, config=compacted()))
+    enabled = compacted(**{"lapse.tombstone.values.enable": "true"})
+    assert check(tmp_path / "on", gone, before, config=enabled).is_fine
+
+
+def test_many_of_a_kind_are_counted(tmp_path: Path) -> None:
+    many = batch(21, *[(f"m{n}", "1") for n in range(2)])
+    wide = {f"n{n}": batch(n, (f"n{n}", "1")) for n in range(ACTIVE + 9, ACTIVE + 40)}
+    before = replace(OLD_SIDE, batches={**BEFORE, "many": many, **wide})
+    verdict = check(tmp_path, NEW_SIDE, before)
+    told = [f for f in verdict.findings if f.rule == "R-2"]
+    assert len(told) == SHOWN_MAX + 1
+    assert told[-1].text == f"and {len(wide) - SHOWN_MAX} more like these"
