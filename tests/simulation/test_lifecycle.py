@@ -1,0 +1,222 @@
+"""A log's life, at random and on a virtual clock: nothing goes early, everything goes in time.
+
+Each run draws a topic's settings, then writes, deletes, rests, crashes and restarts; after every
+step all of `checks` must hold, and at the end, with nobody writing, only what must stay is left.
+A failure names its seed: LAPSE_TEST_SEED repeats the whole run.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lapse.base.config import TopicConfig, topic_config
+from lapse.base.ids import TopicPartition
+from lapse.log.directory import LogDirectory
+from lapse.log.env import LogEnv
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.layout import Codec
+from lapse.records.validate import check_produced
+from lapse.testing.clock import ManualClock
+from tests.conftest import scaled_count
+from tests.simulation.checks import Bounds, in_files, judge
+from tests.simulation.house import House, Unsynced
+from tests.simulation.model import Account, Sent
+
+TP = TopicPartition("t", 0)
+T0 = 1_700_000_000_000
+STEPS = 80
+STEP_MS_MAX = 4000
+TICK_MS_MAX = 1000
+TXN_STEPS_MAX = 25
+
+
+def drawn_config(chance: random.Random) -> TopicConfig:
+    min_lag = chance.choice([0, 0, 1000, 20_000])
+    deletes = chance.random() < 0.3
+    settings = {
+        "cleanup.policy": "compact,delete" if deletes else "compact",
+        "internal.segment.bytes": chance.choice([400, 1500, 6000, 1 << 20]),
+        "index.interval.bytes": chance.choice([1, 200, 4096]),
+        "min.cleanable.dirty.ratio": chance.choice([0.01, 0.5, 1]),
+        "min.compaction.lag.ms": min_lag,
+        "max.compaction.lag.ms": max(min_lag, 1) + chance.choice([0, 5000, 60_000]),
+        "delete.retention.ms": chance.choice([0, 3000, 40_000]),
+        "lapse.tombstone.removal.max.lag.ms": chance.choice([1000, 20_000]),
+        "lapse.physical.delete.max.lag.ms": chance.choice([5000, 60_000]),
+        "file.delete.delay.ms": chance.choice([0, 1000, 4000]),
+        "segment.ms": chance.choice([10_000, 100_000, 10**9]),
+        "message.timestamp.type": chance.choice(["CreateTime", "LogAppendTime"]),
+    }
+    if deletes:
+        settings["retention.ms"] = chance.choice([10_000, 30_000, 200_000])
+        settings["segment.ms"] = chance.choice([5000, 10_000, 10**9])
+    return topic_config({name: str(value) for name, value in settings.items()})
+
+
+class Life:
+    """One run."""
+
+    def __init__(self, path: Path, seed: int, config: TopicConfig | None = None) -> None:
+        self.chance = random.Random(seed)
+        self.clock = ManualClock(T0)
+        self.config = config or drawn_config(self.chance)
+        directory = LogDirectory.open(path, LogEnv(Unsynced(), self.clock))
+        directory.create_log(TP, self.config)
+        directory.close()
+        self.house = House(path, {TP: self.config}, self.clock)
+        self.account = Account()
+        self.bounds = Bounds(self.config, slack_ms=4 * TICK_MS_MAX)
+        self.open: dict[int, tuple[int, int]] = {}  # producer -> transaction, step it began at
+        self.sequences = {7: 0, 8: 0, 9: 0}
+        self.values = 0
+        self.steps = 0
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        self.steps += 1
+        acts: list[tuple[int, Callable[[], None]]] = [
+            (8, self.write), (5, self.write_in_transaction), (3, self.end_transaction),
+            (1, self.delete), (1, self.house.restart), (1, self.house.crash), (4, self.rest),
+        ]  # fmt: skip
+        weights, things = zip(*acts, strict=True)
+        self.chance.choices(things, weights)[0]()
+        self.house.touch()
+        for pid, (_, began) in list(self.open.items()):
+            if self.steps - began > TXN_STEPS_MAX:
+                self.end(pid)
+        self.pass_time(self.chance.randint(0, STEP_MS_MAX))
+
+    def pass_time(self, ms: int) -> None:
+        """In ticks, checking after each."""
+        while ms > 0:
+            self.clock.advance(min(ms, TICK_MS_MAX))
+            ms -= TICK_MS_MAX
+            if self.chance.random() < 0.05:
+                self.house.tick_and_crash(self.chance.randint(1, 60))
+            else:
+                self.house.tick()
+            self.check()
+
+    def check(self) -> None:
+        now_ms = self.clock.now_ms()
+        self.account.settle(now_ms)
+        wrong = judge(self.house.log(TP), self.account, self.bounds, now_ms)
+        assert not wrong, "\n".join(wrong[:10]) + f"\n{self.config}"
+
+    # --- what may happen -------------------------------------------------------------------------
+
+    def records(self) -> list[NewRecord]:
+        chance, found = self.chance, []
+        for _ in range(chance.choice([1, 1, 2, 5])):
+            self.values += 1
+            value = None if chance.random() < 0.25 else b"%d" % self.values + b"." * 30
+            ahead = chance.choice([0, 0, -3_000_000, 3_000_000])  # producers' clocks
+            found.append(
+                NewRecord(b"k%d" % chance.randrange(12), value, self.clock.now_ms() + ahead)
+            )
+        return found
+
+    def send(self, records: list[NewRecord], spec: BatchSpec, txn: int | None = None) -> None:
+        log, now_ms = self.house.log(TP), self.clock.now_ms()
+        checked = check_produced(build_batch(records, spec), self.config, now_ms, "t")
+        base = log.append(checked, leader_epoch=0, now_ms=now_ms).base_offset
+        stamped = self.config.message_timestamp_type
+        times = [now_ms if stamped else r.timestamp for r in records]
+        for n, r in enumerate(records):
+            value = None if r.value is None else r.value.decode()
+            self.account.add(
+                Sent(base + n, (r.key or b"").decode(), value, now_ms, times[n], txn,
+                     True if txn is None else None)
+            )  # fmt: skip
+
+    def codec(self) -> Codec:
+        return Codec(self.chance.choice([0, 0, 1, 2, 3, 4]))
+
+    def write(self) -> None:
+        self.send(self.records(), BatchSpec(codec=self.codec()))
+
+    def write_in_transaction(self) -> None:
+        pid = self.chance.choice(list(self.sequences))
+        if pid not in self.open:
+            self.open[pid] = (self.steps * 10 + pid, self.steps)
+        records = self.records()
+        sequence, self.sequences[pid] = self.sequences[pid], self.sequences[pid] + len(records)
+        spec = BatchSpec(codec=self.codec(), producer_id=pid, producer_epoch=0,
+                         base_sequence=sequence, transactional=True)  # fmt: skip
+        self.send(records, spec, self.open[pid][0])
+
+    def end_transaction(self) -> None:
+        if self.open:
+            self.end(self.chance.choice(list(self.open)))
+
+    def end(self, pid: int) -> None:
+        txn, _ = self.open.pop(pid)
+        commit = self.chance.random() < 0.6
+        self.house.log(TP).append_marker(
+            pid, 0, commit, 0, leader_epoch=0, now_ms=self.clock.now_ms()
+        )
+        self.account.end_transaction(txn, commit=commit)
+
+    def delete(self) -> None:
+        log = self.house.log(TP)
+        offset = self.chance.randint(log.log_start_offset, log.last_stable_offset)
+        log.delete_records(offset)
+        self.account.delete_below(offset, self.clock.now_ms())
+
+    def rest(self) -> None:
+        self.pass_time(self.chance.randint(3_000, 12_000))
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Nobody writes any more: what is left in the files is what must stay."""
+        for pid in list(self.open):
+            self.end(pid)
+        config = self.config
+        waits = config.max_compaction_lag_ms + config.delete_retention_ms + config.removal_lag_ms
+        waits = max(2 * waits, config.physical_delete_max_lag_ms) + 60_000
+        for _ in range(40):
+            self.clock.advance(waits // 40)
+            self.house.tick()
+        self.account.settle(self.clock.now_ms())
+        start = self.house.log(TP).log_start_offset
+        live = {r.offset for r in self.account.live() if r.offset >= start}
+        left = {o for o in in_files(self.house.path / str(TP)) if o >= start}
+        assert left == live, (sorted(left - live), sorted(live - left), config)
+        self.house.owner.close()
+
+
+@pytest.mark.parametrize("number", range(scaled_count(300)))
+def test_a_log_keeps_what_must_stay_and_loses_what_must_go(
+    number: int, seed: int, tmp_path: Path
+) -> None:
+    life = Life(tmp_path / "data", seed)
+    for _ in range(STEPS):
+        life.step()
+    life.finish()
+
+
+@pytest.mark.parametrize("ahead_ms", [3_000_000, 86_400_000])
+def test_clocks_of_producers_move_no_deadline(ahead_ms: int, tmp_path: Path) -> None:
+    """KIP-354 gives D+M+D where producers' clocks are D ahead, then behind; here it is M (L16)."""
+    lag_ms = 20_000
+    config = topic_config({
+        "cleanup.policy": "compact", "max.compaction.lag.ms": str(lag_ms),
+        "min.cleanable.dirty.ratio": "1", "file.delete.delay.ms": "0",
+        "message.timestamp.after.max.ms": str(ahead_ms),
+    })  # fmt: skip
+    life = Life(tmp_path / "data", 1, config)
+    for at_ms in (ahead_ms, -ahead_ms):
+        life.send([NewRecord(b"k", b"%d" % at_ms, T0 + at_ms)], BatchSpec())
+        life.send([NewRecord(b"other", b"1", T0 + at_ms)], BatchSpec())
+    gone_by = T0 + lag_ms + life.bounds.slack_ms
+    while 0 in in_files(life.house.path / str(TP)):
+        assert life.clock.now_ms() < gone_by
+        life.pass_time(TICK_MS_MAX)
+    assert life.clock.now_ms() >= T0 + lag_ms
+    life.house.owner.close()
