@@ -265,7 +265,7 @@ def _as_text(line: Explained) -> str:
     else:
         told.append(f"  {line.text}{_until(line.until_ms)} [{line.rule}]")
         told += [f"  {text}" for text in _more(line)]
-        told += [f"  promised: {p.name} {p.formula}" for p in line.promises]
+        told += [f"  promised: {p.name}: {p.formula}" for p in line.promises]
     return "\n".join(told) + "\n"
 
 
