@@ -191,7 +191,7 @@ def clean(given: Round) -> Outcome:
         out.segments[base] = []
         for batch in parse(data):
             producer = batch.producer_id
-            if batch.attributes & TRANSACTIONAL or ends_of(batch):
+            if batch.attributes & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL or ends_of(batch):
                 transactions.first.setdefault(producer, batch.base_offset)
             after = _clean_batch(given, batch, base, found, transactions, out)
             if after is not None:

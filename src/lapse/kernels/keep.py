@@ -176,7 +176,9 @@ def classify(
             verdict = UNTOUCHED if guarded[b] else TOUCHED
         elif facts & CONTROL != 0:
             verdict = MARKER
-        elif facts & (DELETED | ABORTED) != 0 and dense:
+        elif dense and (
+            facts & DELETED != 0 or (facts & ABORTED != 0 and row.base_offset >= log_start)
+        ):
             verdict = GONE + _whole_reason(record_table, facts)
         elif facts & (DELETED | ABORTED) != 0 or row.base_offset < log_start:
             verdict = TOUCHED
