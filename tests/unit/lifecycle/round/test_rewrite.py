@@ -22,6 +22,7 @@ from lapse.records.layout import Codec
 from lapse.records.legacy import Message, MessageSpec, build_messages
 from lapse.testing.clock import ManualClock
 from tests.reference import cleaning, rounds
+from tests.reference.crc32c import crc32c
 
 NOW = 1_700_000_000_000
 RETENTION = 1000
@@ -225,3 +226,53 @@ def test_a_transaction_that_ends_above_the_round(tmp_path: Path) -> None:
     gone = plan_of(tmp_path, (0, content), upper=2, outcomes=((1, False),))
     assert run(gone).groups[0].removed == {"aborted": 1}
     assert offsets(gone, 0) == [0]
+
+
+# --- tombstones with values (KIP-87) --------------------------------------------------------------
+
+
+def flagged(directory: Path, content: bytes, *, enabled: bool, passed_ms: int = 0) -> RoundPlan:
+    upper = int(scan_batches(content, "t")["last_offset"][-1]) + 1
+    return plan_of(directory, (0, content), upper=upper, tombstone_values=enabled,
+                   passed_until_ms=passed_ms)  # fmt: skip
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_tombstone_with_a_value_is_the_last_word_until_its_horizon(
+    tmp_path: Path, codec: Codec
+) -> None:
+    """DESIGN §4.4: it takes the older values, stays with its own, and goes when that has passed."""
+    said = NewRecord(b"k", b"asked for by 17", NOW, tombstone=True)
+    content = data(0, b"k", b"x") + build_batch([said], BatchSpec(2, codec))
+    first = flagged(tmp_path, content, enabled=True)
+    assert run(first).groups[0].removed == {"superseded": 1}
+    [_, kept] = batches(first, 0)
+    assert kept.base_timestamp == first.horizon_ms
+    stamped = written(first, 0)
+    [record] = records_of(stamped, scan_batches(stamped, "t")[1], "t")
+    assert (record.value, record.flagged, record.timestamp) == (b"asked for by 17", True, NOW)
+    early = flagged(tmp_path, stamped, enabled=True, passed_ms=first.horizon_ms - 1)
+    assert run(early).groups == ()
+    late = flagged(tmp_path, stamped, enabled=True, passed_ms=first.horizon_ms)
+    assert run(late).groups[0].removed == {"tombstone expired": 1}
+    assert offsets(late, 0) == [1]
+
+
+def test_without_the_setting_the_flag_means_nothing(tmp_path: Path) -> None:
+    """Nor does a horizon that was stamped while it was set: a value is never lost by a switch."""
+    said = build_batch([NewRecord(b"k", b"v", NOW, tombstone=True)], BatchSpec(0))
+    assert run(flagged(tmp_path, said, enabled=False)).groups == ()
+    on = flagged(tmp_path, said, enabled=True)
+    run(on)
+    stamped = written(on, 0)
+    off = flagged(tmp_path, stamped, enabled=False, passed_ms=on.horizon_ms)
+    assert run(off).groups[0].removed == {}
+    assert offsets(off, 0) == [0]
+    assert batches(off, 0)[0].attributes & 0x40 == 0  # nothing waits for the horizon any more
+
+
+def test_a_flag_counts_only_with_its_batchs(tmp_path: Path) -> None:
+    said = bytearray(build_batch([NewRecord(b"k", b"v", NOW, tombstone=True)], BatchSpec(0)))
+    said[21] &= 0xBF  # the batch's bit, 0x4000
+    said[17:21] = struct.pack(">I", crc32c(bytes(said[21:])))
+    assert run(flagged(tmp_path, bytes(said), enabled=True)).groups == ()
