@@ -218,6 +218,7 @@ def _clean_batch(
         has_horizon
         and batch.base_timestamp <= given.passed_until_ms  # H-1
         and batch.last_offset < given.removable_below  # L3
+        and (given.kafka or batch.last_offset < given.dirty)  # L1
     )
     aborted = batch.base_offset in transactions.aborted
     spent = bool(ends_of(batch)) and not transactions.left.get(batch.producer_id)
@@ -297,6 +298,8 @@ def _after(
     if len(kept) == batch.count and not stamp and not spent:
         return After(header, kept, batch.raw)  # F-1
     append_time = bool(batch.attributes & APPEND_TIME)
+    if not given.tombstone_values:
+        header["attributes"] &= ~BATCH_FLAG
     if not append_time:
         header["max_timestamp"] = max(r.create_time for r in kept)  # F-5
     if spent:

@@ -67,6 +67,7 @@ def plan_of(given: cleaning.Round, directory: Path, segment_bytes: int) -> Round
         outcomes=given.outcomes,
         guarded_markers=given.guarded_markers,
         tombstone_values=given.tombstone_values,
+        probe_always=given.kafka,
     )
 
 

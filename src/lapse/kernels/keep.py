@@ -395,10 +395,10 @@ def _set_times(
     if not append_time:
         out_row.max_timestamp = timestamp_max
     if action == STAMP:
-        out_row.attributes = row.attributes | DELETE_HORIZON
+        out_row.attributes |= DELETE_HORIZON
         out_row.base_timestamp = horizon
     elif action == UNSTAMP:  # deltas go on counting from what was the horizon
-        out_row.attributes = row.attributes & ~DELETE_HORIZON
+        out_row.attributes &= ~DELETE_HORIZON
     elif rebase and row.attributes & DELETE_HORIZON == 0:  # F-4, and L17 against it
         out_row.base_timestamp = row.max_timestamp if append_time else timestamp_first
 
@@ -490,6 +490,8 @@ def rewrite(
                 out_row.attributes = row.attributes & ~emptied  # F-6, H-5
                 out_row.base_timestamp = -1
             else:
+                if not valued:  # or a horizon of now would be one for flags that count later on
+                    out_row.attributes = row.attributes & ~VALUED_TOMBSTONES
                 _set_times(row, out_row, action, horizon, rebase, timestamp_first, timestamp_max)
                 if action == STAMP or rebase:
                     flatten = rebase and row.attributes & LOG_APPEND_TIME != 0  # F-5, L15

@@ -130,8 +130,11 @@ def _run(
 ) -> Receipt:
     start = clock.monotonic()
     budget = IoBudget(plan.io_bytes_per_second, clock)
+    bytes_read = 0
 
     def tick(n_bytes: int) -> None:
+        nonlocal bytes_read
+        bytes_read += n_bytes
         progress.tick(n_bytes)
         budget.spend(n_bytes)
 
@@ -158,7 +161,7 @@ def _run(
         map_entries=mapped.entries,
         records_read=done.records_read,
         records_written=done.records_kept,
-        bytes_read=(0 if trim else plan.bytes_to_read) + done.bytes_read,
+        bytes_read=bytes_read,
         bytes_written=done.bytes_written,
         seconds=Seconds(map=mapped_at - start, rewrite=clock.monotonic() - mapped_at),
         kind=plan.kind.value,

@@ -212,8 +212,8 @@ def _run(plan: RoundPlan, result: MapResult, tick: Tick) -> None:
         segment.superseded = _cut(bits.superseded, base, segment)
         segment.keyless = _cut(bits.keyless, base, segment)
     # An empty map supersedes nothing; Kafka reads the clean part all the same and drops what it
-    # finds without key, and stamps what has no horizon.
-    if result.entries or plan.rules is Rules.KAFKA_43:
+    # finds without key, and stamps what has no horizon, as we do where the round is made for that.
+    if result.entries or plan.probe_always:
         for segment in result.segments:
             if segment.plan.base_offset < plan.dirty:
                 offset_map.probe(segment, plan.dirty, tick)

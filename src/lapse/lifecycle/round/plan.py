@@ -74,6 +74,7 @@ class RoundPlan:
         span_ms_max: a merged segment's records were appended within this, so that their retention
             is not put off; None where nothing expires by time.
         stamp_markers: rewrite a segment though nothing but its markers would change.
+        probe_always: look into the clean part although nothing is mapped.
         dirty_bytes: S-5, for what the round cost.
         io_bytes_per_second: what it may read and write; 0 is no limit.
     """
@@ -106,6 +107,7 @@ class RoundPlan:
     legacy_horizon_ms: int = 0
     span_ms_max: int | None = None
     stamp_markers: bool = True
+    probe_always: bool = False
     dirty_bytes: int = 0
     io_bytes_per_second: float = 0.0
 
@@ -185,11 +187,13 @@ def make_plan(
         legacy_horizon_ms=_legacy_horizon_ms(facts, config, bounds.dirty),
         span_ms_max=span_limit_ms(config, rules),
         stamp_markers=exact or not _MARKERS_WANTED.isdisjoint(decision.due),
+        probe_always=exact or _PROBING in {due.name for due in decision.due},
         dirty_bytes=bounds.dirty_bytes,
         io_bytes_per_second=io_bytes_per_second,
     )  # fmt: skip
 
 
+_PROBING = "TOMBSTONES"
 _MARKERS_WANTED = frozenset({Due.MARKERS, Due.HORIZON, Due.FORCED})
 
 

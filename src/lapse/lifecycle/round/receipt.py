@@ -87,7 +87,7 @@ class Receipt:
         log_start: no record below it is left in the round's files; -1 where that was not asked.
         end_offset: the next first dirty offset (M-8), -1 after a trim.
         groups: ascending by base offset; only what was rewritten.
-        bytes_read: of log files, both passes.
+        bytes_read: of log files, mapped, probed and rewritten; headers alone are not counted.
         error: why the attempt failed, None if it did not; then nothing else counts but `bad`.
         bad: where the log could not be read, if that is why.
     """

@@ -120,9 +120,11 @@ def rewrite(
     result = RewriteResult([])
     at = 0
     while at < len(judged):
-        group = groups.get(at) or _for_its_markers(round_, judged, at)
-        if group is None:
+        group = groups.get(at)
+        if group is None:  # whatever becomes of its markers, its data stays
             _let_live(round_, judged[at].segment)
+            group = _for_its_markers(round_, judged, at)
+        if group is None:
             at += 1
             continue
         _write_group(round_, [judged[i] for i in group], fs, folder, tick, spend, result)
@@ -191,6 +193,8 @@ def _facts_of(plan: RoundPlan, segment: SourceSegment) -> NDArray[np.uint16]:
     if plan.rules is Rules.KAFKA_43:  # in old formats the file's age is the horizon
         too_old = segment.old_format & (segment.plan.mtime_ms <= plan.legacy_horizon_ms)
         has_horizon, passed = has_horizon | too_old, passed | too_old
+    else:  # L1: who stamped what no round of ours has covered yet, and when, nobody knows
+        passed &= rows["last_offset"] < plan.dirty
     passed &= rows["last_offset"] < plan.removable_below
     found = np.zeros(len(rows), np.uint16)
     for fact, holds in (

@@ -136,6 +136,7 @@ def open_source(
     """
     path = segment_path(Path(plan.dir), segment.base_offset, LOG)
     file = _mapped(path, segment)
+    held: MappedFile | None = file  # whichever is open
     try:
         rows, position, reason = scan_prefix(file.data, check_crc=False)
         _require_whole(file, path, segment)
@@ -143,14 +144,15 @@ def open_source(
             raise _bad_after(path, segment, rows, position, reason)
         _refuse_unhandled(rows, path)
         positions, old_format = rows["position"].copy(), rows["magic"] < 2
-        held: MappedFile | None = file
         data = file.data
         if old_format.any():
             held, data = _image(plan, segment, file, rows, workplace)
-            rows = scan_batches(data, str(path), check_crc=False)
+            ends, rows = rows["last_offset"], scan_batches(data, str(path), check_crc=False)
+            _refuse_beyond(rows, ends, positions, segment, path)
         _refuse_disorder(rows, positions, segment, path)
     except BaseException:
-        file.close()
+        if held is not None:
+            held.close()
         raise
     counts = rows["count"].astype(np.int64)
     n_bytes = (int(counts.sum()) + 7) // 8 + 8
@@ -239,6 +241,17 @@ def _refuse_disorder(
         reason = f"base offset {rows[n]['base_offset']} is not above what precedes it"
         spot = BadSpot(plan.base_offset, int(starts[n]), int(positions[n]), reason)
         raise BadSegment(path, spot)
+
+
+def _refuse_beyond(
+    rows: NDArray[np.void], ends: NDArray[np.int64], positions: NDArray[np.int64],
+    plan: PlanSegment, path: Path,
+) -> None:  # fmt: skip
+    """What is in a wrapper must lie at or below its own offset (T-11): indexes go by that."""
+    for n in np.flatnonzero(rows["last_offset"] > ends)[:1]:
+        above = int(ends[n - 1]) + 1 if n else plan.base_offset
+        reason = f"its messages reach offset {rows[n]['last_offset']}, beyond its own"
+        raise BadSegment(path, BadSpot(plan.base_offset, above, int(positions[n]), reason))
 
 
 def marker_types_of(segment: SourceSegment) -> NDArray[np.uint8]:

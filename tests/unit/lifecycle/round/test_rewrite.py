@@ -190,7 +190,7 @@ def test_a_marker_waits_for_other_replicas(tmp_path: Path) -> None:
     )
     content = old + data(2, b"x", b"x")
     for below, left in ((0, [0, 1, 3]), (1, [1, 3]), (2, [3]), (1 << 60, [3])):
-        plan = plan_of(tmp_path, (0, content), upper=4, removable_below=below)
+        plan = plan_of(tmp_path, (0, content), upper=4, dirty=2, removable_below=below)
         run(plan)
         assert offsets(plan, 0) == left, below
 
@@ -233,8 +233,8 @@ def test_a_transaction_that_ends_above_the_round(tmp_path: Path) -> None:
 
 def flagged(directory: Path, content: bytes, *, enabled: bool, passed_ms: int = 0) -> RoundPlan:
     upper = int(scan_batches(content, "t")["last_offset"][-1]) + 1
-    return plan_of(directory, (0, content), upper=upper, tombstone_values=enabled,
-                   passed_until_ms=passed_ms)  # fmt: skip
+    return plan_of(directory, (0, content), upper=upper, dirty=upper if passed_ms else 0,
+                   tombstone_values=enabled, passed_until_ms=passed_ms)  # fmt: skip
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
@@ -269,6 +269,45 @@ def test_without_the_setting_the_flag_means_nothing(tmp_path: Path) -> None:
     assert run(off).groups[0].removed == {}
     assert offsets(off, 0) == [0]
     assert batches(off, 0)[0].attributes & 0x40 == 0  # nothing waits for the horizon any more
+
+
+def test_a_horizon_stamped_while_the_flag_meant_nothing_is_none_for_it(tmp_path: Path) -> None:
+    """Off, then on: no reader ever saw the flagged record as a tombstone, so it is a value now."""
+    content = build_batch(
+        [NewRecord(b"k", b"v", NOW, tombstone=True), NewRecord(b"l", None, NOW)], BatchSpec(0)
+    )
+    off = flagged(tmp_path, content, enabled=False)
+    run(off)
+    on = flagged(tmp_path, written(off, 0), enabled=True, passed_ms=off.horizon_ms)
+    assert run(on).groups[0].removed == {"tombstone expired": 1}
+    assert offsets(on, 0) == [0]
+
+
+def test_a_horizon_that_no_round_of_ours_has_covered_does_not_count_yet(tmp_path: Path) -> None:
+    """H-7 against L1: Kafka may have stamped it while older values were still in the log."""
+    content = data(0, b"k") + build_batch([NewRecord(b"k", None, NOW)], BatchSpec(1, horizon_ms=5))
+    plan = plan_of(tmp_path, (0, content), upper=2, passed_until_ms=NOW)
+    assert run(plan).groups[0].removed == {"superseded": 1}
+    again = plan_of(tmp_path, (0, written(plan, 0)), upper=2, dirty=2, passed_until_ms=NOW)
+    assert run(again).groups[0].removed == {"tombstone expired": 1}
+
+
+def test_segments_that_hold_transactions_and_their_markers_are_left_alone(tmp_path: Path) -> None:
+    """L13: a round that looks after markers rewrites what changes, and nothing else."""
+    alive = data(0, b"k", producer=1, transactional=True) + marker(1, 1, commit=True)
+    plan = plan_of(tmp_path, (0, alive), (2, data(2, b"l")), upper=3, segment_bytes=1)
+    assert run(plan).groups == ()
+
+
+def test_a_wrapper_whose_messages_lie_beyond_it_is_no_segments(tmp_path: Path) -> None:
+    """T-11: indexes and the next segment go by the wrapper's own offset."""
+    messages = [Message(n, NOW, b"k%d" % n, b"v") for n in range(4)]
+    wrapper = bytearray(build_messages(messages, MessageSpec(0, Codec.GZIP)))
+    struct.pack_into(">q", wrapper, 0, 2)
+    plan = plan_of(tmp_path, (0, bytes(wrapper)), upper=3)
+    receipt = run_plan(plan, "b", RealFs(), ManualClock())
+    assert receipt.bad is not None
+    assert "beyond its own" in receipt.bad.reason
 
 
 def test_a_flag_counts_only_with_its_batchs(tmp_path: Path) -> None:
