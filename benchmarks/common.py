@@ -47,7 +47,7 @@ def _git(*words: str) -> str:
     return done.stdout.strip()
 
 
-def save(name: str, result: dict[str, Any]) -> None:
+def save(name: str, result: dict[str, Any], *, show: bool = True) -> None:
     """Keep a result as JSON, and print it."""
     whole = {
         "benchmark": name,
@@ -59,4 +59,5 @@ def save(name: str, result: dict[str, Any]) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     text = json.dumps(whole, indent=1)
     (RESULTS / f"{name}.json").write_text(text + "\n")
-    sys.stdout.write(text + "\n")
+    if show:
+        sys.stdout.write(text + "\n")

@@ -43,7 +43,7 @@ from lapse.lifecycle.round.engine import Engine
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
 from lapse.lifecycle.round.receipt import Receipt
-from lapse.lifecycle.round.summarise import requests_of
+from lapse.lifecycle.round.summarise import requests_due
 from lapse.log.export import copy_file
 from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN, find_policies
@@ -178,7 +178,7 @@ def _look(
         except LapseError as e:
             untouched.append(Cleaned(str(partition), str(e), finding=True))
             continue
-        if decision.due:
+        if decision.due or decision.look_again is not None:
             wanted.append(partition)
         else:
             untouched.append(_left_alone(decision, job.wish.rules))
@@ -214,11 +214,18 @@ def _copied(source: Path, target: Path, partitions: Sequence[TopicPartition], fs
 def _clean(
     directory: Path, configs: Mapping[TopicPartition, TopicConfig], job: Job
 ) -> Iterator[Cleaned]:
+    time = functools.cache(partial(_time, directory, job))  # asked for once the directory is ours
+
+    def believed() -> int | None:
+        now_ms, doubt = time()
+        return None if doubt else now_ms
+
     expiration_ms = job.broker.producer_id_expiration_ms
     with DirectoryOwner(
-        directory, configs, job.fs, job.clock, producer_id_expiration_ms=expiration_ms
-    ) as owner:
-        now_ms, doubt = _time(directory, job)
+        directory, configs, job.fs, job.clock,
+        producer_id_expiration_ms=expiration_ms, believed=believed,
+    ) as owner:  # fmt: skip
+        now_ms, doubt = time()
         if doubt:
             yield from (Cleaned(str(partition), doubt, finding=True) for partition in configs)
             return
@@ -250,9 +257,10 @@ def _time(directory: Path, job: Job) -> tuple[int, str]:
 def _look_through(engine: Engine, owner: DirectoryOwner, job: Job) -> dict[str, str]:
     """Have summaries made where they are missing; why not, by log, where that cannot be.
 
-    Headers will do: the rounds that follow read the rest.
+    Of what is dirty headers will do: the rounds that follow read the rest.
     """
-    requests = requests_of((info.facts for info in owner.logs()), records=False)
+    decisions = (decide(info, job.now_ms, job.wish) for info in owner.logs())
+    requests = requests_due(decisions, records=False)
     if not requests:
         return {}
     started = job.clock.monotonic()

@@ -27,6 +27,7 @@ COMMANDS = {
     "dump": "lapse.cli.dump",
     "convert": "lapse.cli.convert",
     "topic": "lapse.cli.topic",
+    "bench": "lapse.cli.bench",
 }
 
 USAGE, FINDING, ENVIRONMENT = 2, 1, 3

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -203,8 +204,9 @@ def batch_facts(bits: int) -> BatchFacts:
     )
 
 
+@cache
 def tables(rules: Rules) -> Tables:
-    """The rules as the kernel wants them."""
+    """The rules as the kernel wants them; made once a process, for nobody to write to."""
     return Tables(
         np.array(
             [record_verdict(record_facts(i), rules) for i in range(keep.RECORD_FACTS)], np.uint8

@@ -1,0 +1,267 @@
+"""`lapse bench clean LOGDIR`: what a round over each log costs on this machine, CPU time first.
+
+Each run cleans a fresh copy of one log, whatever its dirty ratio; LOGDIR stays as it was. Copies
+are in the page cache and kernels are loaded (a run before the first is not counted), so that disk
+and compiler are nobody's time. Counted is what a round is: decide, plan, map, rewrite, commit, in
+this process, one log after the other. Not counted are the summaries that a log written by somebody
+else gets once in its life; they are told of as `summaries_cpu_seconds`.
+
+A log whose policy is unknown is left out and reported, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lapse.base.clock import Clock, PinnedClock, SystemClock, cpu_seconds
+from lapse.base.config import TopicConfig
+from lapse.base.errors import ConfigError, LapseError
+from lapse.base.fs import Fs, RealFs
+from lapse.base.ids import TopicPartition
+from lapse.cli import options
+from lapse.cli.output import show_table
+from lapse.lifecycle.decide.explain import Context, explain
+from lapse.lifecycle.decide.select import Wish, decide
+from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.plan import MapMemory, make_plan
+from lapse.lifecycle.round.summarise import requests_of
+from lapse.log.export import copy_file
+from lapse.metadata.policies import UNKNOWN
+
+_EXAMPLES = """\
+examples:
+  lapse bench clean KAFKA-LOGS --partition orders-0 -c cleanup.policy=compact --runs 5 --json
+"""
+_ROUND_ID = "bench"
+_NOT_COPIED = frozenset({".lock"})
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command and what it can measure."""
+    parser = commands.add_parser("bench", help="measure rounds on copies of logs")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    clean = verbs.add_parser(
+        "clean",
+        help="what a round over each log costs",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options.add_partitions(clean)
+    options.add_settings(clean)
+    add = clean.add_argument
+    add("--now", type=int, metavar="MS", help="the rounds' clock, ms since 1970")
+    add("--runs", type=int, default=5, metavar="N", help="the best counts (default: %(default)s)")
+    add("--memory", default="2g", metavar="SIZE", help="of the offset map (default: %(default)s)")
+    add("--work", type=Path, metavar="DIR", help="where the copies go (default: the system's)")
+    add("--json", action="store_true", help="one JSON object a log")
+    parser.set_defaults(run=run)
+
+
+# --- one round, timed -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCost:
+    """What rounds over the logs of one directory took, and moved.
+
+    Attributes:
+        summaries_cpu_seconds: spent before on summaries that were lacking; in no other number.
+        cpu_seconds: of this process, all threads, user and system.
+        first_dirty_after: of the last log.
+    """
+
+    logs: int
+    cpu_seconds: float
+    wall_seconds: float
+    map_seconds: float
+    rewrite_seconds: float
+    commit_seconds: float
+    summaries_cpu_seconds: float
+    dirty_bytes: int
+    bytes_read: int
+    bytes_written: int
+    records_read: int
+    records_written: int
+    map_entries: int
+    first_dirty_after: int
+
+
+def clean_directory(
+    directory: Path,
+    configs: Mapping[TopicPartition, TopicConfig],
+    fs: Fs,
+    clock: Clock,
+    memory: MapMemory,
+) -> RoundCost:
+    """Clean all the logs in place, forced, and say what it cost; raises LapseError."""
+    engine = InlineEngine(fs, clock)
+    with DirectoryOwner(directory, configs, fs, clock) as owner:
+        cpu = cpu_seconds()
+        requests = requests_of((info.facts for info in owner.logs()), records=False)
+        for refusal in owner.adopt_summaries(list(engine.summarise(requests, lambda _: None))):
+            if refusal is not None:
+                raise LapseError(refusal)
+        summaries = cpu_seconds() - cpu
+        cpu, wall = cpu_seconds(), clock.monotonic()
+        decisions = [decide(info, clock.now_ms(), Wish(force=True)) for info in owner.logs()]
+        for decision in decisions:
+            if not decision.due:
+                text = explain(decision, Context(rules=Rules.LAPSE)).text
+                raise LapseError(f"{decision.info.facts.partition}: {text}")
+        plans = [make_plan(d, _ROUND_ID, Rules.LAPSE, memory) for d in decisions]
+        receipts = list(engine.run(plans, lambda _: None))
+        results = owner.commit(receipts)
+        cpu, wall = cpu_seconds() - cpu, clock.monotonic() - wall
+    for result in results:
+        if result.error is not None:
+            raise LapseError(result.error)
+    return RoundCost(
+        logs=len(receipts),
+        cpu_seconds=round(cpu, 4),
+        wall_seconds=round(wall, 4),
+        map_seconds=round(sum(r.seconds.map for r in receipts), 4),
+        rewrite_seconds=round(sum(r.seconds.rewrite for r in receipts), 4),
+        commit_seconds=round(sum(r.seconds for r in results), 4),
+        summaries_cpu_seconds=round(summaries, 4),
+        dirty_bytes=sum(plan.dirty_bytes for plan in plans),
+        bytes_read=sum(r.bytes_read for r in receipts),
+        bytes_written=sum(r.bytes_written for r in receipts),
+        records_read=sum(r.records_read for r in receipts),
+        records_written=sum(r.records_written for r in receipts),
+        map_entries=sum(r.map_entries for r in receipts),
+        first_dirty_after=receipts[-1].end_offset,
+    )
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One log's line: the best run of each time, and what a round moves."""
+
+    partition: str
+    outcome: str
+    runs: int = 0
+    cpu_seconds_best: float | None = None
+    wall_seconds_best: float | None = None
+    summaries_cpu_seconds: float | None = None
+    log_bytes: int = 0
+    dirty_bytes: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_written: int = 0
+    map_entries: int = 0
+    finding: bool = False
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure each log; exit 1 if one had to be left out."""
+    if args.runs < 1:
+        raise ConfigError(f"--runs {args.runs}: allowed is 1 or more")
+    memory = MapMemory(options.byte_size("--memory", args.memory))
+    clock: Clock = SystemClock() if args.now is None else PinnedClock(args.now)
+    partitions = options.chosen_partitions(args)
+    configs = options.policies(args).configs(partitions)
+    lines = []
+    for partition in partitions:
+        if partition not in configs:
+            lines.append(Measured(str(partition), UNKNOWN, finding=True))
+            continue
+        try:
+            costs = _runs(args, partition, configs[partition], clock, memory)
+        except LapseError as e:
+            lines.append(Measured(str(partition), str(e), finding=True))
+            continue
+        lines.append(_line(partition, costs, _log_bytes(args.logdir / str(partition))))
+    _show(lines, as_json=args.json)
+    return 1 if any(line.finding for line in lines) else 0
+
+
+def _runs(
+    args: argparse.Namespace,
+    partition: TopicPartition,
+    config: TopicConfig,
+    clock: Clock,
+    memory: MapMemory,
+) -> list[RoundCost]:
+    """The first one is left out: it loads kernels."""
+    fs = RealFs()
+    work = Path(tempfile.gettempdir()) if args.work is None else args.work
+    folder = work / f"lapse-bench-{os.getpid()}"
+    costs = []
+    try:
+        for _ in range(args.runs + 1):
+            fs.remove_tree(folder)
+            _copy(args.logdir, folder, partition, fs)
+            costs.append(clean_directory(folder, {partition: config}, fs, clock, memory))
+    finally:
+        fs.remove_tree(folder)
+    return costs[1:]
+
+
+def _copy(source: Path, target: Path, partition: TopicPartition, fs: Fs) -> None:
+    """One log and the directory's own files; what was just written is in the page cache."""
+    fs.make_dir(target)
+    for path in source.iterdir():
+        if path.is_file() and path.name not in _NOT_COPIED:
+            copy_file(path, target / path.name, fs)
+    for path in sorted((source / str(partition)).rglob("*")):
+        copy = target / path.relative_to(source)
+        if path.is_file():
+            fs.make_dir(copy.parent)
+            copy_file(path, copy, fs)
+
+
+def _log_bytes(partition_dir: Path) -> int:
+    return sum(path.stat().st_size for path in partition_dir.glob("*.log"))
+
+
+def _line(partition: TopicPartition, costs: Sequence[RoundCost], log_bytes: int) -> Measured:
+    last = costs[-1]
+    return Measured(
+        partition=str(partition),
+        outcome="measured",
+        runs=len(costs),
+        cpu_seconds_best=min(cost.cpu_seconds for cost in costs),
+        wall_seconds_best=min(cost.wall_seconds for cost in costs),
+        summaries_cpu_seconds=min(cost.summaries_cpu_seconds for cost in costs),
+        log_bytes=log_bytes,
+        dirty_bytes=last.dirty_bytes,
+        bytes_read=last.bytes_read,
+        bytes_written=last.bytes_written,
+        records_read=last.records_read,
+        records_written=last.records_written,
+        map_entries=last.map_entries,
+    )
+
+
+def _show(lines: Sequence[Measured], *, as_json: bool) -> None:
+    columns = {
+        "partition": lambda line: line.partition,
+        "CPU s": lambda line: _seconds(line.cpu_seconds_best),
+        "wall s": lambda line: _seconds(line.wall_seconds_best),
+        "log MB per CPU s": _speed,
+        "records": lambda line: f"{line.records_read} → {line.records_written}",
+        "bytes read / written": lambda line: f"{line.bytes_read} / {line.bytes_written}",
+        "outcome": lambda line: line.outcome,
+    }
+    show_table(lines, columns, as_json=as_json)
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _speed(line: Measured) -> str:
+    return f"{line.log_bytes / 1e6 / line.cpu_seconds_best:.0f}" if line.cpu_seconds_best else "-"
