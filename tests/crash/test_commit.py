@@ -149,9 +149,15 @@ def copied(before: Path, to: Path) -> Path:
     return to
 
 
-def commit_and_die(path: Path, die_at: int | None, *, lose_unsynced: bool, seed: int) -> CrashFs:
+KILL: dict[str, bool] = {}
+POWER_CUT = {"lose_unsynced": True}
+POWER_CUT_AND_RENAMES = {"lose_unsynced": True, "lose_renames": True}
+Losses = dict[str, bool]
+
+
+def commit_and_die(path: Path, die_at: int | None, losses: Losses, seed: int) -> CrashFs:
     """One round over each log; their commit dies at an operation (None: counts them)."""
-    fs = CrashFs(Unsynced(), None, lose_unsynced=lose_unsynced, seed=seed)
+    fs = CrashFs(Unsynced(), None, seed=seed, **losses)
     opened = Opened.at(path, fs)
     receipts = opened.rounds("r1")
     fs._die_at = None if die_at is None else fs.operations + die_at
@@ -200,13 +206,17 @@ def _check_log(path: Path, partition: TopicPartition, full: State, final: State)
     return found == final
 
 
-@pytest.mark.parametrize("lose_unsynced", [False, True], ids=["kill", "power-cut"])
+@pytest.mark.parametrize(
+    "losses",
+    [KILL, POWER_CUT, POWER_CUT_AND_RENAMES],
+    ids=["kill", "power-cut", "power-cut-and-renames"],
+)
 def test_a_commit_may_die_anywhere(
-    tmp_path: Path, before: Path, scaled: Callable[[int], int], seed: int, lose_unsynced: bool
+    tmp_path: Path, before: Path, scaled: Callable[[int], int], seed: int, losses: Losses
 ) -> None:
     full = records_in(before / str(TP))
     whole = copied(before, tmp_path / "whole")
-    operations = commit_and_die(whole, None, lose_unsynced=False, seed=0).operations
+    operations = commit_and_die(whole, None, KILL, seed=0).operations
     final = records_in(whole / str(TP))
     assert len(full) == 46
     assert len(final) == 8
@@ -214,26 +224,29 @@ def test_a_commit_may_die_anywhere(
     rolls = random.Random(seed)
     for die_at in rolls.sample(range(1, operations + 1), min(operations, scaled(800))):
         path = copied(before, tmp_path / "data")
-        fs = commit_and_die(path, die_at, lose_unsynced=lose_unsynced, seed=rolls.getrandbits(32))
+        fs = commit_and_die(path, die_at, losses, seed=rolls.getrandbits(32))
         assert fs.crashed
         check_after(path, full, final)
 
 
+@pytest.mark.parametrize(
+    "losses", [KILL, POWER_CUT_AND_RENAMES], ids=["kill", "power-cut-and-renames"]
+)
 def test_recovery_may_die_anywhere_too(
-    tmp_path: Path, before: Path, scaled: Callable[[int], int], seed: int
+    tmp_path: Path, before: Path, scaled: Callable[[int], int], seed: int, losses: Losses
 ) -> None:
     """A second crash while a commit's books are completed changes nothing."""
     full = records_in(before / str(TP))
     whole = copied(before, tmp_path / "whole")
-    operations = commit_and_die(whole, None, lose_unsynced=False, seed=0).operations
+    operations = commit_and_die(whole, None, KILL, seed=0).operations
     final = records_in(whole / str(TP))
     rolls = random.Random(seed)
     for die_at in rolls.sample(range(1, operations + 1), scaled(80)):
         left = copied(before, tmp_path / "left")
-        commit_and_die(left, die_at, lose_unsynced=False, seed=1)
+        commit_and_die(left, die_at, losses, seed=1)
         for recovery_dies_at in range(1, 400, 5):
             path = copied(left, tmp_path / "data")
-            fs = CrashFs(Unsynced(), recovery_dies_at)
+            fs = CrashFs(Unsynced(), recovery_dies_at, seed=die_at, **losses)
             try:
                 opened = Opened.at(path, fs)
             except Crashed:

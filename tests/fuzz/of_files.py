@@ -93,7 +93,7 @@ def _search(
     sound = offset_index.check(size, end) is None
     entries = list(struct.iter_unpack(">ii", files[".index"]))
     for relative in _OFFSETS:
-        position = offset_index.position_before(base + relative)
+        position = offset_index.entry_before(base + relative)[1]
         if sound:
             assert position == max((p for o, p in entries if o <= relative), default=0)
             assert 0 <= position < size

@@ -41,7 +41,8 @@ def opened(goldens: Path, case: str, tmp_path: Path) -> tuple[LogDirectory, Part
     path = tmp_path / "killed"
     shutil.copytree(goldens / "golden" / topic / "1-killed", path)
     directory = LogDirectory.open(path, LogEnv(RealFs(), ManualClock(RECOVERED_MS)))
-    return directory, directory.open_log(TopicPartition(topic, 0), TOPIC)
+    log = directory.open_log(TopicPartition(topic, 0), TOPIC, believed_ms=RECOVERED_MS)
+    return directory, log
 
 
 def files_of(partition_dir: Path) -> dict[str, bytes]:
@@ -84,7 +85,7 @@ def test_a_second_crash_at_once_changes_nothing(goldens: Path, case: str, tmp_pa
     first = files_of(log.dir)
     directory.close(clean=False)
     directory = LogDirectory.open(directory.path, LogEnv(RealFs(), ManualClock(RECOVERED_MS)))
-    log = directory.open_log(log.partition, TOPIC)
+    log = directory.open_log(log.partition, TOPIC, believed_ms=RECOVERED_MS)
     assert files_of(log.dir) == first
     directory.close()
 

@@ -56,6 +56,8 @@ def segments(draw: st.DrawFn, base: int, *, active: bool) -> SegmentFacts:
         first_batch_max_timestamp=draw(times),
         horizon_earliest_ms=draw(st.one_of(st.just(-1), times)),
         horizon_bytes=draw(st.integers(0, 300)),
+        tombstones=draw(st.sampled_from([0, 0, -1, 2])),
+        valued_tombstones=draw(rarely(st.just(True), False)),
         unhandled=draw(rarely(st.just(("unknown codec 7 at offset 3",)), ())),
         estimated=draw(rarely(st.just(True), False)),
         unreadable_from=draw(rarely(st.just(base + 5), -1)),
@@ -117,6 +119,7 @@ def configs(draw: st.DrawFn) -> TopicConfig:
         "lapse.physical.delete.max.lag.ms": draw(lags),
         "lapse.tombstone.removal.max.lag.ms": draw(lags),
         "min.cleanable.dirty.ratio": draw(st.sampled_from(["0", "0.3", "0.5", "1"])),
+        "lapse.tombstone.values.enable": draw(st.sampled_from(["true", "false"])),
     }
     return topic_config({name: str(value) for name, value in settings.items()})
 
@@ -239,7 +242,31 @@ class Twin:
             due.add("HORIZON")
         if spent_markers(self.reached()) and spent_since_ms(self.reached()) + half <= self.now:
             due.add("MARKERS")
-        return due - {"HORIZON", "MARKERS"} if self.exact else due
+        unstamped = self.unstamped()
+        if unstamped and (self.wish.force or min(unstamped) + half <= self.now):
+            due.add("TOMBSTONES")
+        return due - {"HORIZON", "MARKERS", "TOMBSTONES"} if self.exact else due
+
+    def unstamped(self) -> list[int]:  # L4
+        """Since when there are clean tombstones of which none has a horizon, by segment."""
+        found = []
+        for s, end in zip(self.sealed, self.ends, strict=False):
+            m = s.summary
+            if m is None or end > self.dirty() or s.base_offset >= self.upper():
+                continue
+            some = m.tombstones > 0 or (m.valued_tombstones and self.c.tombstone_values_enable)
+            if some and m.horizon_earliest_ms < 0:
+                found.append(m.append_last_ms if m.append_last_ms >= 0 else s.mtime_ms)
+        return [] if self.exact else found
+
+    def look_again(self) -> int | None:  # L10
+        gap, bad = self.gap(), self.f.bad
+        if self.exact or gap is None or gap.active:
+            return None
+        if "compact" not in self.c.cleanup_policy and not self.f.start_moves:
+            return None
+        held = bad and self.now < bad.next_try_ms and bad.segment_base <= gap.base_offset
+        return None if held else gap.base_offset
 
     def blocked(self) -> str | None:
         if not self.c.compacts:
@@ -252,13 +279,16 @@ class Twin:
         if self.exact and gap is not None and gap.base_offset < self.upper():
             return "UNHANDLED"
         waits = self.bytes()[1] or self.horizons() or spent_markers(self.reached())
+        waits = waits or self.unstamped()
         return None if waits else "NOTHING_TO_DO"
 
     def trim(self) -> SegmentFacts | None:  # L11
         holder = self.holder(self.f.log_start_offset)
         moved = [m.moved_ms for m in self.f.start_moves
                  if holder.base_offset < m.offset <= self.f.log_start_offset]  # fmt: skip
-        if self.exact or not moved or holder.active or holder.lacks_summary:
+        if self.exact or not moved or holder.active:
+            return None
+        if holder.lacks_summary and self.c.compacts:
             return None
         if any(s.summary and s.summary.unhandled for s in self.all):
             return None
@@ -269,7 +299,8 @@ class Twin:
         if waits and not gone and self.holder(bad.first_offset) is holder:
             return None
         in_time = self.wish.force or self.now >= min(moved) + room // 2
-        return holder if in_time and summary.unreadable_from < 0 else None
+        readable = summary is None or summary.unreadable_from < 0
+        return holder if in_time and readable else None
 
     def due(self) -> tuple[RoundKind, set[str], str | None]:
         due = set() if self.blocked() else self.reasons()
@@ -297,6 +328,7 @@ def test_decides_as_the_twin(info: LogInfo, wish: Wish) -> None:
                                          if s.base_offset in late)  # fmt: skip
     assert (found.passed_until_ms, found.removable_below) == (twin.passed(), twin.removable())
     assert found.outcomes == outcomes_at(twin.believed(), twin.upper())
+    assert found.look_again == twin.look_again()
 
 
 @given(infos, st.lists(st.integers(0, 1 << 12), max_size=4))
@@ -309,6 +341,7 @@ def test_no_moment_is_missed(info: LogInfo, later: list[int]) -> None:
         then = decide(info, at)
         assert set(then.due) <= set(now.due)
         assert (then.kind, bool(then.due)) == (now.kind, bool(now.due))
+        assert then.look_again == now.look_again
 
 
 @given(infos)

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.base.config import TopicConfig
-from lapse.lifecycle.decide.retention import age_from_ms, segments_to_delete
+from lapse.lifecycle.decide.bounds import record_age_from
+from lapse.lifecycle.decide.retention import segments_to_delete
+from lapse.lifecycle.decide.verdict import Rules
 from lapse.log.facts import LogFacts, SegmentFacts
 from tests.unit.lifecycle.decide.logs import NOW, compacted, log, segment
 
@@ -43,7 +45,7 @@ def passes(facts: LogFacts, topic: TopicConfig) -> list[int]:
 
         delete(too_much)
     if topic.retention_ms >= 0:
-        delete(lambda one, _: NOW - age_from_ms(one) > topic.retention_ms)
+        delete(lambda one, _: NOW - record_age_from(one, Rules.LAPSE) > topic.retention_ms)
     return gone
 
 

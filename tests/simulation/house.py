@@ -16,6 +16,7 @@ from lapse.base.config import TopicConfig
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.broker import housekeeping
+from lapse.lifecycle.clock_guard import BROKER, ClockGuard
 from lapse.lifecycle.owner_directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory
@@ -27,6 +28,7 @@ from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import Crashed, CrashFs
 
 PAUSE_MS = 1000
+JUMP_MAX_MS = 3_600_000
 STEPS_MAX = 40  # of the service in one tick: it must come to rest
 
 
@@ -51,14 +53,19 @@ class House:
     ) -> None:
         self.path, self.configs, self.clock = path, configs, clock
         self.fs: CrashFs
+        self.openings = 0
         self.open()
 
     def open(self) -> None:
+        self.openings += 1
         self.fs = CrashFs(Unsynced(), None)
-        self.owner = DirectoryOwner(self.path, self.configs, self.fs, self.clock)
+        self.guard = ClockGuard(self.fs, self.clock, self.path, JUMP_MAX_MS, BROKER)
+        self.owner = DirectoryOwner(
+            self.path, self.configs, self.fs, self.clock, believed=self.guard.trusted_ms
+        )
         env = LogEnv(self.fs, self.clock)
         engine = InlineEngine(self.fs, self.clock)
-        options = ServiceOptions(MapMemory(1 << 20), PAUSE_MS, clock_jump_max_ms=1 << 40)
+        options = ServiceOptions(MapMemory(1 << 20), PAUSE_MS, clock_jump_max_ms=JUMP_MAX_MS)
         self.service = Service(self.owner, engine, env, self.path, options)
 
     def log(self, partition: TopicPartition) -> PartitionLog:
@@ -87,16 +94,14 @@ class House:
 
     def tick(self) -> None:
         """What a second of a broker and its service is: chores, then rounds until none is due."""
-        now_ms = self.clock.now_ms()
+        now_ms, believed_ms = self.clock.now_ms(), self.guard.trusted_ms()
         self.touch()
         for partition in self.configs:
             log = self.log(partition)
-            for chore in (
-                housekeeping.roll_if_due, housekeeping.drop_deleted, housekeeping.sync_sealed,
-                housekeeping.apply_retention, PartitionLog.expire_producers,
-                PartitionLog.sweep_deleted,
-            ):  # fmt: skip
-                chore(log, now_ms)
+            if believed_ms is not None:
+                log.believe(believed_ms)
+            for _, chore, time_ms in housekeeping.chores_at(now_ms, believed_ms):
+                chore(log, time_ms)
         for _ in range(STEPS_MAX):
             if self.service.step() > 0:
                 break

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lapse.base.config import TopicConfig, topic_config
 from lapse.base.ids import TopicPartition
+from lapse.lifecycle.clock_guard import KEEP_EVERY_MS
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
@@ -32,6 +34,8 @@ STEPS = 80
 STEP_MS_MAX = 4000
 TICK_MS_MAX = 1000
 TXN_STEPS_MAX = 25
+WRONG_STEPS_MAX = 6
+HOUR, YEAR = 3_600_000, 31_536_000_000
 
 
 def drawn_config(chance: random.Random) -> TopicConfig:
@@ -49,6 +53,7 @@ def drawn_config(chance: random.Random) -> TopicConfig:
         "lapse.physical.delete.max.lag.ms": chance.choice([5000, 60_000]),
         "file.delete.delay.ms": chance.choice([0, 1000, 4000]),
         "segment.ms": chance.choice([10_000, 100_000, 10**9]),
+        "message.timestamp.after.max.ms": 2 * HOUR,  # producers are ahead while the clock is behind
         "message.timestamp.type": chance.choice(["CreateTime", "LogAppendTime"]),
     }
     if deletes:
@@ -74,6 +79,13 @@ class Life:
         self.sequences = {7: 0, 8: 0, 9: 0}
         self.values = 0
         self.steps = 0
+        self.openings = self.house.openings
+        self.wrong_ms = 0  # how far the wall clock is off
+        self.wrong_until = 0  # the step at which it is set right
+
+    def now_ms(self) -> int:
+        """The true time, which producers' clocks show."""
+        return self.clock.now_ms() - self.wrong_ms
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -82,8 +94,11 @@ class Life:
         acts: list[tuple[int, Callable[[], None]]] = [
             (8, self.write), (5, self.write_in_transaction), (3, self.end_transaction),
             (1, self.delete), (1, self.house.restart), (1, self.house.crash), (4, self.rest),
+            (1, self.set_clock),
         ]  # fmt: skip
         weights, things = zip(*acts, strict=True)
+        if self.wrong_ms and self.steps >= self.wrong_until:
+            self.set_right()
         self.chance.choices(things, weights)[0]()
         self.house.touch()
         for pid, (_, began) in list(self.open.items()):
@@ -94,7 +109,9 @@ class Life:
     def pass_time(self, ms: int) -> None:
         """In ticks, checking after each."""
         while ms > 0:
-            self.clock.advance(min(ms, TICK_MS_MAX))
+            passed_ms = min(ms, TICK_MS_MAX)
+            self.clock.advance(passed_ms)
+            self.note_wrong(passed_ms)
             ms -= TICK_MS_MAX
             if self.chance.random() < 0.05:
                 self.house.tick_and_crash(self.chance.randint(1, 60))
@@ -103,7 +120,11 @@ class Life:
             self.check()
 
     def check(self) -> None:
-        now_ms = self.clock.now_ms()
+        now_ms = self.now_ms()
+        if self.wrong_ms < 0 and self.house.openings > self.openings:
+            forgotten_ms = self.bounds.behind_ms + KEEP_EVERY_MS
+            self.bounds = replace(self.bounds, forgotten_ms=forgotten_ms)
+        self.openings = self.house.openings
         self.account.settle(now_ms)
         wrong = judge(self.house.log(TP), self.account, self.bounds, now_ms)
         assert not wrong, "\n".join(wrong[:10]) + f"\n{self.config}"
@@ -116,16 +137,17 @@ class Life:
             self.values += 1
             value = None if chance.random() < 0.25 else b"%d" % self.values + b"." * 30
             ahead = chance.choice([0, 0, -3_000_000, 3_000_000])  # producers' clocks
-            found.append(
-                NewRecord(b"k%d" % chance.randrange(12), value, self.clock.now_ms() + ahead)
-            )
+            found.append(NewRecord(b"k%d" % chance.randrange(12), value, self.now_ms() + ahead))
         return found
 
     def send(self, records: list[NewRecord], spec: BatchSpec, txn: int | None = None) -> None:
         log, now_ms = self.house.log(TP), self.clock.now_ms()
+        if self.wrong_ms > 0:
+            self.bounds = replace(self.bounds, endless=True)
         checked = check_produced(build_batch(records, spec), self.config, now_ms, "t")
         base = log.append(checked, leader_epoch=0, now_ms=now_ms).base_offset
         stamped = self.config.message_timestamp_type
+        now_ms = self.now_ms()
         times = [now_ms if stamped else r.timestamp for r in records]
         for n, r in enumerate(records):
             value = None if r.value is None else r.value.decode()
@@ -156,6 +178,8 @@ class Life:
 
     def end(self, pid: int) -> None:
         txn, _ = self.open.pop(pid)
+        if self.wrong_ms > 0:
+            self.bounds = replace(self.bounds, endless=True)
         commit = self.chance.random() < 0.6
         self.house.log(TP).append_marker(
             pid, 0, commit, 0, leader_epoch=0, now_ms=self.clock.now_ms()
@@ -166,15 +190,37 @@ class Life:
         log = self.house.log(TP)
         offset = self.chance.randint(log.log_start_offset, log.last_stable_offset)
         log.delete_records(offset)
-        self.account.delete_below(offset, self.clock.now_ms())
+        self.account.delete_below(offset, self.now_ms())
 
     def rest(self) -> None:
         self.pass_time(self.chance.randint(3_000, 12_000))
+
+    # --- the wall clock (DESIGN 4.11) ------------------------------------------------------------
+
+    def set_clock(self) -> None:
+        """Somebody sets it wrong, for a few steps; while it is, time stands still for removals."""
+        if not self.wrong_ms:
+            self.wrong_ms = self.chance.choice([-HOUR, YEAR])
+            self.wrong_until = self.steps + self.chance.randint(1, WRONG_STEPS_MAX)
+            self.clock.jump(self.wrong_ms)
+
+    def set_right(self) -> None:
+        self.clock.jump(-self.wrong_ms)
+        self.wrong_ms = 0
+
+    def note_wrong(self, passed_ms: int) -> None:
+        """Time that passes while the clock is wrong."""
+        if self.wrong_ms:
+            bounds = self.bounds
+            behind_ms = bounds.behind_ms + (passed_ms if self.wrong_ms < 0 else 0)
+            self.bounds = replace(bounds, stood_ms=bounds.stood_ms + passed_ms, behind_ms=behind_ms)
 
     # --- the end ---------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """Nobody writes any more: what is left in the files is what must stay."""
+        if self.wrong_ms:
+            self.set_right()
         for pid in list(self.open):
             self.end(pid)
         config = self.config
@@ -187,7 +233,8 @@ class Life:
         start = self.house.log(TP).log_start_offset
         live = {r.offset for r in self.account.live() if r.offset >= start}
         left = {o for o in in_files(self.house.path / str(TP)) if o >= start}
-        assert left == live, (sorted(left - live), sorted(live - left), config)
+        assert live <= left, (sorted(live - left), config)
+        assert left == live or self.bounds.endless, (sorted(left - live), config)
         self.house.owner.close()
 
 
@@ -220,3 +267,28 @@ def test_clocks_of_producers_move_no_deadline(ahead_ms: int, tmp_path: Path) -> 
         life.pass_time(TICK_MS_MAX)
     assert life.clock.now_ms() >= T0 + lag_ms
     life.house.owner.close()
+
+
+@pytest.mark.parametrize("wrong_ms", [-HOUR, YEAR])
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+def test_nothing_goes_early_under_a_clock_that_is_wrong(
+    kind: str, policy: str, wrong_ms: int, tmp_path: Path
+) -> None:
+    """DESIGN 4.11: what is appended then is no older than the time that rounds go by."""
+    config = topic_config({
+        "cleanup.policy": policy, "min.compaction.lag.ms": "20000", "retention.ms": "30000",
+        "max.compaction.lag.ms": "25000", "delete.retention.ms": "1000",
+        "min.cleanable.dirty.ratio": "0.01", "segment.ms": "2000", "message.timestamp.type": kind,
+        "message.timestamp.after.max.ms": str(2 * HOUR),
+    })  # fmt: skip
+    life = Life(tmp_path / "data", 1, config)
+    life.pass_time(TICK_MS_MAX)
+    life.wrong_ms, life.wrong_until = wrong_ms, 1 << 40
+    life.clock.jump(wrong_ms)
+    for n in range(3):
+        life.send([NewRecord(b"k", b"%d" % n, life.now_ms())], BatchSpec())
+        life.pass_time(3000)
+    life.set_right()
+    life.pass_time(3000)
+    life.finish()

@@ -44,7 +44,7 @@ from lapse.lifecycle.round.bad import current_facts
 from lapse.lifecycle.round.commit import CommitResult, DirectoryEnv, waiting_stamps
 from lapse.lifecycle.round.ledger import ledger_path
 from lapse.lifecycle.round.receipt import Receipt
-from lapse.lifecycle.round.summarise import SummaryReceipt, adopt
+from lapse.lifecycle.round.summarise import SummaryReceipt, take_over
 from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
 from lapse.log.swap import sweep_attempts
@@ -218,8 +218,8 @@ class OwnedLogs:
         """Each by itself: what is passed over is looked through again."""
         logs = {str(log.partition): log for log in self._partitions.all()}
         return [
-            adopt(logs[receipt.name], receipt) if receipt.name in logs else _NO_SUCH_LOG
-            for receipt in receipts
+            take_over(logs[r.name], r, self._env) if r.name in logs else _NO_SUCH_LOG
+            for r in receipts
         ]
 
     def _no_such_log(self, receipt: Receipt) -> CommitResult:

@@ -82,20 +82,11 @@ class Housekeeping:
 
     def tick(self, now_ms: int) -> None:
         """Do everything that is due."""
-        logs = self._partitions.all()
-        chores: list[tuple[str, Chore, int]] = [
-            ("roll", roll_if_due, now_ms),
-            ("log start", drop_deleted, now_ms),
-            ("sync", sync_sealed, now_ms),
-            ("unlink", PartitionLog.sweep_deleted, now_ms),
-        ]
         trusted_ms = self._guard(now_ms)
-        if trusted_ms is not None and self._retention.is_due(now_ms):
-            chores += [
-                ("retention", apply_retention, trusted_ms),
-                ("expiry", PartitionLog.expire_producers, trusted_ms),
-            ]
-        for log in logs:
+        self._partitions.believe(trusted_ms)
+        removes = trusted_ms is not None and self._retention.is_due(now_ms)
+        chores = chores_at(now_ms, trusted_ms, removes=removes)
+        for log in self._partitions.all():
             for name, chore, time_ms in chores:
                 if self._partitions.is_online(log.partition):
                     self._look_after(name, chore, log, time_ms)
@@ -125,6 +116,24 @@ class Housekeeping:
         else:
             if self._failing.pop((chore, what), None) is not None:
                 logger.info("%s of %s works again", chore, what)
+
+
+def chores_at(
+    now_ms: int, trusted_ms: int | None, *, removes: bool = True
+) -> list[tuple[str, Chore, int]]:
+    """What to do for each log, and the time to do it by; `removes` is whether it is time to."""
+    chores: list[tuple[str, Chore, int]] = [
+        ("roll", roll_if_due, now_ms if trusted_ms is None else trusted_ms),
+        ("log start", drop_deleted, now_ms),
+        ("sync", sync_sealed, now_ms),
+        ("unlink", PartitionLog.sweep_deleted, now_ms),
+    ]
+    if trusted_ms is not None and removes:
+        chores += [
+            ("retention", apply_retention, trusted_ms),
+            ("expiry", PartitionLog.expire_producers, trusted_ms),
+        ]
+    return chores
 
 
 class _Every:

@@ -114,6 +114,7 @@ class Node:
         partitions = Partitions(self._log_dirs, self._config, self._env)
         self._running.push_async_callback(asyncio.to_thread, partitions.close)
         await disk.run(partitions.lock)
+        partitions.believe(await disk.run(self._guard.trusted_ms))
         store = await disk.run(SqliteStore, self._log_dirs[0] / STORE, partitions.cluster_id)
         self._running.callback(store.close)
         await disk.run(lambda: partitions.stamp(store.cluster_id()))

@@ -60,6 +60,7 @@ class Partitions:
         self._directories = LogDirectories(paths, config, env)
         self._config = config
         self._env = env
+        self._believed_ms: int | None = None
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._changing = threading.Lock()
 
@@ -140,6 +141,19 @@ class Partitions:
             if path in self._directories.offline:
                 raise StorageError(_offline(path, self._directories.offline[path]))
             self._logs[log.partition] = log
+
+    # --- the time -------------------------------------------------------------------------------
+
+    def believe(self, believed_ms: int | None) -> None:
+        """The time that the broker goes by, None while it believes no clock (DESIGN 4.11).
+
+        Logs that are opened take it, and open ones go on from it.
+        """
+        if believed_ms is None:
+            return
+        self._believed_ms = believed_ms
+        for log in self.all():
+            log.believe(believed_ms)
 
     # --- opening --------------------------------------------------------------------------------
 
@@ -243,6 +257,7 @@ class Partitions:
                 partition,
                 topic.config,
                 producer_id_expiration_ms=self._config.producer_id_expiration_ms,
+                believed_ms=self._believed_ms,
             )
             finished = finish_rounds(log, directory, self._env)
         except (StorageError, OSError) as e:
@@ -264,6 +279,7 @@ class Partitions:
                     topic.config,
                     topic_id=topic.topic_id,
                     producer_id_expiration_ms=self._config.producer_id_expiration_ms,
+                    believed_ms=self._believed_ms,
                 )
             except StorageError as e:
                 if not self._failed(directory, e):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -214,9 +215,9 @@ def _copied(source: Path, target: Path, partitions: Sequence[TopicPartition], fs
 def _clean(
     directory: Path, configs: Mapping[TopicPartition, TopicConfig], job: Job
 ) -> Iterator[Cleaned]:
-    time = functools.cache(partial(_time, directory, job))  # asked for once the directory is ours
+    time = functools.cache(functools.partial(_time, directory, job))
 
-    def believed() -> int | None:
+    def believed() -> int | None:  # asked for once the directory is ours
         now_ms, doubt = time()
         return None if doubt else now_ms
 
@@ -231,7 +232,7 @@ def _clean(
             return
         rules = job.wish.rules
         with _engine(job) as (engine, at_once):
-            refused = _look_through(engine, owner, job)
+            refused = _look_through(engine, owner, job, now_ms)
             decisions = [decide(info, now_ms, job.wish) for info in owner.logs()]
             for line in (_left_alone(d, rules) for d in decisions if not d.due):
                 yield replace(line, outcome=refused.get(line.partition, line.outcome))
@@ -254,12 +255,12 @@ def _time(directory: Path, job: Job) -> tuple[int, str]:
     return verdict.now_ms, ""
 
 
-def _look_through(engine: Engine, owner: DirectoryOwner, job: Job) -> dict[str, str]:
+def _look_through(engine: Engine, owner: DirectoryOwner, job: Job, now_ms: int) -> dict[str, str]:
     """Have summaries made where they are missing; why not, by log, where that cannot be.
 
     Of what is dirty headers will do: the rounds that follow read the rest.
     """
-    decisions = (decide(info, job.now_ms, job.wish) for info in owner.logs())
+    decisions = (decide(info, now_ms, job.wish) for info in owner.logs())
     requests = requests_due(decisions, records=False)
     if not requests:
         return {}

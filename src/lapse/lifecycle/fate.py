@@ -1,8 +1,9 @@
 """The fate of one offset: when it went and by which rule, or where it lies and why it stays.
 
-What is gone is told from the ledger alone; what is there, from its segment and from the decision on
-its log. Only looks. Nothing that is not known is guessed: whether a newer record of the same key is
-written, only a round finds out. `lapse explain --offset` prints it.
+What is there is told from its segment and from the decision on its log; what is not, from the
+ledger. In that order: what a reader is given is not gone, whatever a ledger says. Only looks.
+Nothing that is not known is guessed: whether a newer record of the same key is written, only a
+round finds out. `lapse explain --offset` prints it.
 """
 
 from __future__ import annotations
@@ -63,15 +64,14 @@ def fate_of(decision: Decision, offset: int, context: Context | None = None) -> 
     """Look for an offset of the log that was decided on. Raises CorruptData, StorageError."""
     facts = decision.info.facts
     log_dir = Path(facts.dir)
-    for left in departures(log_dir, offset):
-        text = f"removed, {left.reason}, by round {left.round_id}"
-        return Fate(
-            offset, GONE, text, None, left.reason, left.round_id, left.now_ms, left.committed_ms
-        )
     if offset >= facts.log_end_offset:
         return Fate(offset, NEVER, f"not written: the log ends before {facts.log_end_offset}")
     holder = _holder(facts.segments, offset)
     found = None if holder is None else _find(log_dir, holder, offset)
+    if found is None or found[1] is None:
+        gone = _removed(log_dir, offset)
+        if gone is not None:
+            return gone
     if holder is None or found is None:
         return _nowhere(decision, offset)
     header, record, committed = found
@@ -83,6 +83,18 @@ def fate_of(decision: Decision, offset: int, context: Context | None = None) -> 
         return Fate(offset, THERE, f"{text} still in the file", place=place)
     text, until_ms = _why(decision, header, record, committed, context)
     return Fate(offset, THERE, text, until_ms, place=place)
+
+
+def _removed(log_dir: Path, offset: int) -> Fate | None:
+    """What the ledger says of it; where it came back meanwhile, the last that it says."""
+    told = list(departures(log_dir, offset))
+    if not told:
+        return None
+    left = told[-1]
+    text = f"removed, {left.reason}, by round {left.round_id}"
+    return Fate(
+        offset, GONE, text, None, left.reason, left.round_id, left.now_ms, left.committed_ms
+    )
 
 
 def _holder(segments: tuple[SegmentFacts, ...], offset: int) -> SegmentFacts | None:

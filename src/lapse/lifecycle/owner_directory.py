@@ -6,7 +6,7 @@ listed, because a log that is not understood is not touched (DESIGN §4.12).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,14 +20,21 @@ from lapse.lifecycle.recovery import finish_rounds
 from lapse.lifecycle.round.bad import current_facts
 from lapse.lifecycle.round.commit import CommitResult, DirectoryEnv, commit_all, waiting_stamps
 from lapse.lifecycle.round.receipt import Receipt
-from lapse.lifecycle.round.summarise import SummaryReceipt, adopt
+from lapse.lifecycle.round.summarise import SummaryReceipt, take_over
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
 
 
+def _nobody_knows() -> int | None:
+    return None
+
+
 class DirectoryOwner:
     """Owns a log directory from construction to `close`; `configs` are the logs to open.
+
+    `believed` is asked for the time to go by once the directory is locked (a `ClockGuard`'s
+    `trusted_ms`); without one no producer is forgotten.
 
     Raises LockHeld, naming the holder, where a broker or another tool owns it.
     """
@@ -40,16 +47,19 @@ class DirectoryOwner:
         clock: Clock,
         *,
         producer_id_expiration_ms: int = 86_400_000,
+        believed: Callable[[], int | None] = _nobody_knows,
     ) -> None:
         self._fs, self._clock = fs, clock
         env = LogEnv(fs, clock)
         self._directory = LogDirectory.open(path, env)
         try:
+            believed_ms = believed()
             for partition in sorted(configs):
                 log = self._directory.open_log(
                     partition,
                     configs[partition],
                     producer_id_expiration_ms=producer_id_expiration_ms,
+                    believed_ms=believed_ms,
                 )
                 finish_rounds(log, self._directory, env)
         except BaseException:
@@ -91,4 +101,5 @@ class DirectoryOwner:
 
     def adopt_summaries(self, receipts: Sequence[SummaryReceipt]) -> list[str | None]:
         by_name = {str(partition): log for partition, log in self._directory.logs.items()}
-        return [adopt(by_name[receipt.name], receipt) for receipt in receipts]
+        env = LogEnv(self._fs, self._clock)
+        return [take_over(by_name[receipt.name], receipt, env) for receipt in receipts]

@@ -26,7 +26,7 @@ from lapse.lifecycle.board import Board, some
 from lapse.lifecycle.clock_guard import ClockGuard
 from lapse.lifecycle.decide.clock import ClockVerdict
 from lapse.lifecycle.decide.deadline import next_look_ms
-from lapse.lifecycle.decide.select import Blocked, Decision, Due, LogInfo, decide, order
+from lapse.lifecycle.decide.select import Decision, Due, LogInfo, decide, order
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.owner import Owner, OwnerGone
 from lapse.lifecycle.reports import Queue, RunOf, round_report
@@ -34,7 +34,12 @@ from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.engine import Engine, OnProgress, Progress, failed
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
 from lapse.lifecycle.round.receipt import Receipt
-from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, requests_of
+from lapse.lifecycle.round.summarise import (
+    SummaryReceipt,
+    SummaryRequest,
+    requests_due,
+    wants_look,
+)
 from lapse.lifecycle.setbacks import Companions, Setbacks
 from lapse.log.env import LogEnv
 
@@ -47,6 +52,7 @@ _SLICE_SECONDS = 0.1  # how soon a request to stop is noticed
 _PAUSE_MS_MIN = 10
 LOOK_BYTES_MAX = 16 << 30  # looked through in one step, or one segment if that is larger
 NO_ATTEMPT = "none"  # id of the attempt in receipts of plans that nobody got to
+_STAMPING_ONLY = (Due.TOMBSTONES.value,)
 
 _R = TypeVar("_R", Receipt, SummaryReceipt)
 
@@ -135,10 +141,10 @@ class Service:
             now_ms = verdict.now_ms
             decisions = self._decide(infos, now_ms)
             self._setbacks.forget_but(str(info.facts.partition) for info in infos)
-            ready = [d for d in order(decisions) if not self._is_held(d)]
+            ready = [d for d in order(decisions) if self._is_ready(d)]
             if ready:
                 self._run_rounds(ready, now_ms)
-            lacking = [d for d in decisions if _lacks(d) and not self._is_held(d)]
+            lacking = [d for d in decisions if wants_look(d) and not self._is_held(d)]
             if lacking and not self._stopping:
                 self._look_through(lacking, now_ms)
             if ready or lacking:
@@ -265,7 +271,7 @@ class Service:
 
     def _look_through(self, lacking: Sequence[Decision], now_ms: int) -> None:
         """Have summaries made where they are missing, and the owner take them over."""
-        requests = _some_of(requests_of((d.info.facts for d in lacking), records=True))
+        requests = _some_of(requests_due(lacking, records=True))
         names = list(dict.fromkeys(request.name for request in requests))
         for run in self._companions.runs(names):
             if not self._stopping:
@@ -326,6 +332,9 @@ class Service:
                 plan.round_id, result.error, result.bad.first_offset, retry_ms // 1000,
             )  # fmt: skip
             return
+        if result.error is None and plan.due == _STAMPING_ONLY:
+            self._setbacks.exhaust(plan.name, plan.generation)
+            return
         wait_ms = self._setbacks.set_back(plan.name, result.error or "its round changed nothing")
         if result.error is not None and not self._stopping:
             logger.warning(
@@ -346,6 +355,15 @@ class Service:
 
     # --- waiting ---------------------------------------------------------------------------------
 
+    def _is_ready(self, decision: Decision) -> bool:
+        """Whether its round may begin; what is to be looked through again comes before that."""
+        if decision.look_again is not None or self._is_held(decision):
+            return False
+        if decision.due != (Due.TOMBSTONES,):
+            return True
+        facts = decision.info.facts
+        return not self._setbacks.is_exhausted(str(facts.partition), facts.generation)
+
     def _is_held(self, decision: Decision) -> bool:
         return self._setbacks.holds(str(decision.info.facts.partition))
 
@@ -354,7 +372,7 @@ class Service:
         waits: list[float] = [self._options.pause_ms]
         for decision in decisions:
             left_ms = self._setbacks.left_ms(str(decision.info.facts.partition))
-            if (decision.due or _lacks(decision)) and left_ms is not None:
+            if (decision.due or wants_look(decision)) and left_ms is not None:
                 waits.append(left_ms)
             look_ms = next_look_ms(decision)
             if look_ms is not None:
@@ -380,10 +398,6 @@ def _is_futile(plan: RoundPlan, receipt: Receipt, result: CommitResult) -> bool:
     if Due.DELETED.value in plan.due and receipt.log_start >= 0:
         return False  # now the log knows that nothing is left to be taken out
     return result.groups == 0 and receipt.end_offset <= plan.dirty
-
-
-def _lacks(decision: Decision) -> bool:
-    return decision.blocked is Blocked.SUMMARIES
 
 
 def _some_of(requests: Sequence[SummaryRequest]) -> list[SummaryRequest]:

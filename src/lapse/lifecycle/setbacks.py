@@ -46,6 +46,7 @@ class Setbacks:
         self._clock = clock
         self._by_log: dict[str, _Setback] = {}
         self._met_bad_s: dict[str, float] = {}
+        self._exhausted: dict[str, int] = {}
 
     def set_back(self, log: str, reason: str) -> int:
         """Leave a log alone for longer than the last time; returns for how many ms."""
@@ -67,6 +68,14 @@ class Setbacks:
             return self.set_back(log, reason)
         return 0
 
+    def exhaust(self, log: str, generation: int) -> None:
+        """A round that was to stamp tombstones found none it can: the next would find the same."""
+        self._exhausted[log] = generation
+
+    def is_exhausted(self, log: str, generation: int) -> bool:
+        """Whether such a round found nothing in the very files the log has now."""
+        return self._exhausted.get(log) == generation
+
     def forgive(self, log: str) -> None:
         """Its round went well."""
         self._by_log.pop(log, None)
@@ -76,6 +85,7 @@ class Setbacks:
         kept = set(logs)
         self._by_log = {log: s for log, s in self._by_log.items() if log in kept}
         self._met_bad_s = {log: s for log, s in self._met_bad_s.items() if log in kept}
+        self._exhausted = {log: g for log, g in self._exhausted.items() if log in kept}
 
     def holds(self, log: str) -> bool:
         """Whether it is left alone now."""

@@ -28,6 +28,7 @@ from lapse.kernels.layout import (
     MAX_TIMESTAMP,
     TRANSACTIONAL,
 )
+from lapse.log.append_clock import LogClock
 from lapse.log.env import LogEnv
 from lapse.log.loader import LoadedLog, OpenOptions
 from lapse.log.markers import EndMarker, build_marker, is_marker, parse_marker
@@ -104,6 +105,8 @@ class AppendableLog(ReadableLog):
         self._epochs = loaded.epochs
         self._append_time_last_ms = max(s.summary.append_time_greatest_ms for s in self._segments)
         self._append_time_ahead_ms = 0
+        summaries = (s.summary for s in self._segments)
+        self._clock = LogClock(env.clock, summaries, options.believed_ms)
         # What recovery wrote or found unsynced is synced by the first flush.
         self.recovery_point = min(options.recovery_point, self._end_offset)
         self._unflushed = [s for s in loaded.sealed if s.end_offset > self.recovery_point]
@@ -240,6 +243,7 @@ class AppendableLog(ReadableLog):
         `first` is the first offset in them where that leaves a gap.
         """
         config, active = self.config, self._active
+        now_ms = self._clock.tick(now_ms)
         try:
             if active.must_roll(
                 batches[-1].last_offset, len(data), config.segment_bytes, config.segment_index_bytes
@@ -290,6 +294,7 @@ class AppendableLog(ReadableLog):
         """L12: the LogAppendTime to write now."""
         last_ms = self._append_time_last_ms
         after_max_ms = self.config.message_timestamp_after_max_ms
+        now_ms = self._clock.reached_ms(now_ms)  # whoever removes by it goes by that time
         time_ms = append_time_ms(now_ms, last_ms, after_max_ms)
         if time_ms < last_ms:
             if not self._append_time_ahead_ms:
@@ -387,6 +392,11 @@ class AppendableLog(ReadableLog):
 
     def _write_snapshot(self, offset: int) -> None:
         write_snapshot(self._env.fs, self.dir, offset, self._producers)
+
+    def believe(self, believed_ms: int) -> None:
+        """The time that the owner goes by: appends are noted no earlier (`append_clock`)."""
+        with self._lock:
+            self._clock.believe(believed_ms)
 
     def expire_producers(self, now_ms: int) -> None:
         """Forget producers that were idle for producer.id.expiration.ms."""

@@ -17,6 +17,7 @@ from lapse.base.config import TopicConfig
 from lapse.base.errors import ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.log import swap
+from lapse.log.append_clock import AHEAD_MAX_MS
 from lapse.log.append_side import AppendableLog
 from lapse.log.env import LogEnv
 from lapse.log.facts import StartMove
@@ -46,7 +47,7 @@ class DeletingLog(AppendableLog):
         self._files_lock = threading.RLock()
         self._start = KeptStart()
         self._has_start_folder = False
-        self._deleted: dict[Path, int] = {}
+        self._deleted: dict[Path, tuple[int, int]] = {}  # since when, until when
 
     def _take_up(self, kept: KeptStart) -> None:
         """What was kept of the log start, once the log is open."""
@@ -198,13 +199,22 @@ class DeletingLog(AppendableLog):
             self._env.fs.fsync_file(path)
 
     def _schedule(self, deleted: Sequence[Path]) -> None:
-        due = self._env.clock.now_ms() + self.config.file_delete_delay_ms
-        self._deleted.update(dict.fromkeys(deleted, due))
+        now_ms = self._env.clock.now_ms()
+        waits = now_ms, now_ms + self.config.file_delete_delay_ms
+        self._deleted.update(dict.fromkeys(deleted, waits))
 
     def sweep_deleted(self, now_ms: int) -> int:
-        """Unlink `.deleted` files whose delay is over; returns how many."""
+        """Unlink `.deleted` files whose delay is over; returns how many.
+
+        One that begins far in the future (the clock was wrong, and is right again) is over, too.
+        """
         with self._files_lock:
-            due = [path for path, due_ms in self._deleted.items() if due_ms <= now_ms]
+            latest_ms = now_ms + AHEAD_MAX_MS
+            due = [
+                path
+                for path, (since_ms, until_ms) in self._deleted.items()
+                if until_ms <= now_ms or since_ms > latest_ms
+            ]
             for path in due:
                 self._env.fs.unlink(path)
                 del self._deleted[path]

@@ -146,6 +146,7 @@ class LogDirectory:
         config: TopicConfig,
         *,
         producer_id_expiration_ms: int = _DAY_MS,
+        believed_ms: int | None = None,
     ) -> PartitionLog:
         """Open a partition that is here (recovering it if need be), or the one already open."""
         if partition in self.logs:
@@ -164,6 +165,7 @@ class LogDirectory:
             recovery_point=self._recovery_points.get(partition, 0),
             log_start_offset=self._log_starts.get(partition, 0),
             producer_id_expiration_ms=producer_id_expiration_ms,
+            believed_ms=believed_ms,
         )
         log.cleaner_checkpoint = self.cleaner_offsets.get(partition)
         self.logs[partition] = log
@@ -176,6 +178,7 @@ class LogDirectory:
         *,
         topic_id: uuid.UUID | None = None,
         producer_id_expiration_ms: int = _DAY_MS,
+        believed_ms: int | None = None,
     ) -> PartitionLog:
         """Make and open a partition; one whose directory is there already is just opened.
 
@@ -192,8 +195,12 @@ class LogDirectory:
             if topic_id is not None:
                 checkpoints.write_topic_id(self._env.fs, partition_dir, topic_id)
             self._env.fs.fsync_dir(self.path)
-        expiration_ms = producer_id_expiration_ms
-        return self.open_log(partition, config, producer_id_expiration_ms=expiration_ms)
+        return self.open_log(
+            partition,
+            config,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+            believed_ms=believed_ms,
+        )
 
     def delete_log(self, partition: TopicPartition, *, delay_ms: int | None = None) -> None:
         """Close a log and rename its directory away, for `sweep_deleted` to remove.

@@ -30,6 +30,7 @@ from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
 from lapse.kernels import keep
 from lapse.kernels.layout import CONTROL
+from lapse.log.append_clock import with_last_append
 from lapse.log.env import LogEnv
 from lapse.log.epochs import LeaderEpochs
 from lapse.log.estimate import estimate_active, estimate_sealed
@@ -89,6 +90,8 @@ class OpenOptions:
         recovery_point: everything below was synced.
         log_start_offset: as checkpointed; 0 if it never was.
         index_interval_bytes: for indexes that are made again.
+        believed_ms: the time that the owner goes by; None where the clock is not believed, and then
+            no producer is forgotten.
     """
 
     clean_shutdown: bool
@@ -96,6 +99,7 @@ class OpenOptions:
     log_start_offset: int
     index_interval_bytes: int
     producer_id_expiration_ms: int
+    believed_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +157,7 @@ def load(
         epochs.extend(loader.epochs)
         epochs.cut(log_start, active.end_offset)
     segments = [*sealed, active]
-    expiry = Expiry(env.clock.now_ms(), options.producer_id_expiration_ms)
+    expiry = Expiry(options.believed_ms, options.producer_id_expiration_ms)
     parts = parts_of(segments)
     producers, aborted = rebuild(env.fs, partition_dir, parts, loader.recovered, expiry)
     settle_txn_indexes(env.fs, segments, aborted)
@@ -323,6 +327,8 @@ class _Loader:
         """
         path = segment_path(self._dir, base_offset, LOG)
         scanned = self._scanned(base_offset, None, check_crc=True)
+        opened_ms = max(self._env.clock.now_ms(), self._options.believed_ms or 0)
+        scanned.summary = with_last_append(self._dir, scanned.summary, opened_ms)
         if scanned.bad is not None:
             _log.warning(
                 "%s: %s; cut off at byte %d, offset %d", self._partition, scanned.bad,

@@ -130,12 +130,11 @@ class OffsetIndex(IndexEntries):
         """Note that the batch that ends with `offset` begins at `position`."""
         self._add(offset - self.base_offset, position)
 
-    def position_before(self, offset: int) -> int:
-        """A batch boundary from which a walk meets the first batch that reaches `offset`."""
-        return self.entry_before(offset)[1]
-
     def entry_before(self, offset: int) -> tuple[int, int]:
-        """(offset that the batch there ends with, position); the base offset at the start."""
+        """From where a walk meets the first batch that reaches `offset`.
+
+        (offset that the batch there ends with, its position); the base offset at the start.
+        """
         n = self._floor(offset - self.base_offset, 0)
         relative, position = self.entry(n) if n >= 0 else (0, 0)
         return self.base_offset + relative, position

@@ -87,10 +87,12 @@ class PartitionLog(DeletingLog):
         recovery_point: int = 0,
         log_start_offset: int = 0,
         producer_id_expiration_ms: int = 86_400_000,
+        believed_ms: int | None = None,
     ) -> PartitionLog:
         """Open the log in an existing directory, putting right what a crash left (`loader`).
 
         `log_start_offset` is the checkpointed one; what the log keeps itself counts too (`start`).
+        Without `believed_ms`, the time that the owner goes by, no producer is forgotten.
         """
         kept = read_start(partition_dir)
         options = OpenOptions(
@@ -99,6 +101,7 @@ class PartitionLog(DeletingLog):
             log_start_offset=max(log_start_offset, kept.offset),
             index_interval_bytes=config.index_interval_bytes,
             producer_id_expiration_ms=producer_id_expiration_ms,
+            believed_ms=believed_ms,
         )
         loaded = load(partition_dir, partition, env, options)
         log = PartitionLog(partition_dir, partition, config, env, loaded, options)
@@ -258,6 +261,9 @@ class PartitionLog(DeletingLog):
     ) -> bool:
         """Swap a round's group in (W-2); False if retention had taken all of it meanwhile (W-3).
 
+        Where it took a part, Kafka skips that part, and the new segment brings its records back
+        below the log start. Here the group is refused, and the round is made again.
+
         The new files must be synced already; `sync=False` leaves syncing the renames to the
         caller. Raises StaleGeneration; CorruptData if a new file is not what its summary says;
         StorageError, and then the log is as before or, if that is not known, offline.
@@ -306,11 +312,17 @@ class PartitionLog(DeletingLog):
             )
 
     def _replaceable(self, replacement: swap.Replacement) -> list[Segment]:
-        """The old segments that still exist; raises StaleGeneration unless they are neighbours."""
+        """The old segments; none if all are gone.
+
+        Raises StaleGeneration unless they are sealed neighbours, and where only some are left.
+        """
         wanted = set(replacement.old)
         old = [s for s in self._segments if s.base_offset in wanted]
         if not old:
             return []
+        if len(old) < len(wanted):
+            gone = sorted(wanted - {s.base_offset for s in old})
+            raise StaleGeneration(f"{self.partition}: segments {gone} of the group are gone")
         first = self._segments.index(old[0])
         neighbours = list(self._segments[first : first + len(old)]) == old
         below = replacement.new[0].base_offset if replacement.new else replacement.old[0]

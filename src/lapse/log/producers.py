@@ -202,7 +202,9 @@ class Producers:
         if len(batches) > REMEMBERED_BATCHES:
             del batches[0]
         producer.last_timestamp = batch.max_timestamp
-        if batch.attributes & TRANSACTIONAL and producer.transaction_first_offset == _NONE:
+        # A bare header begins no transaction: its marker may have gone with its records.
+        begins = batch.count > 0 and producer.transaction_first_offset == _NONE
+        if begins and batch.attributes & TRANSACTIONAL:
             producer.transaction_first_offset = batch.base_offset
             self._open[batch.base_offset] = batch.producer_id
         return None

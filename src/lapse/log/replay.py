@@ -36,10 +36,14 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """When a producer is forgotten."""
+    """When a producer is forgotten: never while the time is not known."""
 
-    now_ms: int
+    now_ms: int | None
     expiration_ms: int
+
+    def apply(self, producers: Producers) -> None:
+        if self.now_ms is not None:
+            producers.expire(self.now_ms, self.expiration_ms)
 
 
 def parts_of(segments: Iterable[Segment]) -> list[LogPart]:
@@ -122,7 +126,7 @@ def rebuild(
     offsets = snapshot_offsets(partition_dir)
     found = newest_snapshot(partition_dir, limit, offsets)
     producers, start = found or (Producers(), bases[0])
-    producers.expire(expiry.now_ms, expiry.expiration_ms)
+    expiry.apply(producers)
     usable = {start, *(base for base in bases if base < start)} if found is not None else set()
     if not usable.issuperset(offsets):
         keep_snapshots(fs, partition_dir, usable)
@@ -132,7 +136,7 @@ def rebuild(
         if base_offset > start and (base_offset in recovered or base_offset in bases[-2:]):
             write_snapshot(fs, partition_dir, base_offset, producers)
             if base_offset in recovered and base_offset > limit:
-                producers.expire(expiry.now_ms, expiry.expiration_ms)
+                expiry.apply(producers)
         if part.end_offset > start:
             ended = replay(producers, partition_dir, part, start)
             if base_offset in recovered:
@@ -140,7 +144,7 @@ def rebuild(
     if end_offset > start:
         write_snapshot(fs, partition_dir, end_offset, producers)
         keep_snapshots(fs, partition_dir, {*bases, end_offset})
-    producers.expire(expiry.now_ms, expiry.expiration_ms)
+    expiry.apply(producers)
     return producers, aborted
 
 

@@ -4,7 +4,9 @@
 of random length if that operation is a write; everything after that raises too. What is on disk
 then is what `kill -9` leaves. With `lose_unsynced` it is what a power cut may leave: of every file
 written since its last sync, a tail of random length is cut off or reads as zeros. Renames and
-removals happen in order and are never undone.
+removals happen in order and are not undone, unless with `lose_renames`: then of those into or in
+a folder since that folder's last sync only the first few have happened, in each folder as many as
+it may be. A file that was created stays.
 
 Composite operations count each of their steps (`replace_file` is four), so that every moment
 between two system calls is a place to die.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.fs import AppendFile, Buffer, Fs
@@ -21,6 +24,34 @@ from lapse.base.fs import AppendFile, Buffer, Fs
 
 class Crashed(Exception):
     """The process is dead; names the operation it died at."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What a folder may forget: that `path` went, to `target` if it was renamed, and what it hid.
+
+    Attributes:
+        hidden: bytes and mtime of the file that was removed, or that `target` was before.
+    """
+
+    folder: Path
+    path: Path
+    target: Path | None
+    hidden: tuple[bytes, int] | None
+
+    def undo(self, fs: Fs) -> None:
+        if self.target is not None:
+            fs.make_dir(self.path.parent)
+            fs.rename(self.target, self.path)
+        if self.hidden is not None:
+            path, (data, mtime_ns) = self.target or self.path, self.hidden
+            fs.make_dir(path.parent)
+            fs.write_file(path, data)
+            fs.set_mtime_ns(path, mtime_ns)
+
+
+def _content(path: Path) -> tuple[bytes, int] | None:
+    return (path.read_bytes(), path.stat().st_mtime_ns) if path.is_file() else None
 
 
 class CrashFs:
@@ -33,15 +64,18 @@ class CrashFs:
     """
 
     def __init__(
-        self, real: Fs, die_at: int | None, *, lose_unsynced: bool = False, seed: int = 0
-    ) -> None:
+        self, real: Fs, die_at: int | None, *, lose_unsynced: bool = False,
+        lose_renames: bool = False, seed: int = 0,
+    ) -> None:  # fmt: skip
         self.operations = 0
         self.crashed = False
         self.fs = real
         self._die_at = die_at
         self._lose_unsynced = lose_unsynced
+        self._lose_renames = lose_renames
         self._random = random.Random(seed)
         self._synced_size: dict[Path, int] = {}  # of files written to since their last sync
+        self._changes: list[_Change] = []  # that a power cut may undo
 
     # --- dying -----------------------------------------------------------------------------------
 
@@ -61,6 +95,7 @@ class CrashFs:
         if self._lose_unsynced:
             for file, synced_size in sorted(self._synced_size.items()):
                 self._lose_tail(file, synced_size)
+        self._undo_changes()
         raise Crashed(f"{doing} {path} (operation {self.operations})")
 
     def _lose_tail(self, path: Path, synced_size: int) -> None:
@@ -71,6 +106,23 @@ class CrashFs:
         self.fs.truncate(path, kept)
         if self._random.random() < 0.5:
             self.fs.truncate(path, size)  # grown again: the tail reads as zeros
+
+    def _undo_changes(self) -> None:
+        kept = {}
+        for folder in sorted({change.folder for change in self._changes}):
+            n = sum(change.folder == folder for change in self._changes)
+            kept[folder] = self._random.randint(0, n)
+        undone = []
+        for change in self._changes:
+            kept[change.folder] -= 1
+            if kept[change.folder] < 0:
+                undone.append(change)
+        for change in reversed(undone):
+            change.undo(self.fs)
+
+    def _note_change(self, folder: Path, path: Path, target: Path | None) -> None:
+        if self._lose_renames:
+            self._changes.append(_Change(folder, path, target, _content(target or path)))
 
     # --- Fs --------------------------------------------------------------------------------------
 
@@ -99,6 +151,7 @@ class CrashFs:
 
     def rename(self, source: Path, target: Path) -> None:
         self._step("renaming", source)
+        self._note_change(target.parent, source, target)
         self.fs.rename(source, target)
         self._synced_size.pop(target, None)
         for path, size in list(self._synced_size.items()):
@@ -110,6 +163,8 @@ class CrashFs:
 
     def unlink(self, path: Path) -> None:
         self._step("removing", path)
+        if path.exists():
+            self._note_change(path.parent, path, None)
         self.fs.unlink(path)
         self._synced_size.pop(path, None)
 
@@ -142,10 +197,11 @@ class CrashFs:
     def fsync_dir(self, path: Path) -> None:
         self._step("syncing", path)
         self.fs.fsync_dir(path)
+        self._changes = [change for change in self._changes if change.folder != path]
 
     def sync_all(self, paths: Sequence[Path]) -> None:
         for path in paths:
-            self.fsync_file(path)
+            (self.fsync_dir if path.is_dir() else self.fsync_file)(path)
 
 
 class _CrashFile:

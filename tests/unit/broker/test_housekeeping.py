@@ -215,3 +215,34 @@ async def test_a_failing_log_stops_no_other(
         fs.broken = False
         chores.tick(clock.now_ms())
         assert len(node.services.partitions.get(T0).segments) == 2
+
+
+async def test_records_are_no_older_than_the_time_that_removes_them(tmp_path: Path) -> None:
+    """DESIGN 4.11: the clock is set back an hour, and time stands still at what was believed."""
+    clock = ManualClock()
+    settings = {**NEVER, "log.retention.check.interval.ms": "1"}
+    async with running_node(tmp_path, settings, clock=clock) as node, await connect(node) as c:
+        await create(node, "t", retention_ms="1800000", cleanup_policy="delete")
+        now_ms = clock.now_ms()
+        chores, log = housekeeping(node, lambda _: now_ms), node.services.partitions.get(T0)
+        clock.jump(-3_600_000)
+        await produce(c, "t", (0, build_batch([NewRecord(b"k", b"v", timestamp=now_ms)])))
+        for _ in range(2):
+            chores.tick(clock.now_ms())
+            clock.advance(10)
+        assert log.log_start_offset == 0
+        assert log.active_append_first_ms == now_ms
+
+
+async def test_opened_under_a_clock_that_jumped_nobody_is_forgotten(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running_node(tmp_path, NEVER, clock=clock) as node, await connect(node) as c:
+        await create(node, "t")
+        record = NewRecord(b"k", b"v", timestamp=clock.now_ms())
+        await produce(c, "t", (0, build_batch([record], IDEMPOTENT)))
+    clock.jump(365 * 86_400_000)
+    async with running_node(tmp_path, NEVER, clock=clock) as node:
+        assert node.services.partitions.get(T0).facts().producers
+    (tmp_path / "clock-confirmed").touch()
+    async with running_node(tmp_path, NEVER, clock=clock) as node:
+        assert not node.services.partitions.get(T0).facts().producers

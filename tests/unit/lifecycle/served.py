@@ -17,6 +17,7 @@ from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.service import Service, ServiceOptions
 from lapse.log.partition_log import PartitionLog
+from lapse.log.segment import LOG, segment_path
 from lapse.testing.clock import ManualClock
 from tests.unit.lifecycle.rounds import (
     MEMORY,
@@ -89,3 +90,14 @@ def parts(data: Path, topics: Mapping[str, Sequence[Pair]], **settings: object) 
         made = Parts(None, owner, engine, clock, data)  # type: ignore[arg-type]
         made.service = made.serve()
         yield made
+
+
+MINUTE = 60_000
+
+
+def spoil(p: Parts, name: str, n: int, *, at: int = 80) -> tuple[Path, bytes]:
+    """Break a byte of a record in the n-th segment; the file and what it held."""
+    path = segment_path(p.data / name, p.log(name).segments[n].base_offset, LOG)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+    return path, whole

@@ -6,10 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyroaring import BitMap
 
+from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.lifecycle.decide.select import LogInfo, Wish, decide
 from lapse.lifecycle.fate import GONE, NEVER, THERE, UNKNOWN, Fate, fate_of
+from lapse.lifecycle.round import ledger
 from lapse.log.reader import DirectoryView
 from tests.unit.lifecycle.verify.logs import (
     ACTIVE,
@@ -94,3 +97,18 @@ def test_below_the_log_start(tmp_path: Path) -> None:
 def test_a_log_that_is_not_compacted(tmp_path: Path) -> None:
     found = fate(tmp_path, OLD_SIDE, 5, policy="delete")
     assert "cleanup.policy is delete: it stays until retention" in found.text
+
+
+def test_what_is_there_is_not_gone_whatever_a_ledger_says(tmp_path: Path) -> None:
+    """A power cut, or a copy that was put back, may leave a ledger that runs ahead."""
+    log_dir = NEW_SIDE.write(tmp_path)
+    for n in (1, 2):
+        removed = ledger.Removed(0, f"reason {n}", BitMap([0, 2, 7, 9]).serialize())
+        entry = ledger.LedgerEntry(f"r{n}", 0, NOW + n, 0, NOW + n, 0, -1, 0, (removed,))
+        ledger.append(RealFs(), log_dir, entry)
+    info = LogInfo(DirectoryView(tmp_path).facts(TopicPartition("t", 0)), compacted())
+    decision = decide(info, NOW)
+    assert fate_of(decision, 2).state == THERE
+    for offset in (0, 7, 9):  # of a batch that is still there, of none, of a bare header
+        gone = fate_of(decision, offset)
+        assert (gone.state, gone.reason, gone.round_id) == (GONE, "reason 2", "r2")

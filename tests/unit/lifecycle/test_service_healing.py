@@ -25,18 +25,14 @@ from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.service import ServiceOptions
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, segment_path
-from tests.unit.lifecycle.rounds import MEMORY, Pair, compacted, overwritten, write
-from tests.unit.lifecycle.served import PAUSE_MS, Parts, Recorded, parts
-
-MINUTE = 60_000
-
-
-def spoil(p: Parts, name: str, n: int, *, at: int = 80) -> tuple[Path, bytes]:
-    """Break a byte of a record in the n-th segment; the file and what it held."""
-    path = segment_path(p.data / name, p.log(name).segments[n].base_offset, LOG)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
-    return path, whole
+from tests.unit.lifecycle.rounds import (
+    MEMORY,
+    Pair,
+    compacted,
+    overwritten,
+    write,
+)
+from tests.unit.lifecycle.served import MINUTE, PAUSE_MS, Parts, Recorded, parts, spoil
 
 
 def files(p: Parts, name: str, above: int) -> dict[str, bytes]:

@@ -66,3 +66,14 @@ def test_who_brought_a_run_down_is_found() -> None:
     assert runs[0] == [log for log in logs if log != culprit]
     companions.went_well(culprit)
     assert companions.runs(logs) == [logs]
+
+
+def test_a_round_that_could_stamp_nothing_waits_for_other_files() -> None:
+    setbacks = Setbacks(ManualClock(NOW))
+    assert not setbacks.is_exhausted("a-0", 3)
+    setbacks.exhaust("a-0", 3)
+    assert setbacks.is_exhausted("a-0", 3)
+    assert not setbacks.is_exhausted("a-0", 4)
+    assert not setbacks.is_exhausted("b-0", 3)
+    setbacks.forget_but(["b-0"])
+    assert not setbacks.is_exhausted("a-0", 3)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lapse.base.clock import Clock
 from lapse.base.config import TopicConfig, topic_config
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.fs import Fs, RealFs
@@ -52,16 +53,19 @@ def open_log(
     clean_shutdown: bool = False,
     recovery_point: int = 0,
     log_start_offset: int = 0,
+    believed_ms: int | None = None,
+    clock: Clock | None = None,
 ) -> PartitionLog:
     path.mkdir(parents=True, exist_ok=True)
     return PartitionLog.open(
         path,
         TP,
         topic or config(),
-        env(fs),
+        env(fs) if clock is None else LogEnv(fs or RealFs(), clock),
         clean_shutdown=clean_shutdown,
         recovery_point=recovery_point,
         log_start_offset=log_start_offset,
+        believed_ms=believed_ms,
     )
 
 

@@ -365,3 +365,15 @@ def test_a_deletion_that_fails_takes_the_log_offline_with_the_start_in_force(
     assert (found.log_start_offset, bases(found)[0]) == (7, 0)
     assert found.delete_below_log_start() > 0
     assert bases(found) == [6, 12]
+
+
+@pytest.mark.parametrize(("ahead_ms", "gone"), [(31_536_000_000, True), (1000, False)])
+def test_files_deleted_by_a_clock_far_ahead_do_not_wait_for_it(
+    ahead_ms: int, gone: bool, tmp_path: Path
+) -> None:
+    clock = ManualClock(NOW + ahead_ms)
+    log = open_log(tmp_path, config(file_delete_delay_ms=500), clock=clock)
+    append(log, batch())
+    log.roll(NOW)
+    log.delete_segments([0])
+    assert bool(log.sweep_deleted(NOW)) is gone  # set right again

@@ -40,7 +40,7 @@ def test_searches(n: int, tmp_path: Path) -> None:
     assert isinstance(index._data, IndexFile) == (n == MANY)
     for wanted in (0, BASE, BASE + 3, BASE + 4, BASE + 3 * n - 1, BASE + 3 * n, BASE + 3 * n + 9):
         at = bisect_right(offsets, wanted) - 1
-        assert index.position_before(wanted) == (10 * offsets[at] if at >= 0 else 0)
+        assert index.entry_before(wanted)[1] == (10 * offsets[at] if at >= 0 else 0)
         assert times.offset_before(wanted * 5) == (offsets[at] if at >= 0 else BASE)
     assert times.last == ((offsets[-1] * 5, offsets[-1]) if n else (-1, BASE))
     assert index.check(10 * (BASE + 4 * n) + 1, BASE + 4 * n + 1) is None
@@ -55,7 +55,7 @@ def test_it_grows_on_from_a_file(n: int, tmp_path: Path) -> None:
     index.write_out(RealFs())
     again = OffsetIndex(tmp_path / "i", BASE, read_entries(tmp_path / "i", 8), from_file=True)
     assert again.count == n + 1
-    assert again.position_before(BASE + n + 5) == 10 * n + 7
+    assert again.entry_before(BASE + n + 5)[1] == 10 * n + 7
 
 
 @pytest.mark.parametrize("filler", [0, MANY])
@@ -97,7 +97,7 @@ def test_a_file_cut_short_under_a_search_is_an_error_not_the_end_of_the_process(
         from tests.unit.log.test_offset_index import BASE, MANY, CorruptData, offset_index
         index = offset_index(Path({str(tmp_path / "i")!r}), [(BASE + n, n) for n in range(1, MANY)])
         os.truncate({str(tmp_path / "i")!r}, 800)
-        assert index.position_before(BASE + 50) in range(51)
+        assert index.entry_before(BASE + 50)[1] in range(51)
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],

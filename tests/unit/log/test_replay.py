@@ -9,12 +9,16 @@ import pytest
 
 from lapse.base.errors import ErrorCode
 from lapse.base.fs import RealFs
+from lapse.kernels.keep import finish_batch
+from lapse.kernels.layout import HEADER_SIZE, LENGTH, LOG_OVERHEAD
 from lapse.log.loader import settle_txn_indexes
 from lapse.log.partition_log import PartitionLog
 from lapse.log.producers import Producers
 from lapse.log.reader import aborted_transactions, read_facts
 from lapse.log.segment import TXN_INDEX
 from lapse.log.txn_index import AbortedTxn, encode_entries, parse_entries
+from lapse.records.batch import as_array
+from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import CrashFs
 from tests.unit.log.logs import (
     NOW,
@@ -163,7 +167,7 @@ def test_w7_producers_expire_where_kafka_takes_up_a_snapshot(tmp_path: Path) -> 
         log.roll(NOW)
     for snapshot in tmp_path.glob("*.snapshot"):
         snapshot.unlink()
-    again = open_log(tmp_path)
+    again = open_log(tmp_path, believed_ms=NOW)
     assert [p.producer_id for p in again.facts().producers] == [8, 9]
     held = {
         int(file.stem): [p.producer_id for p in Producers.from_snapshot(file.read_bytes(), "s")]
@@ -262,3 +266,48 @@ def test_settling_leaves_sound_indexes_alone(tmp_path: Path) -> None:
     fs = CrashFs(RealFs(), None)
     settle_txn_indexes(fs, log.segments, {})
     assert fs.operations == 0
+
+
+def test_nobody_is_forgotten_while_the_clock_is_not_believed(tmp_path: Path) -> None:
+    """DESIGN 4.11: opened under a clock that jumped a year ahead; a roll must not make it final."""
+    log = open_log(tmp_path)
+    append(log, batch(producer_id=7, producer_epoch=0, base_sequence=0))
+    log.roll(NOW)
+    log.close()
+    jumped = ManualClock(NOW + 365 * 86_400_000)
+    log = open_log(tmp_path, clean_shutdown=True, clock=jumped)
+    append(log, batch(), now_ms=jumped.now_ms())
+    log.roll(jumped.now_ms())
+    log.close()
+    for believed_ms, known in ((NOW + 1000, [7]), (jumped.now_ms(), [])):
+        again = open_log(tmp_path, clean_shutdown=True, believed_ms=believed_ms)
+        assert [p.producer_id for p in again.facts().producers] == known
+        again.close()
+
+
+def bare_header(**spec: object) -> bytes:
+    """What is left of a transactional batch of two records."""
+    made = bytearray(batch(records=2, transactional=True, **spec)[:HEADER_SIZE])  # type: ignore[arg-type]
+    made[LENGTH : LENGTH + 4] = (HEADER_SIZE - LOG_OVERHEAD).to_bytes(4, "big")
+    made[HEADER_SIZE - 4 :] = bytes(4)
+    finish_batch(as_array(made), 0, len(made))
+    return bytes(made)
+
+
+@pytest.mark.parametrize("with_snapshot", [True, False])
+def test_a_bare_header_opens_no_transaction(with_snapshot: bool, tmp_path: Path) -> None:
+    """X-7: a round may leave a producer's last batch as a header, and its marker not."""
+    log = open_log(tmp_path)
+    log.append_raw(bare_header(producer_id=7, producer_epoch=2, base_sequence=4))
+    append(log, batch())
+    assert log.last_stable_offset == log.log_end_offset == 5
+    if with_snapshot:
+        log.roll(NOW)
+    again = open_log(tmp_path)
+    assert again.last_stable_offset == again.log_end_offset == 5
+    # W-7: its sequence and epoch count
+    (known,) = again.facts().producers
+    assert (known.producer_epoch, known.last_data_offset) == (2, 1)
+    assert refusal(lambda: data(again, 7, 9, epoch=2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert data(again, 7, 6, epoch=2) == 5
+    assert again.last_stable_offset == 5  # this one does

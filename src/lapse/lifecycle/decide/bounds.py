@@ -73,17 +73,21 @@ def first_dirty(facts: LogFacts, wanted: int | None = None) -> tuple[int, bool]:
 
 
 def record_age_from(segment: SegmentFacts, rules: Rules) -> int:
-    """The time (ms) from which a segment's records are counted old for min lag.
+    """The time (ms) from which a segment's records are counted old, for min lag and retention.
 
     Kafka takes the largest record timestamp, or the file's mtime where there is none. A timestamp
     ahead of the append clock is one that nobody's clock has reached: it would hold the log for
-    ever (S-3b), so the append clock bounds it (L9).
+    ever (S-3b, T-25), so the append clock bounds it (L9), and stands in where there is none.
+
+    An estimated append clock bounds nothing: it comes from the mtime, which a copy may have set to
+    anything, and in doubt a record stays.
     """
-    largest = segment.largest_timestamp if segment.largest_timestamp >= 0 else segment.mtime_ms
+    largest = segment.largest_timestamp if segment.largest_timestamp >= 0 else None
     summary = segment.summary
-    if rules is Rules.KAFKA_43 or summary is None or summary.append_last_ms < 0:
-        return largest
-    return min(largest, summary.append_last_ms)
+    is_known = summary is not None and summary.append_last_ms >= 0 and not summary.append_estimated
+    if rules is Rules.KAFKA_43 or summary is None or not is_known:
+        return segment.mtime_ms if largest is None else largest
+    return summary.append_last_ms if largest is None else min(largest, summary.append_last_ms)
 
 
 def find_bounds(

@@ -89,6 +89,8 @@ def _of_removals(decision: Decision) -> list[int]:
         moments += (stamp.may_pass_ms for stamp in info.stamps)
     if decision.markers_due_ms is not None:
         moments.append(decision.markers_due_ms)
+    if decision.tombstones_due_ms is not None:
+        moments.append(decision.tombstones_due_ms)
     if info.facts.replicas:
         retention_ms = info.config.delete_retention_ms
         removable_ms = next_removable_ms(info.facts.replicas, decision.now_ms, retention_ms)

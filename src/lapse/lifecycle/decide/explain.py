@@ -186,9 +186,11 @@ def _bad(d: Decision) -> Explanation:
         return Explanation(text, bad.next_try_ms, "bad-range")
     odd = readable(facts)[-1]
     offset = odd.summary.unreadable_from if odd.summary is not None else -1
-    return Explanation(
-        f"segment {odd.base_offset} cannot be read from offset {offset} on", None, "bad-range"
-    )
+    text = f"segment {odd.base_offset} cannot be read from offset {offset} on"
+    if d.look_again is not None:
+        return Explanation(f"{text}; it is about to be looked through again", None, "bad-range")
+    next_try_ms = None if facts.bad is None else facts.bad.next_try_ms
+    return Explanation(text, next_try_ms, "bad-range")
 
 
 def _active(d: Decision) -> Explanation:
@@ -213,6 +215,8 @@ def _clean(d: Decision) -> Explanation:
         waits.append(
             (d.markers_due_ms, "markers of transactions that are gone wait for their horizon")
         )
+    if d.tombstones_due_ms is not None:
+        waits.append((d.tombstones_due_ms, "tombstones without a horizon wait to be given one"))
     if not waits:
         held = _replica(d)
         if held is not None:

@@ -7,14 +7,20 @@ and the commit of the round that stamped it lies `delete.retention.ms` back (L3,
 
 A transaction marker gets its horizon only once no batch of its transaction is left (case 2, H-2):
 then a round must stamp it (`markers_due_ms`), and a later one removes it like a tombstone.
+
+Each of our rounds stamps the tombstones it reaches. Below the first dirty offset there may be some
+without horizon all the same: a Kafka before 3.1 or another tool cleaned them, they are of an old
+format, or KIP-87 was switched on. A log that nobody writes to needs a round for them
+(`tombstones_due_ms`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
-from lapse.base.config import LONG_MAX
+from lapse.base.config import LONG_MAX, TopicConfig
 from lapse.lifecycle.decide.transactions import spent_markers, spent_since_ms
 from lapse.log.facts import LogFacts
 
@@ -88,3 +94,24 @@ def markers_due_ms(facts: LogFacts, upper: int, removal_lag_ms: int) -> int | No
     if not spent_markers(reached):
         return None
     return spent_since_ms(reached) + removal_lag_ms // 2
+
+
+def tombstones_due_ms(facts: LogFacts, dirty: int, upper: int, topic: TopicConfig) -> int | None:
+    """L4: when a round must stamp the tombstones of clean segments that have no horizon at all.
+
+    Counted from the last append to the segment, as for markers. A segment that has some horizon is
+    passed over: its round comes by that. None where there is no such tombstone.
+    """
+    found = None
+    for segment, after in pairwise(facts.segments):
+        if after.base_offset > min(dirty, upper):
+            break
+        summary = segment.summary
+        if summary is None or summary.horizon_earliest_ms >= 0:
+            continue
+        valued = summary.valued_tombstones and topic.tombstone_values_enable
+        if summary.tombstones > 0 or valued:
+            last_ms = summary.append_last_ms
+            since_ms = last_ms if last_ms >= 0 else segment.mtime_ms
+            found = since_ms if found is None else min(found, since_ms)
+    return None if found is None else found + topic.removal_lag_ms // 2

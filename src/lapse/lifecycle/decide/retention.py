@@ -10,52 +10,11 @@ read (L10) stops none of this.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from lapse.base.config import TopicConfig
-from lapse.log.facts import LogFacts, SegmentFacts
-
-
-@dataclass(frozen=True, slots=True)
-class StampedAhead:
-    """A segment with a timestamp that no clock had shown when it was last appended to.
-
-    Attributes:
-        ahead_ms: by how much; Kafka would keep the segment, and all after it, for as much longer.
-    """
-
-    base_offset: int
-    largest_timestamp: int
-    append_last_ms: int
-
-    @property
-    def ahead_ms(self) -> int:
-        return self.largest_timestamp - self.append_last_ms
-
-
-def age_from_ms(segment: SegmentFacts) -> int:
-    """The time a segment's age counts from: its largest timestamp, bounded by the append clock.
-
-    One timestamp from the future would otherwise pin this segment and all behind it (L9).
-    """
-    largest = segment.largest_timestamp if segment.largest_timestamp >= 0 else segment.mtime_ms
-    if segment.summary is None or segment.summary.append_last_ms < 0:
-        return largest
-    return min(largest, segment.summary.append_last_ms)
-
-
-def stamped_ahead(facts: LogFacts, tolerance_ms: int = 0) -> tuple[StampedAhead, ...]:
-    """Segments whose largest timestamp is ahead of their append clock by more than that (L9).
-
-    Nothing is pinned by them, but somebody's clock or unit of time is wrong: said by `explain` and
-    metrics.
-    """
-    return tuple(
-        StampedAhead(s.base_offset, s.largest_timestamp, s.summary.append_last_ms)
-        for s in facts.segments
-        if s.summary is not None
-        and 0 <= s.summary.append_last_ms < s.largest_timestamp - tolerance_ms
-    )
+from lapse.lifecycle.decide.bounds import record_age_from
+from lapse.lifecycle.decide.verdict import Rules
+from lapse.log.facts import LogFacts
 
 
 def segments_to_delete(facts: LogFacts, topic: TopicConfig, now_ms: int | None) -> tuple[int, ...]:
@@ -79,7 +38,8 @@ def segments_to_delete(facts: LogFacts, topic: TopicConfig, now_ms: int | None) 
             oldest_allowed = now_ms - topic.retention_ms
             first = gone
             gone = _leading(
-                deletable, lambda i: i < first or age_from_ms(segments[i]) < oldest_allowed
+                deletable,
+                lambda i: i < first or record_age_from(segments[i], Rules.LAPSE) < oldest_allowed,
             )
     within = _leading(gone, lambda i: ends[i] <= facts.high_watermark)
     return tuple(s.base_offset for s in segments[:within])

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lapse.base.config import TopicConfig
+from lapse.lifecycle.decide.trim import half_way_ms
+from lapse.log.append_clock import AHEAD_MAX_MS
 from lapse.log.facts import StartMove
 from lapse.log.roll import age_limit_ms
 
@@ -36,9 +38,14 @@ def roll_due_ms(active: ActiveSegment, topic: TopicConfig) -> int | None:
 
 
 def roll_due(active: ActiveSegment, topic: TopicConfig, now_ms: int) -> bool:
-    """Whether that moment has come."""
+    """Whether that moment has come.
+
+    A segment begun in the future (by a clock that was wrong, and is right again) can't wait for it.
+    """
     due_ms = roll_due_ms(active, topic)
-    return due_ms is not None and now_ms >= due_ms
+    if due_ms is None:
+        return False
+    return now_ms >= due_ms or active.append_first_ms > now_ms + AHEAD_MAX_MS
 
 
 def trim_roll_due_ms(
@@ -46,14 +53,13 @@ def trim_roll_due_ms(
 ) -> int | None:
     """When the active segment must be closed so that a round can trim it in time (L11).
 
-    `moves` are the unserved ones, `base_offset` the active segment's. Half of the time until the
-    files must be free of the records is for the segment to fill up by itself, the other half for
-    the round. None where nothing of it is dead.
+    `moves` are the unserved ones, `base_offset` the active segment's. None where nothing of it is
+    dead.
     """
     first_ms = min((m.moved_ms for m in moves if m.offset > base_offset), default=None)
     if first_ms is None:
         return None
-    return first_ms + max(topic.physical_delete_max_lag_ms - topic.file_delete_delay_ms, 0) // 2
+    return half_way_ms(first_ms, topic)
 
 
 def trim_roll_due(

@@ -1,8 +1,9 @@
 """Which logs get a round now, in which order, and why the others do not.
 
-SEMANTICS S-1, S-5 … S-9 with L3 (who is waited for), L4 (expired tombstones and spent markers are
-reasons of their own), L6 (what must be cleaned goes first), L9, L10 and L11 (deleted records are a
-reason too, also without `compact`). Nothing here reads a file or a clock.
+SEMANTICS S-1, S-5 … S-9 with L3 (who is waited for), L4 (expired tombstones, spent markers and
+tombstones that nobody gave a horizon are reasons of their own), L6 (what must be cleaned goes
+first), L9, L10 and L11 (deleted records are a reason too, also without `compact`). Nothing here
+reads a file or a clock.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lapse.lifecycle.decide.horizon import (
     passed_until,
     pending_removal,
     removal_due_ms,
+    tombstones_due_ms,
 )
 from lapse.lifecycle.decide.replicas import removable_below
 from lapse.lifecycle.decide.survey import Survey, survey
@@ -39,6 +41,7 @@ class Due(Enum):
     MAX_LAG = "max.compaction.lag.ms"
     HORIZON = "expired tombstones"
     MARKERS = "markers of transactions that are gone"
+    TOMBSTONES = "tombstones without a horizon"
     DELETED = "deleted records in a file"
     FORCED = "--force"
 
@@ -92,6 +95,9 @@ class Decision(NamedTuple):
             `bounds.upper` and decided above it.
         markers_due_ms: when a round must stamp markers of transactions that are gone, None
             without any.
+        tombstones_due_ms: when one must stamp tombstones that are clean and have no horizon.
+        look_again: base of the segment that could not be read, if it is to be looked through
+            again now (L10).
     """
 
     info: LogInfo
@@ -108,6 +114,8 @@ class Decision(NamedTuple):
     removable_below: int = LONG_MAX
     outcomes: tuple[tuple[int, bool], ...] = ()
     markers_due_ms: int | None = None
+    tombstones_due_ms: int | None = None
+    look_again: int | None = None
 
     @property
     def must_clean_ratio(self) -> float:
@@ -150,7 +158,13 @@ def decide(info: LogInfo, now_ms: int, wish: Wish | None = None) -> Decision:
     markers_ms = None
     if told.transactions:
         markers_ms = markers_due_ms(facts, bounds.upper, config.removal_lag_ms)
-    case = _Case(facts, config, now_ms, bounds, removal, passed, told, wish, delay_ms, markers_ms)
+    tombstones_ms = None
+    if (told.tombstones or config.tombstone_values_enable) and not exact:
+        tombstones_ms = tombstones_due_ms(facts, bounds.dirty, bounds.upper, config)
+    case = _Case(
+        facts, config, now_ms, bounds, removal, passed, told, wish, delay_ms, markers_ms,
+        tombstones_ms,
+    )  # fmt: skip
     blocked, detail = _blocked(case)
     due = () if blocked else _due(case)
     kind = RoundKind.CLEAN
@@ -160,9 +174,10 @@ def decide(info: LogInfo, now_ms: int, wish: Wish | None = None) -> Decision:
     elif dead is not None and dead.holder.base_offset < bounds.upper:
         due = (*due, Due.DELETED)
     outcomes = outcomes_at(readable(facts), bounds.upper) if told.transactions else ()
+    again = _look_again(case) if told.unreadable and not exact else None
     return Decision(
         info, now_ms, bounds, removal, due, blocked, detail, passed, must_bytes, delay_ms,
-        kind, removable, outcomes, markers_ms,
+        kind, removable, outcomes, markers_ms, tombstones_ms, again,
     )  # fmt: skip
 
 
@@ -206,6 +221,7 @@ class _Case:
     wish: Wish
     delay_ms: int
     markers_ms: int | None
+    tombstones_ms: int | None
 
 
 def _removable(facts: LogFacts, config: TopicConfig, now_ms: int, wish: Wish) -> int:
@@ -245,14 +261,14 @@ def _blocked(case: _Case) -> tuple[Blocked | None, str]:
             f"{told.lacking} segments without summary are to be looked through",
         )
     if told.unhandled:
-        return Blocked.UNHANDLED, unhandled_reasons(facts.segments)[0]
+        return Blocked.UNHANDLED, _left_alone(facts.segments)[0]
     if told.unreadable and case.wish.rules is Rules.KAFKA_43:
         odd = readable(facts)[-1]
         if odd.base_offset < case.bounds.upper and odd.summary is not None:
             offset = odd.summary.unreadable_from
             return Blocked.UNHANDLED, f"unreadable at offset {offset}: Kafka gives up the log"
-    nothing_waits = case.removal.horizon_ms is None and case.markers_ms is None
-    if case.bounds.dirty_bytes == 0 and nothing_waits:
+    stamps_wait = case.markers_ms is not None or case.tombstones_ms is not None
+    if case.bounds.dirty_bytes == 0 and case.removal.horizon_ms is None and not stamps_wait:
         return Blocked.NOTHING_TO_DO, "no sealed segment is dirty and nothing waits to go"
     return None, ""
 
@@ -270,6 +286,10 @@ def _due(case: _Case) -> tuple[Due, ...]:
             due.append(Due.HORIZON)
         if case.markers_ms is not None and case.markers_ms <= case.now_ms:
             due.append(Due.MARKERS)
+        if case.tombstones_ms is not None and (
+            case.wish.force or case.tombstones_ms <= case.now_ms
+        ):
+            due.append(Due.TOMBSTONES)
     if case.wish.force:
         due.append(Due.FORCED)
     return tuple(due)
@@ -286,10 +306,16 @@ def _removal_due(case: _Case) -> bool:
 
 
 def _dead_to_go(case: _Case) -> Dead | None:
-    """Deleted records whose time has come and whose segment a round can rewrite now."""
+    """Deleted records whose time has come and whose segment a round can rewrite now.
+
+    A trim judges by offset alone: it needs no summary where no look is on its way either, as in
+    logs that are not compacted.
+    """
     facts, wish = case.facts, case.wish
     dead = dead_records(facts)
-    if dead is None or dead.holder.active or dead.holder.lacks_summary or case.told.unhandled:
+    if dead is None or dead.holder.active or case.told.unhandled:
+        return None
+    if dead.holder.lacks_summary and case.config.compacts:
         return None
     if not wish.force and dead.since_ms <= case.now_ms < trim_due_ms(dead, case.config):
         return None  # a move from the future (the clock was ahead then) is not waited for
@@ -305,6 +331,22 @@ def trim_is_barred(facts: LogFacts, dead: Dead, now_ms: int) -> bool:
     return waits and bad_segment(facts) == dead.holder
 
 
-def unhandled_reasons(segments: Sequence[SegmentFacts]) -> list[str]:
-    """What this version leaves alone in these segments, as the summaries tell."""
+def _look_again(case: _Case) -> int | None:
+    """L10: the first segment that could not be read, if nothing says that it must wait.
+
+    Who adopts such a summary notes the place as a bad range, with its next try; a range whose file
+    has changed is forgotten. Where a lower place holds the rounds, this one can wait too.
+    """
+    facts, bad = case.facts, case.facts.bad
+    odd = readable(facts)[-1]
+    if odd.active or not (case.config.compacts or facts.start_moves):
+        return None
+    waits = bad is not None and case.now_ms < bad.next_try_ms
+    if waits and bad is not None and bad.segment_base <= odd.base_offset:
+        return None
+    return odd.base_offset
+
+
+def _left_alone(segments: Sequence[SegmentFacts]) -> list[str]:
+    """What this version does not clean in these segments, as the summaries tell."""
     return [reason for s in segments if s.summary is not None for reason in s.summary.unhandled]

@@ -22,6 +22,7 @@ class Survey:
         unreadable: a place that could not be read.
         transactions: a transaction that begins or ends in it.
         horizons: a delete horizon.
+        tombstones: null values, and no delete horizon at all.
     """
 
     lacking: int = 0
@@ -29,6 +30,7 @@ class Survey:
     unreadable: bool = False
     transactions: bool = False
     horizons: bool = False
+    tombstones: bool = False
 
 
 def survey(segments: Sequence[SegmentFacts]) -> Survey:
@@ -42,6 +44,8 @@ def survey(segments: Sequence[SegmentFacts]) -> Survey:
                 continue
         if summary.horizon_earliest_ms >= 0:
             told.horizons = True
+        elif summary.tombstones > 0:
+            told.tombstones = True
         if summary.unhandled:
             told.unhandled = True
         if summary.unreadable_from >= 0:

@@ -32,16 +32,8 @@ class OpenTransaction:
 
 
 def open_transactions(segments: Sequence[SegmentFacts]) -> tuple[OpenTransaction, ...]:
-    """Those open after the last of the segments, by first offset."""
-    found: dict[int, OpenTransaction] = {}
-    for summary in _told(segments):
-        for ended in summary.ended:
-            found.pop(ended.producer_id, None)
-        for begun in summary.begun:
-            if not begun.emptied and begun.producer_id not in found:
-                found[begun.producer_id] = OpenTransaction(
-                    begun.producer_id, begun.first_offset, summary.append_first_ms
-                )
+    """Those with data open after the last of the segments, by first offset."""
+    found = _open_after(segments, emptied_too=False)
     return tuple(sorted(found.values(), key=lambda t: t.first_offset))
 
 
@@ -55,7 +47,7 @@ def outcomes_at(segments: Sequence[SegmentFacts], upper: int) -> tuple[tuple[int
 
     `upper` is the base of a segment.
     """
-    waiting = {t.producer_id for t in _begun_in([s for s in segments if s.base_offset < upper])}
+    waiting = _open_after([s for s in segments if s.base_offset < upper], emptied_too=True)
     outcomes: dict[int, bool] = {}
     for summary in _told([s for s in segments if s.base_offset >= upper]) if waiting else ():
         for ended in summary.ended:
@@ -83,18 +75,20 @@ def _spent(segments: Sequence[SegmentFacts]) -> Iterator[tuple[Summary, int]]:
         open_now |= {b.producer_id for b in summary.begun}
 
 
-def _begun_in(segments: Sequence[SegmentFacts]) -> list[OpenTransaction]:
-    """As `open_transactions`, those of which only bare headers are left included."""
+def _open_after(
+    segments: Sequence[SegmentFacts], *, emptied_too: bool
+) -> dict[int, OpenTransaction]:
+    """By producer; `emptied_too`: those of which only bare headers are left included."""
     found: dict[int, OpenTransaction] = {}
     for summary in _told(segments):
         for ended in summary.ended:
             found.pop(ended.producer_id, None)
         for begun in summary.begun:
-            found.setdefault(
-                begun.producer_id,
-                OpenTransaction(begun.producer_id, begun.first_offset, summary.append_first_ms),
-            )
-    return list(found.values())
+            if (emptied_too or not begun.emptied) and begun.producer_id not in found:
+                found[begun.producer_id] = OpenTransaction(
+                    begun.producer_id, begun.first_offset, summary.append_first_ms
+                )
+    return found
 
 
 def _told(segments: Sequence[SegmentFacts]) -> Iterator[Summary]:

@@ -45,5 +45,13 @@ def dead_records(facts: LogFacts) -> Dead | None:
 
 def trim_due_ms(dead: Dead, topic: TopicConfig) -> int:
     """When a round must begin so that the file is gone in time: half-way in."""
+    return half_way_ms(dead.since_ms, topic)
+
+
+def half_way_ms(since_ms: int, topic: TopicConfig) -> int:
+    """When half of the time is over until the files must be free of the records.
+
+    Until then the active segment may fill up by itself; the other half is the round's.
+    """
     room_ms = topic.physical_delete_max_lag_ms - topic.file_delete_delay_ms
-    return dead.since_ms + max(room_ms, 0) // 2
+    return since_ms + max(room_ms, 0) // 2

@@ -2,7 +2,10 @@
 
 A round that fails on such a place is repeated after a minute, then after twice as long each time,
 up to an hour; until then rounds stay below it, and nothing at or above it is stamped or removed.
-`decide.bounds` reads it from the facts; the commit (`round.commit`) writes it.
+Where there are several, the lowest bounds them. How often is counted for the log, whichever of its
+places was met: only a round that reads all of it begins anew.
+`decide.bounds` reads it from the facts; the commit (`round.commit`) writes it, and whoever adopts
+the summary of a segment that cannot be read (`round.summarise`).
 
 `.lapse/bad` (`log.bad`) keeps it, as JSON, with the size and mtime its segment's file had: a range
 whose segment is gone, or whose file is another one now, is forgotten.
@@ -29,23 +32,38 @@ BACKOFF_MS_MAX = 3_600_000
 
 
 def note_failure(existing: BadRange | None, spot: BadSpot, now_ms: int) -> BadRange:
-    """The range after a round failed at `spot`: the same place again waits longer."""
-    known = existing is not None and (existing.segment_base, existing.first_offset) == (
-        spot.segment_base,
-        spot.first_offset,
-    )
-    tries = existing.tries + 1 if existing is not None and known else 1
-    since_ms = existing.since_ms if existing is not None and known else now_ms
+    """The range after a round failed at `spot`: each failure of the log waits longer.
+
+    While a range still holds the rounds below it, one met above it does not take its place. One met
+    by a full try does: what is below may be readable again, and the next round finds that out.
+    """
+    tries = 1 if existing is None else existing.tries + 1
     wait_ms = min(FIRST_BACKOFF_MS << min(tries - 1, 30), BACKOFF_MS_MAX)
+    holds = existing is not None and now_ms < existing.next_try_ms
+    lowest: BadRange | BadSpot = spot
+    if existing is not None and holds and _place(existing) < _place(spot):
+        lowest = existing
     return BadRange(
-        segment_base=spot.segment_base,
-        first_offset=spot.first_offset,
-        position=spot.position,
-        reason=spot.reason,
-        since_ms=since_ms,
+        segment_base=lowest.segment_base,
+        first_offset=lowest.first_offset,
+        position=lowest.position,
+        reason=lowest.reason,
+        since_ms=now_ms if existing is None else existing.since_ms,
         tries=tries,
         next_try_ms=now_ms + wait_ms,
     )
+
+
+def _place(bad: BadRange | BadSpot) -> tuple[int, int]:
+    return bad.segment_base, bad.first_offset
+
+
+def note(log: PartitionLog, fs: Fs, spot: BadSpot, now_ms: int) -> BadRange:
+    """Have a log remember where it could not be read. Raises StorageError: then until it closes."""
+    noted = note_failure(log.facts().bad, spot, now_ms)
+    log.set_bad(noted)
+    store(fs, log.dir, noted)
+    return noted
 
 
 def store(fs: Fs, log_dir: Path, bad: BadRange) -> None:

@@ -1,11 +1,14 @@
 """The commit: the owner puts attempts' segments in place, so that a crash leaves old or new.
 
-check receipts → intents → one sync → per log, its groups ascending: renames (SEMANTICS W-2), then
-its ledger → one sync → one checkpoint → intents removed → leftovers swept. Many logs of one log
+check receipts → intents → one sync → per log, its groups ascending: renames (SEMANTICS W-2) → one
+sync → ledgers → one sync → one checkpoint → intents removed → leftovers swept. Many logs of one log
 directory go through each stage together, so that ten thousand small ones cost a few syncs and not
 as many thousands (DESIGN §7); one that fails leaves the stage, and the others go on. Groups of a
 log go in as a prefix only. A commit is refused if the log's generation has moved, and one that was
 done already says so (idempotent by round id).
+
+No file system need keep changes of two folders in order. So the renames are durable before the
+ledger tells of them, and both before the checkpoint moves.
 
 The intent is the receipt itself, durable before the first rename. Finding one when a log is opened
 means that a commit was under way: `finish_commit` sees which groups are in place and completes the
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -61,7 +64,7 @@ class CommitResult:
     """What became of one receipt.
 
     Attributes:
-        groups: new segments put in place.
+        groups: new segments put in place; one whose old ones retention took is none.
         committed_ms: when.
         seconds: what it took; of a commit of many logs its share.
         error: why it was refused or cut short; None if all went in.
@@ -102,6 +105,8 @@ class _Commit:
     Attributes:
         groups: those that are not in place yet.
         entries: what the ledger is to say of those that are.
+        generation: the log's, unless somebody else changes its files.
+        dirty: at or above this the round has read all that it looked at.
         offset: the checkpoint, once all of it is in.
     """
 
@@ -110,6 +115,8 @@ class _Commit:
     error: str | None
     groups: list[GroupReceipt] = field(default_factory=list)
     entries: list[LedgerEntry] = field(default_factory=list)
+    generation: int = -1
+    dirty: int = 0
     offset: int | None = None
     bad: BadRange | None = None
 
@@ -172,7 +179,10 @@ def _commit_together(commits: list[_Commit], env: DirectoryEnv) -> None:
             with contextlib.suppress(StorageError):
                 env.fs.unlink(intent_path(c.log.dir))
     live = _each(live, lambda c: _put_in_place(c, env))
-    live = _synced(live, _renamed, env)
+    live = _synced(live, lambda c: _renamed(c.log.dir, c.groups), env)
+    live = _each(live, lambda c: _book(c, env))
+    live = _synced(live, lambda c: _booked_files(c.log.dir) if c.entries else [], env)
+    live = _each(live, lambda c: _require_unchanged(c, env))
     offsets = {c.log.partition: c.offset for c in live if c.offset is not None}
     if offsets:
         live = _all(live, lambda: env.set_checkpoints(offsets))
@@ -215,6 +225,13 @@ def _begin(c: _Commit, env: DirectoryEnv) -> None:
         c.offset = receipt.end_offset
     booked = _booked(c.log.dir, receipt)
     c.groups = [g for g in receipt.groups if g.base_offset not in booked]
+    done_before = bool(booked) and not c.groups  # then the generation has moved by this very round
+    c.generation = c.log.generation if done_before else receipt.generation
+    c.dirty = max(c.log.cleaner_checkpoint or 0, c.log.log_start_offset)
+    in_place = not done_before or all(_in_place(c.log.dir, g) for g in receipt.groups)
+    if c.generation != c.log.generation or not in_place:
+        c.groups = []  # nothing was begun
+        raise _stale(c)
     if c.groups:
         _check_files(c.folder, c.groups, contents=not receipt.attempt_id.startswith(THIS_PROCESS))
         env.fs.write_file(intent_path(c.log.dir), msgspec.json.encode(receipt))
@@ -227,12 +244,16 @@ def _written(c: _Commit) -> list[Path]:
     return [*files, intent_path(c.log.dir), folder, folder.parent, folder.parent.parent]
 
 
-def _renamed(c: _Commit) -> list[Path]:
-    """What must be durable before the checkpoint may say that it is done."""
-    log_dir = c.log.dir
-    summaries = (summary_path(log_dir, g.base_offset) for g in c.groups)
+def _renamed(log_dir: Path, groups: Iterable[GroupReceipt]) -> list[Path]:
+    """What must be durable before the ledger may tell of it."""
+    summaries = (summary_path(log_dir, g.base_offset) for g in groups)
     there = [path for path in summaries if path.exists()]  # retention may have taken a group
-    return [*there, ledger.ledger_path(log_dir), log_dir / FOLDER, log_dir]
+    return [*there, log_dir / FOLDER, log_dir]
+
+
+def _booked_files(log_dir: Path) -> list[Path]:
+    """What must be durable before the checkpoint may say that it is done."""
+    return [ledger.ledger_path(log_dir), log_dir / FOLDER]
 
 
 def _synced(
@@ -247,35 +268,59 @@ def _synced(
     changed = [c for c in commits if c.groups]
     rest = [c for c in commits if not c.groups]
     paths = [path for c in changed for path in paths_of(c)]
-    return rest + (_all(changed, lambda: env.fs.sync_all(paths)) if paths else [])
+    return rest + _all(changed, lambda: env.fs.sync_all(paths)) if paths else commits
 
 
 def _put_in_place(c: _Commit, env: DirectoryEnv) -> None:
-    """Swap the groups in, ascending, and book them: always a prefix of the receipt."""
-    if not c.groups:
-        return
-    generation = c.receipt.generation
-    refused = False
+    """Swap the groups in, ascending: always a prefix of the receipt, but for what is gone.
+
+    A StorageError leaves the intent behind, for `finish_commit` to book what is in.
+    """
     try:
         for group in c.groups:
             bytes_before = sum(s.size for s in c.log.segments if s.base_offset in group.old_bases)
-            c.log.replace_segments(_replacement(c.folder, group), generation, sync=False)
-            generation = c.log.generation
-            c.entries.append(_entry(c.log.dir, c.receipt, group, bytes_before, env.clock))
+            entry = _entry(c.log.dir, c.receipt, group, bytes_before)
+            new = _replacement(c.folder, group)
+            if c.log.replace_segments(new, c.generation, sync=False):
+                c.generation += 1
+                c.entries.append(entry)
+            # Else retention took it, and that is what its records are gone by.
     except (StaleGeneration, CorruptData):
-        refused = True
+        if c.entries:
+            env.fs.sync_all(_renamed(c.log.dir, c.groups))
+            _book(c, env)
+            env.fs.sync_all(_booked_files(c.log.dir))
+        env.fs.unlink(intent_path(c.log.dir))
         raise
-    finally:  # a StorageError leaves the intent behind, for `finish_commit` to book the rest
-        for n, entry in enumerate(c.entries, 1):
-            ledger.append(env.fs, c.log.dir, entry, sync=refused and n == len(c.entries))
-        if refused:
+
+
+def _book(c: _Commit, env: DirectoryEnv) -> None:
+    """Tell the ledger of what is in place, durably."""
+    now_ms = env.clock.now_ms()
+    for entry in c.entries:
+        ledger.append(env.fs, c.log.dir, replace(entry, committed_ms=now_ms), sync=False)
+
+
+def _require_unchanged(c: _Commit, env: DirectoryEnv) -> None:
+    """Nobody else changed the log's files, so that what was found out about them holds."""
+    if c.log.generation != c.generation:
+        if c.groups:  # in place and booked; only the checkpoint is not to move
             env.fs.unlink(intent_path(c.log.dir))
+        raise _stale(c)
+
+
+def _stale(c: _Commit) -> StaleGeneration:
+    return StaleGeneration(
+        f"its files changed since the plan was made (generation {c.log.generation}, "
+        f"round {c.receipt.round_id} has {c.receipt.generation} and {len(c.entries)} new segments)"
+    )
 
 
 def _end(c: _Commit, env: DirectoryEnv) -> None:
     """It is in: tell the log, and remove what is of no more use."""
     receipt, log_dir = c.receipt, c.log.dir
     if receipt.log_start >= 0:
+        _require_unchanged(c, env)
         c.log.trimmed_to(receipt.log_start)
     if _is_cured(c):
         bad.clear(env.fs, log_dir)
@@ -305,14 +350,18 @@ def _note_bad(c: _Commit, env: DirectoryEnv) -> None:
 
 
 def _is_cured(c: _Commit) -> bool:
-    """Whether this round has read the log's bad range after all, or replaced its segment."""
+    """Whether this round has read the log's bad range after all, or replaced its segment.
+
+    What was dirty it has mapped; below that it looks only for what is in the map.
+    """
     known = c.log.facts().bad
     if known is None:
         return False
     if any(known.segment_base in g.old_bases for g in c.receipt.groups):
         return True
     is_clean = c.receipt.kind == RoundKind.CLEAN.value
-    return is_clean and min(c.receipt.upper, c.receipt.end_offset) > known.first_offset
+    was_read = c.receipt.map_entries > 0 or known.first_offset >= c.dirty
+    return is_clean and was_read and min(c.receipt.upper, c.receipt.end_offset) > known.first_offset
 
 
 # --- files and books -----------------------------------------------------------------------------
@@ -369,7 +418,7 @@ def _replacement(folder: Path, group: GroupReceipt) -> Replacement:
 
 
 def _entry(
-    log_dir: Path, receipt: Receipt, group: GroupReceipt, bytes_before: int, clock: Clock
+    log_dir: Path, receipt: Receipt, group: GroupReceipt, bytes_before: int, committed_ms: int = -1
 ) -> LedgerEntry:
     folder = attempt_dir(log_dir, receipt.round_id, receipt.attempt_id)
     blobs = _removed(folder / attempt_file(group.base_offset, REMOVED))
@@ -378,7 +427,7 @@ def _entry(
         base_offset=group.base_offset,
         now_ms=receipt.now_ms,
         horizon_ms=receipt.horizon_ms,
-        committed_ms=clock.now_ms(),
+        committed_ms=committed_ms,
         stamped=group.stamped,
         bytes_before=bytes_before,
         bytes_after=_file(group, "records").size,
@@ -404,19 +453,23 @@ def finish_commit(log_dir: Path, env: CommitEnv) -> str | None:
     """After a crash, once the files are in order (W-5): complete the books of a commit.
 
     Returns the round's id if there was one under way. Its groups that are in place are booked;
-    the checkpoint moves only if all are, so that what is missing is simply cleaned again.
+    the checkpoint moves only if all are, so that what is missing is simply cleaned again, whatever
+    the ledger says of it.
     """
     path = intent_path(log_dir)
     receipt = _read_intent(path)
     if receipt is None:
         env.fs.unlink(path)
         return None
-    booked = _booked(log_dir, receipt)
-    fresh = [g for g in receipt.groups if g.base_offset not in booked and _in_place(log_dir, g)]
-    for group in fresh:
-        ledger.append(env.fs, log_dir, _entry(log_dir, receipt, group, -1, env.clock))
-        booked.add(group.base_offset)
-    if receipt.end_offset >= 0 and all(g.base_offset in booked for g in receipt.groups):
+    groups = [g for g in receipt.groups if _in_place(log_dir, g)]
+    if groups:
+        env.fs.sync_all(_renamed(log_dir, groups))  # whoever died may not have come to it
+        booked, now_ms = _booked(log_dir, receipt), env.clock.now_ms()
+        for group in (g for g in groups if g.base_offset not in booked):
+            entry = _entry(log_dir, receipt, group, -1, now_ms)
+            ledger.append(env.fs, log_dir, entry, sync=False)
+        env.fs.sync_all(_booked_files(log_dir))
+    if receipt.end_offset >= 0 and len(groups) == len(receipt.groups):
         env.set_checkpoint(receipt.end_offset)
     env.fs.unlink(path)
     return receipt.round_id

@@ -280,7 +280,10 @@ def _valid_end(path: Path) -> int:
 
 
 def departures(log_dir: Path, offset: int) -> Iterator[Departure]:
-    """What the ledger knows of one offset's end; at most one answer. Raises CorruptData."""
+    """What the ledger knows of one offset's end. Raises CorruptData.
+
+    One answer, unless files came back that a ledger told of (a copy put back, a disk that lied).
+    """
     for entry in read(log_dir):
         for removed in entry.removed:
             relative = offset - removed.segment_base

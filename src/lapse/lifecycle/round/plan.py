@@ -187,13 +187,12 @@ def make_plan(
         legacy_horizon_ms=_legacy_horizon_ms(facts, config, bounds.dirty),
         span_ms_max=span_limit_ms(config, rules),
         stamp_markers=exact or not _MARKERS_WANTED.isdisjoint(decision.due),
-        probe_always=exact or _PROBING in {due.name for due in decision.due},
+        probe_always=exact or Due.TOMBSTONES in decision.due,
         dirty_bytes=bounds.dirty_bytes,
         io_bytes_per_second=io_bytes_per_second,
     )  # fmt: skip
 
 
-_PROBING = "TOMBSTONES"
 _MARKERS_WANTED = frozenset({Due.MARKERS, Due.HORIZON, Due.FORCED})
 
 

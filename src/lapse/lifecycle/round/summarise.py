@@ -4,18 +4,28 @@ A log that somebody else wrote is opened on estimates (`log.estimate`); before t
 it, its segments are looked through by tasks and the owner takes over what they found. The driver
 reads nothing and the opening broker neither. A task only reads, so it may run twice, be killed
 anywhere, or race with another attempt: whoever comes first is believed, they all say the same.
+
+What cannot be read (L10) may be readable again later, a file restored from a replica, say. So the
+owner notes the place as a bad range with a next try (`round.bad`), when the segment is looked
+through again; at once, if its file has changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from lapse.base.errors import LapseError, StorageError
 from lapse.base.ids import TopicPartition
-from lapse.log.facts import LogFacts
+from lapse.lifecycle.decide.select import Blocked, Decision
+from lapse.lifecycle.round import bad
+from lapse.lifecycle.round.receipt import BadSpot
+from lapse.log.env import LogEnv
+from lapse.log.facts import LogFacts, SegmentFacts
 from lapse.log.look import SegmentFile, look, told
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import LOG, segment_path
@@ -55,6 +65,7 @@ class SummaryReceipt:
         pid: process that did it.
         summary: None where there is an error.
         keys: sketch of the segment's keys (`log.sketch`), "" where they were not looked at.
+        bad: what ended the reading before the end.
     """
 
     name: str
@@ -64,24 +75,49 @@ class SummaryReceipt:
     summary: Summary | None
     keys: str = ""
     error: str | None = None
+    bad: BadSpot | None = None
 
 
 def requests_of(logs: Iterable[LogFacts], *, records: bool) -> list[SummaryRequest]:
     """What is lacking in these logs; the active segment is looked through once it is sealed."""
     return [
-        SummaryRequest(
-            partition=log.partition,
-            dir=log.dir,
-            generation=log.generation,
-            base_offset=segment.base_offset,
-            size=segment.size,
-            next_base=after.base_offset,
-            records=records,
-        )
+        _request(log, segment, after.base_offset, records=records)
         for log in logs
-        for segment, after in zip(log.segments[:-1], log.segments[1:], strict=True)
+        for segment, after in pairwise(log.segments)
         if segment.lacks_summary
     ]
+
+
+def wants_look(decision: Decision) -> bool:
+    """Whether anything of the log is to be looked through before its next round."""
+    return decision.blocked is Blocked.SUMMARIES or decision.look_again is not None
+
+
+def requests_due(decisions: Iterable[Decision], *, records: bool) -> list[SummaryRequest]:
+    """What is lacking in these logs, where that keeps rounds away, and what may be readable now.
+
+    Where `records` says no, only those that a round need not read are looked into: what is clean.
+    """
+    return [
+        _request(
+            log, segment, after.base_offset,
+            records=records or after.base_offset <= decision.bounds.dirty,
+        )
+        for decision in decisions
+        for log in [decision.info.facts]
+        for segment, after in pairwise(log.segments)
+        if (segment.lacks_summary and decision.blocked is Blocked.SUMMARIES)
+        or segment.base_offset == decision.look_again
+    ]  # fmt: skip
+
+
+def _request(
+    log: LogFacts, segment: SegmentFacts, next_base: int, *, records: bool
+) -> SummaryRequest:
+    return SummaryRequest(
+        log.partition, log.dir, log.generation, segment.base_offset, segment.size, next_base,
+        records,
+    )  # fmt: skip
 
 
 def summarise(request: SummaryRequest) -> SummaryReceipt:
@@ -100,9 +136,13 @@ def summarise(request: SummaryRequest) -> SummaryReceipt:
     except (LapseError, OSError) as e:
         return failed_summary(request, str(e))
     keys = "" if looked.keys is None else encode_sketch(looked.keys)
+    spot = None
+    if looked.bad is not None:
+        above = min(looked.summary.end_offset, request.next_base - 1)
+        spot = BadSpot(request.base_offset, above, looked.summary.size, looked.bad)
     return SummaryReceipt(
         request.name, request.generation, request.base_offset, os.getpid(),
-        told(segment, looked), keys,
+        told(segment, looked), keys, bad=spot,
     )  # fmt: skip
 
 
@@ -115,6 +155,30 @@ def adopt(log: PartitionLog, receipt: SummaryReceipt) -> str | None:
     except StorageError as e:
         refusal = str(e)
     return None if refusal is None else f"{receipt.name}: {refusal}"
+
+
+def take_over(log: PartitionLog, receipt: SummaryReceipt, env: LogEnv) -> str | None:
+    """As `adopt`, by an owner: what cannot be read gets its next try noted.
+
+    A look that failed at a segment of which that is known already is one more such try.
+    """
+    refusal = adopt(log, receipt)
+    spot = receipt.bad if refusal is None else None
+    if receipt.summary is None:
+        spot = _known_spot(log, receipt)
+    if spot is None:
+        return refusal
+    with contextlib.suppress(StorageError):  # the log remembers it until it is closed
+        bad.note(log, env.fs, spot, env.clock.now_ms())
+    return None
+
+
+def _known_spot(log: PartitionLog, receipt: SummaryReceipt) -> BadSpot | None:
+    for segment in log.segments[:-1]:
+        if segment.base_offset == receipt.base_offset and segment.summary.unreadable_from >= 0:
+            reason = receipt.error or "it could not be looked through"
+            return BadSpot(segment.base_offset, segment.summary.unreadable_from, 0, reason)
+    return None
 
 
 def failed_summary(request: SummaryRequest, error: str) -> SummaryReceipt:

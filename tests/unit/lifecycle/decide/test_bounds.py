@@ -151,7 +151,21 @@ def test_l9_a_timestamp_from_the_future_does_not_hold_the_log() -> None:
         ({"largest_timestamp": 90, "append_last_ms": 50}, 50, 90),
         ({"largest_timestamp": 90, "append_last_ms": -1}, 90, 90),
         ({"largest_timestamp": 90, "with_summary": False}, 90, 90),
-        ({"largest_timestamp": -1, "mtime_ms": 70, "append_last_ms": 90}, 70, 70),
+        ({"largest_timestamp": -1, "mtime_ms": 70, "append_last_ms": 90}, 90, 70),
+        ({"largest_timestamp": -1, "mtime_ms": 90, "append_last_ms": 70}, 70, 90),
+        ({"largest_timestamp": -1, "mtime_ms": 70, "append_last_ms": -1}, 70, 70),
+        # An estimate comes from the mtime, which a copy may have set to anything.
+        ({"largest_timestamp": 90, "append_last_ms": 50, "append_estimated": True}, 90, 90),
+        (
+            {
+                "largest_timestamp": -1,
+                "mtime_ms": 50,
+                "append_last_ms": 70,
+                "append_estimated": True,
+            },
+            50,
+            50,
+        ),
         ({"largest_timestamp": 0, "mtime_ms": 70, "append_last_ms": 90}, 0, 0),
     ],
 )

@@ -69,7 +69,11 @@ BAD = BadRange(10, 15, 77, "checksum does not match", THEN, 3, NOW + 50)
          NOW + 50, ("segment 10 cannot be read at byte 77 (offset 15: checksum does not match); "
          "3 tries since 2023-11-14 22:12:20Z")),
         (sealed(segment(0, unreadable_from=4)), {}, "bad-range", None,
-         "segment 0 cannot be read from offset 4 on"),
+         "segment 0 cannot be read from offset 4 on; it is about to be looked through again"),
+        (sealed(segment(0), segment(10, unreadable_from=14), cleaner_checkpoint=10, bad=BAD), {},
+         "bad-range", NOW + 50, "segment 10 cannot be read at byte 77"),
+        (sealed(segment(0, unreadable_from=4), bad=replace(BAD, segment_base=0, first_offset=10)),
+         {}, "bad-range", NOW + 50, "segment 0 cannot be read from offset 4 on"),
         (sealed(segment(0), segment(10), bad=BAD), {}, "due", None,
          "; not from 10 on: segment 10 cannot be read at byte 77"),
         (CLEAN, {}, "clean", None, "clean"),
@@ -78,6 +82,11 @@ BAD = BadRange(10, 15, 77, "checksum does not match", THEN, 3, NOW + 50)
         (sealed(segment(0, ended=(Ended(7, 3, True, True),), append_last_ms=NOW),
                 cleaner_checkpoint=10),
          {"lapse_tombstone_removal_max_lag_ms": 60}, "clean", NOW + 30, "markers of transactions"),
+        (sealed(segment(0, tombstones=1, append_last_ms=NOW), cleaner_checkpoint=10),
+         {"lapse_tombstone_removal_max_lag_ms": 60}, "clean", NOW + 30,
+         "tombstones without a horizon wait to be given one"),
+        (sealed(segment(0, tombstones=1), cleaner_checkpoint=10), {}, "due", None,
+         "due: tombstones without a horizon"),
     ],
 )  # fmt: skip
 def test_the_binding_rule(

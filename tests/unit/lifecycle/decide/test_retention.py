@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lapse.lifecycle.decide.retention import age_from_ms, segments_to_delete, stamped_ahead
+from lapse.lifecycle.decide.retention import segments_to_delete
 from lapse.log.facts import BadRange, LogFacts, SegmentFacts
 from tests.unit.lifecycle.decide.logs import NOW, compacted, log, segment
 
@@ -113,11 +113,14 @@ def test_l10_a_place_that_cannot_be_read_does_not_stop_retention() -> None:
 
 
 def test_t25_age_counts_from_the_largest_timestamp_or_mtime() -> None:
-    assert age_from_ms(segment(0, largest_timestamp=70, append_last_ms=90)) == 70
-    assert age_from_ms(segment(0, largest_timestamp=-1, mtime_ms=60, append_last_ms=90)) == 60
-    assert age_from_ms(segment(0, largest_timestamp=0, mtime_ms=60, append_last_ms=90)) == 0
-    assert age_from_ms(segment(0, largest_timestamp=70, with_summary=False)) == 70
-    assert age_from_ms(segment(0, largest_timestamp=70, append_last_ms=-1)) == 70
+    """The whole table is `record_age_from`'s (`test_bounds`): min lag counts alike."""
+    by_time = {"largest_timestamp": NOW - 40, "append_last_ms": NOW}
+    by_mtime = {"mtime_ms": NOW - 40}
+    assert gone(log([segment(0, **by_time), old(10, 0)]), retention_ms=39) == (0,)
+    assert gone(log([segment(0, **by_time), old(10, 0)]), retention_ms=40) == ()
+    unstamped = segment(0, largest_timestamp=-1, with_summary=False, **by_mtime)
+    assert gone(log([unstamped, old(10, 0)]), retention_ms=39) == (0,)
+    assert gone(log([unstamped, old(10, 0)]), retention_ms=40) == ()
 
 
 def test_l9_a_future_timestamp_does_not_pin_the_log() -> None:
@@ -126,10 +129,9 @@ def test_l9_a_future_timestamp_does_not_pin_the_log() -> None:
     assert gone(facts, retention_ms=20) == (0, 10)
 
 
-def test_l9_such_a_timestamp_is_told_of_with_how_far_it_is_ahead() -> None:
-    future = segment(10, largest_timestamp=NOW + 500, append_last_ms=NOW - 40)
-    unknown = segment(20, largest_timestamp=NOW + 500, with_summary=False)
-    facts = log([old(0, 40), future, unknown, segment(30, largest_timestamp=-1)])
-    assert [(a.base_offset, a.ahead_ms) for a in stamped_ahead(facts)] == [(10, 540)]
-    assert stamped_ahead(facts, 539) == stamped_ahead(facts)
-    assert stamped_ahead(facts, 540) == ()
+def test_an_estimated_append_clock_takes_nothing_early() -> None:
+    """It comes from an mtime, which may be any: a restored directory has old ones."""
+    young = segment(0, largest_timestamp=NOW, append_last_ms=5, append_estimated=True)
+    assert gone(log([young, old(10, 0)]), retention_ms=20) == ()
+    known = segment(0, largest_timestamp=NOW, append_last_ms=5)
+    assert gone(log([known, old(10, 0)]), retention_ms=20) == (0,)

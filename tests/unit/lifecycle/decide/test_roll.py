@@ -94,3 +94,12 @@ def test_l11_holds_under_record_time_and_after_the_clock_was_set_back() -> None:
     assert trim_roll_due_ms(0, MOVES, topic) == 100
     assert trim_roll_due(0, MOVES, compacted(), 99)  # else it would wait until that time is again
     assert not trim_roll_due(20, MOVES, compacted(), 99)
+
+
+def test_a_segment_begun_by_a_clock_that_was_ahead_does_not_wait_for_it() -> None:
+    topic = compacted(segment_ms=10_000_000)
+    year = ActiveSegment(append_first_ms=31_536_000_000, size=1)
+    assert roll_due(year, topic, 99)
+    assert not roll_due(ActiveSegment(append_first_ms=31_536_000_000, size=0), topic, 99)
+    hour = ActiveSegment(append_first_ms=3_600_099, size=1)  # set back, and soon right again
+    assert not roll_due(hour, topic, 99)

@@ -21,6 +21,8 @@ from lapse.lifecycle.decide.select import (
     order,
 )
 from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.round.plan import MapMemory, make_plan
+from lapse.lifecycle.round.summarise import requests_due, wants_look
 from lapse.log.facts import BadRange, CleanedTo, LogFacts, ReplicaFacts, SegmentFacts, StartMove
 from lapse.log.summary import Begun, Ended
 from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, segment
@@ -314,6 +316,20 @@ def test_l11_what_cannot_be_rewritten_is_not_trimmed(
     assert (found.due, found.blocked) == ((), blocked)
 
 
+@pytest.mark.parametrize("unknown", [{"with_summary": False}, {"estimated": True}], ids=str)
+@pytest.mark.parametrize("policy", ["delete", ""])
+def test_l11_a_trim_needs_no_summary(policy: str, unknown: dict[str, object]) -> None:
+    """Nobody looks through a log that is not compacted: a real Kafka's has estimates for ever."""
+    facts = late_trim()
+    foreign = replace(
+        facts, segments=(facts.segments[0], segment(10, **unknown), facts.segments[2])
+    )
+    found = decided(foreign, cleanup_policy=policy, **LAG)
+    assert (found.due, found.kind) == ((Due.DELETED,), RoundKind.TRIM)
+    plan = make_plan(found, "r", Rules.LAPSE, MapMemory(1 << 20))
+    assert [s.base_offset for s in plan.segments] == [10]
+
+
 @pytest.mark.parametrize(("base", "trimmed"), [(10, False), (0, True)])
 def test_l11_l10_a_bad_place_holds_the_segment_it_is_in(base: int, trimmed: bool) -> None:
     bad = BadRange(base, base + 5, 7, "checksum", NOW - 9, 1, NOW + 50)
@@ -468,3 +484,104 @@ def test_l6_what_must_be_cleaned_goes_first_then_deleted_records_then_dirt() -> 
 
 def test_order_leaves_out_what_is_not_due() -> None:
     assert order([named("a", 100), named("b", 600)]) == [named("b", 600)]
+
+
+# --- tombstones that nobody gave a horizon (L4) ---------------------------------------------------
+
+
+def unstamped(age_ms: int = 500, **facts: object) -> SegmentFacts:
+    return segment(0, **{"tombstones": 1, "append_last_ms": NOW - age_ms, **facts})
+
+
+STAMP_LAG = {"lapse_tombstone_removal_max_lag_ms": 1000}
+
+
+@pytest.mark.parametrize(("age", "due"), [(500, (Due.TOMBSTONES,)), (499, ())])
+def test_l4_clean_tombstones_without_horizon_get_their_round(
+    age: int, due: tuple[Due, ...]
+) -> None:
+    """A Kafka before 3.1 leaves them behind, and an idle log gets no round in Kafka (H-6)."""
+    found = decided(sealed(unstamped(age), cleaner_checkpoint=10), **STAMP_LAG)
+    assert (found.due, found.blocked, found.kind) == (due, None, RoundKind.CLEAN)
+    assert next_look_ms(found) == (None if due else NOW + 1)
+    kafka = decided(sealed(unstamped(age), cleaner_checkpoint=10), EXACT, **STAMP_LAG)
+    assert (kafka.due, kafka.blocked) == ((), Blocked.NOTHING_TO_DO)
+
+
+@pytest.mark.parametrize(
+    ("facts", "settings", "due"),
+    [
+        (sealed(unstamped(tombstones=0), cleaner_checkpoint=10), {}, False),
+        (sealed(unstamped(tombstones=-1), cleaner_checkpoint=10), {}, False),  # not looked into
+        (sealed(unstamped(horizon_earliest_ms=NOW + DAY, horizon_bytes=9),
+                cleaner_checkpoint=10), {}, False),
+        (sealed(unstamped(), cleaner_checkpoint=9), {"min_cleanable_dirty_ratio": 1}, False),
+        (sealed(unstamped(tombstones=0, valued_tombstones=True), cleaner_checkpoint=10), {}, False),
+        (sealed(unstamped(tombstones=0, valued_tombstones=True), cleaner_checkpoint=10),
+         {"lapse_tombstone_values_enable": "true"}, True),
+        (sealed(unstamped(append_last_ms=-1), cleaner_checkpoint=10), {}, True),  # by its mtime
+        (sealed(unstamped(age_ms=0), segment(10, tombstones=1), cleaner_checkpoint=20), {}, True),
+        (sealed(segment(0), segment(10, tombstones=1, unreadable_from=15),
+                cleaner_checkpoint=20), {}, False),  # no round reaches it
+    ],
+)  # fmt: skip
+def test_l4_which_tombstones_these_are(
+    facts: LogFacts, settings: dict[str, object], due: bool
+) -> None:
+    found = decided(facts, **STAMP_LAG, **settings)
+    assert (Due.TOMBSTONES in found.due) is due
+
+
+def test_l4_force_waits_for_no_tombstone() -> None:
+    young = sealed(unstamped(0), cleaner_checkpoint=10)
+    assert decided(young, Wish(force=True), **STAMP_LAG).due == (Due.TOMBSTONES, Due.FORCED)
+
+
+# --- what could not be read is looked through again (L10) -----------------------------------------
+
+
+def bad_at(base: int, next_try_ms: int) -> BadRange:
+    return BadRange(base, base + 5, 7, "checksum", NOW - 9, 1, next_try_ms)
+
+
+@pytest.mark.parametrize(
+    ("bad", "settings", "again"),
+    [
+        (None, {}, 10),  # nobody has noted it yet, or its file is another one now
+        (bad_at(10, NOW + 1), {}, None),
+        (bad_at(10, NOW), {}, 10),
+        (bad_at(0, NOW + 1), {}, None),  # rounds stay below that one anyway
+        (bad_at(20, NOW + 1), {}, 10),
+        (None, {"cleanup_policy": "delete"}, None),
+    ],
+)
+def test_l10_a_segment_that_could_not_be_read_is_looked_through_again(
+    bad: BadRange | None, settings: dict[str, object], again: int | None
+) -> None:
+    odd = segment(10, unreadable_from=15)
+    facts = sealed(segment(0), odd, segment(20), cleaner_checkpoint=10, bad=bad)
+    found = decided(facts, **settings)
+    assert found.look_again == again
+    assert decided(facts, EXACT, **settings).look_again is None
+    if bad is not None and bad.next_try_ms > NOW:
+        assert next_look_ms(found) == bad.next_try_ms
+    asked = [request.base_offset for request in requests_due([found], records=True)]
+    assert asked == ([] if again is None else [again])
+    assert wants_look(found) is (again is not None)
+
+
+def test_l10_a_log_that_is_not_compacted_looks_again_for_its_trim() -> None:
+    facts = late_trim(cleaner_checkpoint=None)
+    odd = segment(10, unreadable_from=15)
+    broken = replace(facts, segments=(facts.segments[0], odd, facts.segments[2]))
+    assert decided(broken, cleanup_policy="delete", **LAG).look_again == 10
+
+
+def test_what_no_round_need_read_is_looked_into_by_tasks() -> None:
+    """Headers tell of no tombstone: nobody would ever find those of the clean part."""
+    unknown = [segment(n, estimated=True) for n in (0, 10, 20)]
+    found = decided(sealed(*unknown, cleaner_checkpoint=15))
+    asked = requests_due([found], records=False)
+    assert [(r.base_offset, r.records) for r in asked] == [(0, True), (10, False), (20, False)]
+    assert [r.records for r in requests_due([found], records=True)] == [True] * 3
+    assert requests_due([decided(found.info.facts, cleanup_policy="delete")], records=True) == []

@@ -32,10 +32,36 @@ def test_the_same_place_waits_twice_as_long_each_time_up_to_an_hour() -> None:
     assert note_failure(replace(known, tries=10**6), SPOT, NOW).next_try_ms == NOW + 60 * MINUTE
 
 
-def test_another_place_begins_anew() -> None:
-    known = note_failure(note_failure(None, SPOT, NOW), SPOT, NOW + 1)
-    other = note_failure(known, replace(SPOT, first_offset=41), NOW + 2)
-    assert (other.tries, other.since_ms, other.next_try_ms) == (1, NOW + 2, NOW + 2 + MINUTE)
+HIGHER = replace(SPOT, segment_base=70, first_offset=75)
+
+
+def test_tries_are_counted_for_the_log_whichever_place_was_met() -> None:
+    """Else two places that are met in turn would be tried every minute, for ever."""
+    known = None
+    waits = []
+    now_ms = NOW
+    for _ in range(4):  # a full try meets the higher one, the round below that the lower one
+        for spot in (HIGHER, SPOT):
+            known = note_failure(known, spot, now_ms)
+            waits.append(known.next_try_ms - now_ms)
+        assert (known.segment_base, known.first_offset) == (40, 43)
+        now_ms = known.next_try_ms
+    assert waits == [MINUTE * k for k in (1, 2, 4, 8, 16, 32, 60, 60)]
+    assert (known.tries, known.since_ms) == (8, NOW)
+
+
+def test_the_lowest_place_bounds_while_it_is_in_force() -> None:
+    low = note_failure(None, SPOT, NOW)
+    both = note_failure(low, HIGHER, NOW + 1)  # somebody looked above it meanwhile
+    assert (both.segment_base, both.first_offset, both.tries) == (40, 43, 2)
+    assert both.next_try_ms == NOW + 1 + 2 * MINUTE
+
+
+def test_a_full_try_tells_the_place_anew() -> None:
+    """What is below may be readable again: the next round looks, up to what this one met."""
+    low = note_failure(None, SPOT, NOW)
+    met = note_failure(low, HIGHER, low.next_try_ms)
+    assert (met.segment_base, met.tries, met.since_ms) == (70, 2, NOW)
 
 
 def test_it_lasts_as_long_as_its_file(tmp_path: Path) -> None:

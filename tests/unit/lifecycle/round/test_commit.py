@@ -14,11 +14,12 @@ from lapse.base.fs import RealFs
 from lapse.kernels.crc32c import crc32c
 from lapse.lifecycle.owner_directory import DirectoryOwner
 from lapse.lifecycle.round import ledger
-from lapse.lifecycle.round.commit import intent_path
+from lapse.lifecycle.round.commit import CommitEnv, commit, finish_commit, intent_path
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.receipt import BadSpot, FileReceipt, Receipt, attempt_dir, attempt_file
 from lapse.log import checkpoints
 from lapse.log.bad import read_bad
+from lapse.log.partition_log import PartitionLog
 from lapse.log.txn_index import AbortedTxn, encode_entries
 from lapse.testing.clock import ManualClock
 from tests.unit.lifecycle.rounds import (
@@ -39,9 +40,11 @@ class Counting(RealFs):
         self.single = 0
         self.failing_sync = -1
         self.written: list[str] = []
+        self.order: list[str] = []
 
     def sync_all(self, paths: list[Path]) -> None:  # type: ignore[override]
         self.syncs.append(len(paths))
+        self.order += ["sync", *(p.name for p in paths if p.name == ledger.LEDGER_FILE)]
         if len(self.syncs) - 1 == self.failing_sync:
             raise StorageError("syncing: Input/output error")
 
@@ -66,6 +69,17 @@ class Owned:
     data: Path
     receipts: list[Receipt]
 
+    @property
+    def log(self) -> PartitionLog:
+        """Of the only one."""
+        [log] = self.owner._directory.logs.values()
+        return log
+
+    @property
+    def receipt(self) -> Receipt:
+        [receipt] = self.receipts
+        return receipt
+
     def kept(self, name: str) -> int:
         return len(records_in(self.data / name))
 
@@ -86,13 +100,14 @@ def owned(data: Path, *topics: str) -> Iterator[Owned]:
 
 
 def test_many_logs_share_syncs_and_a_checkpoint(tmp_path: Path) -> None:
-    """DESIGN §7: one sync before the renames, one after, one checkpoint, however many logs."""
+    """DESIGN §7: three syncs (files, renames, ledgers) and one checkpoint, however many logs."""
     topics = [f"t{n}" for n in range(12)]
     with owned(tmp_path / "data", *topics) as o:
         results = o.owner.commit(o.receipts)
         assert [r.error for r in results] == [None] * 12
         assert all(r.groups > 1 for r in results)
-        assert len(o.fs.syncs) == 2
+        assert len(o.fs.syncs) == 3
+        assert o.fs.order == ["sync", "sync", "sync", *["ledger"] * 12]
         assert len(o.fs.written) == 1
         # The checkpoint's own two, and no more for any number of logs.
         assert o.fs.single == 2
@@ -117,7 +132,7 @@ def test_one_that_is_refused_leaves_the_others(tmp_path: Path) -> None:
         assert not any(intent_path(o.data / f"{t}-0").exists() for t in "abcd")
 
 
-@pytest.mark.parametrize("failing", [0, 1], ids=["before", "after"])
+@pytest.mark.parametrize("failing", [0, 1, 2], ids=["files", "renames", "ledgers"])
 def test_a_sync_that_fails_checkpoints_nothing(tmp_path: Path, failing: int) -> None:
     """And is not asked for again: the system may say yes the second time."""
     with owned(tmp_path / "data", "a", "b") as o:
@@ -125,7 +140,8 @@ def test_a_sync_that_fails_checkpoints_nothing(tmp_path: Path, failing: int) -> 
         results = o.owner.commit(o.receipts)
         assert all("Input/output error" in str(r.error) for r in results)
         assert not (o.data / checkpoints.CLEANER).exists()
-        assert [o.kept("a-0"), o.kept("b-0")] == ([100, 100], [10, 10])[failing]
+        assert [o.kept("a-0"), o.kept("b-0")] == ([100, 100], [10, 10])[failing > 0]
+        assert bool(list(ledger.read(o.data / "a-0"))) == (failing == 2)
         assert intent_path(o.data / "a-0").exists() == bool(failing)
         if failing:  # the books are closed by the next commit, and nothing is booked twice
             again = o.owner.commit(o.receipts)
@@ -185,6 +201,188 @@ def crc_of(data: bytes) -> int:
     return crc32c(np.frombuffer(data, np.uint8), 0, len(data))
 
 
+# --- what changed meanwhile ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["clean", "trim"])
+def test_a_receipt_without_groups_is_of_one_generation(tmp_path: Path, kind: str) -> None:
+    """Else it would move the checkpoint, or serve the log start, of a log made anew."""
+    with owned(tmp_path / "data", "a") as o:
+        o.log.delete_records(3)
+        empty = replace(o.receipt, groups=(), kind=kind, log_start=3)
+        empty = empty if kind == "clean" else replace(empty, end_offset=-1)
+        for generation in (0, empty.generation - 1, empty.generation + 1):
+            [result] = o.owner.commit([replace(empty, generation=generation)])
+            assert f"generation {o.log.generation}" in str(result.error)
+            assert o.checkpoint() == {}
+            assert o.log.start_moves
+        [result] = o.owner.commit([empty])
+        assert result.error is None
+        assert o.checkpoint() == ({"a-0": 100} if kind == "clean" else {})
+        assert not o.log.start_moves
+
+
+class Meddling(Counting):
+    """Somebody changes the log's settings while one of the syncs of a commit is made."""
+
+    def __init__(self, log: PartitionLog, at: int) -> None:
+        super().__init__()
+        self._log, self._at = log, at
+
+    def sync_all(self, paths: list[Path]) -> None:  # type: ignore[override]
+        super().sync_all(paths)
+        if len(self.syncs) == self._at:
+            self._log.update_config(compacted(cleanup_policy="delete"))
+
+
+@pytest.mark.parametrize(("at", "groups"), [(1, 0), (2, 9), (3, 9)])
+def test_a_log_that_changes_during_the_commit_keeps_its_checkpoint(
+    tmp_path: Path, at: int, groups: int
+) -> None:
+    with owned(tmp_path / "data", "a") as o:
+        moved: list[int] = []
+        env = CommitEnv(Meddling(o.log, at), ManualClock(NOW), moved.append)
+        result = commit(o.log, o.receipt, env)
+        assert "generation" in str(result.error)
+        assert moved == []
+        assert result.groups == groups == len(list(ledger.read(o.log.dir)))
+        assert not intent_path(o.log.dir).exists()
+
+
+def test_a_log_that_changes_while_it_is_checkpointed_keeps_its_log_start(tmp_path: Path) -> None:
+    with owned(tmp_path / "data", "a") as o:
+        o.log.delete_records(3)
+
+        def meddle(_: int) -> None:
+            o.log.update_config(compacted(cleanup_policy="delete"))
+
+        receipt = replace(o.receipt, log_start=3)
+        result = commit(o.log, receipt, CommitEnv(RealFs(), ManualClock(NOW), meddle))
+        assert "generation" in str(result.error)
+        assert o.log.start_moves
+
+
+def test_a_group_that_retention_took_is_not_booked(tmp_path: Path) -> None:
+    """W-3: its records are gone by retention, and not by this round."""
+    with owned(tmp_path / "data", "a") as o:
+        *gone, last = o.receipt.groups
+        taken = {base for group in gone for base in group.old_bases}
+        o.log.delete_segments(taken)
+        [result] = o.owner.commit(o.receipts)
+        assert (result.error, result.groups) == (None, 1)
+        assert [entry.base_offset for entry in ledger.read(o.log.dir)] == [last.base_offset]
+        assert list(ledger.departures(o.log.dir, 0)) == []
+        assert o.checkpoint() == {"a-0": 100}
+
+
+def test_nothing_is_left_of_any_group(tmp_path: Path) -> None:
+    with owned(tmp_path / "data", "a") as o:
+        o.log.delete_segments([s.base_offset for s in o.log.segments[:-1]])
+        [result] = o.owner.commit(o.receipts)
+        assert (result.error, result.groups) == (None, 0)
+        assert not ledger.ledger_path(o.log.dir).exists()
+        assert not intent_path(o.log.dir).exists()
+
+
+@pytest.mark.parametrize("how", ["retention", "delete records"])
+def test_a_group_that_is_partly_gone_does_not_come_back(tmp_path: Path, how: str) -> None:
+    """Where Kafka skips what is gone (W-3), the new segment would bring its records back."""
+    clock, data = ManualClock(NOW), tmp_path / "data"
+    pairs = {"a": [(f"k{n}", "v" * 20) for n in range(40)]}
+    configs = make_logs(data, pairs, compacted(), clock)
+    larger = dict.fromkeys(configs, compacted(internal_segment_bytes=8000))
+    with DirectoryOwner(data, larger, RealFs(), clock) as owner:
+        [info] = owner.logs()
+        [receipt] = InlineEngine(RealFs(), clock).run(
+            [plan_of(info, "r1", NOW, force=True)], lambda _: None
+        )
+        [group] = receipt.groups
+        first, second, *_ = group.old_bases
+        [log] = owner._directory.logs.values()
+        if how == "retention":
+            log.delete_segments([first])
+        else:
+            log.delete_records(second)
+        [result] = owner.commit([receipt])
+        assert f"segments [{first}] of the group are gone" in str(result.error)
+        assert min(records_in(log.dir)) == log.log_start_offset == second
+        assert not (data / checkpoints.CLEANER).exists()
+        assert list(ledger.read(log.dir)) == []
+        assert not intent_path(log.dir).exists()
+
+        [info] = owner.logs()  # and is simply made again
+        again = InlineEngine(RealFs(), clock).run(
+            [plan_of(info, "r2", NOW, force=True)], lambda _: None
+        )
+        [result] = owner.commit(list(again))
+        assert (result.error, result.groups) == (None, 1)
+        assert min(records_in(log.dir)) == second
+
+
+def test_a_refusal_halfway_books_what_is_in(tmp_path: Path) -> None:
+    with owned(tmp_path / "data", "a") as o:
+        first, second, *rest = o.receipt.groups
+        apart = replace(second, old_bases=(second.old_bases[0], rest[-1].old_bases[-1]))
+        [result] = o.owner.commit([replace(o.receipt, groups=(first, apart, *rest))])
+        assert "are not sealed neighbours" in str(result.error)
+        assert result.groups == 1
+        [entry] = ledger.read(o.log.dir)
+        assert entry.base_offset == first.base_offset
+        assert entry.committed_ms == NOW
+        assert o.fs.order == ["sync", "sync", "sync", "ledger"]  # files, renames, ledger
+        assert not intent_path(o.log.dir).exists()
+        assert o.checkpoint() == {}
+
+
+# --- after a crash -------------------------------------------------------------------------------
+
+
+def test_what_is_booked_but_not_in_place_holds_the_checkpoint(tmp_path: Path) -> None:
+    """A disk that lied about the renames: they are cleaned again, whatever the ledger says."""
+    with owned(tmp_path / "data", "a") as o:
+        o.fs.failing_sync = 2
+        receipt, log_dir = o.receipt, o.log.dir
+        first = min(receipt.groups, key=lambda g: g.base_offset)
+        before = {path: path.read_bytes() for path in log_dir.glob(f"{first.base_offset:020d}.*")}
+        o.owner.commit(o.receipts)
+        moved: list[int] = []
+        env = CommitEnv(RealFs(), ManualClock(NOW), moved.append)
+        intent = intent_path(log_dir).read_bytes()
+        assert finish_commit(log_dir, env) == receipt.round_id
+        assert moved == [100]
+        intent_path(log_dir).write_bytes(intent)
+        for path, data in before.items():
+            path.write_bytes(data)
+        assert finish_commit(log_dir, env) == receipt.round_id
+        assert moved == [100]
+        assert len(list(ledger.read(log_dir))) == len(receipt.groups)
+
+        result = commit(o.log, receipt, env)  # nor does the receipt, asked for once more, move it
+        assert "its files changed" in str(result.error)
+        assert moved == [100]
+
+
+def test_books_are_completed_on_durable_renames(tmp_path: Path) -> None:
+    """Whoever was killed may not have synced them, and the next one may lose its power."""
+    with owned(tmp_path / "data", "a") as o:
+        o.fs.failing_sync = 1
+        o.owner.commit(o.receipts)
+        fs, moved = Counting(), []
+        for failing, booked in ((0, False), (1, True)):
+            fs.syncs, fs.failing_sync = [], failing
+            with pytest.raises(StorageError):
+                finish_commit(o.log.dir, CommitEnv(fs, ManualClock(NOW), moved.append))
+            assert bool(list(ledger.read(o.log.dir))) == booked
+            assert moved == []
+        fs.failing_sync = -1
+        finish_commit(o.log.dir, CommitEnv(fs, ManualClock(NOW), moved.append))
+        assert moved == [100]
+        assert fs.single == 0
+        assert len(list(ledger.read(o.log.dir))) == len(o.receipt.groups)
+
+
+# --- places that cannot be read ------------------------------------------------------------------
+
 SPOT = BadSpot(0, 4, 200, "torn")
 
 
@@ -216,6 +414,7 @@ def test_a_place_that_cannot_be_read_is_noted(tmp_path: Path) -> None:
         ({"upper": 4}, False),
         ({"end_offset": 4}, False),
         ({"kind": "trim", "end_offset": -1}, False),
+        ({"map_entries": 0}, True),  # it lay in the dirty part, which is read
     ],
 )
 def test_a_round_that_got_past_it_forgets_it(
@@ -231,3 +430,17 @@ def test_a_round_that_got_past_it_forgets_it(
         assert result.error is None
         assert (log.facts().bad is None) == cured
         assert (read_bad(log.dir) is None) == cured
+
+
+@pytest.mark.parametrize(("first_offset", "cured"), [(49, False), (50, True)])
+def test_a_round_that_maps_nothing_has_not_read_the_clean_part(
+    tmp_path: Path, first_offset: int, cured: bool
+) -> None:
+    """An empty map is not looked into: what is below the first dirty offset stays unread."""
+    with owned(tmp_path / "data", "a") as o:
+        o.log.cleaner_checkpoint = 50
+        spot = replace(SPOT, first_offset=first_offset)
+        o.owner.commit([replace(o.receipt, error="a-0: torn", bad=spot)])
+        [result] = o.owner.commit([replace(o.receipt, groups=(), map_entries=0)])
+        assert result.error is None
+        assert (o.log.facts().bad is None) == (read_bad(o.log.dir) is None) == cured

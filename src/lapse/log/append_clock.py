@@ -1,0 +1,73 @@
+"""What the append clock says now: the owner's time, which never goes back within a log (L16).
+
+The wall clock may be set back while those who remove records go on by the time they believe in
+(DESIGN 4.11, `lifecycle.clock_guard`). An append noted by such a clock would be old at once, and
+gone before its min lag and its retention (L9). So the append clock goes on from the last append,
+which the summaries keep over rolls and restarts, and from the believed time that the owner tells.
+A last append far ahead of both was made under a clock that was wrong: it is not followed, else
+nothing would be rolled by time until that moment comes.
+
+Called by `append_side`, under the log's lock; `believe` by the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from lapse.base.clock import Clock
+from lapse.log.summary import Summary, read_summary, summary_path
+
+AHEAD_MAX_MS = 3_600_000  # as far as lapse.clock.jump.max.ms lets a clock jump
+
+
+class LogClock:
+    """The append clock of one open log.
+
+    Args:
+        believed_ms: the time its owner goes by, None where nobody knows.
+    """
+
+    def __init__(self, clock: Clock, summaries: Iterable[Summary], believed_ms: int | None) -> None:
+        self._clock = clock
+        # A guess from mtime is no append's time: it may be from any clock.
+        known = (s.append_last_ms for s in summaries if not s.append_estimated)
+        self._last_ms = max(known, default=-1)
+        self._believed: tuple[int, float] | None = None
+        if believed_ms is not None:
+            self.believe(believed_ms)
+
+    def believe(self, believed_ms: int) -> None:
+        """Told by the owner each time it has looked; while that stands still, it counts on."""
+        if self._believed is None or self._believed[0] != believed_ms:
+            self._believed = believed_ms, self._clock.monotonic()
+
+    def reached_ms(self, now_ms: int) -> int:
+        """The wall clock, or what must have been reached since the owner believed it."""
+        if self._believed is None or now_ms >= self._believed[0]:
+            return now_ms
+        believed_ms, since_s = self._believed
+        return believed_ms + int((self._clock.monotonic() - since_s) * 1000)
+
+    def tick(self, now_ms: int) -> int:
+        """What to note for an append at `now_ms`."""
+        time_ms = self.reached_ms(now_ms)
+        if self._believed is None or self._last_ms - time_ms <= AHEAD_MAX_MS:
+            time_ms = max(time_ms, self._last_ms)
+        self._last_ms = time_ms
+        return time_ms
+
+
+def with_last_append(partition_dir: Path, summary: Summary, opened_ms: int) -> Summary:
+    """The summary of a segment that recovery has read, with its last append as late as it can be.
+
+    What was appended after its summary was written came before this opening, at the latest. The
+    mtime may say less: the wall clock may have been set back.
+    """
+    kept = read_summary(summary_path(partition_dir, summary.base_offset))
+    if kept is None or kept.append_estimated or not summary.size:
+        return summary
+    if kept.size == summary.size:
+        return replace(summary, append_last_ms=kept.append_last_ms)
+    return replace(summary, append_last_ms=max(summary.append_last_ms, opened_ms))

@@ -1,0 +1,124 @@
+"""The append clock of a log, while the wall clock is set back and forth (L16, DESIGN 4.11)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lapse.log.append_clock import AHEAD_MAX_MS, LogClock
+from lapse.log.partition_log import PartitionLog
+from lapse.log.summary import Summary
+from lapse.testing.clock import ManualClock
+from tests.unit.log.logs import NOW, append, batch, config, open_log
+
+HOUR, YEAR = 3_600_000, 31_536_000_000
+
+
+def clock_times(log: PartitionLog) -> list[tuple[int, int]]:
+    found = (s.summary for s in log.segments if s.size)
+    return [(s.append_first_ms - NOW, s.append_last_ms - NOW) for s in found]
+
+
+def reopened(log: PartitionLog, clock: ManualClock, how: str) -> PartitionLog:
+    if how == "open":
+        return log
+    if how == "closed":
+        log.close()
+    return open_log(log.dir, clean_shutdown=how == "closed", clock=clock)
+
+
+@pytest.mark.parametrize("how", ["open", "closed", "killed"])
+@pytest.mark.parametrize("rolled", [True, False])
+def test_it_never_goes_back_in_a_log(how: str, rolled: bool, tmp_path: Path) -> None:
+    """Over rolls and restarts too, and where nobody tells the time."""
+    clock = ManualClock(NOW)
+    log = open_log(tmp_path, clock=clock)
+    append(log, batch())
+    append(log, batch(), now_ms=NOW + 300)
+    if rolled:
+        log.roll(NOW + 300)
+    clock.jump(300 - HOUR)
+    log = reopened(log, clock, how)
+    append(log, batch(), now_ms=clock.now_ms())
+    first, *more = clock_times(log)
+    least = 0 if how == "killed" and not rolled else 300  # the last append's time was not written
+    assert first[0] == 0
+    assert first[1] >= least
+    assert all(times >= (300, 300) for times in more)
+    assert len(more) == rolled
+
+
+def test_it_goes_on_from_the_time_that_its_owner_goes_by(tmp_path: Path) -> None:
+    """Set back before the first append; it counts on while that time stands still."""
+    clock = ManualClock(NOW)
+    log = open_log(tmp_path, clock=clock, believed_ms=NOW)
+    clock.jump(-HOUR)
+    log.believe(NOW)
+    append(log, batch(timestamp=NOW - 5000), now_ms=clock.now_ms())
+    clock.advance(5000)
+    log.believe(NOW)
+    append(log, batch(timestamp=NOW - 5000), now_ms=clock.now_ms())
+    assert clock_times(log) == [(0, 5000)]
+
+
+def test_append_time_goes_on_from_it_too(tmp_path: Path) -> None:
+    """T-5: else LogAppendTime would make a fresh record an hour old."""
+    topic = config(message_timestamp_type="LogAppendTime")
+    clock = ManualClock(NOW - 2 * HOUR)
+    log = open_log(tmp_path, topic, clock=clock, believed_ms=NOW)
+    assert append(log, batch(), now_ms=clock.now_ms()).log_append_time_ms == NOW
+    marker = log.append_marker(7, 0, True, 0, leader_epoch=0, now_ms=clock.now_ms())
+    assert marker.log_append_time_ms == NOW
+
+
+def test_a_clock_that_was_far_ahead_is_not_followed(tmp_path: Path) -> None:
+    """Else nothing would be rolled by time for a year."""
+    clock = ManualClock(NOW)
+    log = open_log(tmp_path, clock=clock, believed_ms=NOW)
+    clock.jump(YEAR)  # the owner holds still
+    append(log, batch(), now_ms=clock.now_ms())
+    log.roll(clock.now_ms())
+    clock.jump(-YEAR)
+    for n, opened in enumerate(("open", "closed", "killed")):
+        log = reopened(log, clock, opened)
+        log.believe(clock.now_ms())
+        append(log, batch(), now_ms=clock.now_ms())
+        log.roll(clock.now_ms())
+        assert clock_times(log) == [(YEAR, YEAR), *[(0, 0)] * (n + 1)]
+
+
+@pytest.mark.parametrize(
+    ("last", "estimated", "believed", "now", "told"),
+    [
+        (-1, False, None, 50, 50),
+        (70, False, None, 50, 70),
+        (70, False, None, 90, 90),
+        (70, True, None, 50, 50),  # an mtime may be any
+        (70, False, 50, 40, 70),
+        (50, False, 70, 40, 70),
+        (YEAR, False, None, 50, YEAR),  # nobody says that it was wrong
+        (50 + AHEAD_MAX_MS, False, 50, 50, 50 + AHEAD_MAX_MS),
+        (51 + AHEAD_MAX_MS, False, 50, 50, 50),
+        (51 + AHEAD_MAX_MS, False, 51, 50, 51 + AHEAD_MAX_MS),
+    ],
+)
+def test_what_an_append_is_noted_with(
+    last: int, estimated: bool, believed: int | None, now: int, told: int
+) -> None:
+    known = Summary(0, 1, 1, append_last_ms=last, append_estimated=estimated)
+    assert LogClock(ManualClock(now), [known], believed).tick(now) == told
+
+
+def test_after_a_kill_the_last_append_is_as_late_as_it_can_be(tmp_path: Path) -> None:
+    """Its time was not written, and the mtime is from a clock that may have been set back."""
+    clock = ManualClock(NOW)
+    log = open_log(tmp_path, clock=clock)
+    append(log, batch())
+    append(log, batch(), now_ms=NOW + 300)
+    clock.advance(500)
+    os.utime(tmp_path / f"{0:020d}.log", (0, 0))
+    assert clock_times(open_log(tmp_path, clock=clock, believed_ms=NOW + 400)) == [(0, 500)]
+    again = open_log(tmp_path, clock=clock, believed_ms=NOW + 900)
+    assert clock_times(again) == [(0, 500)]  # now it was
