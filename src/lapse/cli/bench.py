@@ -33,7 +33,7 @@ from lapse.lifecycle.owner_directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory, make_plan
 from lapse.lifecycle.round.summarise import requests_of
-from lapse.log.export import copy_file
+from lapse.log.export import copy_logs
 from lapse.metadata.policies import UNKNOWN
 
 _EXAMPLES = """\
@@ -41,7 +41,6 @@ examples:
   lapse bench clean KAFKA-LOGS --partition orders-0 -c cleanup.policy=compact --runs 5 --json
 """
 _ROUND_ID = "bench"
-_NOT_COPIED = frozenset({".lock"})
 
 
 def add_parser(commands: Any) -> None:
@@ -203,24 +202,11 @@ def _runs(
     try:
         for _ in range(args.runs + 1):
             fs.remove_tree(folder)
-            _copy(args.logdir, folder, partition, fs)
+            copy_logs(args.logdir, folder, [partition], fs)
             costs.append(clean_directory(folder, {partition: config}, fs, clock, memory))
     finally:
         fs.remove_tree(folder)
     return costs[1:]
-
-
-def _copy(source: Path, target: Path, partition: TopicPartition, fs: Fs) -> None:
-    """One log and the directory's own files; what was just written is in the page cache."""
-    fs.make_dir(target)
-    for path in source.iterdir():
-        if path.is_file() and path.name not in _NOT_COPIED:
-            copy_file(path, target / path.name, fs)
-    for path in sorted((source / str(partition)).rglob("*")):
-        copy = target / path.relative_to(source)
-        if path.is_file():
-            fs.make_dir(copy.parent)
-            copy_file(path, copy, fs)
 
 
 def _log_bytes(partition_dir: Path) -> int:

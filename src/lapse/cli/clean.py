@@ -45,7 +45,7 @@ from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.summarise import requests_due
-from lapse.log.export import copy_file
+from lapse.log.export import copy_logs
 from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN, find_policies
 
@@ -140,10 +140,9 @@ def run(args: argparse.Namespace) -> int:
     wanted, untouched = _look(args.logdir, configs, job)
     lines += untouched
     if wanted:
-        directory = (
-            args.logdir if args.to is None else _copied(args.logdir, args.to, wanted, job.fs)
-        )
-        lines += _clean(directory, {p: configs[p] for p in wanted}, job)
+        if args.to is not None:
+            copy_logs(args.logdir, args.to, wanted, job.fs)
+        lines += _clean(args.to or args.logdir, {p: configs[p] for p in wanted}, job)
     _show(sorted(lines, key=lambda line: line.partition), as_json=args.json)
     return 1 if any(line.finding for line in lines) else 0
 
@@ -195,21 +194,6 @@ def _left_alone(decision: Decision, rules: Rules) -> Cleaned:
         first_dirty_after=dirty,
         finding=decision.blocked in {Blocked.UNHANDLED, Blocked.SUMMARIES},
     )
-
-
-def _copied(source: Path, target: Path, partitions: Sequence[TopicPartition], fs: Fs) -> Path:
-    """The logs and the directory's own files, copied to `target`."""
-    fs.make_dir(target)
-    for path in source.iterdir():
-        if path.is_file() and path.name != ".lock":
-            copy_file(path, target / path.name, fs)
-    for partition in partitions:
-        for path in (source / str(partition)).rglob("*"):
-            copy = target / path.relative_to(source)
-            if path.is_file():
-                fs.make_dir(copy.parent)
-                copy_file(path, copy, fs)
-    return target
 
 
 def _clean(

@@ -13,6 +13,7 @@ import logging
 import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,6 +74,18 @@ class Appended(NamedTuple):
     duplicate: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Opening:
+    """What an open log is made of: its files are in order, and `loaded` holds them."""
+
+    dir: Path
+    partition: TopicPartition
+    config: TopicConfig
+    env: LogEnv
+    loaded: LoadedLog
+    options: OpenOptions
+
+
 class AppendableLog(ReadableLog):
     """An open log, as far as it grows.
 
@@ -83,19 +96,12 @@ class AppendableLog(ReadableLog):
         offline_reason: why it takes no more changes; None while it does.
     """
 
-    def __init__(
-        self,
-        partition_dir: Path,
-        partition: TopicPartition,
-        config: TopicConfig,
-        env: LogEnv,
-        loaded: LoadedLog,
-        options: OpenOptions,
-    ) -> None:
+    def __init__(self, opening: Opening) -> None:
         """Of a log whose files are in order."""
-        super().__init__(partition, loaded)
-        self.dir = partition_dir
-        self.config = config
+        loaded, options, env = opening.loaded, opening.options, opening.env
+        super().__init__(opening.partition, loaded)
+        self.dir = opening.dir
+        self.config = opening.config
         self.offline_reason: str | None = None
         self._env = env
         self._producer_id_expiration_ms = options.producer_id_expiration_ms

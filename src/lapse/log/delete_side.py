@@ -13,15 +13,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lapse.base.config import TopicConfig
 from lapse.base.errors import ErrorCode, KafkaError, StorageError
-from lapse.base.ids import TopicPartition
 from lapse.log import swap
 from lapse.log.append_clock import AHEAD_MAX_MS
-from lapse.log.append_side import AppendableLog
-from lapse.log.env import LogEnv
+from lapse.log.append_side import AppendableLog, Opening
 from lapse.log.facts import StartMove
-from lapse.log.loader import LoadedLog, OpenOptions
 from lapse.log.segment import SNAPSHOT, Segment, segment_path
 from lapse.log.start import KeptStart, start_path, taken_up, write_start
 from lapse.log.summary import summary_path
@@ -32,17 +28,9 @@ AT_HIGH_WATERMARK = -1  # as an offset to delete up to (D-5)
 class DeletingLog(AppendableLog):
     """An open log, as far as it shrinks from its start."""
 
-    def __init__(
-        self,
-        partition_dir: Path,
-        partition: TopicPartition,
-        config: TopicConfig,
-        env: LogEnv,
-        loaded: LoadedLog,
-        options: OpenOptions,
-    ) -> None:
+    def __init__(self, opening: Opening) -> None:
         """Of a log whose files are in order."""
-        super().__init__(partition_dir, partition, config, env, loaded, options)
+        super().__init__(opening)
         self._start_lock = threading.Lock()
         self._files_lock = threading.RLock()
         self._start = KeptStart()

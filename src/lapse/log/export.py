@@ -10,6 +10,7 @@ The source is only read. What is written is durable when `export_partition` retu
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from numpy.typing import NDArray
 
 from lapse.base.errors import CorruptData, StorageError
 from lapse.base.fs import AppendFile, Fs
+from lapse.base.ids import TopicPartition
 from lapse.kernels.layout import RECORD_TOMBSTONE, VALUED_TOMBSTONES
 from lapse.log import checkpoints
-from lapse.log.directory import list_partitions
+from lapse.log.directory import LOCK, list_partitions
 from lapse.log.headers import read_at, walk
 from lapse.log.loader import scan_segment
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, base_offset_of, segment_path
@@ -92,6 +94,20 @@ def _bring_log_starts_up_to_date(source: Path, target: Path, fs: Fs) -> None:
     ahead = {tp: offset for tp, offset in own.items() if offset > known.get(tp, 0)}
     if ahead:
         checkpoints.write_offsets(fs, path, {**known, **ahead})
+
+
+def copy_logs(source: Path, target: Path, partitions: Iterable[TopicPartition], fs: Fs) -> None:
+    """Some logs of a log directory and the directory's own files, to a new one."""
+    fs.make_dir(target)
+    for path in source.iterdir():
+        if path.is_file() and path.name != LOCK:
+            copy_file(path, target / path.name, fs)
+    for partition in partitions:
+        for path in sorted((source / str(partition)).rglob("*")):
+            copy = target / path.relative_to(source)
+            if path.is_file():
+                fs.make_dir(copy.parent)
+                copy_file(path, copy, fs)
 
 
 def copy_file(source: Path, target: Path, fs: Fs) -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from lapse.base.fs import Buffer
 from lapse.kernels.layout import CONTROL, HEADER_SIZE
+from lapse.kernels.markers import ABORT, COMMIT
 from lapse.log.headers import Header, read_at
 from lapse.log.summary import Marker
 from lapse.records.batch import records_of, scan_batches
@@ -21,7 +22,6 @@ from lapse.records.control import control_type, coordinator_epoch
 _KEY = struct.Struct(">hh")  # version, type
 _VALUE = struct.Struct(">hi")  # version, coordinator epoch
 _VERSION = 0
-_ABORT, _COMMIT = 0, 1
 
 # The record as Kafka writes it: length, attributes, time and offset delta, key, value, no headers.
 _RECORD = struct.Struct(">5shhBhiB")
@@ -56,7 +56,7 @@ def parse_marker(batch: Buffer, where: str) -> EndMarker | None:
     if len(batch) == HEADER_SIZE + _RECORD.size:
         begins, _, kind, value_length, _, epoch, headers = _RECORD.unpack_from(batch, HEADER_SIZE)
         if (begins, value_length, headers) == (_RECORD_BEGINS, _VALUE_LENGTH, 0):
-            return EndMarker(kind == _COMMIT, epoch) if kind in (_ABORT, _COMMIT) else None
+            return EndMarker(kind == COMMIT, epoch) if kind in (ABORT, COMMIT) else None
     row = scan_batches(batch, where)[0]
     record = next(records_of(batch, row, where), None)
     kind_name = control_type(record.key) if record is not None else None
@@ -72,7 +72,7 @@ def read_marker(fd: int, batch: Header, where: str) -> EndMarker | None:
 
 def build_marker(marker: EndMarker, timestamp: int, spec: BatchSpec) -> bytes:
     """A marker batch; `spec` says whose, where and in which leader epoch."""
-    kind = _COMMIT if marker.commit else _ABORT
+    kind = COMMIT if marker.commit else ABORT
     record = NewRecord(
         _KEY.pack(_VERSION, kind), _VALUE.pack(_VERSION, marker.coordinator_epoch), timestamp
     )

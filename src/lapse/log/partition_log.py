@@ -32,11 +32,12 @@ from lapse.base.errors import CorruptData, StaleGeneration, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.log import swap
 from lapse.log.append_side import Appended as Appended  # noqa: PLC0414
+from lapse.log.append_side import Opening
 from lapse.log.bad import read_bad
 from lapse.log.delete_side import DeletingLog
 from lapse.log.env import LogEnv
 from lapse.log.facts import BadRange, LogFacts, ProducerLast, SegmentFacts
-from lapse.log.loader import LoadedLog, OpenOptions, load, settle_txn_index
+from lapse.log.loader import OpenOptions, load, settle_txn_index
 from lapse.log.segment import (
     INDEX,
     LOG,
@@ -61,20 +62,12 @@ class PartitionLog(DeletingLog):
         cleaner_checkpoint: first dirty offset, kept by the log directory.
     """
 
-    def __init__(
-        self,
-        partition_dir: Path,
-        partition: TopicPartition,
-        config: TopicConfig,
-        env: LogEnv,
-        loaded: LoadedLog,
-        options: OpenOptions,
-    ) -> None:
+    def __init__(self, opening: Opening) -> None:
         """Use `open`."""
-        super().__init__(partition_dir, partition, config, env, loaded, options)
+        super().__init__(opening)
         self.cleaner_checkpoint: int | None = None
-        self._bad = read_bad(partition_dir)
-        self._generation = env.clock.now_ms() << _GENERATION_BITS
+        self._bad = read_bad(self.dir)
+        self._generation = self._env.clock.now_ms() << _GENERATION_BITS
 
     @staticmethod
     def open(
@@ -104,7 +97,7 @@ class PartitionLog(DeletingLog):
             believed_ms=believed_ms,
         )
         loaded = load(partition_dir, partition, env, options)
-        log = PartitionLog(partition_dir, partition, config, env, loaded, options)
+        log = PartitionLog(Opening(partition_dir, partition, config, env, loaded, options))
         log._take_up(kept)
         return log
 

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.fs import Fs
+from lapse.kernels import markers
 from lapse.kernels.layout import (
     CODEC_MASK,
     CONTROL,
@@ -52,9 +53,9 @@ _ORDINARY = CODEC_MASK | LOG_APPEND_TIME | DELETE_HORIZON  # nothing to say beyo
 class Marker(IntEnum):
     """What the record of a control batch says; the two that end a transaction, and the rest."""
 
-    ABORT = 0
-    COMMIT = 1
-    OTHER = 2
+    ABORT = markers.ABORT
+    COMMIT = markers.COMMIT
+    OTHER = markers.OTHER
 
 
 MarkerOf = Callable[[Header], Marker | None]  # None where it was not looked at
