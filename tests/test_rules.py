@@ -31,11 +31,7 @@ IDS += [f"L{n}" for n in range(1, 19)]
 # What the API does with a request, and what replicas tell each other, is there with the protocol.
 PROTOCOL = {
     "D-1": "authorisation, answered per partition",
-    "D-2": "internal topics are refused",
-    "D-3": "not the leader, or its disk is offline",
-    "D-4": "the policy test of the leader",
     "D-9": "the low watermark over replicas",
-    "D-10": "waiting for replicas until the request's time is over",
     "D-11": "what makes a waiting request be looked at again",
     "D-12": "the log start travels with fetches",
     "D-13": "a follower that is wholly below the leader's log start",

@@ -17,8 +17,8 @@ from lapse.base.config import (
     LONG_MAX,
     TINY_SEGMENTS,
     TOPIC_SETTINGS,
-    Setting,
 )
+from lapse.base.setting import Setting
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 COMMAND = ".venv/bin/python -m tools.settings_doc"
@@ -39,6 +39,12 @@ A topic's value is the first of these that is set:
 3. the default.
 
 `min.compaction.lag.ms` may not exceed `max.compaction.lag.ms`.
+
+While a broker runs, a topic's settings are changed with `kafka-configs` or any admin client
+(IncrementalAlterConfigs), and so are brokers', as in Kafka: the first broker name of each row
+below, save for `log.message.format.version`. They hold for all brokers or for one, win over the
+properties file, and take effect at once on logs without a setting of their own. Other broker
+settings are read-only: they are set in `server.properties` before a start.
 
 ## Topic settings
 

@@ -6,147 +6,52 @@ Kafka 4.3's (SEMANTICS §1). Docs and help are made from the table, so it is the
 
 A value arrives as text from a file, a command line or a client, and leaves as a Python value in a
 frozen `TopicConfig` or `BrokerConfig`; anything unknown or out of range raises `ConfigError` (a
-client is told INVALID_CONFIG).
+client is told INVALID_CONFIG). A password leaves as a `Secret`, and is in no message.
+
+Which broker settings may be changed while a broker runs is told by `is_dynamic`; how those lie over
+the file's is `metadata.settings`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from lapse.base.errors import ConfigError
+from lapse.base.secret import HIDDEN
+from lapse.base.setting import (
+    BOOLEAN,
+    MESSAGE_FORMAT,
+    MILLISECONDS,
+    POLICY,
+    RATE,
+    RATIO,
+    TEXT,
+    TIMESTAMP_TYPE,
+    Setting,
+    one_of,
+    whole,
+)
+from lapse.base.setting import INT_MAX as INT_MAX  # noqa: PLC0414
+from lapse.base.setting import LONG_MAX as LONG_MAX  # noqa: PLC0414
 
-LONG_MAX = (1 << 63) - 1
-INT_MAX = (1 << 31) - 1
 DAY_MS = 86_400_000
 SEGMENT_BYTES_MIN = 1 << 20  # KIP-1030
 
-Parser = Callable[[str], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One row of the table.
-
-    Attributes:
-        name: as a user writes it (topic name, or `server.properties` name).
-        parse: text to value; raises ValueError saying what is allowed.
-        default: as text, so that it passes the same parser.
-        synonyms: broker settings a topic setting falls back to, first set wins; the second item
-            of each pair multiplies (hours to milliseconds).
-        doc: one sentence for people.
-    """
-
-    name: str
-    parse: Parser
-    default: str
-    doc: str
-    synonyms: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def field(self) -> str:
-        """Attribute name in the config dataclass."""
-        return self.name.removeprefix("lapse.").replace(".", "_")
-
-
-def whole(least: int, greatest: int = LONG_MAX) -> Parser:
-    """A whole number in [least, greatest]."""
-
-    def parse(text: str) -> int:
-        allowed = f"a whole number from {least}" + (
-            "" if greatest == LONG_MAX else f" to {greatest}"
-        )
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError(allowed) from None
-        if not least <= value <= greatest:
-            raise ValueError(allowed)
-        return value
-
-    return parse
-
-
-def _ratio(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError("a number from 0 to 1") from None
-    if not 0 <= value <= 1:
-        raise ValueError("a number from 0 to 1")
-    return value
-
-
-def _rate(text: str) -> float:
-    """Bytes a second; Kafka's default is the greatest double, which is no limit."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError("a number above 0") from None
-    if not value > 0:
-        raise ValueError("a number above 0")
-    return value
-
-
-def one_of(*allowed: str) -> Parser:
-    """One of a few words."""
-
-    def parse(text: str) -> str:
-        if text not in allowed:
-            raise ValueError("one of " + ", ".join(allowed))
-        return text
-
-    return parse
-
-
-def _policy(text: str) -> frozenset[str]:
-    parts = frozenset(part.strip() for part in text.split(",") if part.strip())
-    if not parts <= {"compact", "delete"}:
-        raise ValueError("a list of compact and delete")
-    return parts
-
-
-def _boolean(text: str) -> bool:
-    return bool(one_of("true", "false")(text.lower()) == "true")
-
-
-def _text(text: str) -> str:
-    return text
-
-
-def _timestamp_type(text: str) -> int:
-    return {"CreateTime": 0, "LogAppendTime": 1}[one_of("CreateTime", "LogAppendTime")(text)]
-
-
-_FORMAT_VERSION = re.compile(r"(\d+)\.(\d+)(\.\d+)*(-IV\d+)?")
-
-
-def _message_format(text: str) -> int:
-    """A Kafka version, as the magic byte of the format it wrote: KIP-32 came with 0.10.0."""
-    found = _FORMAT_VERSION.fullmatch(text)
-    if found is None or (int(found[1]) == 0 and int(found[2]) < 8):
-        raise ValueError("a Kafka version from 0.8.0 on, such as 0.9.0, 0.10.2 or 3.0")
-    version = int(found[1]), int(found[2])
-    return 0 if version < (0, 10) else 1 if version < (0, 11) else 2
-
-
-_ms = whole(0)
-
 TOPIC_SETTINGS: tuple[Setting, ...] = (
-    Setting("cleanup.policy", _policy, "delete",
+    Setting("cleanup.policy", POLICY, "delete",
             "What happens to old records: compact keeps the last of each key, delete expires by "
             "age and size; both may be named, and the empty list keeps everything.",
             (("log.cleanup.policy", 1),)),
     Setting("compression.type",
             one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"), "producer",
             "Codec of batches on disk; producer keeps what was sent.", (("compression.type", 1),)),
-    Setting("delete.retention.ms", _ms, str(DAY_MS),
+    Setting("delete.retention.ms", MILLISECONDS, str(DAY_MS),
             "How long a tombstone stays readable after its key's values are gone (KIP-534).",
             (("log.cleaner.delete.retention.ms", 1),)),
-    Setting("file.delete.delay.ms", _ms, "60000",
+    Setting("file.delete.delay.ms", MILLISECONDS, "60000",
             "How long a removed segment file stays, renamed .deleted, for readers that hold it.",
             (("log.segment.delete.delay.ms", 1),)),
     Setting("index.interval.bytes", whole(0, INT_MAX), "4096",
@@ -157,27 +62,27 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
             (("log.cleaner.max.compaction.lag.ms", 1),)),
     Setting("max.message.bytes", whole(0, INT_MAX), "1048588",
             "The largest batch accepted.", (("message.max.bytes", 1),)),
-    Setting("message.format.version", _message_format, "3.0-IV1",
+    Setting("message.format.version", MESSAGE_FORMAT, "3.0-IV1",
             "The Kafka version whose record format is written: before 0.10 format v0, before 0.11 "
             "v1 (with timestamps, KIP-32), else v2. Any format is read.",
             (("log.message.format.version", 1),)),
-    Setting("message.timestamp.after.max.ms", _ms, "3600000",
+    Setting("message.timestamp.after.max.ms", MILLISECONDS, "3600000",
             "How far ahead of the broker's clock a record's create time may be.",
             (("log.message.timestamp.after.max.ms", 1),)),
-    Setting("message.timestamp.before.max.ms", _ms, str(LONG_MAX),
+    Setting("message.timestamp.before.max.ms", MILLISECONDS, str(LONG_MAX),
             "How far behind the broker's clock a record's create time may be.",
             (("log.message.timestamp.before.max.ms", 1),)),
     Setting("message.timestamp.difference.max.ms", whole(-1), "-1",
             "KIP-32's older name for both bounds: it stands in for the one, or the two, of "
             "before.max.ms and after.max.ms that are not set; -1 is unset.",
             (("log.message.timestamp.difference.max.ms", 1),)),
-    Setting("message.timestamp.type", _timestamp_type, "CreateTime",
+    Setting("message.timestamp.type", TIMESTAMP_TYPE, "CreateTime",
             "Whose clock a record's timestamp is: CreateTime or LogAppendTime (KIP-32).",
             (("log.message.timestamp.type", 1),)),
-    Setting("min.cleanable.dirty.ratio", _ratio, "0.5",
+    Setting("min.cleanable.dirty.ratio", RATIO, "0.5",
             "Compaction waits until more than this part of the log is dirty.",
             (("log.cleaner.min.cleanable.ratio", 1),)),
-    Setting("min.compaction.lag.ms", _ms, "0",
+    Setting("min.compaction.lag.ms", MILLISECONDS, "0",
             "The shortest time a record stays untouched by compaction.",
             (("log.cleaner.min.compaction.lag.ms", 1),)),
     Setting("retention.bytes", whole(-1), "-1",
@@ -192,13 +97,13 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     Setting("segment.index.bytes", whole(4, INT_MAX), str(10 << 20),
             "A segment is closed when an index reaches this.",
             (("log.index.size.max.bytes", 1),)),
-    Setting("segment.jitter.ms", _ms, "0",
+    Setting("segment.jitter.ms", MILLISECONDS, "0",
             "Spread of segment.ms; never more than the age limit in force.",
             (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", 3_600_000))),
     Setting("segment.ms", whole(1), str(7 * DAY_MS),
             "A segment is closed when it has been written to for this long.",
             (("log.roll.ms", 1), ("log.roll.hours", 3_600_000))),
-    Setting("lapse.physical.delete.max.lag.ms", _ms, str(DAY_MS),
+    Setting("lapse.physical.delete.max.lag.ms", MILLISECONDS, str(DAY_MS),
             "The longest a record below the log start (KIP-107) may still be found in a file; "
             "file.delete.delay.ms counts in it.",
             (("lapse.physical.delete.max.lag.ms", 1),)),
@@ -211,7 +116,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
             "The longest an expired tombstone waits for its removal round; "
             "-1 stands for delete.retention.ms.",
             (("lapse.tombstone.removal.max.lag.ms", 1),)),
-    Setting("lapse.tombstone.values.enable", _boolean, "false",
+    Setting("lapse.tombstone.values.enable", BOOLEAN, "false",
             "Whether a tombstone may carry a value (KIP-87). Without it a flagged value is stored "
             "as null, and flags already on disk mean nothing.",
             (("lapse.tombstone.values.enable", 1),)),
@@ -219,24 +124,24 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
 
 BROKER_SETTINGS: tuple[Setting, ...] = (
     Setting("node.id", whole(0, INT_MAX), "0", "Number of this broker."),
-    Setting("log.dirs", _text, "", "Directories that hold the logs, separated by commas."),
-    Setting("listeners", _text, "PLAINTEXT://127.0.0.1:9092",
+    Setting("log.dirs", TEXT, "", "Directories that hold the logs, separated by commas."),
+    Setting("listeners", TEXT, "PLAINTEXT://127.0.0.1:9092",
             "Where clients connect; port 0 picks a free one."),
     Setting("lapse.http.port", whole(-1, 65535), "9093",
             "Port of health and metrics, on the listener's host; 0 picks a free one, -1 none."),
     Setting("num.partitions", whole(1, INT_MAX), "1", "Partitions of a topic that names none."),
-    Setting("auto.create.topics.enable", _boolean, "false",
+    Setting("auto.create.topics.enable", BOOLEAN, "false",
             "Whether asking for an unknown topic creates it."),
     Setting("socket.request.max.bytes", whole(1, INT_MAX), str(100 << 20),
             "The largest request accepted; a larger one ends its connection."),
-    Setting("log.cleaner.enable", _boolean, "true", "Whether the lifecycle service runs rounds."),
-    Setting("log.cleaner.backoff.ms", _ms, "15000",
+    Setting("log.cleaner.enable", BOOLEAN, "true", "Whether the lifecycle service runs rounds."),
+    Setting("log.cleaner.backoff.ms", MILLISECONDS, "15000",
             "Pause of the lifecycle service when nothing was due."),
     Setting("log.cleaner.dedupe.buffer.size", whole(1), str(128 << 20),
             "Memory of one round's offset map under --kafka-exact (24 bytes a key)."),
-    Setting("log.cleaner.io.buffer.load.factor", _ratio, "0.9",
+    Setting("log.cleaner.io.buffer.load.factor", RATIO, "0.9",
             "How full that map may get."),
-    Setting("log.cleaner.io.max.bytes.per.second", _rate, "1.7976931348623157E308",
+    Setting("log.cleaner.io.max.bytes.per.second", RATE, "1.7976931348623157E308",
             "Bytes a second that all rounds together may read and write."),
     Setting("log.flush.offset.checkpoint.interval.ms", whole(1), "60000",
             "How often recovery points are written."),
@@ -244,12 +149,29 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "How often retention looks for old segments."),
     Setting("producer.id.expiration.ms", whole(1), str(DAY_MS),
             "How long an idle producer's sequence numbers are remembered."),
-    Setting("lapse.clock.jump.max.ms", _ms, "3600000",
+    Setting("offsets.topic.num.partitions", whole(1, INT_MAX), "50",
+            "Partitions of __consumer_offsets, when it is made."),
+    Setting("offsets.topic.segment.bytes", whole(1, INT_MAX), str(100 << 20),
+            "segment.bytes of __consumer_offsets, when it is made."),
+    Setting("offsets.retention.minutes", whole(1, INT_MAX), "10080",
+            "How long offsets are kept after their group became empty, or their topic unread."),
+    Setting("offsets.retention.check.interval.ms", whole(1), "600000",
+            "How often offsets are looked through for what is over that."),
+    Setting("offset.metadata.max.bytes", whole(0, INT_MAX), "4096",
+            "The longest text a client may keep with an offset."),
+    Setting("group.min.session.timeout.ms", whole(0, INT_MAX), "6000",
+            "The shortest session timeout a member of a group may ask for."),
+    Setting("group.max.session.timeout.ms", whole(0, INT_MAX), "1800000",
+            "The longest one."),
+    Setting("group.initial.rebalance.delay.ms", whole(0, INT_MAX), "3000",
+            "How long an empty group waits for more members before its first rebalance (KIP-134)."),
+    Setting("group.max.size", whole(1, INT_MAX), str(INT_MAX), "Members a group may have."),
+    Setting("lapse.clock.jump.max.ms", MILLISECONDS, "3600000",
             "How far the wall clock may run ahead of the last recorded moment and the monotonic "
             "time since; beyond it nothing is removed or stamped until it is confirmed."),
     Setting("lapse.housekeeping.interval.ms", whole(1), "1000",
             "How often the broker looks for segments to roll and files to unlink."),
-    Setting("lapse.lifecycle.master", _text, "local[*]", "Spark master of the lifecycle service."),
+    Setting("lapse.lifecycle.master", TEXT, "local[*]", "Spark master of the lifecycle service."),
     Setting("lapse.lifecycle.memory.bytes", whole(16 << 20), str(2 << 30),
             "Memory of the offset maps of all rounds that run at once."),
 )  # fmt: skip
@@ -265,6 +187,9 @@ _TIMESTAMP_BOUNDS = tuple(
 )
 _BROKER = {s.name: s for s in BROKER_SETTINGS}
 _SYNONYMS = {name: (s, factor) for s in TOPIC_SETTINGS for name, factor in s.synonyms}
+_ALIASES = {"log.dir": "log.dirs", "broker.id": "node.id"}
+# Kafka's rule: of synonyms only the first, and no format that other brokers might not know.
+_DYNAMIC = {s.synonyms[0][0] for s in TOPIC_SETTINGS} - {"log.message.format.version"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +246,7 @@ class BrokerConfig:
 
     Attributes:
         defaults: broker-wide values of topic settings, by their broker names, as text.
+        given: which of the broker's own settings were set, and as what text; no password's.
     """
 
     node_id: int
@@ -338,11 +264,21 @@ class BrokerConfig:
     log_flush_offset_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
     producer_id_expiration_ms: int
+    offsets_topic_num_partitions: int
+    offsets_topic_segment_bytes: int
+    offsets_retention_minutes: int
+    offsets_retention_check_interval_ms: int
+    offset_metadata_max_bytes: int
+    group_min_session_timeout_ms: int
+    group_max_session_timeout_ms: int
+    group_initial_rebalance_delay_ms: int
+    group_max_size: int
     clock_jump_max_ms: int
     housekeeping_interval_ms: int
     lifecycle_master: str
     lifecycle_memory_bytes: int
     defaults: tuple[tuple[str, str], ...]
+    given: tuple[tuple[str, str], ...]
 
 
 def _value(setting: Setting, name: str, text: str, factor: int = 1) -> Any:
@@ -350,7 +286,8 @@ def _value(setting: Setting, name: str, text: str, factor: int = 1) -> Any:
         value = setting.parse(text.strip())
         return setting.parse(str(value * factor)) if factor != 1 and value > 0 else value
     except ValueError as e:
-        raise ConfigError(f"{name}={text}: allowed is {e}") from None
+        shown = HIDDEN if setting.is_sensitive else text
+        raise ConfigError(f"{name}={shown}: allowed is {e}") from None
 
 
 def _unknown(name: str, known: Iterable[str]) -> ConfigError:
@@ -404,16 +341,62 @@ def broker_config(properties: Mapping[str, str]) -> BrokerConfig:
         if name.startswith("lapse.") and name not in _BROKER and name not in _SYNONYMS:
             raise _unknown(name, (*_BROKER, *_SYNONYMS))
     properties = dict(properties)
-    if "log.dir" in properties:
-        properties.setdefault("log.dirs", properties["log.dir"])
-    if "broker.id" in properties:
-        properties.setdefault("node.id", properties["broker.id"])
+    for alias, name in _ALIASES.items():
+        if alias in properties:
+            properties.setdefault(name, properties[alias])
     values = {
         s.field: _value(s, s.name, properties.get(s.name, s.default)) for s in BROKER_SETTINGS
     }
     defaults = {name: text for name, text in properties.items() if name in _SYNONYMS}
     topic_config({}, defaults)  # a bad default is the broker's error, not some topic's
-    return BrokerConfig(**values, defaults=tuple(sorted(defaults.items())))
+    given = {
+        s.name: HIDDEN if s.is_sensitive else properties[s.name]
+        for s in BROKER_SETTINGS
+        if s.name in properties
+    }
+    return BrokerConfig(
+        **values, defaults=tuple(sorted(defaults.items())), given=tuple(given.items())
+    )
+
+
+def broker_setting(name: str) -> Setting:
+    """The row of a broker setting, a topic setting's under any of its broker names.
+
+    Raises ConfigError where there is none.
+    """
+    if name in _BROKER:
+        return _BROKER[name]
+    if name in _SYNONYMS:
+        return _SYNONYMS[name][0]
+    raise _unknown(name, (*_BROKER, *_SYNONYMS))
+
+
+def check_broker_value(name: str, text: str) -> None:
+    """Raise ConfigError unless a broker setting may have this value."""
+    setting = broker_setting(name)
+    _value(setting, name, text, dict(setting.synonyms).get(name, 1))
+
+
+def topic_setting(name: str) -> Setting:
+    """The row of a topic setting; raises ConfigError where there is none."""
+    if name == TINY_SEGMENTS.name:
+        return TINY_SEGMENTS
+    if name not in _TOPIC:
+        raise _unknown(name, _TOPIC)
+    return _TOPIC[name]
+
+
+def is_dynamic(name: str) -> bool:
+    """Whether a broker setting may be changed while a broker runs."""
+    return name in _DYNAMIC or (name in _BROKER and _BROKER[name].dynamic)
+
+
+def overlaid(below: Mapping[str, str], above: Mapping[str, str]) -> dict[str, str]:
+    """Broker settings of two sources of which `above` wins, also over other names of its own."""
+    hidden = {
+        other for name in above if name in _SYNONYMS for other, _ in _SYNONYMS[name][0].synonyms
+    }
+    return {name: text for name, text in below.items() if name not in hidden} | dict(above)
 
 
 def known_topic_settings(settings: Mapping[str, str]) -> dict[str, str]:
@@ -451,4 +434,6 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 assert {s.field for s in TOPIC_SETTINGS} == {f.name for f in fields(TopicConfig)}
-assert {s.field for s in BROKER_SETTINGS} | {"defaults"} == {f.name for f in fields(BrokerConfig)}
+assert {s.field for s in BROKER_SETTINGS} | {"defaults", "given"} == {
+    f.name for f in fields(BrokerConfig)
+}

@@ -10,29 +10,71 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lapse.broker.api import (
+    alter_configs,
+    alter_partition_reassignments,
     api_versions,
+    create_partitions,
     create_topics,
+    delete_groups,
+    delete_records,
     delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    describe_log_dirs,
+    describe_topic_partitions,
+    elect_leaders,
     fetch,
     find_coordinator,
+    heartbeat,
+    incremental_alter_configs,
     init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
     list_offsets,
+    list_partition_reassignments,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     produce,
+    sync_group,
 )
 from lapse.broker.services import CloseConnection, Handler, Services, Session
 from lapse.wire.codec import Part
 from lapse.wire.envelope import UnsupportedRequest, decode_request, encode_response
 from lapse.wire.errors import MalformedMessage, UnsupportedVersion
+from lapse.wire.schema.alter_configs import ALTER_CONFIGS
+from lapse.wire.schema.alter_partition_reassignments import ALTER_PARTITION_REASSIGNMENTS
 from lapse.wire.schema.api_versions import API_VERSIONS
+from lapse.wire.schema.create_partitions import CREATE_PARTITIONS
 from lapse.wire.schema.create_topics import CREATE_TOPICS
+from lapse.wire.schema.delete_groups import DELETE_GROUPS
+from lapse.wire.schema.delete_records import DELETE_RECORDS
 from lapse.wire.schema.delete_topics import DELETE_TOPICS
+from lapse.wire.schema.describe_cluster import DESCRIBE_CLUSTER
+from lapse.wire.schema.describe_configs import DESCRIBE_CONFIGS
+from lapse.wire.schema.describe_groups import DESCRIBE_GROUPS
+from lapse.wire.schema.describe_log_dirs import DESCRIBE_LOG_DIRS
+from lapse.wire.schema.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
+from lapse.wire.schema.elect_leaders import ELECT_LEADERS
 from lapse.wire.schema.fetch import FETCH
 from lapse.wire.schema.find_coordinator import FIND_COORDINATOR
+from lapse.wire.schema.heartbeat import HEARTBEAT
+from lapse.wire.schema.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
 from lapse.wire.schema.init_producer_id import INIT_PRODUCER_ID
+from lapse.wire.schema.join_group import JOIN_GROUP
+from lapse.wire.schema.leave_group import LEAVE_GROUP
+from lapse.wire.schema.list_groups import LIST_GROUPS
 from lapse.wire.schema.list_offsets import LIST_OFFSETS
+from lapse.wire.schema.list_partition_reassignments import LIST_PARTITION_REASSIGNMENTS
 from lapse.wire.schema.metadata import METADATA
+from lapse.wire.schema.offset_commit import OFFSET_COMMIT
+from lapse.wire.schema.offset_delete import OFFSET_DELETE
+from lapse.wire.schema.offset_fetch import OFFSET_FETCH
 from lapse.wire.schema.produce import PRODUCE
+from lapse.wire.schema.sync_group import SYNC_GROUP
 from lapse.wire.versions import FALLBACK_VERSION, SERVED, too_new
 
 HANDLERS: Mapping[int, Handler] = {
@@ -45,6 +87,27 @@ HANDLERS: Mapping[int, Handler] = {
     CREATE_TOPICS.key: create_topics.handle,
     DELETE_TOPICS.key: delete_topics.handle,
     INIT_PRODUCER_ID.key: init_producer_id.handle,
+    ALTER_CONFIGS.key: alter_configs.handle,
+    ALTER_PARTITION_REASSIGNMENTS.key: alter_partition_reassignments.handle,
+    CREATE_PARTITIONS.key: create_partitions.handle,
+    DELETE_RECORDS.key: delete_records.handle,
+    DESCRIBE_CLUSTER.key: describe_cluster.handle,
+    DESCRIBE_CONFIGS.key: describe_configs.handle,
+    DESCRIBE_LOG_DIRS.key: describe_log_dirs.handle,
+    DESCRIBE_TOPIC_PARTITIONS.key: describe_topic_partitions.handle,
+    ELECT_LEADERS.key: elect_leaders.handle,
+    INCREMENTAL_ALTER_CONFIGS.key: incremental_alter_configs.handle,
+    LIST_PARTITION_REASSIGNMENTS.key: list_partition_reassignments.handle,
+    DELETE_GROUPS.key: delete_groups.handle,
+    DESCRIBE_GROUPS.key: describe_groups.handle,
+    HEARTBEAT.key: heartbeat.handle,
+    JOIN_GROUP.key: join_group.handle,
+    LEAVE_GROUP.key: leave_group.handle,
+    LIST_GROUPS.key: list_groups.handle,
+    OFFSET_COMMIT.key: offset_commit.handle,
+    OFFSET_DELETE.key: offset_delete.handle,
+    OFFSET_FETCH.key: offset_fetch.handle,
+    SYNC_GROUP.key: sync_group.handle,
 }
 
 
@@ -62,6 +125,7 @@ async def answer(services: Services, session: Session, frame: memoryview) -> lis
     header = request.header
     key, version = header.request_api_key, header.request_api_version
     services.counters.requests[SERVED[key].api.name] += 1
+    session.client_id = header.client_id or ""
     message = await HANDLERS[key](services, session, version, request.message)
     if message is None:
         return None

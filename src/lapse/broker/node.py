@@ -23,6 +23,7 @@ from lapse.broker.cleaner_metrics import CleanerCollector
 from lapse.broker.control import ControlServer
 from lapse.broker.counters import Counters
 from lapse.broker.disk import DiskThreads
+from lapse.broker.group_coordinator import GroupCoordinator, settings_of
 from lapse.broker.housekeeping import Housekeeping
 from lapse.broker.http import HttpServer, app
 from lapse.broker.listeners import http_address, kafka_address
@@ -31,6 +32,7 @@ from lapse.broker.producer_ids import ProducerIds
 from lapse.broker.purgatory import Purgatory
 from lapse.broker.server import Server
 from lapse.broker.services import Services
+from lapse.broker.state_log import Parts
 from lapse.broker.topics import Topics
 from lapse.broker.warm_up import warm_up
 from lapse.lifecycle import clock_guard
@@ -125,10 +127,14 @@ class Node:
         self._watch_directories(partitions, purgatory)
         # Again: when stopping, work under way ends before the store and the logs are closed.
         self._running.push_async_callback(disk.close)
-        producer_ids = ProducerIds(store, disk)
+        groups = GroupCoordinator(
+            topics, Parts(partitions, disk, self._env.clock, purgatory), settings_of(self._config)
+        )
+        self._running.push_async_callback(groups.close)
+        groups.start()
         return Services(
-            self._config, self._env.clock, disk, topics, partitions, purgatory, producer_ids,
-            counters, self._kafka,
+            self._config, self._env.clock, disk, topics, partitions, purgatory,
+            ProducerIds(store, disk), counters, groups, self._kafka,
         )  # fmt: skip
 
     def _watch_directories(self, partitions: Partitions, purgatory: Purgatory) -> None:

@@ -189,15 +189,21 @@ class Partitions:
                 " …" if len(not_found) > _NAMED_MAX else "",
             )  # fmt: skip
 
-    def create(self, topic: Topic) -> None:
-        """Make the logs of a new topic; raises StorageError, with some of them made."""
-        for number in range(topic.partitions):
+    def create(self, topic: Topic, first: int = 0) -> None:
+        """Make a topic's logs from partition `first` on; raises StorageError, with some made.
+
+        None is served before all are there.
+        """
+        made = []
+        for number in range(first, topic.partitions):
             partition = TopicPartition(topic.name, number)
             directory = self._holder_of(partition, topic.topic_id)
             if directory is None:
-                self._host(self._create(partition, topic))
+                made.append(self._create(partition, topic))
             else:
-                self._host(self._open_in(directory, partition, topic))
+                made.append(self._open_in(directory, partition, topic))
+        for log in made:
+            self._host(log)
 
     def _open(self, partition: TopicPartition, topic: Topic) -> PartitionLog:
         directory = self._holder_of(partition, topic.topic_id)
@@ -288,12 +294,12 @@ class Partitions:
 
     # --- removing -------------------------------------------------------------------------------
 
-    def remove(self, topic: Topic) -> bool:
-        """Close a topic's logs and rename their directories to go; may be repeated.
+    def remove(self, topic: Topic, first: int = 0) -> bool:
+        """Close a topic's logs from partition `first` on and rename their directories to go.
 
-        False where some may be left, in a directory that is offline.
+        May be repeated. False where some may be left, in a directory that is offline.
         """
-        for number in range(topic.partitions):
+        for number in range(first, topic.partitions):
             partition = TopicPartition(topic.name, number)
             own, _ = self._holders_of(partition, topic.topic_id)
             with self._changing:

@@ -15,6 +15,7 @@ from lapse.base.config import BrokerConfig
 from lapse.base.errors import LapseError
 from lapse.broker.counters import Counters
 from lapse.broker.disk import DiskThreads
+from lapse.broker.group_coordinator import GroupCoordinator
 from lapse.broker.partitions import Partitions
 from lapse.broker.producer_ids import ProducerIds
 from lapse.broker.purgatory import Purgatory, Watch
@@ -36,12 +37,19 @@ class Session:
         local_host: the address of ours that it reached.
         lost: nobody reads answers any more.
         watch: what the connection's current request waits for, if it does.
+        client_id: what the client calls itself in the current request.
     """
 
     peer: str
     local_host: str
     lost: bool = False
     watch: Watch | None = None
+    client_id: str = ""
+
+    @property
+    def client_host(self) -> str:
+        """The client's host, as Kafka spells it in groups."""
+        return f"/{self.peer.rsplit(':', 1)[0]}"
 
     def lose(self) -> None:
         """The client is gone: stop waiting on its behalf."""
@@ -73,6 +81,7 @@ class Services:
     purgatory: Purgatory
     producer_ids: ProducerIds
     counters: Counters
+    groups: GroupCoordinator
     address: Address = field(default_factory=lambda: Address("127.0.0.1"))
 
     def host_for(self, session: Session) -> str:

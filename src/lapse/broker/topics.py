@@ -1,25 +1,32 @@
-"""Creating and deleting topics on a single node: store first, then files, then the image.
+"""Changing topics and settings on a single node: store first, then files, then the image.
 
 Called by the API handlers, one change at a time. A crash in between leaves a topic that is in the
 store and gets its missing directories at the next start, or a deletion that is finished then
 (`Partitions.open_all`).
+
+Settings take effect at once: they are durable, then in the image, then in every log they are of.
 """
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
-from lapse.base.config import BrokerConfig, topic_config
-from lapse.base.errors import ErrorCode, KafkaError, StorageError
+from lapse.base.config import BrokerConfig
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker.disk import DiskThreads
 from lapse.broker.partitions import Partitions
 from lapse.broker.purgatory import Purgatory
 from lapse.metadata.image import Image, Topic
-from lapse.metadata.store import MetadataStore, TopicRecord
+from lapse.metadata.settings import BrokerSettings, ReadOnly, check_changeable
+from lapse.metadata.store import ALL_BROKERS, MetadataStore, TopicRecord
+
+# From settings as they are to settings as they shall be; may raise KafkaError or ConfigError.
+Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,7 @@ class Topics:
 
     Attributes:
         image: the current snapshot; a new object after each change.
+        settings: the broker's settings, with those that were changed while it ran.
     """
 
     def __init__(
@@ -50,8 +58,9 @@ class Topics:
         self._partitions = partitions
         self._disk = disk
         self._purgatory = purgatory
-        self._defaults = dict(config.defaults)
+        self._node_id = config.node_id
         self._changing = asyncio.Lock()
+        self.settings = BrokerSettings.of_file(config)
         self.image = Image.of("", ())
 
     async def load(self) -> None:
@@ -59,6 +68,12 @@ class Topics:
         self.image = await self._disk.run(self._load)
 
     def _load(self) -> Image:
+        changed = self._store.broker_settings()
+        self.settings = replace(
+            self.settings,
+            cluster=changed.get(ALL_BROKERS, {}),
+            broker=changed.get(str(self._node_id), {}),
+        )
         self._finish_deletions()
         image = Image.of(
             self._store.cluster_id(), (self._topic(record) for record in self._store.topics())
@@ -81,11 +96,9 @@ class Topics:
         """Create a topic; it is durable and its logs are open when this returns."""
         async with self._changing:
             record = TopicRecord(new.name, uuid.uuid4(), new.partitions, new.overrides)
-            topic = self._topic(record)
-            try:
+            with _refused(f"topic {new.name}"):
+                topic = self._topic(record)
                 await self._disk.run(self._create, record, topic)
-            except StorageError as e:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"topic {topic.name}: {e}") from e
             self.image = self.image.with_topics((topic,))
             return topic
 
@@ -116,6 +129,123 @@ class Topics:
         self._store.start_deletion(topic.topic_id)
         self._remove(topic)
 
+    async def add_partitions(self, name: str, count: int) -> Topic:
+        """Give a topic `count` partitions in all; they are there, durably, when this returns.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS unless it has fewer, and
+        KAFKA_STORAGE_ERROR, and then it has as many as before.
+        """
+        async with self._changing:
+            before = self._existing(name)
+            require_more(before, count)
+            topic = replace(before, partitions=count)
+            with _refused(f"topic {name}"):
+                await self._disk.run(self._grow, before, topic)
+            self.image = self.image.with_topics((topic,))
+            return topic
+
+    def _grow(self, before: Topic, topic: Topic) -> None:
+        self._store.change_topic(_record(topic))
+        try:
+            self._partitions.create(topic, first=before.partitions)
+        except StorageError:
+            self._store.change_topic(_record(before))
+            self._partitions.remove(topic, first=before.partitions)
+            raise
+
+    # --- settings -------------------------------------------------------------------------------
+
+    async def alter(self, name: str, change: Change, *, validate_only: bool = False) -> None:
+        """Change a topic's own settings; its logs go by them when this returns.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG, and KAFKA_STORAGE_ERROR, and then the
+        next start may go by the change.
+        """
+        async with self._changing:
+            before = self._existing(name)
+            with _refused(f"topic {name}"):
+                overrides = dict(change(before.overrides))
+                config = self.settings.config_of(overrides)
+                topic = replace(before, overrides=overrides, config=config)
+                if validate_only:
+                    return
+                await self._disk.run(self._store.change_topic, _record(topic))
+                self.image = self.image.with_topics((topic,))
+                await self._disk.run(self._update_logs, (topic,))
+
+    async def alter_broker(
+        self, broker: str, change: Change, *, validate_only: bool = False
+    ) -> None:
+        """Change the dynamic settings of this broker, or of `ALL_BROKERS`.
+
+        Logs without settings of their own go by them when this returns. Raises INVALID_REQUEST for
+        a setting that is read-only, else as `alter`.
+        """
+        async with self._changing:
+            layer = "cluster" if broker == ALL_BROKERS else "broker"
+            with _refused(f"broker {broker}" if broker else "brokers"):
+                changed = dict(change(getattr(self.settings, layer)))
+                check_changeable(changed)
+                settings = replace(self.settings, **{layer: changed})
+                image = await self._disk.run(self._image_under, settings)
+                if validate_only:
+                    return
+                await self._disk.run(self._store.set_broker_settings, broker, changed)
+                self.settings, self.image = settings, image
+                await self._disk.run(self._update_logs, image.topics.values())
+
+    def _image_under(self, settings: BrokerSettings) -> Image:
+        """The image if these were the broker's settings; raises ConfigError, naming a topic."""
+        settings.config_of({})
+        topics = []
+        for topic in self.image.topics.values():
+            try:
+                topics.append(replace(topic, config=settings.config_of(topic.overrides)))
+            except ConfigError as e:
+                raise ConfigError(f"with the settings of topic {topic.name}: {e}") from e
+        return Image.of(self.image.cluster_id, topics)
+
+    def _update_logs(self, topics: Iterable[Topic]) -> None:
+        for topic in topics:
+            for number in range(topic.partitions):
+                partition = TopicPartition(topic.name, number)
+                if self._partitions.is_online(partition):
+                    self._partitions.get(partition).update_config(topic.config)
+
+    # --- helpers --------------------------------------------------------------------------------
+
+    def _existing(self, name: str) -> Topic:
+        topic = self.image.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        return topic
+
     def _topic(self, record: TopicRecord) -> Topic:
-        config = topic_config(record.overrides, self._defaults)
+        config = self.settings.config_of(record.overrides)
         return Topic(record.name, record.topic_id, record.partitions, record.overrides, config)
+
+
+def require_more(topic: Topic, count: int) -> None:
+    """Raise INVALID_PARTITIONS unless a topic has fewer partitions than `count`."""
+    if count <= topic.partitions:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"topic {topic.name} has {topic.partitions} partitions; {count} would not be more",
+        )
+
+
+def _record(topic: Topic) -> TopicRecord:
+    return TopicRecord(topic.name, topic.topic_id, topic.partitions, topic.overrides)
+
+
+@contextmanager
+def _refused(subject: str) -> Iterator[None]:
+    """What goes wrong, as a client is told."""
+    try:
+        yield
+    except ReadOnly as e:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{subject}: {e}") from e
+    except ConfigError as e:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{subject}: {e}") from e
+    except StorageError as e:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{subject}: {e}") from e

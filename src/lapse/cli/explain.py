@@ -37,7 +37,7 @@ from lapse.lifecycle.reports import Queue, ServiceProgress, read_progress, read_
 from lapse.lifecycle.round.commit import waiting_stamps
 from lapse.log.facts import BadRange
 from lapse.log.reader import DirectoryView
-from lapse.metadata.policies import UNKNOWN, find_policies
+from lapse.metadata.policies import UNKNOWN
 
 _EXAMPLES = """\
 examples:
@@ -65,6 +65,7 @@ def add_parser(commands: Any) -> None:
         help="only this log; may be repeated")  # fmt: skip
     add("--offset", type=int, metavar="N", help="the fate of one record of the one --partition")
     options.add_settings(parser)
+    options.add_broker(parser)
     add("--now", type=int, metavar="MS", help="judge as of this moment")
     add("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=run)
@@ -159,12 +160,11 @@ class _Place:
 
     @staticmethod
     def of(args: argparse.Namespace, logdir: Path, clock: Clock) -> _Place:
-        said, said_defaults = options.settings(args.settings)
-        policies = find_policies(logdir, said, said_defaults)
+        policies = options.policies_in(logdir, args)
         view = DirectoryView(logdir)
         verdict = None
         if args.now is None:
-            broker = broker_config({**policies.defaults, **said_defaults})
+            broker = broker_config({**policies.defaults, **policies.said_defaults})
             verdict = _verdict(logdir, clock, broker.clock_jump_max_ms)
         queue = read_queue(logdir) or Queue()
         return _Place(

@@ -9,6 +9,7 @@ from pathlib import Path
 from lapse.base.config import broker_config, split_settings, topic_config
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.ids import TopicPartition
+from lapse.cli.served_policies import ask_broker
 from lapse.log.directory import list_partitions
 from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
 from lapse.metadata.policies import Policies, find_policies
@@ -30,6 +31,14 @@ def add_partitions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--partition", action="append", default=[], metavar="TOPIC-N",
         help="only this log; may be repeated",
+    )  # fmt: skip
+
+
+def add_broker(parser: argparse.ArgumentParser) -> None:
+    """`--bootstrap-server`."""
+    parser.add_argument(
+        "--bootstrap-server", metavar="HOST:PORT",
+        help="learn the settings from this broker, Lapse or Kafka, instead of from the directory",
     )  # fmt: skip
 
 
@@ -76,8 +85,17 @@ def _partition(name: str) -> TopicPartition:
 
 def policies(args: argparse.Namespace) -> Policies:
     """Settings of the logs in the directory, by `-c` and by what its metadata says."""
+    return policies_in(args.logdir, args)
+
+
+def policies_in(logdir: Path, args: argparse.Namespace) -> Policies:
+    """Likewise, in one of several directories; where a broker was named, by what it says."""
     said, said_defaults = settings(args.settings)
-    return find_policies(args.logdir, said, said_defaults)
+    found = find_policies(logdir, said, said_defaults)
+    address: str | None = getattr(args, "bootstrap_server", None)
+    if address is None:
+        return found
+    return ask_broker(address, sorted({p.topic for p in partitions_in(logdir)}), found)
 
 
 def byte_size(option: str, text: str) -> int:

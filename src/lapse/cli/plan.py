@@ -48,10 +48,12 @@ def add_parser(commands: Any) -> None:
         help="what would be cleaned and why; only looks",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example:\n  lapse plan /var/lib/kafka/data -c min.cleanable.dirty.ratio=0.3",
+        epilog="examples:\n  lapse plan /var/lib/kafka/data -c min.cleanable.dirty.ratio=0.3\n"
+        "  lapse plan /var/lib/kafka/data --bootstrap-server 127.0.0.1:9092",
     )
     options.add_partitions(parser)
     options.add_settings(parser)
+    options.add_broker(parser)
     parser.add_argument("--now", type=int, metavar="MS", help="judge as of this moment")
     parser.add_argument("--no-keys", action="store_true", help="do not estimate keys")
     parser.add_argument(

@@ -10,6 +10,7 @@ from typing import Any
 
 from lapse.base.errors import ConfigError
 from lapse.base.ids import format_topic_id
+from lapse.cli.served_policies import parse_address
 from lapse.client.admin import DEFAULT, Admin
 from lapse.client.connection import BrokerConnection
 
@@ -55,17 +56,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Do it and print what came of it; a refusal comes out as KafkaError."""
-    host, port = _address(args.bootstrap_server)
+    host, port = parse_address(args.bootstrap_server)
     rows = asyncio.run(_do(args, host, port))
     _print(rows, as_json=args.json)
     return 0
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isdigit() and 0 < int(port) < 1 << 16):
-        raise ConfigError(f"--bootstrap-server {text}: allowed is HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 async def _do(args: argparse.Namespace, host: str, port: int) -> Rows:

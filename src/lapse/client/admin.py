@@ -1,29 +1,42 @@
-"""Topics from the outside: create, delete, list, describe. Behind `lapse topic`.
+"""Topics and settings from the outside: create, grow, delete, list, describe, alter.
 
-A refusal comes out as `KafkaError` with the broker's code and words. Requests go to the broker that
-was given; a single node is its own controller.
+Behind `lapse topic`, and `lapse plan` and `explain` with a broker. A refusal comes out as
+`KafkaError` with the broker's code and words. Requests go to the broker that was given; a single
+node is its own controller.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.errors import KafkaError
+from lapse.base.ids import TopicPartition
+from lapse.client import settings
 from lapse.client.connection import BrokerConnection
+from lapse.client.settings import ConfigChange, DeleteRecordsResult, Resource, ResourceConfig
+from lapse.client.settings import refusal as refusal  # noqa: PLC0414
+from lapse.wire.schema.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
 from lapse.wire.schema.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from lapse.wire.schema.delete_records import DeleteRecordsResponse
 from lapse.wire.schema.delete_topics import (
     DELETE_TOPICS,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from lapse.wire.schema.describe_configs import DescribeConfigsResponse
+from lapse.wire.schema.incremental_alter_configs import IncrementalAlterConfigsResponse
 from lapse.wire.schema.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -42,6 +55,7 @@ from lapse.wire.schema.metadata import (
 DEFAULT = -1
 CONSUMER = -1
 TIMEOUT_MS = 30_000
+DELETE_TIMEOUT_MS = 20_000  # below what a connection waits for an answer
 _BY_ID_OR_NAME_FROM = 6
 
 
@@ -72,13 +86,6 @@ class TopicDescription:
     name: str
     topic_id: uuid.UUID
     partitions: tuple[PartitionDescription, ...]
-
-
-def refusal(code: int, message: str | None, subject: str) -> KafkaError:
-    """A broker's error as an exception; a code we do not know becomes UNKNOWN_SERVER_ERROR."""
-    known = ErrorCode(code) if code in set(ErrorCode) else ErrorCode.UNKNOWN_SERVER_ERROR
-    name = known.name if known == code else f"error {code}"
-    return KafkaError(known, f"{subject}: {name}" + (f": {message}" if message else ""))
 
 
 class Admin:
@@ -113,6 +120,18 @@ class Admin:
         if done.error_code:
             raise refusal(done.error_code, done.error_message, name)
         return TopicListing(done.name, done.topic_id, done.num_partitions)
+
+    async def create_partitions(
+        self, name: str, count: int, *, validate_only: bool = False
+    ) -> None:
+        """Give a topic `count` partitions in all; raises KafkaError."""
+        topic = CreatePartitionsTopic(name=name, count=count, assignments=None)
+        request = CreatePartitionsRequest(
+            topics=(topic,), timeout_ms=TIMEOUT_MS, validate_only=validate_only
+        )
+        (done,) = (await self._connection.request(request, CreatePartitionsResponse)).results
+        if done.error_code:
+            raise refusal(done.error_code, done.error_message, name)
 
     async def delete_topic(self, name: str) -> None:
         """Delete one topic; raises KafkaError."""
@@ -163,6 +182,35 @@ class Admin:
                 for p in sorted(topic.partitions, key=lambda p: p.partition_index)
             ),
         )
+
+    async def describe_configs(
+        self,
+        resources: Iterable[Resource],
+        names: Sequence[str] | None = None,
+        *,
+        synonyms: bool = False,
+        documentation: bool = False,
+    ) -> dict[Resource, ResourceConfig]:
+        """Settings of topics and brokers; with `names`, only those."""
+        request = settings.describe_request(
+            resources, names, synonyms=synonyms, documentation=documentation
+        )
+        return settings.described(await self._connection.request(request, DescribeConfigsResponse))
+
+    async def incremental_alter_configs(
+        self, changes: Mapping[Resource, Iterable[ConfigChange]], *, validate_only: bool = False
+    ) -> dict[Resource, KafkaError | None]:
+        """Change settings, each resource as a whole or not at all; None where it was done."""
+        request = settings.alter_request(changes, validate_only=validate_only)
+        answer = await self._connection.request(request, IncrementalAlterConfigsResponse)
+        return settings.altered(answer)
+
+    async def delete_records(
+        self, offsets: Mapping[TopicPartition, int], *, timeout_ms: int = DELETE_TIMEOUT_MS
+    ) -> dict[TopicPartition, DeleteRecordsResult]:
+        """Have nothing below these offsets served any more; -1 is the high watermark (KIP-107)."""
+        request = settings.delete_request(offsets, timeout_ms)
+        return settings.deleted(await self._connection.request(request, DeleteRecordsResponse))
 
     async def _offsets(self, topic: MetadataResponseTopic, timestamp: int) -> dict[int, int]:
         asked = tuple(

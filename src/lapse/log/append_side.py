@@ -13,7 +13,7 @@ import logging
 import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ from lapse.records.batch import (
     row_of,
     scan_batches,
 )
-from lapse.records.builder import BatchSpec
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.convert import to_messages
 from lapse.records.layout import NO_TIMESTAMP, TimestampType
 from lapse.records.timestamps import append_time_ms
@@ -189,6 +189,33 @@ class AppendableLog(ReadableLog):
             rows = headers_of(scan_batches(data, where))
             self._write(rows, data, now_ms, (0,), {base_offset: marker})
             return Appended(base_offset, base_offset, time_ms, self._log_start_offset)
+
+    def append_own(
+        self, records: Sequence[NewRecord], spec: BatchSpec, *, now_ms: int
+    ) -> Appended:
+        """Append a coordinator's records as one batch; no sequence is asked for.
+
+        Raises KafkaError: INVALID_PRODUCER_EPOCH where its producer was here with a newer one,
+        MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR.
+        """
+        where = str(self.partition)
+        with self._lock:
+            self._require_online()
+            base_offset = self._end_offset
+            data = build_batch(records, replace(spec, base_offset=base_offset))
+            rows = headers_of(scan_batches(data, where, check_crc=False))
+            if len(data) > self.config.max_message_bytes:
+                reason = f"max.message.bytes is {self.config.max_message_bytes}"
+                raise KafkaError(
+                    ErrorCode.MESSAGE_TOO_LARGE, f"{where}: {len(data)} bytes, {reason}"
+                )
+            if len(data) > self.config.segment_bytes:
+                raise self._too_large(len(data))
+            self._producers.check_epoch(spec.producer_id, spec.producer_epoch, where)
+            nulls = sum(record.value is None for record in records)
+            self._write(rows, data, now_ms, (nulls,))
+            last_offset = base_offset + len(records) - 1
+            return Appended(base_offset, last_offset, NO_TIMESTAMP, self._log_start_offset)
 
     def append_raw(self, batches: Buffer, *, now_ms: int | None = None) -> Appended:
         """Append batches as they are, as a follower does: offsets, epochs, sequences and all.

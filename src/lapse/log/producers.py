@@ -163,6 +163,12 @@ class Producers:
             )
         return None
 
+    def check_epoch(self, producer_id: int, producer_epoch: int, where: str) -> None:
+        """Is nobody newer than this producer known? Raises KafkaError INVALID_PRODUCER_EPOCH."""
+        known = self._producers.get(producer_id)
+        if known is not None:
+            _check_epoch(known, producer_epoch, f"{where}: producer {producer_id}")
+
     def check_marker(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, where: str
     ) -> None:

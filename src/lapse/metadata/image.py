@@ -16,6 +16,9 @@ from lapse.base.config import TopicConfig
 # A single node leads all its partitions from the first epoch on; elections come with a cluster.
 LEADER_EPOCH = 0
 
+# Kafka's own topics (KIP-848 and KIP-932 included); clients may read them and no more.
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
 
 @dataclass(frozen=True, slots=True)
 class Topic:
@@ -50,7 +53,7 @@ class Image:
         return Image(cluster_id, MappingProxyType(by_name), MappingProxyType(by_id))
 
     def with_topics(self, added: Iterable[Topic]) -> Image:
-        """The same image and some more topics."""
+        """The same image and some more topics; one whose name is there takes its place."""
         return Image.of(self.cluster_id, [*self.topics.values(), *added])
 
     def without(self, topic_ids: Iterable[uuid.UUID]) -> Image:

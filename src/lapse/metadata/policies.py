@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lapse.base.config import TopicConfig, known_topic_settings, topic_config
+from lapse.base.config import TopicConfig, known_topic_settings, overlaid, topic_config
 from lapse.base.ids import TopicPartition
 from lapse.metadata.kraft import read_kafka_topics
-from lapse.metadata.sqlite import STORE, look_at_topics
+from lapse.metadata.sqlite import STORE, look_at_settings
+from lapse.metadata.store import ALL_BROKERS
 
 POLICY = "cleanup.policy"
 BROKER_POLICY = "log.cleanup.policy"
@@ -43,7 +44,7 @@ class Policies:
     def config_of(self, partition: TopicPartition) -> TopicConfig | None:
         """Settings in force, None if the policy is unknown; raises ConfigError on bad ones."""
         overrides = {**self.topics.get(partition.topic, {}), **self.said}
-        defaults = {**self.defaults, **self.said_defaults}
+        defaults = overlaid(self.defaults, self.said_defaults)
         known = partition.topic in self.topics or POLICY in overrides or BROKER_POLICY in defaults
         return topic_config(overrides, defaults) if known else None
 
@@ -57,8 +58,11 @@ def find_policies(log_dir: Path, said: Settings, said_defaults: Settings) -> Pol
     """Look for settings in `log_dir`; nothing there is changed, locked or created."""
     store = log_dir / STORE
     if store.exists():
-        own = look_at_topics(store)
-        return Policies(said, said_defaults, own, {}, "Lapse's metadata")
+        own = look_at_settings(store)
+        defaults: Settings = own.brokers.get(ALL_BROKERS, {})
+        for broker, changed in own.brokers.items():  # a store is of one broker
+            defaults = defaults if broker == ALL_BROKERS else overlaid(defaults, changed)
+        return Policies(said, said_defaults, own.topics, defaults, "Lapse's metadata")
     kafka = read_kafka_topics(log_dir)
     if kafka is not None:
         topics = {name: known_topic_settings(o) for name, o in kafka.overrides.items()}

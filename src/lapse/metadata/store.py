@@ -6,6 +6,9 @@ Production on one node: `sqlite`. Called from worker threads only (it waits for 
 Deleting takes two steps, so that a crash between "the topic is gone" and "its files are gone"
 leaves a note of what is still to be removed: `start_deletion` frees the name, `finish_deletion`
 forgets the topic.
+
+Settings that are changed while brokers run are kept by whom they are of: a broker's id, or
+`ALL_BROKERS`. Topics' settings are in their records.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+ALL_BROKERS = ""  # Kafka's name of the resource whose settings hold for every broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +50,24 @@ class MetadataStore(Protocol):
         """Add topics, all or none; raises TOPIC_ALREADY_EXISTS."""
         ...
 
+    def change_topic(self, topic: TopicRecord) -> None:
+        """Other partitions or settings for the topic with this id; raises UNKNOWN_TOPIC_ID."""
+        ...
+
     def start_deletion(self, topic_id: uuid.UUID) -> None:
         """The topic is gone for clients; raises UNKNOWN_TOPIC_ID."""
         ...
 
     def finish_deletion(self, topic_id: uuid.UUID) -> None:
         """Its files are gone, or renamed to go."""
+        ...
+
+    def broker_settings(self) -> Mapping[str, Mapping[str, str]]:
+        """Settings that were changed while brokers ran, as text, by broker id or `ALL_BROKERS`."""
+        ...
+
+    def set_broker_settings(self, broker: str, settings: Mapping[str, str]) -> None:
+        """Exactly these from now on, of one broker or of `ALL_BROKERS`."""
         ...
 
     def allocate_producer_ids(self, count: int) -> range:

@@ -23,11 +23,13 @@ default; the default is what a reader of the other versions sees.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import uuid
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast, dataclass_transform, overload
+
+from lapse.wire.frozen import frozen
 
 T = TypeVar("T")
 
@@ -54,11 +56,16 @@ class VersionRange:
         return self.low <= version and (self.high is None or version <= self.high)
 
     def __str__(self) -> str:
+        if self == VersionRange.parse("none"):
+            return "none"
         return f"{self.low}+" if self.high is None else f"{self.low}-{self.high}"
 
     @staticmethod
+    @functools.cache
     def parse(text: str) -> VersionRange:
-        """Read Kafka's notation: `3+`, `0-12` or `4`."""
+        """Read Kafka's notation: `3+`, `0-12`, `4` or `none`."""
+        if text == "none":
+            return VersionRange(0, -1)
         low, dash, high = text.removesuffix("+").partition("-")
         if text.endswith("+"):
             return VersionRange(int(low))
@@ -120,6 +127,7 @@ INT8: Fixed[int] = Fixed("b", 1)
 INT16: Fixed[int] = Fixed("h", 2)
 INT32: Fixed[int] = Fixed("i", 4)
 INT64: Fixed[int] = Fixed("q", 8)
+FLOAT64: Fixed[float] = Fixed("d", 8)
 UUID = Uuid()
 STRING = String()
 BYTES = Bytes()
@@ -129,7 +137,7 @@ RECORDS_OR_SLICE: Records[bytes | memoryview | RecordsSlice] = Records()
 
 
 def nested(struct_type: type[T]) -> WireType[T]:
-    """A struct as one field, which must be a tagged one; only there may it be nullable."""
+    """A struct as one field."""
     return Nested(struct_type)
 
 
@@ -157,6 +165,10 @@ class FieldSpec:
     default: object
     ignorable: bool
     compact: bool
+
+    def __set_name__(self, _owner: object, name: str) -> None:
+        # Python's own call, made once for each field of a class body.
+        object.__setattr__(self, "name", name)
 
 
 @overload
@@ -221,7 +233,7 @@ def field(
             value other than the default there is refused.
         compact: False for the one string (client id) that keeps the old form in flexible versions.
     """
-    spec = FieldSpec(
+    return FieldSpec(
         name="",
         type=type_,
         versions=VersionRange.parse(versions),
@@ -231,7 +243,6 @@ def field(
         ignorable=ignorable,
         compact=compact,
     )
-    return dataclasses.field(default=default, metadata={"wire": spec})
 
 
 # --- structs and messages ---------------------------------------------------------------------
@@ -239,11 +250,15 @@ def field(
 
 @dataclass(frozen=True, slots=True)
 class StructSpec:
-    """A declared struct. `draft` is its mutable twin, which decoders fill and then freeze."""
+    """A declared struct."""
 
     cls: type[Any]
-    draft: type[Any]
     fields: tuple[FieldSpec, ...]
+
+    @property
+    def draft(self) -> type[Any]:
+        """The mutable twin of the class, which decoders fill and then freeze."""
+        return cast(type[Any], self.cls.__draft__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,15 +293,10 @@ def api(key: int, name: str, *, versions: str, flexible: str) -> Api:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def struct(cls: type[T]) -> type[T]:
-    """Make a declaration a frozen, slotted, keyword-only dataclass."""
-    made = dataclass(frozen=True, slots=True, kw_only=True, init=False)(cls)
-    fields = tuple(
-        dataclasses.replace(cast(FieldSpec, item.metadata["wire"]), name=item.name)
-        for item in dataclasses.fields(cast(Any, made))
-    )
-    draft = type(f"{cls.__name__}Draft", (), {"__slots__": tuple(f.name for f in fields)})
-    setattr(made, "__init__", _init(made, fields))  # noqa: B010  (mypy: not a plain attribute)
-    setattr(made, "__wire_struct__", StructSpec(made, draft, fields))  # noqa: B010
+    """Make a declaration a frozen, slotted, keyword-only class, to all purposes a dataclass."""
+    fields = tuple(item for item in vars(cls).values() if isinstance(item, FieldSpec))
+    made = frozen(cls, {item.name: item.default for item in fields})
+    setattr(made, "__wire_struct__", StructSpec(made, fields))  # noqa: B010
     return made
 
 
@@ -344,22 +354,3 @@ def _check_defaults(spec: StructSpec, versions: VersionRange) -> None:
             _check_defaults(
                 struct_spec(element.struct), VersionRange(low, min(high, versions.high))
             )
-
-
-def _init(cls: type[Any], fields: tuple[FieldSpec, ...]) -> Callable[..., None]:
-    """An `__init__` that fills the slots directly.
-
-    The one a frozen dataclass gets goes through `object.__setattr__` and costs three times as
-    much; a broker builds some of these for every request.
-    """
-    names: dict[str, Any] = {}
-    arguments, lines = [], []
-    for item in fields:
-        names[f"set_{item.name}"] = getattr(cls, item.name).__set__
-        names[f"default_{item.name}"] = item.default
-        given = item.default is MISSING
-        arguments.append(item.name if given else f"{item.name}=default_{item.name}")
-        lines.append(f"    set_{item.name}(self, {item.name})")
-    source = "\n".join([f"def __init__(self, *, {', '.join(arguments)}):", *lines])
-    exec(source, names)  # noqa: S102  (made of our own field names)
-    return cast(Callable[..., None], names["__init__"])

@@ -113,6 +113,9 @@ class _Decoder:
         if (letter := letter_of(item.type)) is not None:
             self.run.append((target, letter))
             return
+        if isinstance(item.type, Nested):
+            self.inner(item, item.type, target, depth, path)
+            return
         self.length(item)
         if item.nullable is None or self.version not in item.nullable:
             self.refuse_null(path)
@@ -122,6 +125,20 @@ class _Decoder:
             self.out.line(f"{target} = None")
         with self.out.block("else:"):
             self.value(item.type, target, depth, path)
+
+    def inner(
+        self, item: FieldSpec, type_: Nested[Any], target: str, depth: int, path: str
+    ) -> None:
+        """Read a struct that is no array's element and has no tag."""
+        if item.nullable is None or self.version not in item.nullable:
+            self.nested(type_, target, depth, path)
+            return
+        self.run.append(("n", "b"))  # -1 is null; Kafka too takes anything else for a struct
+        self.flush()
+        with self.out.block("if n < 0:"):
+            self.out.line(f"{target} = None")
+        with self.out.block("else:"):
+            self.nested(type_, target, depth, path)
 
     def refuse_null(self, path: str) -> None:
         with self.out.block("if n < 0:"):
@@ -205,7 +222,8 @@ class _Decoder:
         if isinstance(type_, Nested):
             fields = struct_spec(type_.struct).fields
             here = [f for f in fields if self.version in f.versions and f.tag is None]
-            return max(1, sum(self.bytes_min(f.type) for f in here) + self.flexible)
+            least = sum(1 if _may_be_null(f) else self.bytes_min(f.type) for f in here)
+            return max(1, least + self.flexible)
         if self.flexible:
             return 1
         return 2 if isinstance(type_, String) else 4
@@ -276,3 +294,8 @@ class _Decoder:
         for target, letter in run:
             if letter == "16s":
                 self.out.line(f"{target} = uuid_of({target})")
+
+
+def _may_be_null(item: FieldSpec) -> bool:
+    """Whether a struct is one byte at times."""
+    return isinstance(item.type, Nested) and item.nullable is not None

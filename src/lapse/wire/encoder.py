@@ -109,6 +109,9 @@ class _Encoder:
             self.fixed(source, letter)
             return
         out = self.out
+        if isinstance(item.type, Nested):
+            self.inner(item, item.type, source, depth, path)
+            return
         if item.nullable is None or self.version not in item.nullable:
             self.value(item, item.type, source, depth, path)
             return
@@ -118,6 +121,24 @@ class _Encoder:
             self.flush()
         with out.block("else:"):
             self.value(item, item.type, source, depth, path)
+            self.flush()
+
+    def inner(
+        self, item: FieldSpec, type_: Nested[Any], source: str, depth: int, path: str
+    ) -> None:
+        """Write a struct that is no array's element and has no tag."""
+        self.flush()  # what waits may speak of the local that is set here
+        me = f"m{depth + 1}"
+        self.out.line(f"{me} = {source}")
+        if item.nullable is None or self.version not in item.nullable:
+            self.struct(struct_spec(type_.struct), depth + 1, f"{path}.")
+            self.flush()
+            return
+        with self.out.block(f"if {me} is None:"):
+            self.out.line(f"{self.append}(b'\\xff')")
+        with self.out.block("else:"):
+            self.run.append(("1", "b"))
+            self.struct(struct_spec(type_.struct), depth + 1, f"{path}.")
             self.flush()
 
     def fixed(self, source: str, letter: str) -> None:

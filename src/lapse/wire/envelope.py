@@ -71,7 +71,7 @@ def decode_request(frame: memoryview) -> Request:
     if row is None:
         raise UnsupportedVersion(f"API key {key} v{version} is not served")
     header, pos = decode(RequestHeader, request_header_version(row.api, version), frame)
-    if version not in row.api.versions:
+    if version not in row.versions:
         raise UnsupportedRequest(row.api.name, header)
     message, _ = decode(row.request, version, frame, pos)
     return Request(header, message)

@@ -1,10 +1,18 @@
 """Which APIs and versions we speak, what we say about it, and where the two differ.
 
 The broker answers ApiVersions from `advertised`, `envelope` finds classes and header versions
-here. Ranges are Kafka 4.x's, capped where a version means something Lapse does not yet offer:
-Produce 12 and InitProducerId 5 belong to the feature `transaction.version` (KIP-890), Fetch 18 to
-KRaft followers (KIP-1166), ListOffsets 11 to tiered storage (KIP-1023). Minimums are Kafka's too:
-a client fails when our minimum is above its maximum.
+here. `declared` has what can be read and written; what has a handler is picked from it here.
+
+Ranges are Kafka 4.x's, capped where a version means something Lapse does not yet offer:
+
+- Produce 12, InitProducerId 5, AddPartitionsToTxn 4, AddOffsetsToTxn 4, EndTxn 5, WriteTxnMarkers 2
+  and TxnOffsetCommit 5 belong to the feature `transaction.version` (KIP-890, KIP-1228), or to the
+  calls between brokers that came with it;
+- OffsetCommit 10 and OffsetFetch 10 name topics by id (KIP-848);
+- Fetch 18 is for KRaft followers (KIP-1166), ListOffsets 11 for tiered storage (KIP-1023),
+  DescribeLogDirs 5 for cordoned directories (KIP-1066).
+
+Minimums are Kafka's too: a client fails when our minimum is above its maximum.
 
 Quirks, each a rule here:
 
@@ -25,75 +33,110 @@ from dataclasses import dataclass
 from typing import Any
 
 from lapse.base.errors import ErrorCode
-from lapse.wire.declaration import Api
-from lapse.wire.schema.api_versions import (
-    API_VERSIONS,
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-)
-from lapse.wire.schema.create_topics import (
-    CREATE_TOPICS,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
-from lapse.wire.schema.delete_topics import (
-    DELETE_TOPICS,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
-from lapse.wire.schema.fetch import FETCH, FetchRequest, FetchResponse
-from lapse.wire.schema.find_coordinator import (
-    FIND_COORDINATOR,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
-from lapse.wire.schema.init_producer_id import (
-    INIT_PRODUCER_ID,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
-from lapse.wire.schema.list_offsets import LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse
-from lapse.wire.schema.metadata import METADATA, MetadataRequest, MetadataResponse
-from lapse.wire.schema.produce import PRODUCE, ProduceRequest, ProduceResponse
+from lapse.wire.declaration import Api, VersionRange
+from lapse.wire.declared import DECLARED, Declared
+from lapse.wire.schema.alter_configs import ALTER_CONFIGS
+from lapse.wire.schema.alter_partition_reassignments import ALTER_PARTITION_REASSIGNMENTS
+from lapse.wire.schema.api_versions import API_VERSIONS, ApiVersion, ApiVersionsResponse
+from lapse.wire.schema.create_partitions import CREATE_PARTITIONS
+from lapse.wire.schema.create_topics import CREATE_TOPICS
+from lapse.wire.schema.delete_groups import DELETE_GROUPS
+from lapse.wire.schema.delete_records import DELETE_RECORDS
+from lapse.wire.schema.delete_topics import DELETE_TOPICS
+from lapse.wire.schema.describe_cluster import DESCRIBE_CLUSTER
+from lapse.wire.schema.describe_configs import DESCRIBE_CONFIGS
+from lapse.wire.schema.describe_groups import DESCRIBE_GROUPS
+from lapse.wire.schema.describe_log_dirs import DESCRIBE_LOG_DIRS
+from lapse.wire.schema.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
+from lapse.wire.schema.elect_leaders import ELECT_LEADERS
+from lapse.wire.schema.fetch import FETCH
+from lapse.wire.schema.find_coordinator import FIND_COORDINATOR
+from lapse.wire.schema.heartbeat import HEARTBEAT
+from lapse.wire.schema.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
+from lapse.wire.schema.init_producer_id import INIT_PRODUCER_ID
+from lapse.wire.schema.join_group import JOIN_GROUP
+from lapse.wire.schema.leave_group import LEAVE_GROUP
+from lapse.wire.schema.list_groups import LIST_GROUPS
+from lapse.wire.schema.list_offsets import LIST_OFFSETS
+from lapse.wire.schema.list_partition_reassignments import LIST_PARTITION_REASSIGNMENTS
+from lapse.wire.schema.metadata import METADATA
+from lapse.wire.schema.offset_commit import OFFSET_COMMIT
+from lapse.wire.schema.offset_delete import OFFSET_DELETE
+from lapse.wire.schema.offset_fetch import OFFSET_FETCH
+from lapse.wire.schema.produce import PRODUCE
+from lapse.wire.schema.sync_group import SYNC_GROUP
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """An API with its message classes; `advertised_min` differs from `api.versions` by quirk."""
+    """An API that is answered: in `versions`, while ApiVersions says from `advertised_min` on."""
 
     api: Api
     request: type[Any]
     response: type[Any]
+    versions: VersionRange
     advertised_min: int
 
     @property
     def advertised_max(self) -> int:
         """The newest version, served and advertised alike."""
-        assert self.api.versions.high is not None
-        return self.api.versions.high
+        assert self.versions.high is not None
+        return self.versions.high
 
 
-def _served(
-    api: Api, request: type[Any], response: type[Any], advertised_min: int | None = None
-) -> Served:
-    low = api.versions.low if advertised_min is None else advertised_min
-    return Served(api, request, response, low)
-
-
-_TABLE = (
-    _served(PRODUCE, ProduceRequest, ProduceResponse, advertised_min=0),  # quirk 1
-    _served(FETCH, FetchRequest, FetchResponse),
-    _served(LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse),
-    _served(METADATA, MetadataRequest, MetadataResponse),
-    _served(FIND_COORDINATOR, FindCoordinatorRequest, FindCoordinatorResponse),  # quirk 5
-    _served(API_VERSIONS, ApiVersionsRequest, ApiVersionsResponse),
-    _served(CREATE_TOPICS, CreateTopicsRequest, CreateTopicsResponse),
-    _served(DELETE_TOPICS, DeleteTopicsRequest, DeleteTopicsResponse),
-    _served(INIT_PRODUCER_ID, InitProducerIdRequest, InitProducerIdResponse),
+# The APIs that have a handler; a handler that is added gets its line here.
+_ANSWERED = (
+    PRODUCE,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    FIND_COORDINATOR,  # quirk 5
+    API_VERSIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    INIT_PRODUCER_ID,
+    ALTER_CONFIGS,
+    ALTER_PARTITION_REASSIGNMENTS,
+    CREATE_PARTITIONS,
+    DELETE_RECORDS,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_LOG_DIRS,
+    DESCRIBE_TOPIC_PARTITIONS,
+    ELECT_LEADERS,
+    INCREMENTAL_ALTER_CONFIGS,
+    LIST_PARTITION_REASSIGNMENTS,
+    DELETE_GROUPS,
+    DESCRIBE_GROUPS,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    LIST_GROUPS,
+    OFFSET_COMMIT,
+    OFFSET_DELETE,
+    OFFSET_FETCH,
+    SYNC_GROUP,
 )
 
-SERVED: Mapping[int, Served] = {row.api.key: row for row in _TABLE}
+# The oldest version served, where older ones are declared.
+_SERVED_FROM = {PRODUCE.key: 3, FETCH.key: 4}
+# The oldest version advertised, where it is not the oldest served.
+_ADVERTISED_FROM = {PRODUCE.key: 0}  # quirk 1
+
+
+def _served(row: Declared) -> Served:
+    key, declared = row.api.key, row.api.versions
+    low = _SERVED_FROM.get(key, declared.low)
+    return Served(
+        api=row.api,
+        request=row.request,
+        response=row.response,
+        versions=VersionRange(low, declared.high),
+        advertised_min=_ADVERTISED_FROM.get(key, low),
+    )
+
+
+SERVED: Mapping[int, Served] = {api.key: _served(DECLARED[api.key]) for api in _ANSWERED}
 
 
 def advertised() -> tuple[ApiVersion, ...]:

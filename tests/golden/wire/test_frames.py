@@ -15,37 +15,63 @@ from typing import Any
 import pytest
 
 from lapse.wire import codec, envelope
-from lapse.wire.versions import SERVED, response_header_version
+from lapse.wire.declared import DECLARED
+from lapse.wire.schema.header import RequestHeader
+from lapse.wire.versions import request_header_version, response_header_version
 
 with gzip.open(Path(__file__).with_name("frames.jsonl.gz"), "rt", encoding="utf-8") as lines:
     FRAMES = [json.loads(line) for line in lines]
 
-NOT_RECORDED = 10  # FindCoordinator: no recording asked for a group
+# APIs of which no recording has a call in a version that is declared.
+NOT_RECORDED = {
+    "AddOffsetsToTxn",
+    "AlterClientQuotas",
+    "AlterConfigs",
+    "AlterUserScramCredentials",
+    "CreateAcls",
+    "DeleteAcls",
+    "DescribeClientQuotas",
+    "DescribeLogDirs",
+    "DescribeUserScramCredentials",
+    "OffsetForLeaderEpoch",
+    "SaslAuthenticate",
+    "SaslHandshake",
+    "TxnOffsetCommit",
+    "WriteTxnMarkers",
+}
 
 
 def cases(kind: str) -> Any:
     chosen = [frame for frame in FRAMES if frame["kind"] == kind]
-    names = [f"{SERVED[f['api']].api.name}-v{f['version']}" for f in chosen]
+    names = [f"{DECLARED[f['api']].api.name}-v{f['version']}" for f in chosen]
     return pytest.mark.parametrize("frame", chosen, ids=names)
 
 
 def test_all_apis_are_there_in_both_directions() -> None:
     assert {(frame["api"], frame["kind"]) for frame in FRAMES} == {
-        (key, kind) for key in SERVED if key != NOT_RECORDED for kind in ("req", "resp")
+        (key, kind)
+        for key, row in DECLARED.items()
+        if row.api.name not in NOT_RECORDED
+        for kind in ("req", "resp")
     }
 
 
 @cases("req")
 def test_a_request_is_read_and_written_back_as_it_was(frame: dict[str, Any]) -> None:
     data = bytes.fromhex(frame["hex"])
-    request = envelope.decode_request(memoryview(data))
-    assert request.header.request_api_key == frame["api"]
-    assert request.header.request_api_version == frame["version"]
+    row, version = DECLARED[frame["api"]], frame["version"]
+    # Not by `envelope.decode_request`, which reads only what has a handler.
+    header, pos = codec.decode(
+        RequestHeader, request_header_version(row.api, version), memoryview(data)
+    )
+    assert (header.request_api_key, header.request_api_version) == (frame["api"], version)
+    message, end = codec.decode(row.request, version, memoryview(data), pos)
+    assert end == len(data)
     parts = envelope.encode_request(
-        request.message,
-        version=frame["version"],
-        correlation_id=request.header.correlation_id,
-        client_id=request.header.client_id,
+        message,
+        version=version,
+        correlation_id=header.correlation_id,
+        client_id=header.client_id,
     )
     assert b"".join(parts) == struct.pack(">i", len(data)) + data
 
@@ -53,7 +79,7 @@ def test_a_request_is_read_and_written_back_as_it_was(frame: dict[str, Any]) -> 
 @cases("resp")
 def test_a_response_is_read_and_written_back_as_it_was(frame: dict[str, Any]) -> None:
     data = bytes.fromhex(frame["hex"])
-    row, version = SERVED[frame["api"]], frame["version"]
+    row, version = DECLARED[frame["api"]], frame["version"]
     view = memoryview(data)
     response = envelope.decode_response(row.response, version, view)
     body = data[4 + response_header_version(row.api, version) :]

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lapse.base import config as config_module
 from lapse.base.config import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
     BrokerConfig,
     TopicConfig,
     broker_config,
+    broker_setting,
+    check_broker_value,
+    is_dynamic,
+    overlaid,
     read_properties,
     split_settings,
     topic_config,
+    topic_setting,
 )
 from lapse.base.errors import ConfigError
+from lapse.base.secret import HIDDEN, Secret
+from lapse.base.setting import PASSWORD, Form, Kind
 
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
@@ -245,6 +254,15 @@ BROKER = {
     "log.flush.offset.checkpoint.interval.ms": (60_000, "0", "1", 1),
     "log.retention.check.interval.ms": (300_000, "0", "1", 1),
     "producer.id.expiration.ms": (DAY, "0", "1", 1),
+    "offsets.topic.num.partitions": (50, "0", "1", 1),
+    "offsets.topic.segment.bytes": (100 << 20, "0", "1", 1),
+    "offsets.retention.minutes": (10_080, "0", "1", 1),
+    "offsets.retention.check.interval.ms": (600_000, "0", "1", 1),
+    "offset.metadata.max.bytes": (4096, "-1", "0", 0),
+    "group.min.session.timeout.ms": (6000, "-1", "0", 0),
+    "group.max.session.timeout.ms": (1_800_000, "-1", "0", 0),
+    "group.initial.rebalance.delay.ms": (3000, "-1", "0", 0),
+    "group.max.size": (INT_MAX, "0", "1", 1),
     "lapse.clock.jump.max.ms": (3_600_000, "-1", "0", 0),
     "lapse.housekeeping.interval.ms": (1000, "0", "1", 1),
     "lapse.lifecycle.master": ("local[*]", None, "local[2]", "local[2]"),
@@ -254,7 +272,7 @@ BROKER = {
 
 def test_every_broker_setting_is_tested_here() -> None:
     assert {s.name for s in BROKER_SETTINGS} == set(BROKER)
-    fields = {f.name for f in dataclasses.fields(BrokerConfig)} - {"defaults"}
+    fields = {f.name for f in dataclasses.fields(BrokerConfig)} - {"defaults", "given"}
     assert {s.field for s in BROKER_SETTINGS} == fields
 
 
@@ -280,6 +298,72 @@ def test_server_properties_are_read_as_they_are() -> None:
     assert broker_config(newer).log_dirs == "/e"
     with pytest.raises(ConfigError, match=r"unknown setting lapse\.http\.prt"):
         broker_config({"lapse.http.prt": "1"})
+
+
+def test_what_was_given_is_remembered_as_it_was() -> None:
+    """So that a client can be told which settings are the file's."""
+    config = broker_config({"broker.id": "4", "num.partitions": "02", "log.retention.ms": "9"})
+    assert dict(config.given) == {"node.id": "4", "num.partitions": "02"}
+    assert broker_config({}).given == ()
+
+
+def test_passwords_are_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row like any other, of the kind that nobody is shown."""
+
+    def parse(text: str) -> Secret:
+        if text == "1234":
+            raise ValueError("something longer")
+        return Secret(text)
+
+    secret = replace(BROKER_SETTINGS[2], form=Form(Kind.PASSWORD, parse))
+    rows = tuple(secret if s.name == "listeners" else s for s in BROKER_SETTINGS)
+    monkeypatch.setattr(config_module, "BROKER_SETTINGS", rows)
+    assert secret.is_sensitive
+    assert secret.name == "listeners"
+    config = broker_config({"listeners": "hunter2"})
+    assert dict(config.given) == {"listeners": HIDDEN}
+    assert "hunter2" not in repr(config)
+    with pytest.raises(ConfigError, match="something longer") as refused:
+        broker_config({"listeners": "1234"})
+    assert "1234" not in str(refused.value)
+
+
+def test_passwords_are_secrets() -> None:
+    assert PASSWORD.parse("hunter2") == Secret("hunter2")
+    assert PASSWORD.kind is Kind.PASSWORD
+
+
+def test_which_settings_may_change_while_a_broker_runs() -> None:
+    """Kafka's, as far as a running broker follows them."""
+    first = {s.synonyms[0][0] for s in TOPIC_SETTINGS}
+    assert {n for n in first if not is_dynamic(n)} == {"log.message.format.version"}
+    for name in ("log.retention.hours", "log.retention.minutes", "log.roll.hours", "node.id",
+                 "listeners", "num.partitions", "nonsense", "retention.ms"):  # fmt: skip
+        assert not is_dynamic(name), name
+
+
+def test_one_source_over_another() -> None:
+    below = {"log.retention.ms": "1", "log.retention.hours": "2", "message.max.bytes": "3"}
+    assert overlaid(below, {"log.retention.minutes": "4"}) == {
+        "message.max.bytes": "3", "log.retention.minutes": "4",
+    }  # fmt: skip
+    assert overlaid(below, {}) == below
+    assert overlaid({"num.partitions": "1"}, {"num.partitions": "2"}) == {"num.partitions": "2"}
+
+
+def test_rows_by_name() -> None:
+    assert topic_setting("retention.ms").kind is Kind.LONG
+    assert topic_setting("internal.segment.bytes").kind is Kind.INT
+    assert broker_setting("log.retention.hours").name == "retention.ms"
+    assert broker_setting("num.partitions").name == "num.partitions"
+    check_broker_value("log.retention.hours", "-1")
+    for refuse, words in (
+        (lambda: topic_setting("log.retention.ms"), "unknown setting log.retention.ms"),
+        (lambda: broker_setting("retention.ms"), "unknown setting retention.ms"),
+        (lambda: check_broker_value("log.roll.hours", "0"), "log.roll.hours=0: allowed is"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            refuse()
 
 
 def test_split_settings() -> None:

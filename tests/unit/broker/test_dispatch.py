@@ -22,12 +22,13 @@ from lapse.wire.schema.list_offsets import (
 )
 from lapse.wire.schema.metadata import MetadataRequest
 from lapse.wire.versions import SERVED
+from tests.unit.broker.admin_requests import ADMIN_REQUESTS
 from tests.unit.broker.running import batch_of, create, produce, produce_request
 
 ALL = [
     (key, version)
     for key, row in SERVED.items()
-    for version in range(row.api.versions.low, row.advertised_max + 1)
+    for version in range(row.versions.low, row.advertised_max + 1)
 ]
 
 
@@ -78,6 +79,7 @@ def request_for(key: int, version: int, node: Node) -> Any:
             timeout_ms=1000,
         ),
         22: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0),
+        **ADMIN_REQUESTS,
     }[key]
 
 

@@ -43,6 +43,7 @@ async def test_refusals_carry_code_and_words(node: Node) -> None:
         for ask, code, words in (
             (admin.describe_topic("t"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "^t: UNKNOWN_TOPIC"),
             (admin.delete_topic("t"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic"),
+            (admin.create_partitions("t", 2), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic 't'"),
             (
                 admin.create_topic("t", configs={"retention.ms": "x"}),
                 ErrorCode.INVALID_CONFIG,

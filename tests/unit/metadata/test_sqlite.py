@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, StorageError
-from lapse.metadata.sqlite import SqliteStore
-from lapse.metadata.store import TopicRecord
+from lapse.metadata import sqlite
+from lapse.metadata.sqlite import SCHEMA_VERSION, SqliteStore, look_at_settings
+from lapse.metadata.store import ALL_BROKERS, TopicRecord
 
 
 @pytest.fixture
@@ -83,3 +84,102 @@ def test_a_file_that_is_no_database_is_named(path: Path) -> None:
     path.write_bytes(b"not a database, by any means" * 100)
     with pytest.raises(StorageError, match=str(path)):
         SqliteStore(path, str)
+
+
+def test_a_topic_is_changed_in_place(store: SqliteStore, path: Path) -> None:
+    topic = record("t", 1, a="1")
+    store.create_topics([topic])
+    changed = TopicRecord("t", topic.topic_id, 5, {"b": "2"})
+    store.change_topic(changed)
+    again = SqliteStore(path, str)
+    assert list(again.topics()) == [changed]
+    again.close()
+    store.start_deletion(topic.topic_id)
+    with pytest.raises(KafkaError, match="no topic has the id"):
+        store.change_topic(changed)
+    assert list(store.deletions()) == [changed]
+
+
+def test_settings_of_brokers_are_replaced_as_a_whole(store: SqliteStore, path: Path) -> None:
+    assert store.broker_settings() == {}
+    store.set_broker_settings(ALL_BROKERS, {"a": "1", "b": "2"})
+    store.set_broker_settings("0", {"a": "3"})
+    store.set_broker_settings(ALL_BROKERS, {"b": "4"})
+    again = SqliteStore(path, str)
+    assert again.broker_settings() == {ALL_BROKERS: {"b": "4"}, "0": {"a": "3"}}
+    again.close()
+    store.set_broker_settings("0", {})
+    assert look_at_settings(path).brokers == {ALL_BROKERS: {"b": "4"}}
+
+
+# --- version 1 ------------------------------------------------------------------------------------
+
+# What Lapse wrote before there were settings of brokers, word for word.
+VERSION_1 = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE topics (
+    topic_id TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    partitions INTEGER NOT NULL,
+    overrides TEXT NOT NULL,
+    state INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX live_names ON topics (name) WHERE state = 0;
+PRAGMA user_version = 1;
+INSERT INTO facts VALUES ('cluster_id', 'old'), ('producer_id_next', '77');
+INSERT INTO topics VALUES
+    ('00000000-0000-0000-0000-000000000001', 'kept', 3, '{"retention.ms": "5"}', 0),
+    ('00000000-0000-0000-0000-000000000002', 'going', 1, '{}', 1);
+"""
+
+
+@pytest.fixture
+def old(path: Path) -> Path:
+    with sqlite3.connect(path) as db:
+        db.executescript(VERSION_1)
+    db.close()
+    return path
+
+
+def version_of(path: Path) -> int:
+    with sqlite3.connect(path) as db:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+    db.close()
+    return int(version)
+
+
+def test_version_1_is_brought_up_in_place(old: Path) -> None:
+    for _ in range(2):  # as it is found, and as it was left
+        store = SqliteStore(old, lambda: "new")
+        assert store.cluster_id() == "old"
+        kept = TopicRecord("kept", uuid.UUID(int=1), 3, {"retention.ms": "5"})
+        assert list(store.topics()) == [kept]
+        assert [t.name for t in store.deletions()] == ["going"]
+        store.close()
+        assert version_of(old) == SCHEMA_VERSION == 2
+    store = SqliteStore(old, str)
+    assert store.allocate_producer_ids(3) == range(77, 80)
+    store.set_broker_settings("0", {"a": "1"})
+    assert store.broker_settings() == {"0": {"a": "1"}}
+    store.close()
+
+
+def test_an_upgrade_that_fails_leaves_the_old_store(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = (sqlite.MIGRATIONS[0], sqlite.MIGRATIONS[1] + "CREATE TABLE topics (a);")
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite, "MIGRATIONS", steps)
+        with pytest.raises(StorageError, match="already exists"):
+            SqliteStore(old, str)
+    assert version_of(old) == 1
+    assert look_at_settings(old).topics == {"kept": {"retention.ms": "5"}}
+    store = SqliteStore(old, str)
+    assert store.broker_settings() == {}
+    store.close()
+
+
+def test_looking_does_not_upgrade(old: Path) -> None:
+    found = look_at_settings(old)
+    assert (found.topics, found.brokers) == ({"kept": {"retention.ms": "5"}}, {})
+    assert version_of(old) == 1

@@ -4,7 +4,8 @@
 it spares is what the independent codec kio, with its richer types, cannot hold:
 
 - error codes are Kafka's known ones (kio has an enum),
-- `log_append_time_ms` is -1 or a time that a datetime can hold.
+- int64 times in ms are ones that a datetime or a timedelta can hold, and below 0 only where -1 is
+  the default.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lapse.wire.declaration import (
+    INT64,
     Array,
+    Bytes,
     FieldSpec,
     Fixed,
     Nested,
@@ -28,13 +31,13 @@ from lapse.wire.declaration import (
     message_spec,
     struct_spec,
 )
+from lapse.wire.declared import DECLARED
 from lapse.wire.schema.header import RequestHeader, ResponseHeader
-from lapse.wire.versions import SERVED
 
 CLASSES: tuple[type[Any], ...] = (
     RequestHeader,
     ResponseHeader,
-    *(cls for row in SERVED.values() for cls in (row.request, row.response)),
+    *(cls for row in DECLARED.values() for cls in (row.request, row.response)),
 )
 
 
@@ -75,8 +78,9 @@ class Sampler:
             return None
         if item.name.endswith("error_code"):
             return self.random.choice(list(ErrorCode)).value
-        if item.name == "log_append_time_ms":
-            return self.random.choice([-1, 0, 1_378_000_000_123, self.random.randrange(2**41)])
+        if item.name.endswith("_ms") and item.type == INT64:
+            least = -1 if item.default == -1 else 0
+            return self.random.choice([least, 0, 1_378_000_000_123, self.random.randrange(2**41)])
         return self.value(item.type, version)
 
     def value(self, type_: WireType[Any], version: int) -> Any:
@@ -84,6 +88,8 @@ class Sampler:
         match type_:
             case Fixed(format="?"):
                 return draw.random() < 0.5
+            case Fixed(format="d"):
+                return draw.choice([0.0, -0.0, -1.5, 1e300, float("inf"), draw.random() * 2**40])
             case Fixed(size=size):
                 top = 1 << (8 * size - 1)
                 return draw.choice([0, -1, 1, top - 1, -top, draw.randrange(-top, top)])
@@ -91,7 +97,7 @@ class Sampler:
                 return draw.choice([uuid.UUID(int=0), uuid.UUID(bytes=draw.randbytes(16))])
             case String():
                 return draw.choice(["", "t", "Größe-✓-🦆", "a" * draw.choice([126, 127, 128, 300])])
-            case Records():
+            case Records() | Bytes():
                 return draw.randbytes(draw.choice([0, 1, 61, 126, 127, 128, 20_000]))
             case Array(element=element):
                 few = draw.choice([0, 0, 1, 1, 2, 3])

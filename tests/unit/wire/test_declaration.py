@@ -36,6 +36,7 @@ class Part:
         ("3+", {3, 4, 99}, {0, 2}, "3+"),
         ("0-12", {0, 12}, {-1, 13}, "0-12"),
         ("4", {4}, {3, 5}, "4-4"),
+        ("none", set(), {-1, 0, 1}, "none"),
     ],
 )
 def test_ranges_are_read_in_kafkas_notation(

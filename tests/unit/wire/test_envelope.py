@@ -25,7 +25,14 @@ from lapse.wire.versions import (
 )
 from tests.unit.wire.samples import MESSAGES, Sampler, name_of
 
-REQUESTS = [case for case in MESSAGES if case[0].__name__.endswith("Request")]
+REQUESTS = [
+    (cls, version)
+    for cls, version in MESSAGES
+    if (api := message_spec(cls).api) is not None
+    and api.key in SERVED
+    and cls is SERVED[api.key].request
+    and version in SERVED[api.key].versions
+]
 RESPONSES = [case for case in MESSAGES if case[0].__name__.endswith("Response")]
 
 

@@ -8,6 +8,8 @@ from kio.serial import entity_reader
 
 from lapse.base.errors import ErrorCode
 from lapse.wire import codec
+from lapse.wire.declaration import VersionRange, message_spec
+from lapse.wire.declared import DECLARED
 from lapse.wire.schema.api_versions import ApiVersionsResponse
 from lapse.wire.versions import (
     FALLBACK_VERSION,
@@ -18,33 +20,106 @@ from lapse.wire.versions import (
     too_new,
 )
 
+# What each API is advertised with once it has a handler: ECOSYSTEM §1, capped as `versions` says.
 ADVERTISED = {
     "Produce": (0, 0, 11),
     "Fetch": (1, 4, 17),
     "ListOffsets": (2, 1, 10),
     "Metadata": (3, 0, 13),
+    "OffsetCommit": (8, 2, 9),
+    "OffsetFetch": (9, 1, 9),
     "FindCoordinator": (10, 0, 6),
+    "JoinGroup": (11, 0, 9),
+    "Heartbeat": (12, 0, 4),
+    "LeaveGroup": (13, 0, 5),
+    "SyncGroup": (14, 0, 5),
+    "DescribeGroups": (15, 0, 6),
+    "ListGroups": (16, 0, 5),
+    "SaslHandshake": (17, 0, 1),
     "ApiVersions": (18, 0, 4),
     "CreateTopics": (19, 2, 7),
     "DeleteTopics": (20, 1, 6),
+    "DeleteRecords": (21, 0, 2),
     "InitProducerId": (22, 0, 4),
+    "OffsetForLeaderEpoch": (23, 2, 4),
+    "AddPartitionsToTxn": (24, 0, 3),
+    "AddOffsetsToTxn": (25, 0, 3),
+    "EndTxn": (26, 0, 4),
+    "WriteTxnMarkers": (27, 1, 1),
+    "TxnOffsetCommit": (28, 0, 4),
+    "DescribeAcls": (29, 1, 3),
+    "CreateAcls": (30, 1, 3),
+    "DeleteAcls": (31, 1, 3),
+    "DescribeConfigs": (32, 1, 4),
+    "AlterConfigs": (33, 0, 2),
+    "DescribeLogDirs": (35, 1, 4),
+    "SaslAuthenticate": (36, 0, 2),
+    "CreatePartitions": (37, 0, 3),
+    "DeleteGroups": (42, 0, 2),
+    "ElectLeaders": (43, 0, 2),
+    "IncrementalAlterConfigs": (44, 0, 1),
+    "AlterPartitionReassignments": (45, 0, 1),
+    "ListPartitionReassignments": (46, 0, 0),
+    "OffsetDelete": (47, 0, 0),
+    "DescribeClientQuotas": (48, 0, 1),
+    "AlterClientQuotas": (49, 0, 1),
+    "DescribeUserScramCredentials": (50, 0, 0),
+    "AlterUserScramCredentials": (51, 0, 0),
+    "DescribeCluster": (60, 0, 2),
+    "DescribeProducers": (61, 0, 0),
+    "DescribeTransactions": (65, 0, 0),
+    "ListTransactions": (66, 0, 2),
+    "ConsumerGroupHeartbeat": (68, 0, 1),
+    "ConsumerGroupDescribe": (69, 0, 1),
+    "DescribeTopicPartitions": (75, 0, 0),
 }
-FIRST_FLEXIBLE = {0: 9, 1: 12, 2: 6, 3: 9, 10: 3, 18: 3, 19: 5, 20: 4, 22: 2}
+# Declared from an older version on than advertised.
+DECLARED_FROM = {"Produce": 0, "Fetch": 0}
+FIRST_FLEXIBLE = {0: 9, 1: 12, 2: 6, 3: 9, 10: 3, 18: 3, 19: 5, 20: 4, 22: 2, 24: 3, 68: 0}
 
 
-def test_the_table() -> None:
-    rows = [(row.api_key, row.min_version, row.max_version) for row in advertised()]
-    assert rows == sorted(ADVERTISED.values())
-    assert {row.api.name: row.api.key for row in SERVED.values()} == {
-        name: key for name, (key, _, _) in ADVERTISED.items()
+def test_the_table_of_declared_apis() -> None:
+    ranges = {
+        name: (key, DECLARED_FROM.get(name, low), high)
+        for name, (key, low, high) in ADVERTISED.items()
     }
+    assert {
+        row.api.name: (key, row.api.versions.low, row.api.versions.high)
+        for key, row in DECLARED.items()
+    } == ranges
 
 
-def test_only_produce_advertises_what_it_does_not_serve() -> None:
-    """Quirk 1: from 0, though 3 is the oldest served."""
-    differs = {k for k, row in SERVED.items() if row.advertised_min != row.api.versions.low}
-    assert differs == {0}
-    assert SERVED[0].api.versions.low == 3
+@pytest.mark.parametrize("key", DECLARED)
+def test_a_row_has_the_messages_of_its_api(key: int) -> None:
+    row = DECLARED[key]
+    assert row.api.key == key
+    assert row.request.__name__ == f"{row.api.name}Request"
+    assert row.response.__name__ == f"{row.api.name}Response"
+    assert message_spec(row.request).api is row.api
+    assert message_spec(row.response).api is row.api
+
+
+def test_advertised_is_what_has_a_handler() -> None:
+    rows = [(row.api_key, row.min_version, row.max_version) for row in advertised()]
+    assert rows == [row for row in sorted(ADVERTISED.values()) if row[0] in SERVED]
+    assert {0, 1, 2, 3, 10, 18, 19, 20, 22} <= SERVED.keys() <= DECLARED.keys()
+    for key, row in SERVED.items():
+        declared = DECLARED[key]
+        assert (row.api, row.request, row.response) == (
+            declared.api,
+            declared.request,
+            declared.response,
+        )
+
+
+def test_what_is_served_differs_from_what_is_declared_and_advertised_in_two_places() -> None:
+    """Quirk 1: Produce is advertised from 0, though 3 is the oldest served."""
+    served = {key: row.versions for key, row in SERVED.items()}
+    assert {k: v for k, v in served.items() if v != DECLARED[k].api.versions} == {
+        0: VersionRange(3, 11),
+        1: VersionRange(4, 17),
+    }
+    assert {k for k, v in served.items() if SERVED[k].advertised_min != v.low} == {0}
 
 
 def test_no_row_is_upside_down() -> None:
@@ -52,20 +127,24 @@ def test_no_row_is_upside_down() -> None:
     assert all(0 <= row.min_version <= row.max_version for row in advertised())
 
 
-@pytest.mark.parametrize("key", SERVED)
+@pytest.mark.parametrize("key", FIRST_FLEXIBLE)
 def test_header_versions(key: int) -> None:
-    api, first = SERVED[key].api, FIRST_FLEXIBLE[key]
-    assert [request_header_version(api, v) for v in (0, first - 1, first, first + 1)] == [
-        1,
-        1,
-        2,
-        2,
-    ]
+    api, first = DECLARED[key].api, FIRST_FLEXIBLE[key]
+    assert [request_header_version(api, v) for v in (first - 1, first, first + 1)] == [1, 2, 2]
     # Quirk 3: ApiVersions never has the flexible response header.
     flexible = 0 if key == 18 else 1
     assert response_header_version(api, first - 1) == 0
     assert response_header_version(api, first) == flexible
     assert request_header_version(api, 99) == 2  # a client newer than we are
+
+
+@pytest.mark.parametrize("key", [17, 47])
+def test_apis_that_never_are_flexible_keep_the_old_headers(key: int) -> None:
+    """Not even in a version that is newer than ours: there is none to expect."""
+    api = DECLARED[key].api
+    assert str(api.flexible) == "none"
+    assert {request_header_version(api, version) for version in (0, 1, 99)} == {1}
+    assert {response_header_version(api, version) for version in (0, 1, 99)} == {0}
 
 
 def test_a_request_too_new_is_answered_in_version_0_with_the_table() -> None:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
-from lapse.base.config import TOPIC_SETTINGS, BrokerConfig, Setting, TopicConfig, topic_config
+from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError
 from lapse.base.ids import check_topic_name
 from lapse.broker.services import Services, Session
-from lapse.broker.topics import NewTopic
+from lapse.broker.topics import NewTopic, Topics
 from lapse.metadata.image import Image, Topic
+from lapse.metadata.settings import BrokerSettings, describe_topic
 from lapse.wire.declaration import ZERO_UUID
 from lapse.wire.schema.create_topics import (
     CreatableTopic,
@@ -33,9 +33,6 @@ from lapse.wire.schema.create_topics import (
 
 PARTITIONS_MAX = 10_000  # Kafka's limit on one request
 DEFAULT = -1
-
-# KIP-525: where a setting's value comes from.
-_FROM_TOPIC, _FROM_BROKER, _FROM_DEFAULT = 1, 4, 5
 
 
 async def handle(
@@ -49,16 +46,17 @@ async def handle(
         try:
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
-            new = judge(asked, services.topics.image, services.config)
+            new = judge(asked, services.topics, services.config)
             topic = None if request.validate_only else await services.topics.create(new)
-            answers.append(_created(new, topic, services.config))
+            answers.append(_created(new, topic, services.topics.settings))
         except KafkaError as e:
             answers.append(CreatableTopicResult(name=name, error_code=e.code, error_message=str(e)))
     return CreateTopicsResponse(topics=tuple(answers))
 
 
-def judge(asked: CreatableTopic, image: Image, config: BrokerConfig) -> NewTopic:
+def judge(asked: CreatableTopic, topics: Topics, config: BrokerConfig) -> NewTopic:
     """The topic to be created, or the KafkaError that says why not."""
+    image = topics.image
     check_topic_name(asked.name)
     if asked.name in image.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {asked.name!r} already exists")
@@ -86,7 +84,7 @@ def judge(asked: CreatableTopic, image: Image, config: BrokerConfig) -> NewTopic
             ErrorCode.POLICY_VIOLATION,
             f"topic {asked.name}: {partitions} partitions; at most {PARTITIONS_MAX}",
         )
-    return NewTopic(asked.name, partitions, _overrides(asked, config))
+    return NewTopic(asked.name, partitions, _overrides(asked, topics.settings))
 
 
 def _check_collision(name: str, image: Image) -> None:
@@ -99,18 +97,17 @@ def _check_collision(name: str, image: Image) -> None:
             )
 
 
-def _overrides(asked: CreatableTopic, config: BrokerConfig) -> Mapping[str, str]:
+def _overrides(asked: CreatableTopic, settings: BrokerSettings) -> Mapping[str, str]:
     overrides = {c.name: c.value for c in asked.configs if c.value is not None}
     try:
-        topic_config(overrides, dict(config.defaults))
+        settings.config_of(overrides)
     except ConfigError as e:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"topic {asked.name}: {e}") from e
     return overrides
 
 
-def _created(new: NewTopic, topic: Topic | None, config: BrokerConfig) -> CreatableTopicResult:
-    in_force = topic_config(new.overrides, dict(config.defaults))
-    configs = tuple(_described(s, new.overrides, in_force, config) for s in TOPIC_SETTINGS)
+def _created(new: NewTopic, topic: Topic | None, settings: BrokerSettings) -> CreatableTopicResult:
+    in_force = settings.config_of(new.overrides)
     return CreatableTopicResult(
         name=new.name,
         topic_id=ZERO_UUID if topic is None else topic.topic_id,
@@ -118,36 +115,14 @@ def _created(new: NewTopic, topic: Topic | None, config: BrokerConfig) -> Creata
         error_message=None,
         num_partitions=new.partitions,
         replication_factor=1,
-        configs=configs,
+        configs=tuple(
+            CreatableTopicConfigs(
+                name=one.name,
+                value=one.value,
+                read_only=one.read_only,
+                config_source=one.source,
+                is_sensitive=one.is_sensitive,
+            )
+            for one in describe_topic(new.overrides, settings, in_force)
+        ),
     )
-
-
-def _described(
-    setting: Setting, overrides: Mapping[str, str], in_force: TopicConfig, config: BrokerConfig
-) -> CreatableTopicConfigs:
-    source, said = _FROM_DEFAULT, setting.default
-    by_broker = [text for name, text in config.defaults if name in dict(setting.synonyms)]
-    if setting.name in overrides:
-        source, said = _FROM_TOPIC, overrides[setting.name]
-    elif by_broker:
-        source, said = _FROM_BROKER, by_broker[0]
-    return CreatableTopicConfigs(
-        name=setting.name,
-        value=_as_text(setting, said, getattr(in_force, setting.field)),
-        read_only=False,
-        config_source=source,
-        is_sensitive=False,
-    )
-
-
-def _as_text(setting: Setting, said: str, value: Any) -> str:
-    """A value as a user would write it; `said` is how somebody did."""
-    if setting.name == "message.format.version":
-        return said  # many versions stand for one format
-    if isinstance(value, frozenset):
-        return ",".join(sorted(value))
-    if isinstance(value, bool):
-        return str(value).lower()
-    if setting.name == "message.timestamp.type":
-        return ("CreateTime", "LogAppendTime")[value]
-    return str(value)

@@ -1,33 +1,28 @@
 """FindCoordinator (key 10): which broker looks after a group or a transactional id.
 
-Behaviour: this broker would look after every group, being the only one; the group APIs themselves
-come with a later version and are not offered, which a client that joins a group then reports in its
-own words. Naming ourselves serves both kinds of librdkafka consumers: one that subscribes is told
-that groups are unsupported (with no such API it waits for ever without a word), one that only
-assigns partitions asks for the coordinator of its `group.id` all the same, and must not be given an
-error that it passes on. Besides, librdkafka takes a broker without this API for one that knows no
-lz4, and sends uncompressed. aiokafka would try to join for ever; it is told by v1, the newest it
-speaks, which nobody else stops at.
+Behaviour: this one looks after every group, being the only one; the topic their offsets are kept in
+is made when the first group is looked for. COORDINATOR_NOT_AVAILABLE where it cannot be, which
+clients try again after.
 
-Transactions come with a later version too: TRANSACTIONAL_ID_AUTHORIZATION_FAILED is the one refusal
+Transactions come with a later version: TRANSACTIONAL_ID_AUTHORIZATION_FAILED is the one refusal
 that every client takes for final.
 
-v0-1 UNSUPPORTED_VERSION for groups · v1 key type, error message · v2-3 one key · v4-6 several.
+v0 groups only · v1 key type, error message · v2-3 one key · v4-6 several.
 """
 
 from __future__ import annotations
 
-from lapse.base.errors import ErrorCode
+from lapse.base.errors import ErrorCode, LapseError
 from lapse.broker.services import Services, Session
 from lapse.wire.schema.find_coordinator import (
     GROUP_KEY,
+    TRANSACTION_KEY,
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
 
 NOBODY = -1
-_JOINED_FROM = 2
 _BATCHED_FROM = 4
 
 
@@ -35,37 +30,34 @@ async def handle(
     services: Services, session: Session, version: int, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     """Ourselves for groups, nobody for transactions."""
-    found = _coordinator(services, session, version, request.key_type)
-    if version < _BATCHED_FROM:
-        return FindCoordinatorResponse(
-            error_code=found.error_code,
-            error_message=found.error_message,
-            node_id=found.node_id,
-            host=found.host,
-            port=found.port,
-        )
+    if version >= _BATCHED_FROM:
+        keys = request.coordinator_keys
+        found = [await _coordinator(services, session, key, request.key_type) for key in keys]
+        return FindCoordinatorResponse(coordinators=tuple(found))
+    one = await _coordinator(services, session, request.key, request.key_type)
     return FindCoordinatorResponse(
-        coordinators=tuple(
-            Coordinator(
-                key=key,
-                node_id=found.node_id,
-                host=found.host,
-                port=found.port,
-                error_code=found.error_code,
-                error_message=found.error_message,
-            )
-            for key in request.coordinator_keys
-        )
+        error_code=one.error_code,
+        error_message=one.error_message,
+        node_id=one.node_id,
+        host=one.host,
+        port=one.port,
     )
 
 
-def _coordinator(services: Services, session: Session, version: int, key_type: int) -> Coordinator:
+async def _coordinator(
+    services: Services, session: Session, key: str, key_type: int
+) -> Coordinator:
+    if key_type == TRANSACTION_KEY:
+        why = "transactions are not supported by this broker version"
+        return _nobody(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, why)
     if key_type != GROUP_KEY:
-        return _nobody(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions")
-    if version < _JOINED_FROM:
-        return _nobody(ErrorCode.UNSUPPORTED_VERSION, "consumer groups")
+        return _nobody(key, ErrorCode.INVALID_REQUEST, f"key type {key_type}: 0 or 1")
+    try:
+        await services.groups.require_topic()
+    except LapseError as e:
+        return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(e))
     return Coordinator(
-        key="",
+        key=key,
         node_id=services.config.node_id,
         host=services.host_for(session),
         port=services.address.port,
@@ -74,8 +66,7 @@ def _coordinator(services: Services, session: Session, version: int, key_type: i
     )
 
 
-def _nobody(error: ErrorCode, what: str) -> Coordinator:
-    why = f"{what} are not supported by this broker version"
+def _nobody(key: str, error: ErrorCode, why: str) -> Coordinator:
     return Coordinator(
-        key="", node_id=NOBODY, host="", port=NOBODY, error_code=error, error_message=why
+        key=key, node_id=NOBODY, host="", port=NOBODY, error_code=error, error_message=why
     )

@@ -18,7 +18,7 @@ from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition, check_topic_name
 from lapse.broker.services import Services, Session
 from lapse.broker.topics import NewTopic
-from lapse.metadata.image import LEADER_EPOCH, Image, Topic
+from lapse.metadata.image import INTERNAL_TOPICS, LEADER_EPOCH, Image, Topic
 from lapse.wire.schema.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -100,6 +100,7 @@ def _known(services: Services, topic: Topic) -> MetadataResponseTopic:
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
         partitions=tuple(_partition(services, topic, n) for n in range(topic.partitions)),
     )
 

@@ -1,9 +1,10 @@
 """Fetch (key 1): record batches from given offsets, with a long poll.
 
-v4 isolation level and aborted transactions (KIP-98) · v5 log start offset · v7 sessions (KIP-227)
-· v9 leader epoch (KIP-320) · v10 zstd (KIP-110) · v11 rack (KIP-392) · v12 flexible, diverging
-epoch (KIP-595) · v13 topic ids (KIP-516) · v15 replica state (KIP-903) · v16 node endpoints
-(KIP-951) · v17 directory ids (KIP-853).
+v0 messages of format v0 · v1 throttle time · v2 messages of format v1 (KIP-32) · v3 a size limit
+for the whole answer (KIP-74) · v4 record format v2, isolation level and aborted transactions
+(KIP-98) · v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch (KIP-320) · v10 zstd
+(KIP-110) · v11 rack (KIP-392) · v12 flexible, diverging epoch (KIP-595) · v13 topic ids (KIP-516) ·
+v15 replica state (KIP-903) · v16 node endpoints (KIP-951) · v17 directory ids (KIP-853).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from lapse.wire.declaration import (
     struct,
 )
 
-FETCH = api(1, "Fetch", versions="4-17", flexible="12+")
+FETCH = api(1, "Fetch", versions="0-17", flexible="12+")
 
 
 @struct

@@ -1,9 +1,10 @@
 """Produce (key 0): record batches to append, per partition.
 
-v3 record format v2 and transactions (KIP-98) · v5 log start offset in the answer · v7 zstd
-(KIP-110) · v8 record errors (KIP-467) · v9 flexible · v10 new leader in the answer (KIP-951) ·
-v11 as v10 (KIP-890). v12 and v13 join transactions implicitly and use topic ids; they come with
-the feature `transaction.version`. v0-2 are advertised, not served (`versions`, quirk 1).
+v0 messages of format v0 · v1 throttle time · v2 messages of format v1, log append time in the
+answer (KIP-32) · v3 record format v2 and transactions (KIP-98) · v5 log start offset in the answer
+· v7 zstd (KIP-110) · v8 record errors (KIP-467) · v9 flexible · v10 new leader in the answer
+(KIP-951) · v11 as v10 (KIP-890). v12 and v13 join transactions implicitly and use topic ids; they
+come with the feature `transaction.version`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from lapse.wire.declaration import (
     struct,
 )
 
-PRODUCE = api(0, "Produce", versions="3-11", flexible="9+")
+PRODUCE = api(0, "Produce", versions="0-11", flexible="9+")
 
 
 @struct

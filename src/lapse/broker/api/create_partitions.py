@@ -1,0 +1,83 @@
+"""CreatePartitions (key 37): topics grow (KIP-195).
+
+Behaviour: topics are judged and grown one by one; the answer comes when the new number is durable
+and the new logs are open. `count` is of all partitions: one that is not greater than what the topic
+has is INVALID_PARTITIONS, more than 10,000 new ones are POLICY_VIOLATION. Assignments by hand must
+name this broker once for each new partition, else INVALID_REPLICA_ASSIGNMENT. A topic named twice
+in one request is INVALID_REQUEST. `validate_only` judges and creates nothing.
+
+Differs from Kafka: the internal topics are INVALID_TOPIC_EXCEPTION, since a group or transactional
+id finds its coordinator by the number of their partitions.
+
+v0-3 the same (nothing is throttled).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.broker.api.create_topics import PARTITIONS_MAX
+from lapse.broker.services import Services, Session
+from lapse.broker.topics import require_more
+from lapse.metadata.image import INTERNAL_TOPICS, Topic
+from lapse.wire.schema.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    """Grow what can be grown."""
+    times = Counter(topic.name for topic in request.topics)
+    answers = []
+    for name in times:
+        asked = next(topic for topic in request.topics if topic.name == name)
+        try:
+            if times[name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
+            judge(asked, services.topics.image.topics.get(name), services.config.node_id)
+            if not request.validate_only:
+                await services.topics.add_partitions(name, asked.count)
+            answers.append(CreatePartitionsTopicResult(name=name, error_code=ErrorCode.NONE))
+        except KafkaError as e:
+            answers.append(
+                CreatePartitionsTopicResult(name=name, error_code=e.code, error_message=str(e))
+            )
+    return CreatePartitionsResponse(results=tuple(answers))
+
+
+def judge(asked: CreatePartitionsTopic, topic: Topic | None, node_id: int) -> None:
+    """Raise the KafkaError that says why a topic may not be grown."""
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.name!r}")
+    if topic.name in INTERNAL_TOPICS:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {topic.name} is internal: coordinators are found by its partitions",
+        )
+    require_more(topic, asked.count)
+    added = asked.count - topic.partitions
+    if added > PARTITIONS_MAX:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"topic {topic.name}: {added} partitions more; at most {PARTITIONS_MAX} at once",
+        )
+    if asked.assignments is None:
+        return
+    if len(asked.assignments) != added:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"topic {topic.name}: {len(asked.assignments)} assignments for {added} new partitions",
+        )
+    for assignment in asked.assignments:
+        if assignment.broker_ids != (node_id,):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"topic {topic.name}: assigned to brokers {list(assignment.broker_ids)}; there is "
+                f"one, {node_id}",
+            )

@@ -1,0 +1,33 @@
+"""DeleteGroups (key 42): forget groups without members, and what they committed (KIP-229).
+
+v0-2 the same to us.
+"""
+
+from __future__ import annotations
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.broker.services import Services, Session
+from lapse.wire.schema.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: DeleteGroupsRequest
+) -> DeleteGroupsResponse:
+    """Delete each."""
+    results = [
+        DeletableGroupResult(group_id=group_id, error_code=await _delete(services, group_id))
+        for group_id in dict.fromkeys(request.groups_names)
+    ]
+    return DeleteGroupsResponse(results=tuple(results))
+
+
+async def _delete(services: Services, group_id: str) -> ErrorCode:
+    try:
+        shard = await services.groups.shard_of(group_id)
+    except KafkaError as e:
+        return e.code
+    return await shard.delete_group(group_id)

@@ -1,0 +1,135 @@
+"""DeleteRecords (key 21): nothing below an offset is served any more (KIP-107, SEMANTICS §10).
+
+Behaviour: each partition by itself. The answer comes when its log start is durable, which Kafka
+does not wait for (L11); whole segments are gone then, what is dead in the one that holds the new
+start leaves its file within `lapse.physical.delete.max.lag.ms`. There is one replica, so the low
+watermark is the log start. Offset -1 is the high watermark; one at or below the log start succeeds
+and changes nothing.
+
+An error comes with low watermark -1: UNKNOWN_TOPIC_OR_PARTITION; INVALID_TOPIC_EXCEPTION for an
+internal topic; POLICY_VIOLATION for a topic that is compacted and not deleted from (neither is
+fine); OFFSET_OUT_OF_RANGE above the high watermark or below -1; KAFKA_STORAGE_ERROR, and then the
+deletion may or may not be in force after the next start; REQUEST_TIMED_OUT for a partition that is
+not done after the request's timeout, whose deletion goes on all the same (KIP-107; Kafka 4.3 puts
+in the log start as of then). A timeout below 100 ms counts as that: Kafka has no wait at all here.
+
+v0-2 the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lapse.base.errors import ErrorCode, KafkaError, StorageError
+from lapse.base.ids import TopicPartition
+from lapse.broker.partitions import Partitions
+from lapse.broker.services import Services, Session
+from lapse.log.partition_log import PartitionLog
+from lapse.metadata.image import INTERNAL_TOPICS, Image
+from lapse.wire.schema.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+NO_LOW_WATERMARK = -1
+LEAST_WAIT_MS = 100
+_THREADS_AT_ONCE = 2  # of the disk threads: produce and fetch need the others
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one partition; a low watermark of -1 goes with an error."""
+
+    low_watermark: int = NO_LOW_WATERMARK
+    error: ErrorCode = ErrorCode.NONE
+
+
+_TIMED_OUT = Outcome(error=ErrorCode.REQUEST_TIMED_OUT)
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: DeleteRecordsRequest
+) -> DeleteRecordsResponse:
+    """Delete, and wait until that is durable or time is up."""
+    asked = [
+        (TopicPartition(topic.name, partition.partition_index), partition.offset)
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    outcomes = iter(await _delete_all(services, asked, request.timeout_ms))
+    return DeleteRecordsResponse(
+        topics=tuple(
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=tuple(
+                    _answer(partition.partition_index, next(outcomes))
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+async def _delete_all(
+    services: Services, asked: Sequence[tuple[TopicPartition, int]], timeout_ms: int
+) -> list[Outcome]:
+    """One outcome for each, in order."""
+    turns = asyncio.Semaphore(_THREADS_AT_ONCE)
+
+    async def delete(where: TopicPartition, offset: int) -> Outcome:
+        async with turns:
+            outcome = await services.disk.run(
+                delete_one, services.partitions, services.topics.image, where, offset
+            )
+        services.purgatory.changed(where)  # a fetch may wait below the new log start
+        return outcome
+
+    tasks = [asyncio.create_task(delete(where, offset)) for where, offset in asked]
+    if tasks:
+        await asyncio.wait(tasks, timeout=max(timeout_ms, LEAST_WAIT_MS) / 1000)
+    return [task.result() if task.done() else _TIMED_OUT for task in tasks]
+
+
+def delete_one(partitions: Partitions, image: Image, where: TopicPartition, offset: int) -> Outcome:
+    """Delete in one partition, in a worker thread."""
+    try:
+        _check_deletable(image, where)
+        log = partitions.get(where)
+        _check_policy(log)
+        return Outcome(log.delete_records(offset))
+    except KafkaError as e:
+        partitions.report(where, e)
+        return Outcome(error=e.code)
+    except (StorageError, OSError) as e:
+        partitions.report(where, e)
+        return Outcome(error=ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+def _check_deletable(image: Image, where: TopicPartition) -> None:
+    """D-1, D-2."""
+    topic = image.topics.get(where.topic)
+    if topic is None or not 0 <= where.partition < topic.partitions:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {where}")
+    if where.topic in INTERNAL_TOPICS:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{where.topic} is internal")
+
+
+def _check_policy(log: PartitionLog) -> None:
+    """D-4."""
+    if log.config.compacts and not log.config.deletes:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION, f"{log.partition}: its cleanup.policy is compact alone"
+        )
+
+
+def _answer(partition: int, outcome: Outcome) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(
+        partition_index=partition,
+        low_watermark=outcome.low_watermark,
+        error_code=outcome.error,
+    )

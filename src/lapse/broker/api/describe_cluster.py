@@ -1,0 +1,48 @@
+"""DescribeCluster (key 60): brokers and controller, without topics (KIP-700).
+
+Behaviour: this broker is the whole cluster and its own controller; it names the address that
+Metadata does. Authorized operations are not told: nobody authorizes. Endpoints of controllers
+(type 2) are MISMATCHED_ENDPOINT_TYPE, there are none of their own; any other type is
+UNSUPPORTED_ENDPOINT_TYPE.
+
+v0 brokers only · v1 the type of endpoints is asked for, and told · v2 fenced brokers (none).
+"""
+
+from __future__ import annotations
+
+from lapse.base.errors import ErrorCode
+from lapse.broker.services import Services, Session
+from lapse.wire.schema.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+BROKERS, CONTROLLERS = 1, 2
+_REFUSALS = {
+    CONTROLLERS: (ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this is a broker, not a controller"),
+}
+
+
+async def handle(
+    services: Services, session: Session, _version: int, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    """The one broker there is."""
+    cluster_id, node_id = services.topics.image.cluster_id, services.config.node_id
+    if request.endpoint_type != BROKERS:
+        unknown = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, "there are brokers (1) and controllers (2)"
+        code, message = _REFUSALS.get(request.endpoint_type, unknown)
+        return DescribeClusterResponse(
+            error_code=code, error_message=message, cluster_id="", brokers=()
+        )
+    return DescribeClusterResponse(
+        error_code=ErrorCode.NONE,
+        endpoint_type=BROKERS,
+        cluster_id=cluster_id,
+        controller_id=node_id,
+        brokers=(
+            DescribeClusterBroker(
+                broker_id=node_id, host=services.host_for(session), port=services.address.port
+            ),
+        ),
+    )

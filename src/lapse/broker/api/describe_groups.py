@@ -1,0 +1,79 @@
+"""DescribeGroups (key 15): a group's state, protocol and members.
+
+Behaviour: a group that nobody knows is `Dead`, as in Kafka; one that only has offsets is `Empty`.
+
+v0-2 the same to us · v3 authorized operations (left unknown) · v4 instance ids · v6 a group that
+nobody knows is GROUP_ID_NOT_FOUND as well (KIP-1043).
+"""
+
+from __future__ import annotations
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.broker.group_coordinator import Shard
+from lapse.broker.services import Services, Session
+from lapse.coordination.classic_state import State
+from lapse.wire.schema.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+_NOT_FOUND_FROM = 6
+
+
+async def handle(
+    services: Services, _session: Session, version: int, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse:
+    """Describe each."""
+    groups = [await _describe(services, group_id, version) for group_id in request.groups]
+    return DescribeGroupsResponse(groups=tuple(groups))
+
+
+async def _describe(services: Services, group_id: str, version: int) -> DescribedGroup:
+    try:
+        shard = await services.groups.shard_of(group_id)
+    except KafkaError as e:
+        return _bare(group_id, "", e.code)
+    return _known(shard, group_id) or _unknown(group_id, version)
+
+
+def _known(shard: Shard, group_id: str) -> DescribedGroup | None:
+    group = shard.groups.get(group_id)
+    if group is None:
+        return _bare(group_id, State.EMPTY) if group_id in shard.offsets.groups() else None
+    told = group.describe()
+    return DescribedGroup(
+        error_code=ErrorCode.NONE,
+        group_id=group_id,
+        group_state=told.state,
+        protocol_type=told.protocol_type,
+        protocol_data=told.protocol,
+        members=tuple(
+            DescribedGroupMember(
+                member_id=m.member_id,
+                group_instance_id=m.instance_id,
+                client_id=m.client_id,
+                client_host=m.client_host,
+                member_metadata=m.metadata,
+                member_assignment=m.assignment,
+            )
+            for m in told.members
+        ),
+    )
+
+
+def _unknown(group_id: str, version: int) -> DescribedGroup:
+    if version < _NOT_FOUND_FROM:
+        return _bare(group_id, State.DEAD)
+    why = f"Group {group_id} not found."
+    return _bare(group_id, State.DEAD, ErrorCode.GROUP_ID_NOT_FOUND, why)
+
+
+def _bare(
+    group_id: str, state: str, error: ErrorCode = ErrorCode.NONE, message: str | None = None
+) -> DescribedGroup:
+    return DescribedGroup(
+        error_code=error, error_message=message, group_id=group_id, group_state=state,
+        protocol_type="", protocol_data="", members=(),
+    )  # fmt: skip

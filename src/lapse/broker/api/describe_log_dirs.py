@@ -1,0 +1,91 @@
+"""DescribeLogDirs (key 35): how much is where on the broker's disks (KIP-113).
+
+Behaviour: every directory of `log.dirs` by its absolute path, an offline one with
+KAFKA_STORAGE_ERROR and nothing else. A log's size is that of its segments' records, as in Kafka;
+its offset lag is 0, it is the leader's own, and no log is on its way to another directory. Null
+topics mean all; what is not there is passed over.
+
+v1-2 the same · v3 an error for the whole (none) · v4 size of the volume and what is free there for
+us, -1 where that cannot be told.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from lapse.base.errors import ErrorCode
+from lapse.base.ids import TopicPartition
+from lapse.broker.partitions import Partitions
+from lapse.broker.services import Services, Session
+from lapse.log.partition_log import PartitionLog
+from lapse.wire.schema.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+UNKNOWN = -1
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
+    """Tell of each directory; asking the system for its volume may wait for a disk."""
+    return await services.disk.run(_describe_all, services.partitions, request)
+
+
+def _describe_all(
+    partitions: Partitions, request: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
+    wanted = None
+    if request.topics is not None:
+        wanted = {TopicPartition(t.topic, n) for t in request.topics for n in t.partitions}
+    logs = [log for log in partitions.all() if wanted is None or log.partition in wanted]
+    online = [_online(directory.path, logs) for directory in partitions.directories]
+    offline = [
+        DescribeLogDirsResult(
+            error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(path.absolute()), topics=()
+        )
+        for path in partitions.offline_directories
+    ]
+    return DescribeLogDirsResponse(results=(*online, *offline))
+
+
+def _online(path: Path, logs: Sequence[PartitionLog]) -> DescribeLogDirsResult:
+    by_topic: dict[str, list[PartitionLog]] = {}
+    for log in logs:
+        if log.dir.parent == path:
+            by_topic.setdefault(log.partition.topic, []).append(log)
+    total, usable = volume_bytes(path)
+    return DescribeLogDirsResult(
+        error_code=ErrorCode.NONE,
+        log_dir=str(path.absolute()),
+        topics=tuple(
+            DescribeLogDirsTopic(name=name, partitions=tuple(_log(log) for log in of_topic))
+            for name, of_topic in sorted(by_topic.items())
+        ),
+        total_bytes=total,
+        usable_bytes=usable,
+    )
+
+
+def _log(log: PartitionLog) -> DescribeLogDirsPartition:
+    return DescribeLogDirsPartition(
+        partition_index=log.partition.partition,
+        partition_size=sum(segment.size for segment in log.segments),
+        offset_lag=0,
+        is_future_key=False,
+    )
+
+
+def volume_bytes(path: Path) -> tuple[int, int]:
+    """A volume's size and what is free there for us; -1 each where the system does not tell."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return UNKNOWN, UNKNOWN
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize

@@ -1,0 +1,115 @@
+"""DescribeTopicPartitions (key 75): Metadata of topics in pages, sorted by name (KIP-966).
+
+Behaviour: the topics asked for, or all; from the cursor on, which is a topic and its first
+partition, and for at most as many partitions as the request says and 2,000. There is a next cursor
+where something is left. There is one replica, so nobody else is eligible to lead. A topic asked for
+by name may be UNKNOWN_TOPIC_OR_PARTITION or INVALID_TOPIC_EXCEPTION. INVALID_REQUEST, for every
+topic of the request, where the cursor's is not among them or its partition is negative. Authorized
+operations are not told: nobody authorizes.
+
+v0 the only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.ids import TopicPartition, check_topic_name
+from lapse.broker.services import Services, Session
+from lapse.metadata.image import INTERNAL_TOPICS, LEADER_EPOCH, Topic
+from lapse.wire.declaration import ZERO_UUID
+from lapse.wire.schema.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+PARTITIONS_MAX = 2000
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """One page."""
+    cursor, asked = request.cursor, {topic.name for topic in request.topics}
+    if cursor is not None and (
+        cursor.partition_index < 0 or (asked and cursor.topic_name not in asked)
+    ):
+        return DescribeTopicPartitionsResponse(
+            topics=tuple(
+                _without(name, ErrorCode.INVALID_REQUEST)
+                for name in sorted(asked) or [cursor.topic_name]
+            )
+        )
+    begins_at = "" if cursor is None else cursor.topic_name
+    names = sorted(n for n in asked or services.topics.image.topics if n >= begins_at)
+    left = max(min(request.response_partition_limit, PARTITIONS_MAX), 1)
+    told: list[DescribeTopicPartitionsResponseTopic] = []
+    for name in names:
+        if not left:
+            return _page(told, Cursor(topic_name=name, partition_index=0))
+        topic = services.topics.image.topics.get(name)
+        if topic is None:
+            told.append(_without(name, _why_unknown(name)))
+            continue
+        at_cursor = cursor is not None and name == begins_at
+        first = cursor.partition_index if cursor is not None and at_cursor else 0
+        until = max(min(first + left, topic.partitions), first)
+        told.append(_known(services, topic, range(first, until)))
+        if until < topic.partitions:
+            return _page(told, Cursor(topic_name=name, partition_index=until))
+        left -= until - first
+    return _page(told, None)
+
+
+def _page(
+    topics: Iterable[DescribeTopicPartitionsResponseTopic], cursor: Cursor | None
+) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(topics=tuple(topics), next_cursor=cursor)
+
+
+def _why_unknown(name: str) -> ErrorCode:
+    try:
+        check_topic_name(name)
+    except KafkaError as e:
+        return e.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _without(name: str, error: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=error, name=name, topic_id=ZERO_UUID, partitions=()
+    )
+
+
+def _known(
+    services: Services, topic: Topic, numbers: range
+) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=tuple(_partition(services, topic, number) for number in numbers),
+    )
+
+
+def _partition(
+    services: Services, topic: Topic, number: int
+) -> DescribeTopicPartitionsResponsePartition:
+    node_id = services.config.node_id
+    online = services.partitions.is_online(TopicPartition(topic.name, number))
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=ErrorCode.NONE if online else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=number,
+        leader_id=node_id if online else -1,
+        leader_epoch=LEADER_EPOCH,
+        replica_nodes=(node_id,),
+        isr_nodes=(node_id,),
+        eligible_leader_replicas=(),
+        last_known_elr=(),
+        offline_replicas=() if online else (node_id,),
+    )

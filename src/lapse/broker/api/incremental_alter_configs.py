@@ -1,0 +1,126 @@
+"""IncrementalAlterConfigs (key 44): single settings of a resource (KIP-339).
+
+Behaviour: SET gives a value, DELETE goes back to the default, APPEND and SUBTRACT add to a list and
+take from it, what is there already or is not there being no error. They are for lists alone, else
+INVALID_CONFIG. A list that the resource does not have itself begins as the one in force, the
+broker's; Kafka begins with its default, and an APPEND could then drop what had held. Otherwise as
+`alter_configs`. An unknown operation is INVALID_REQUEST.
+
+v0-1 the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from functools import partial
+
+from lapse.base.config import broker_setting, topic_setting
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.setting import Kind
+from lapse.broker.config_resources import TOPIC, Alteration, alter_all
+from lapse.broker.services import Services, Session
+from lapse.broker.topics import Change, Topics
+from lapse.metadata.store import ALL_BROKERS
+from lapse.wire.schema.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+
+class Operation(IntEnum):
+    """KIP-339's."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    """Change the settings of each resource."""
+    asked = [
+        Alteration(
+            resource.resource_type,
+            resource.resource_name,
+            names=tuple(config.name for config in resource.configs),
+            nulls=tuple(
+                config.name
+                for config in resource.configs
+                if config.value is None and config.config_operation != Operation.DELETE
+            ),
+            change=_change(resource, services.topics),
+        )
+        for resource in request.resources
+    ]
+    answers = await alter_all(services, asked, validate_only=request.validate_only)
+    return IncrementalAlterConfigsResponse(
+        responses=tuple(
+            AlterConfigsResourceResponse(
+                error_code=answer.code,
+                error_message=answer.message,
+                resource_type=one.resource_type,
+                resource_name=one.resource_name,
+            )
+            for one, answer in zip(asked, answers, strict=True)
+        )
+    )
+
+
+def _change(resource: AlterConfigsResource, topics: Topics) -> Change:
+    """The effect on the settings a resource has by then; they may have changed since the call."""
+
+    def below(name: str) -> str:
+        if resource.resource_type == TOPIC:
+            return topics.settings.below_topics(name)
+        return topics.settings.below(name, all_brokers=resource.resource_name == ALL_BROKERS)
+
+    kind_of = topic_setting if resource.resource_type == TOPIC else broker_setting
+
+    def change(before: Mapping[str, str]) -> Mapping[str, str]:
+        after = dict(before)
+        for config in resource.configs:
+            if config.config_operation in {Operation.APPEND, Operation.SUBTRACT}:
+                _require_list(kind_of(config.name).kind, config)
+            apply(after, config, partial(below, config.name))
+        return after
+
+    return change
+
+
+def apply(settings: dict[str, str], config: AlterableConfig, below: Callable[[], str]) -> None:
+    """Do one operation; `below` gives the list that is in force where there is none.
+
+    Raises INVALID_REQUEST.
+    """
+    name, value = config.name, config.value or ""
+    match config.config_operation:
+        case Operation.SET:
+            settings[name] = value
+        case Operation.DELETE:
+            settings.pop(name, None)
+        case Operation.APPEND:
+            there = _items(settings[name] if name in settings else below())
+            settings[name] = ",".join(dict.fromkeys((*there, *_items(value))))
+        case Operation.SUBTRACT:
+            there = _items(settings[name] if name in settings else below())
+            settings[name] = ",".join(item for item in there if item not in _items(value))
+        case unknown:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name}: there is no operation {unknown}")
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _require_list(kind: Kind, config: AlterableConfig) -> None:
+    if kind is not Kind.LIST:
+        operation = Operation(config.config_operation).name
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"{config.name}: {operation} is for lists, and it is none"
+        )

@@ -1,0 +1,67 @@
+"""JoinGroup (key 11): become a member of a group, or take part in its rebalance.
+
+Behaviour: the answer comes when the rebalance's first phase is over, which may take as long as the
+slowest member's rebalance timeout; a member without an id is given one first (KIP-394). Who may
+join and when is `coordination.classic_group`'s. An empty group id: INVALID_GROUP_ID.
+
+v0 the session timeout is the rebalance timeout · v1 rebalance timeout (KIP-62) · v4 ids first · v5
+instance ids (KIP-345) · v7 protocol type and null protocols (KIP-559) · v8 a reason (KIP-800) · v9
+a leader that need not assign (KIP-814).
+"""
+
+from __future__ import annotations
+
+from lapse.base.errors import ErrorCode
+from lapse.broker.services import Services, Session
+from lapse.coordination.classic_events import Join, Joined, Protocol
+from lapse.wire.schema.join_group import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+)
+
+_IDS_FIRST_FROM = 4
+_NULL_PROTOCOL_FROM = 7
+_SKIP_FROM = 9
+
+
+async def handle(
+    services: Services, session: Session, version: int, request: JoinGroupRequest
+) -> JoinGroupResponse:
+    """Ask the group."""
+    if not request.group_id:
+        return _answer(Joined(ErrorCode.INVALID_GROUP_ID, request.member_id), version)
+    join = Join(
+        token=object(),
+        member_id=request.member_id,
+        session_timeout_ms=request.session_timeout_ms,
+        protocol_type=request.protocol_type,
+        protocols=tuple(Protocol(p.name, bytes(p.metadata)) for p in request.protocols),
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        instance_id=request.group_instance_id,
+        client_id=session.client_id,
+        client_host=session.client_host,
+        needs_member_id=version >= _IDS_FIRST_FROM,
+        may_skip_assignment=version >= _SKIP_FROM,
+        reason=request.reason,
+    )
+    return _answer(await services.groups.ask(request.group_id, join), version)
+
+
+def _answer(joined: Joined, version: int) -> JoinGroupResponse:
+    protocol = joined.protocol
+    return JoinGroupResponse(
+        error_code=joined.error,
+        generation_id=joined.generation,
+        protocol_type=joined.protocol_type,
+        protocol_name="" if protocol is None and version < _NULL_PROTOCOL_FROM else protocol,
+        leader=joined.leader,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member_id,
+        members=tuple(
+            JoinGroupResponseMember(
+                member_id=m.member_id, group_instance_id=m.instance_id, metadata=m.metadata
+            )
+            for m in joined.members
+        ),
+    )

@@ -1,0 +1,43 @@
+"""LeaveGroup (key 13): members go, by themselves or by an administrator's hand (KIP-345).
+
+v0-2 one member, whose error is the request's · v3 several, by member or instance id · v5 reasons.
+"""
+
+from __future__ import annotations
+
+from lapse.base.errors import ErrorCode
+from lapse.broker.services import Services, Session
+from lapse.coordination.classic_events import Leave, Leaving, Left
+from lapse.wire.schema.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+
+_SEVERAL_FROM = 3
+
+
+async def handle(
+    services: Services, _session: Session, version: int, request: LeaveGroupRequest
+) -> LeaveGroupResponse:
+    """Ask the group."""
+    if not request.group_id:
+        return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+    if version < _SEVERAL_FROM:
+        leaving: tuple[Leaving, ...] = (Leaving(request.member_id),)
+    else:
+        leaving = tuple(
+            Leaving(m.member_id, m.group_instance_id, m.reason) for m in request.members
+        )
+    left = await services.groups.ask(request.group_id, Leave(object(), leaving))
+    if version < _SEVERAL_FROM:
+        return LeaveGroupResponse(error_code=_only_error(left))
+    return LeaveGroupResponse(
+        error_code=left.error,
+        members=tuple(
+            MemberResponse(
+                member_id=m.member_id, group_instance_id=m.instance_id, error_code=m.error
+            )
+            for m in left.members
+        ),
+    )
+
+
+def _only_error(left: Left) -> ErrorCode:
+    return left.members[0].error if left.members and not left.error else left.error

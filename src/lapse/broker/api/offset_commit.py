@@ -1,0 +1,82 @@
+"""OffsetCommit (key 8): remember how far a group has read.
+
+Behaviour: a partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION, the others are committed;
+answered when they are in the log. Without generation and member id the commit comes from outside
+the group, which is fine as long as it has no members.
+
+v2-4 offsets may have a retention of their own · v6 leader epochs · v7 instance ids · v9 a group
+that nobody knows is GROUP_ID_NOT_FOUND, ILLEGAL_GENERATION before (KIP-848).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.ids import TopicPartition
+from lapse.broker.services import Services, Session
+from lapse.coordination.classic_events import Commit
+from lapse.coordination.offset_store import NewOffset
+from lapse.wire.schema.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+_NOT_FOUND_FROM = 9
+_OLDER = {ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.ILLEGAL_GENERATION}
+
+
+async def handle(
+    services: Services, _session: Session, version: int, request: OffsetCommitRequest
+) -> OffsetCommitResponse:
+    """Commit what can be, and answer for each."""
+    topics = services.topics.image.topics
+    known: dict[TopicPartition, NewOffset] = {}
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for topic in request.topics:
+        found = topics.get(topic.name)
+        for p in topic.partitions:
+            tp = TopicPartition(topic.name, p.partition_index)
+            if found is None or not 0 <= p.partition_index < found.partitions:
+                errors[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                known[tp] = NewOffset(
+                    p.committed_offset,
+                    p.committed_leader_epoch,
+                    p.committed_metadata,
+                    topic_id=found.topic_id,
+                )
+    if known:
+        errors |= await _commit(services, request, known)
+        if version < _NOT_FOUND_FROM:
+            errors = {tp: _OLDER.get(error, error) for tp, error in errors.items()}
+    return OffsetCommitResponse(
+        topics=tuple(
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    OffsetCommitResponsePartition(
+                        partition_index=p.partition_index,
+                        error_code=errors[TopicPartition(topic.name, p.partition_index)],
+                    )
+                    for p in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+async def _commit(
+    services: Services, request: OffsetCommitRequest, offsets: Mapping[TopicPartition, NewOffset]
+) -> Mapping[TopicPartition, ErrorCode]:
+    member = Commit(
+        request.member_id, request.generation_id_or_member_epoch, request.group_instance_id
+    )
+    try:
+        shard = await services.groups.shard_of(request.group_id)
+    except KafkaError as e:
+        return dict.fromkeys(offsets, e.code)
+    return await shard.commit(request.group_id, member, offsets, request.retention_time_ms)

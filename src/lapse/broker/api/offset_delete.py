@@ -1,0 +1,52 @@
+"""OffsetDelete (key 47): forget single offsets of a group (KIP-496).
+
+Behaviour: GROUP_SUBSCRIBED_TO_TOPIC for topics that a member reads; a group that nobody knows, or
+whose members are no consumers, is an error of the whole request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.ids import TopicPartition
+from lapse.broker.services import Services, Session
+from lapse.wire.schema.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: OffsetDeleteRequest
+) -> OffsetDeleteResponse:
+    """Delete what may go."""
+    asked = [
+        TopicPartition(t.name, p.partition_index) for t in request.topics for p in t.partitions
+    ]
+    try:
+        shard = await services.groups.shard_of(request.group_id)
+        errors = await shard.delete_offsets(request.group_id, asked)
+    except KafkaError as e:
+        return OffsetDeleteResponse(error_code=e.code, topics=())
+    return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=_topics(request, errors))
+
+
+def _topics(
+    request: OffsetDeleteRequest, errors: Mapping[TopicPartition, ErrorCode]
+) -> tuple[OffsetDeleteResponseTopic, ...]:
+    return tuple(
+        OffsetDeleteResponseTopic(
+            name=topic.name,
+            partitions=tuple(
+                OffsetDeleteResponsePartition(
+                    partition_index=p.partition_index,
+                    error_code=errors[TopicPartition(topic.name, p.partition_index)],
+                )
+                for p in topic.partitions
+            ),
+        )
+        for topic in request.topics
+    )

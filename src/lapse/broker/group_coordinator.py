@@ -1,0 +1,419 @@
+"""The coordinator of consumer groups: it runs `coordination`'s machines over `__consumer_offsets`.
+
+A *shard* is what one partition of that topic looks after: its log, its groups, its offsets. It is
+loaded when it is first asked for; whoever asks meanwhile waits. Machines live in the event loop and
+do no I/O: a request goes in, effects come out. A `Store` goes to the shard's log, which says when
+it is appended; a `Reply` ends the wait of one request. Offsets change in memory only by what was
+appended, in the order of the log.
+
+The topic is made when the first group is looked for, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+from lapse.base.config import BrokerConfig
+from lapse.base.errors import ErrorCode, KafkaError, LapseError
+from lapse.base.ids import TopicPartition
+from lapse.broker.state_log import KeyValue, Parts, StateLog
+from lapse.broker.topics import NewTopic, Topics
+from lapse.coordination.classic_events import (
+    Answer,
+    Commit,
+    Effects,
+    GroupSettings,
+    Heartbeat,
+    HeartbeatTaken,
+    Join,
+    Joined,
+    Leave,
+    Left,
+    Reply,
+    Request,
+    Store,
+    Sync,
+    Synced,
+    creates_group,
+    refusal,
+)
+from lapse.coordination.classic_group import ClassicGroup
+from lapse.coordination.classic_state import APPEND_ERRORS, State
+from lapse.coordination.entries import Entry, Write, encode_entry, fold
+from lapse.coordination.offset_expiry import ExpiryRule
+from lapse.coordination.offset_store import (
+    NewOffset,
+    OffsetSettings,
+    OffsetStore,
+    Outcome,
+)
+from lapse.coordination.offsets import GROUP_METADATA, TYPES
+from lapse.coordination.partitioning import partition_for
+
+logger = logging.getLogger(__name__)
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+_METHODS: Mapping[type[Request], Callable[[ClassicGroup, Any, int], Effects]] = {
+    Join: ClassicGroup.join,
+    Sync: ClassicGroup.sync,
+    Heartbeat: ClassicGroup.heartbeat,
+    Leave: ClassicGroup.leave,
+}
+
+
+def new_id() -> str:
+    """What makes a member id unique."""
+    return str(uuid.uuid4())
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorSettings:
+    """What a broker's settings say of groups.
+
+    Attributes:
+        partitions: of the offsets topic, if it is yet to be made.
+        topic_overrides: its settings then.
+        expire_every_ms: `offsets.retention.check.interval.ms`.
+    """
+
+    groups: GroupSettings = field(default_factory=GroupSettings)
+    offsets: OffsetSettings = field(default_factory=OffsetSettings)
+    partitions: int = 50
+    topic_overrides: Mapping[str, str] = field(default_factory=dict)
+    expire_every_ms: int = 600_000
+
+
+def settings_of(config: BrokerConfig) -> CoordinatorSettings:
+    """From the broker's settings."""
+    return CoordinatorSettings(
+        GroupSettings(
+            session_timeout_min_ms=config.group_min_session_timeout_ms,
+            session_timeout_max_ms=config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            size_max=config.group_max_size,
+        ),
+        OffsetSettings(
+            metadata_size_max=config.offset_metadata_max_bytes,
+            retention_ms=config.offsets_retention_minutes * 60_000,
+        ),
+        partitions=config.offsets_topic_num_partitions,
+        topic_overrides={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+        },
+        expire_every_ms=config.offsets_retention_check_interval_ms,
+    )
+
+
+class Shard:
+    """The groups and offsets of one partition of the offsets topic."""
+
+    def __init__(self, log: StateLog, parts: Parts, settings: CoordinatorSettings) -> None:
+        self._log, self._clock, self._settings = log, parts.clock, settings
+        self.groups: dict[str, ClassicGroup] = {}
+        self.offsets = OffsetStore(settings.offsets)
+        self._waiting: dict[object, asyncio.Future[Answer]] = {}
+        self._timers: dict[str, tuple[int, asyncio.TimerHandle]] = {}
+        self._tasks: set[asyncio.Task[ErrorCode]] = set()
+
+    async def load(self) -> None:
+        """Read the log; raises CorruptData, StorageError."""
+        events = await self._log.load(TYPES)
+        for event in events:
+            self.offsets.apply(event)
+        now_ms = self._clock.now_ms()
+        for key, value in fold(events).of(GROUP_METADATA).items():
+            group = ClassicGroup.load(key.group, value, self._settings.groups, new_id, now_ms)
+            self.groups[key.group] = group
+            self._carry_out(group, group.tick(now_ms))
+
+    # --- members --------------------------------------------------------------------------------
+
+    async def ask(self, group_id: str, request: Request) -> Answer:
+        """What a group answers, maybe much later."""
+        group = self.groups.get(group_id)
+        if group is None:
+            if not creates_group(request):
+                return refusal(request, ErrorCode.UNKNOWN_MEMBER_ID).answer
+            group = ClassicGroup(group_id, self._settings.groups, new_id, self._clock.now_ms())
+            self.groups[group_id] = group
+        waits: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[request.token] = waits
+        self._carry_out(group, _METHODS[type(request)](group, request, self._clock.now_ms()))
+        try:
+            return await waits
+        finally:
+            self._waiting.pop(request.token, None)
+
+    def _carry_out(self, group: ClassicGroup, effects: Effects) -> None:
+        for effect in effects:
+            match effect:
+                case Reply(token, answer):
+                    waits = self._waiting.get(token)
+                    if waits is not None and not waits.done():
+                        waits.set_result(answer)
+                case Store(ticket):
+                    self._log.append([effect.record()], self._teller(group, ticket))
+        if group.is_unused or group.state is State.DEAD:
+            self._forget(group)
+        else:
+            self._set_timer(group)
+
+    def _teller(self, group: ClassicGroup, ticket: int) -> Callable[[ErrorCode, int], None]:
+        def stored(error: ErrorCode, _offset: int) -> None:
+            self._carry_out(group, group.stored(ticket, error, self._clock.now_ms()))
+
+        return stored
+
+    def _forget(self, group: ClassicGroup) -> None:
+        if self.groups.get(group.group_id) is group and not group.storing:
+            del self.groups[group.group_id]
+        self._stop_timer(group.group_id)
+
+    # --- timers ---------------------------------------------------------------------------------
+
+    def _set_timer(self, group: ClassicGroup) -> None:
+        """Have the group ticked when something comes due; a timer that is early does no harm."""
+        due_ms = group.next_deadline_ms
+        set_for = self._timers.get(group.group_id)
+        if due_ms is None or (set_for is not None and set_for[0] <= due_ms):
+            return
+        self._stop_timer(group.group_id)
+        seconds = max(due_ms - self._clock.now_ms(), 0) / 1000
+        timer = asyncio.get_running_loop().call_later(seconds, self._tick, group)
+        self._timers[group.group_id] = due_ms, timer
+
+    def _tick(self, group: ClassicGroup) -> None:
+        self._timers.pop(group.group_id, None)
+        self._carry_out(group, group.tick(self._clock.now_ms()))
+
+    def _stop_timer(self, group_id: str) -> None:
+        _, timer = self._timers.pop(group_id, (0, None))
+        if timer is not None:
+            timer.cancel()
+
+    # --- offsets --------------------------------------------------------------------------------
+
+    async def commit(
+        self, group_id: str, member: Commit, offsets: Mapping[TopicPartition, NewOffset],
+        retention_ms: int,
+    ) -> Mapping[TopicPartition, ErrorCode]:  # fmt: skip
+        """Errors by partition; those without are in the log."""
+        now_ms = self._clock.now_ms()
+        group = self.groups.get(group_id)
+        if group is not None:
+            error = group.commit(member, now_ms)
+            self._set_timer(group)
+        else:  # no group need be known for offsets to be kept
+            outside = member.generation < 0
+            error = ErrorCode.NONE if outside else ErrorCode.GROUP_ID_NOT_FOUND
+        if error is not ErrorCode.NONE:
+            return dict.fromkeys(offsets, error)
+        return await self._settle(self.offsets.commit(group_id, offsets, now_ms, retention_ms))
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Errors by partition; raises KafkaError for the group as a whole."""
+        group = self.groups.get(group_id)
+        asked = list(partitions)
+        subscribed: list[str] = []
+        if group is not None:
+            error = group.check_delete_offsets()
+            if error is not ErrorCode.NONE:
+                raise KafkaError(error, f"group {group_id}")
+            subscribed = [tp.topic for tp in asked if group.is_subscribed_to(tp.topic)]
+        elif group_id not in self.offsets.groups():
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id}")
+        return await self._settle(self.offsets.delete(group_id, asked, subscribed))
+
+    async def delete_group(self, group_id: str) -> ErrorCode:
+        """Remove a group without members, and all its offsets."""
+        group = self.groups.get(group_id)
+        entries = self.offsets.delete_group(group_id)
+        if group is None:
+            return await self._append(entries) if entries else ErrorCode.GROUP_ID_NOT_FOUND
+        error, effects = group.delete(self._clock.now_ms())
+        return error or await self._remove(group, effects, entries)
+
+    async def _remove(
+        self, group: ClassicGroup, effects: Effects, entries: Sequence[Entry]
+    ) -> ErrorCode:
+        """A group's tombstone and those of its offsets, in one batch."""
+        stores = [effect for effect in effects if isinstance(effect, Store)]
+        self._carry_out(group, tuple(e for e in effects if not isinstance(e, Store)))
+        error = await self._append(entries, [store.record() for store in stores])
+        for store in stores:
+            self._carry_out(group, group.stored(store.ticket, error, self._clock.now_ms()))
+        return APPEND_ERRORS.get(error, error)
+
+    async def _settle(self, outcome: Outcome) -> Mapping[TopicPartition, ErrorCode]:
+        error = await self._append(outcome.entries)
+        if error is ErrorCode.NONE:
+            return outcome.errors
+        fine = (tp for tp, code in outcome.errors.items() if code is ErrorCode.NONE)
+        return {**outcome.errors, **dict.fromkeys(fine, APPEND_ERRORS.get(error, error))}
+
+    async def _append(self, entries: Sequence[Entry], more: Sequence[KeyValue] = ()) -> ErrorCode:
+        """Offsets, and then records of groups, in one batch."""
+        if not entries and not more:
+            return ErrorCode.NONE
+        written: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def done(error: ErrorCode, offset: int) -> None:
+            if error is ErrorCode.NONE:
+                for n, entry in enumerate(entries):
+                    self.offsets.apply(Write(offset + n, entry))
+            if not written.done():
+                written.set_result(error)
+
+        records = [encode_entry(e.type, e.key, e.value, e.version) for e in entries]
+        self._log.append([*records, *more], done)
+        return await written
+
+    def forget_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """The offsets of partitions that are no more."""
+        self._begin(self._append(self.offsets.delete_partitions(partitions)))
+
+    def expire(self) -> None:
+        """Remove offsets that are over their retention, and groups that nothing is left of."""
+        now_ms = self._clock.now_ms()
+        for group_id in {*self.offsets.groups(), *self.groups}:
+            group = self.groups.get(group_id)
+            rule = ExpiryRule() if group is None else group.expiry_rule()
+            expiry = self.offsets.expire(group_id, rule, now_ms)
+            if group is not None and expiry.is_group_unused and group.state is State.EMPTY:
+                _, effects = group.delete(now_ms)
+                self._begin(self._remove(group, effects, expiry.entries))
+            elif expiry.entries:
+                self._begin(self._append(expiry.entries))
+
+    def _begin(self, work: Coroutine[Any, Any, ErrorCode]) -> None:
+        """Something that nobody waits for; what fails is tried at the next turn."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Tell whoever waits to look for the group elsewhere, and write what is queued."""
+        now_ms = self._clock.now_ms()
+        for group in list(self.groups.values()):
+            self._carry_out(group, group.unload(now_ms))
+        for group_id in list(self._timers):
+            self._stop_timer(group_id)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._log.close()
+
+
+class GroupCoordinator:
+    """All groups of this broker, which is every group: it is the only one."""
+
+    def __init__(self, topics: Topics, parts: Parts, settings: CoordinatorSettings) -> None:
+        self._topics, self._parts, self._settings = topics, parts, settings
+        self._shards: dict[int, asyncio.Task[Shard]] = {}
+        self._making = asyncio.Lock()
+        self._expiring: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Let offsets expire from now on."""
+        self._expiring = asyncio.get_running_loop().create_task(self._expire_for_ever())
+
+    async def require_topic(self) -> int:
+        """Make the offsets topic if there is none; returns its partitions.
+
+        Raises KafkaError where it cannot be made.
+        """
+        topic = self._topics.image.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            async with self._making:
+                topic = self._topics.image.topics.get(OFFSETS_TOPIC)
+                if topic is None:
+                    settings = self._settings
+                    new = NewTopic(OFFSETS_TOPIC, settings.partitions, settings.topic_overrides)
+                    topic = await self._topics.create(new)
+        return topic.partitions
+
+    @overload
+    async def ask(self, group_id: str, request: Join) -> Joined: ...
+    @overload
+    async def ask(self, group_id: str, request: Sync) -> Synced: ...
+    @overload
+    async def ask(self, group_id: str, request: Heartbeat) -> HeartbeatTaken: ...
+    @overload
+    async def ask(self, group_id: str, request: Leave) -> Left: ...
+
+    async def ask(self, group_id: str, request: Request) -> Answer:
+        """What a group answers, maybe much later; a refusal where nobody looks after it."""
+        try:
+            shard = await self.shard_of(group_id)
+        except KafkaError as e:
+            return refusal(request, e.code).answer
+        return await shard.ask(group_id, request)
+
+    async def shard_of(self, group_id: str) -> Shard:
+        """The shard that looks after a group, loaded; raises KafkaError."""
+        try:
+            count = await self.require_topic()
+            return await self._shard(partition_for(group_id, count))
+        except LapseError as e:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group_id}: {e}") from e
+
+    async def all_shards(self) -> list[Shard]:
+        """All of them, loaded; none where there was never a group. Raises KafkaError."""
+        topic = self._topics.image.topics.get(OFFSETS_TOPIC)
+        numbers = range(0 if topic is None else topic.partitions)
+        try:
+            return list(await asyncio.gather(*(self._shard(n) for n in numbers)))
+        except LapseError as e:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(e)) from e
+
+    async def _shard(self, number: int) -> Shard:
+        partition = TopicPartition(OFFSETS_TOPIC, number)
+        self._parts.partitions.get(partition)  # raises where its log is offline
+        loading = self._shards.get(number)
+        if loading is None or (loading.done() and loading.exception() is not None):
+            loading = asyncio.get_running_loop().create_task(self._load(partition))
+            self._shards[number] = loading
+        return await asyncio.shield(loading)
+
+    async def _load(self, partition: TopicPartition) -> Shard:
+        log = StateLog(self._parts.partitions.get(partition), self._parts)
+        shard = Shard(log, self._parts, self._settings)
+        await shard.load()
+        return shard
+
+    def _loaded(self) -> list[Shard]:
+        tasks = (t for t in self._shards.values() if t.done() and not t.cancelled())
+        return [task.result() for task in tasks if task.exception() is None]
+
+    def topic_deleted(self, name: str, partitions: int) -> None:
+        """Forget what groups committed for a topic that is no more."""
+        gone = [TopicPartition(name, number) for number in range(partitions)]
+        for shard in self._loaded():
+            shard.forget_partitions(gone)
+
+    async def _expire_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.expire_every_ms / 1000)
+            try:
+                for shard in await self.all_shards():
+                    shard.expire()
+            except KafkaError as e:
+                logger.warning("no offsets expire now: %s", e)
+
+    async def close(self) -> None:
+        """End all waits and write what is queued."""
+        if self._expiring is not None:
+            self._expiring.cancel()
+        for shard in self._loaded():
+            await shard.close()

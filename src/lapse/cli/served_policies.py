@@ -1,0 +1,77 @@
+"""Settings of logs as the broker that serves them says: `--bootstrap-server` of plan and explain.
+
+What stands in a broker's properties file is in no metadata, and a running Kafka may hold settings
+that its log on disk does not show yet; DescribeConfigs tells what is in force. A log of which the
+broker knows no topic has no policy: it is not judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from lapse.base.config import SEGMENT_BYTES_MIN, TINY_SEGMENTS, known_topic_settings, topic_setting
+from lapse.base.errors import ConfigError, ErrorCode
+from lapse.client.admin import Admin
+from lapse.client.connection import BrokerConnection
+from lapse.client.settings import TOPIC, ConfigEntry, Resource, ResourceConfig
+from lapse.metadata.policies import POLICY, Policies
+
+TOPICS_AT_ONCE = 500
+_FROM_TOPIC = 1
+
+
+def ask_broker(address: str, topics: Sequence[str], policies: Policies) -> Policies:
+    """`policies`, with the broker's word instead of what lies in the directory.
+
+    Raises ConnectionLost, UnsupportedVersion, and KafkaError where the broker does not tell.
+    """
+    host, port = parse_address(address)
+    told = asyncio.run(_ask(host, port, topics))
+    overrides: dict[str, dict[str, str]] = {}
+    defaults: dict[str, str] = {}
+    for name, config in told.items():
+        if config.error is None:
+            overrides[name], below = _settings(config.entries)
+            defaults |= below
+        elif config.error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise config.error
+    return replace(policies, topics=overrides, defaults=defaults, source=f"the broker at {address}")
+
+
+async def _ask(host: str, port: int, topics: Sequence[str]) -> dict[str, ResourceConfig]:
+    told = {}
+    async with await BrokerConnection.open(host, port) as connection:
+        for first in range(0, len(topics), TOPICS_AT_ONCE):
+            some = [Resource(TOPIC, name) for name in topics[first : first + TOPICS_AT_ONCE]]
+            found = await Admin(connection).describe_configs(some)
+            told.update({resource.name: config for resource, config in found.items()})
+    return told
+
+
+def _settings(entries: Mapping[str, ConfigEntry]) -> tuple[dict[str, str], dict[str, str]]:
+    """A topic's own settings, its policy in any case, and what it has from its broker."""
+    known = known_topic_settings({n: e.value for n, e in entries.items() if e.value is not None})
+    own: dict[str, str] = {}
+    below: dict[str, str] = {}
+    for name, text in known.items():
+        if entries[name].source == _FROM_TOPIC or name == POLICY:
+            own[_named(name, text)] = text
+        elif name != TINY_SEGMENTS.name:
+            below[topic_setting(name).synonyms[0][0]] = text
+    return own, below
+
+
+def _named(name: str, text: str) -> str:
+    """Kafka before KIP-1030 allowed segments that are tiny here, under another name."""
+    tiny = name == "segment.bytes" and text.isdigit() and int(text) < SEGMENT_BYTES_MIN
+    return TINY_SEGMENTS.name if tiny else name
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of `--bootstrap-server`; raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise ConfigError(f"--bootstrap-server {text}: allowed is HOST:PORT")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,193 @@
+"""Layers of broker settings: which wins, where a value is said to come from (KIP-226)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lapse.base import config
+from lapse.base.config import BROKER_SETTINGS, TOPIC_SETTINGS, broker_config
+from lapse.base.errors import ConfigError
+from lapse.base.setting import PASSWORD, Kind
+from lapse.metadata.settings import (
+    BROKER_NAMES,
+    BrokerSettings,
+    Described,
+    ReadOnly,
+    Source,
+    Synonym,
+    check_changeable,
+    describe_all_brokers,
+    describe_broker,
+    describe_topic,
+)
+
+HOUR_MS = 3_600_000
+
+
+def topic(overrides: dict[str, str], settings: BrokerSettings) -> dict[str, Described]:
+    found = describe_topic(overrides, settings, settings.config_of(overrides))
+    return {one.name: one for one in found}
+
+
+def broker(settings: BrokerSettings) -> dict[str, Described]:
+    return {one.name: one for one in describe_broker(settings)}
+
+
+def pairs(one: Described) -> list[tuple[str, str | None, int]]:
+    return [(s.name, s.value, s.source) for s in one.synonyms]
+
+
+# Who sets message.max.bytes: layers, then the value in force and whose it is.
+LAYERS = {
+    "nobody": ({}, {}, {}, 1048588, Source.DEFAULT),
+    "the file": ({"message.max.bytes": "1"}, {}, {}, 1, Source.STATIC_BROKER),
+    "all brokers": (
+        {"message.max.bytes": "1"}, {"message.max.bytes": "2"}, {}, 2,
+        Source.DYNAMIC_DEFAULT_BROKER,
+    ),
+    "this broker": (
+        {"message.max.bytes": "1"}, {"message.max.bytes": "2"}, {"message.max.bytes": "3"}, 3,
+        Source.DYNAMIC_BROKER,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_layer_above_wins_and_is_named(name: str) -> None:
+    static, cluster, own, value, source = LAYERS[name]
+    settings = BrokerSettings(static, cluster, own)
+    assert settings.config_of({}).max_message_bytes == value
+    assert settings.config_of({"max.message.bytes": "9"}).max_message_bytes == 9
+    told = topic({}, settings)["max.message.bytes"]
+    assert (told.value, told.source, told.kind) == (str(value), source, Kind.INT)
+    its_own = topic({"max.message.bytes": " 9 "}, settings)["max.message.bytes"]
+    assert (its_own.value, its_own.source) == ("9", Source.TOPIC)
+    assert pairs(its_own)[0] == ("max.message.bytes", "9", 1)
+    assert its_own.synonyms[1:] == told.synonyms
+
+
+def test_synonyms_come_in_the_order_in_which_they_win() -> None:
+    """KIP-226: all names of one layer, then the next."""
+    settings = BrokerSettings(
+        {"log.retention.hours": "3", "log.retention.minutes": "7"},
+        {"log.retention.ms": "5"},
+        {"log.retention.ms": "4"},
+    )
+    told = topic({"retention.ms": "1"}, settings)["retention.ms"]
+    assert pairs(told) == [
+        ("retention.ms", "1", 1),
+        ("log.retention.ms", "4", 2),
+        ("log.retention.ms", "5", 3),
+        ("log.retention.minutes", "7", 4),
+        ("log.retention.hours", "3", 4),
+        ("log.retention.hours", "168", 5),
+    ]
+
+
+def test_a_layer_hides_other_names_of_what_it_sets() -> None:
+    settings = BrokerSettings({"log.retention.ms": "5", "log.retention.hours": "2"})
+    assert settings.config_of({}).retention_ms == 5
+    above = BrokerSettings(settings.static, {"log.retention.minutes": "7"})
+    assert above.config_of({}).retention_ms == 7 * 60_000
+    assert settings.static["log.retention.ms"] == "5"
+
+
+def test_a_topics_value_from_hours_is_the_files() -> None:
+    told = topic({}, BrokerSettings({"log.retention.hours": "3"}))["retention.ms"]
+    assert (told.value, told.source) == (str(3 * HOUR_MS), Source.STATIC_BROKER)
+
+
+def test_every_topic_setting_is_told_with_type_and_words() -> None:
+    told = topic({}, BrokerSettings({}))
+    assert list(told) == [s.name for s in TOPIC_SETTINGS]
+    assert all(one.doc and not one.is_sensitive and not one.read_only for one in told.values())
+    kinds = {
+        "cleanup.policy": Kind.LIST, "retention.ms": Kind.LONG, "segment.bytes": Kind.INT,
+        "min.cleanable.dirty.ratio": Kind.DOUBLE, "message.timestamp.type": Kind.STRING,
+        "lapse.tombstone.values.enable": Kind.BOOLEAN,
+    }  # fmt: skip
+    assert {name: told[name].kind for name in kinds} == kinds
+    assert (told["message.timestamp.type"].value, told["cleanup.policy"].value) == (
+        "CreateTime", "delete",
+    )  # fmt: skip
+    tiny = topic({"internal.segment.bytes": "8192"}, BrokerSettings({}))
+    assert (tiny["internal.segment.bytes"].value, tiny["internal.segment.bytes"].source) == (
+        "8192", Source.TOPIC,
+    )  # fmt: skip
+
+
+def test_kip_32s_older_name_shows_in_the_bounds_it_stands_in_for() -> None:
+    told = topic({"message.timestamp.difference.max.ms": "5"}, BrokerSettings({}))
+    assert told["message.timestamp.before.max.ms"].value == "5"
+
+
+def test_a_broker_tells_every_name_and_begins_with_its_own() -> None:
+    settings = BrokerSettings.of_file(
+        broker_config({"log.retention.hours": "3", "broker.id": "4", "log.dirs": "/d"})
+    )
+    told = broker(settings)
+    names = {s.name for s in BROKER_SETTINGS} | {n for s in TOPIC_SETTINGS for n, _ in s.synonyms}
+    assert set(told) == names == set(BROKER_NAMES)
+    hours = told["log.retention.hours"]
+    assert pairs(hours) == [("log.retention.hours", "3", 4), ("log.retention.hours", "168", 5)]
+    assert (hours.value, hours.kind, hours.read_only) == ("3", Kind.INT, True)
+    unset = told["log.retention.ms"]
+    assert (unset.value, unset.source, unset.read_only) == (None, Source.DEFAULT, False)
+    assert (unset.synonyms, unset.kind) == ((), Kind.LONG)
+    assert (told["node.id"].value, told["node.id"].source) == ("4", Source.STATIC_BROKER)
+    assert (told["num.partitions"].value, told["num.partitions"].source) == ("1", Source.DEFAULT)
+    assert told["log.message.format.version"].read_only
+
+
+def test_a_password_is_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither its value nor a synonym's; whether it is set, and where, is no secret."""
+    rows = {**config._BROKER, "listeners": replace(config._BROKER["listeners"], form=PASSWORD)}
+    monkeypatch.setattr(config, "_BROKER", rows)
+    told = broker(BrokerSettings({"listeners": "hunter2"}, {"listeners": "hunter3"}))["listeners"]
+    assert (told.value, told.source, told.is_sensitive) == (None, 3, True)
+    assert [s.value for s in told.synonyms] == [None] * 3
+    assert "hunter" not in repr(told)
+
+
+def test_all_brokers_have_only_what_was_changed() -> None:
+    settings = BrokerSettings({"message.max.bytes": "1"}, {"message.max.bytes": "2"}, {})
+    (only,) = describe_all_brokers(settings)
+    assert (only.name, only.value, only.source) == ("message.max.bytes", "2", 3)
+    assert only.synonyms == (Synonym("message.max.bytes", "2", Source.DYNAMIC_DEFAULT_BROKER),)
+
+
+def test_what_holds_below_a_layer() -> None:
+    settings = BrokerSettings({"log.cleanup.policy": "compact"}, {"log.cleanup.policy": "delete"})
+    assert settings.below_topics("cleanup.policy") == "delete"
+    assert settings.below("log.cleanup.policy", all_brokers=False) == "delete"
+    assert settings.below("log.cleanup.policy", all_brokers=True) == "compact"
+    assert BrokerSettings({}).below_topics("cleanup.policy") == "delete"
+    with pytest.raises(ConfigError, match="unknown setting cleanup"):
+        settings.below_topics("cleanup")
+
+
+@pytest.mark.parametrize(
+    "name", ["log.retention.hours", "log.message.format.version", "node.id", "listeners"]
+)
+def test_some_settings_are_read_only(name: str) -> None:
+    """Kafka's rule: the first of several names, and what a running broker can follow."""
+    text = {"log.message.format.version": "3.0", "listeners": "x"}.get(name, "1")
+    with pytest.raises(ReadOnly, match=f"^{name}: read-only"):
+        check_changeable({name: text})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"log.retention.ms": "-2"}, "log.retention.ms=-2: allowed is a whole number from -1"),
+        ({"log.cleanup.policy": "shred"}, "log.cleanup.policy=shred: allowed is"),
+        ({"nonsense": "1"}, "unknown setting nonsense"),
+    ],
+)
+def test_a_change_is_judged(settings: dict[str, str], words: str) -> None:
+    check_changeable({"log.retention.ms": "1", "compression.type": "zstd"})
+    with pytest.raises(ConfigError, match=words) as refused:
+        check_changeable(settings)
+    assert not isinstance(refused.value, ReadOnly)
