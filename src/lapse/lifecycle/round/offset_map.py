@@ -11,6 +11,7 @@ import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,6 +168,7 @@ def build_map(plan: RoundPlan, tick: Tick, workplace: Workplace | None = None) -
     try:
         for s in plan.segments:
             opened.append(open_source(plan, s, workplace))
+        _refuse_overlap(opened)
         if plan.kind is RoundKind.TRIM:
             result.latest, result.end_offset = -1, plan.upper
         else:
@@ -177,6 +179,18 @@ def build_map(plan: RoundPlan, tick: Tick, workplace: Workplace | None = None) -
             segment.close()
         raise
     return result
+
+
+def _refuse_overlap(segments: list[SourceSegment]) -> None:
+    """A batch that reaches into the next segment: which of two records is the newer, nobody knows.
+
+    Raises BadSegment.
+    """
+    for segment, following in pairwise(segments):
+        n, base_offset = segment.first_at(following.plan.base_offset), following.plan.base_offset
+        if n < len(segment.rows):
+            last_offset = segment.rows[n]["last_offset"]
+            raise segment.corrupt(n, f"offset {last_offset} is in the segment of {base_offset} on")
 
 
 def _find_transactions(plan: RoundPlan, result: MapResult) -> None:
