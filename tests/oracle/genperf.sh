@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # genperf.sh [DIR [NAME ...]]: generates the performance logs (all, or those named) under DIR (./target/perf), about 1 GB each
 set -euo pipefail
-cd "$(dirname "$0")"; P=${1:-$PWD/target/perf}; shift || true
+P=${1:+$(realpath -m "$1")}; shift || true
+cd "$(dirname "$0")"; P=${P:-$PWD/target/perf}
 WANTED=" $* "; mkdir -p "$P"
 export JAVA_OPTS="-Xms512m -Xmx2g -XX:+UseParallelGC"
 g() {

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.kernels.layout import BATCH
-from lapse.log.headers import Header, headers_of
 from lapse.log.loader import scan_segment
 from lapse.log.partition_log import PartitionLog
 from lapse.log.summary import SummaryBuilder
-from lapse.records.batch import records_of, scan_batches
+from lapse.records.batch import Header, headers_of, records_of, scan_batches
 from tests.unit.log.logs import NOW, batches_of, check_sound, config, open_log
 from tests.unit.log.logs import batch as make_batch
 

@@ -25,19 +25,11 @@ class Bounds:
     Attributes:
         stood_ms: how long the wall clock was wrong, and believed time stood still: what is to go
             waits as much longer.
-        behind_ms: of that, how long it was behind: rounds went on by the time that stood still.
-        forgotten_ms: how long of that a process may have forgotten that was started meanwhile: it
-            begins with the time last kept.
-        endless: a record was appended under a clock far ahead. Nobody can know better than that it
-            is as young as that clock says, and then no deadline counts.
     """
 
     config: TopicConfig
     slack_ms: int
     stood_ms: int = 0
-    behind_ms: int = 0
-    forgotten_ms: int = 0
-    endless: bool = False
 
     def may_go_from(self, record: Sent) -> int | None:
         """A superseded record may go once what superseded it is past min lag; None: never.
@@ -47,7 +39,7 @@ class Bounds:
         by = record.superseded_by
         if by is None:
             return None
-        return min(by.time_ms, by.append_ms) + self.config.min_compaction_lag_ms - self.forgotten_ms
+        return min(by.time_ms, by.append_ms) + self.config.min_compaction_lag_ms
 
     def gone_by(self, record: Sent) -> int | None:
         """A superseded or aborted record: append + max lag + slack + file.delete.delay."""
@@ -64,7 +56,7 @@ class Bounds:
         """
         if tombstone.lost_ms is None:
             return None if self.config.delete_retention_ms else 0
-        return tombstone.lost_ms + self.config.delete_retention_ms - self.behind_ms
+        return tombstone.lost_ms + self.config.delete_retention_ms
 
     def tombstone_gone_by(self, tombstone: Sent) -> int | None:
         """That, its round, and removal max lag."""
@@ -90,7 +82,7 @@ class Bounds:
     def expires_from(self, record: Sent) -> int | None:
         if not self.config.deletes or self.config.retention_ms < 0:
             return None
-        return min(record.time_ms, record.append_ms) + self.config.retention_ms - self.forgotten_ms
+        return min(record.time_ms, record.append_ms) + self.config.retention_ms
 
     @property
     def _waits_ms(self) -> int:
@@ -132,8 +124,7 @@ def judge(log: PartitionLog, account: Account, bounds: Bounds, now_ms: int) -> l
     account.note_losses(seen, now_ms)
     ends = [s.base_offset for s in log.segments[1:]] + [log.log_end_offset + 1]
     account.note_held(ends, stable, now_ms)
-    if not bounds.endless:
-        wrong += _overdue(in_files(log.dir), account, bounds, now_ms - bounds.stood_ms)
+    wrong += _overdue(in_files(log.dir), account, bounds, now_ms - bounds.stood_ms)
     return wrong
 
 

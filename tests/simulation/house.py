@@ -61,8 +61,11 @@ class House:
         self.fs = CrashFs(Unsynced(), None)
         self.guard = ClockGuard(self.fs, self.clock, self.path, JUMP_MAX_MS, BROKER)
         self.owner = DirectoryOwner(
-            self.path, self.configs, self.fs, self.clock, believed=self.guard.trusted_ms
+            self.path, self.configs, self.fs, self.clock, believed=self.guard.noted_ms
         )
+        if self.guard.latest_ms is not None:  # as `Partitions` does, believed or not
+            for partition in self.configs:
+                self.log(partition).believe(self.guard.latest_ms)
         env = LogEnv(self.fs, self.clock)
         engine = InlineEngine(self.fs, self.clock)
         options = ServiceOptions(MapMemory(1 << 20), PAUSE_MS, clock_jump_max_ms=JUMP_MAX_MS)
@@ -94,13 +97,12 @@ class House:
 
     def tick(self) -> None:
         """What a second of a broker and its service is: chores, then rounds until none is due."""
-        now_ms, believed_ms = self.clock.now_ms(), self.guard.trusted_ms()
+        now_ms, verdict = self.clock.now_ms(), self.guard.look()
         self.touch()
         for partition in self.configs:
             log = self.log(partition)
-            if believed_ms is not None:
-                log.believe(believed_ms)
-            for _, chore, time_ms in housekeeping.chores_at(now_ms, believed_ms):
+            log.believe(verdict.latest_ms)
+            for _, chore, time_ms in housekeeping.chores_at(now_ms, verdict):
                 chore(log, time_ms)
         for _ in range(STEPS_MAX):
             if self.service.step() > 0:

@@ -16,7 +16,7 @@ import pytest
 
 from lapse.base.config import TopicConfig, topic_config
 from lapse.base.ids import TopicPartition
-from lapse.lifecycle.clock_guard import KEEP_EVERY_MS
+from lapse.lifecycle.clock_guard import CONFIRMED
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
@@ -79,7 +79,6 @@ class Life:
         self.sequences = {7: 0, 8: 0, 9: 0}
         self.values = 0
         self.steps = 0
-        self.openings = self.house.openings
         self.wrong_ms = 0  # how far the wall clock is off
         self.wrong_until = 0  # the step at which it is set right
 
@@ -121,10 +120,6 @@ class Life:
 
     def check(self) -> None:
         now_ms = self.now_ms()
-        if self.wrong_ms < 0 and self.house.openings > self.openings:
-            forgotten_ms = self.bounds.behind_ms + KEEP_EVERY_MS
-            self.bounds = replace(self.bounds, forgotten_ms=forgotten_ms)
-        self.openings = self.house.openings
         self.account.settle(now_ms)
         wrong = judge(self.house.log(TP), self.account, self.bounds, now_ms)
         assert not wrong, "\n".join(wrong[:10]) + f"\n{self.config}"
@@ -142,8 +137,6 @@ class Life:
 
     def send(self, records: list[NewRecord], spec: BatchSpec, txn: int | None = None) -> None:
         log, now_ms = self.house.log(TP), self.clock.now_ms()
-        if self.wrong_ms > 0:
-            self.bounds = replace(self.bounds, endless=True)
         checked = check_produced(build_batch(records, spec), self.config, now_ms, "t")
         base = log.append(checked, leader_epoch=0, now_ms=now_ms).base_offset
         stamped = self.config.message_timestamp_type
@@ -178,8 +171,6 @@ class Life:
 
     def end(self, pid: int) -> None:
         txn, _ = self.open.pop(pid)
-        if self.wrong_ms > 0:
-            self.bounds = replace(self.bounds, endless=True)
         commit = self.chance.random() < 0.6
         self.house.log(TP).append_marker(
             pid, 0, commit, 0, leader_epoch=0, now_ms=self.clock.now_ms()
@@ -211,9 +202,15 @@ class Life:
     def note_wrong(self, passed_ms: int) -> None:
         """Time that passes while the clock is wrong."""
         if self.wrong_ms:
-            bounds = self.bounds
-            behind_ms = bounds.behind_ms + (passed_ms if self.wrong_ms < 0 else 0)
-            self.bounds = replace(bounds, stood_ms=bounds.stood_ms + passed_ms, behind_ms=behind_ms)
+            self.bounds = replace(self.bounds, stood_ms=self.bounds.stood_ms + passed_ms)
+
+    def reboot(self, off_ms: int, back_ms: int) -> None:
+        """The machine was off, and its clock has stood still meanwhile, or went back."""
+        self.house.owner.close()
+        self.clock.reboot(off_ms, -back_ms)
+        self.wrong_ms = -off_ms - back_ms
+        self.note_wrong(off_ms)
+        self.house.open()
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -234,7 +231,7 @@ class Life:
         live = {r.offset for r in self.account.live() if r.offset >= start}
         left = {o for o in in_files(self.house.path / str(TP)) if o >= start}
         assert live <= left, (sorted(live - left), config)
-        assert left == live or self.bounds.endless, (sorted(left - live), config)
+        assert left == live, (sorted(left - live), config)
         self.house.owner.close()
 
 
@@ -292,3 +289,57 @@ def test_nothing_goes_early_under_a_clock_that_is_wrong(
     life.set_right()
     life.pass_time(3000)
     life.finish()
+
+
+@pytest.mark.parametrize("how", ["restart", "crash", "stood still", "went back"])
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+def test_nothing_goes_early_after_a_start_under_a_clock_that_is_behind(
+    kind: str, policy: str, how: str, tmp_path: Path
+) -> None:
+    """The kept time is a minute old and more; after a reboot it lacks the time off as well."""
+    config = topic_config({
+        "cleanup.policy": policy, "min.compaction.lag.ms": "20000", "retention.ms": "40000",
+        "max.compaction.lag.ms": "25000", "delete.retention.ms": "15000",
+        "min.cleanable.dirty.ratio": "0.01", "segment.ms": "2000", "message.timestamp.type": kind,
+        "message.timestamp.after.max.ms": str(20 * HOUR), "file.delete.delay.ms": "0",
+    })  # fmt: skip
+    life = Life(tmp_path / "data", 1, config)
+    life.pass_time(59_000)
+    if how in {"stood still", "went back"}:
+        life.reboot(10 * HOUR, HOUR if how == "went back" else 0)
+    else:
+        life.wrong_ms = -HOUR
+        life.clock.jump(-HOUR)
+        life.pass_time(30_000)
+        getattr(life.house, how)()
+    life.wrong_until = 1 << 40
+    for n in range(4):
+        value = None if n % 2 else b"%d" % n
+        life.send([NewRecord(b"k", value, life.now_ms())], BatchSpec())
+        life.pass_time(3000)
+    life.set_right()
+    life.clock.synchronised = True
+    if how == "stood still":  # it was believed, so this is a jump while it runs
+        (life.house.path / CONFIRMED).touch()
+    life.pass_time(60_000)
+    life.finish()
+
+
+def test_what_came_under_a_clock_far_ahead_is_not_late_for_ever(tmp_path: Path) -> None:
+    """KIP-354: max lag counts from when the clock was put right, at the latest."""
+    config = topic_config({
+        "cleanup.policy": "compact", "max.compaction.lag.ms": "25000", "segment.ms": "2000",
+        "min.cleanable.dirty.ratio": "1", "file.delete.delay.ms": "0",
+    })  # fmt: skip
+    life = Life(tmp_path / "data", 1, config)
+    life.pass_time(TICK_MS_MAX)
+    life.wrong_ms, life.wrong_until = YEAR, 1 << 40
+    life.clock.jump(YEAR)
+    for n in range(2):
+        life.send([NewRecord(b"k", b"%d" % n, life.now_ms())], BatchSpec())
+        life.pass_time(3000)
+    life.set_right()
+    life.pass_time(25_000 + life.bounds.slack_ms)
+    assert list(in_files(life.house.path / str(TP))) == [1]
+    life.house.owner.close()

@@ -9,8 +9,10 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
+from pathlib import Path
 from typing import Protocol
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TIMEX_BYTES = 512  # struct timex has 208
 _TIME_ERROR = 5  # the kernel's word for a clock that nobody synchronises
 
@@ -28,6 +30,10 @@ class Clock(Protocol):
 
     def boot_seconds(self) -> float:
         """Seconds since the machine was started, asleep or not; comparable between processes."""
+        ...
+
+    def boot_id(self) -> str:
+        """Which start of the machine those are counted from; "" where nobody says."""
         ...
 
     def is_synchronised(self) -> bool:
@@ -52,6 +58,13 @@ class SystemClock:
         """Linux's monotonic clock stands still while the machine sleeps, this one does not."""
         clock = getattr(time, "CLOCK_BOOTTIME", None)
         return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+    def boot_id(self) -> str:
+        """Linux draws one at each start."""
+        try:
+            return _BOOT_ID.read_text().strip()
+        except OSError:
+            return ""
 
     def is_synchronised(self) -> bool:
         """From Linux's `adjtimex`; elsewhere nobody says so."""

@@ -168,7 +168,7 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
     Setting("group.max.size", whole(1, INT_MAX), str(INT_MAX), "Members a group may have."),
     Setting("lapse.clock.jump.max.ms", MILLISECONDS, "3600000",
             "How far the wall clock may run ahead of the last recorded moment and the monotonic "
-            "time since; beyond it nothing is removed or stamped until it is confirmed."),
+            "time since; beyond it nothing is cleaned or expires until it is confirmed."),
     Setting("lapse.housekeeping.interval.ms", whole(1), "1000",
             "How often the broker looks for segments to roll and files to unlink."),
     Setting("lapse.lifecycle.master", TEXT, "local[*]", "Spark master of the lifecycle service."),

@@ -1,4 +1,4 @@
-"""Names of things: topic-partitions and topic ids, and how Kafka spells them on disk."""
+"""Names of things: topic-partitions and ids, and how Kafka spells them on disk."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ def check_topic_name(name: str) -> None:
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"topic name {name!r} is not 1 to 249 of a-z, A-Z, 0-9, '.', '_', '-'",
         )
+
+
+def random_id() -> str:
+    """As Kafka's `Uuid.randomUuid`: never with a dash first, which tools take for an option."""
+    while True:
+        text = format_topic_id(uuid.uuid4())
+        if not text.startswith("-"):
+            return text
 
 
 def format_topic_id(topic_id: uuid.UUID) -> str:

@@ -10,71 +10,161 @@ A log has a sample only where there is something to say of it.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric, Sample
 from prometheus_client.registry import Collector
 
 from lapse.broker.control import ServiceSeen, StampCache
 from lapse.broker.services import Services
 from lapse.lifecycle.clock_guard import ClockGuard
-from lapse.lifecycle.decide.bounds import Bound
-from lapse.lifecycle.decide.deadline import compaction_delay_ms, next_look_ms
+from lapse.lifecycle.decide.bounds import Bound, record_age_from
+from lapse.lifecycle.decide.deadline import ROLL_SLACK_MS, compaction_delay_ms, next_look_ms
+from lapse.lifecycle.decide.horizon import Stamp
 from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, decide
+from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.reports import RoundReport, RoundTail, read_progress
 from lapse.log.facts import BadRange
-from lapse.log.partition_log import PartitionLog
+from lapse.log.partition_log import LogMark, PartitionLog
 
 _CLEANER = "kafka_log_logcleaner"
 _MANAGER = "kafka_log_logcleanermanager"
 _WHERE = ("topic", "partition")
+_AFTER_ALL_MS = 1 << 64  # later than any time and any lag together
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One log that rounds have to do with.
+    """One log that rounds have to do with, for as long as no decision on it can come out otherwise.
 
     Attributes:
-        labels: topic and partition.
+        where: its labels.
+        name: as reports name it.
         directory: the log directory it is in.
         ratio: of dirty bytes.
-        delay_ms: by how much it is late, 0 if it is not (KIP-354).
-        deadline_ms: when something is due next at the latest; None if nothing ever is.
+        late_from_ms: when it is late, or has been since (KIP-354); None if it never will be.
+        due: whether a round is due.
+        next_ms: when one is, or may be, after that; None if nothing ever comes.
         uncleanable: why rounds leave (the rest of) it alone, "" if they do not.
         uncleanable_bytes: of its sealed segments, those.
         bad: where rounds could not read, if there is such a place.
     """
 
-    labels: tuple[str, str]
+    where: dict[str, str]
+    name: str
     directory: str
     ratio: float
-    delay_ms: int
-    deadline_ms: int | None
+    late_from_ms: int | None
+    due: bool
+    next_ms: int | None
     uncleanable: str
     uncleanable_bytes: int
     bad: BadRange | None
 
+    def delay_ms(self, now_ms: int) -> int:
+        """By how much it is late, 0 if it is not."""
+        return 0 if self.late_from_ms is None else max(now_ms - self.late_from_ms, 0)
 
-def row_of(log: PartitionLog, info: LogInfo, now_ms: int) -> Row | None:
-    """What there is to say of a log; None if rounds have nothing to do with it."""
-    if not info.config.compacts and not info.facts.start_moves:
-        return None
-    decision = decide(info, now_ms)
+    def deadline_ms(self, now_ms: int) -> int | None:
+        """When something is due next at the latest."""
+        return now_ms if self.due else self.next_ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was found out of a log; good while its mark and stamps are these, at those times.
+
+    Attributes:
+        stamps: None where none could matter.
+    """
+
+    mark: LogMark
+    stamps: tuple[Stamp, ...] | None
+    from_ms: int
+    until_ms: float
+    row: Row | None
+
+
+class Rows:
+    """A row a log, made anew only where it may have changed; for one thread at a time.
+
+    Kept by mark (`PartitionLog.mark`), stamps and time: what only the clock changes is either a
+    moment of the row's own, counted from whenever somebody asks, or ends the row.
+    """
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[PartitionLog, _Known] = WeakKeyDictionary()
+        self._stamps = StampCache()
+
+    def of(self, log: PartitionLog, now_ms: int) -> Row | None:
+        """What there is to say of a log; None if rounds have nothing to do with it."""
+        known = self._known.get(log)
+        if (
+            known is None
+            or not known.from_ms <= now_ms < known.until_ms
+            or known.mark != log.mark()
+            or (known.stamps is not None and known.stamps != self._stamps.waiting(log.dir, now_ms))
+        ):
+            known = self._known[log] = self._look(log, now_ms)
+        return known.row
+
+    def _look(self, log: PartitionLog, now_ms: int) -> _Known:
+        mark, facts = log.marked_facts()
+        if not mark.config.compacts and not facts.start_moves:
+            return _Known(mark, None, now_ms, math.inf, None)
+        stamps = self._stamps.waiting(log.dir, now_ms)
+        decision = decide(LogInfo(facts, mark.config, stamps), now_ms)
+        matter = decision.removal.horizon_ms is not None
+        return _Known(
+            mark, stamps if matter else None, now_ms, same_until_ms(decision), row_of(decision)
+        )
+
+
+def row_of(decision: Decision) -> Row:
+    """What there is to say of a log."""
+    facts, config = decision.info.facts, decision.info.config
+    topic, partition = facts.partition.topic, str(facts.partition.partition)
     reason, held_bytes = _uncleanable(decision)
+    late_ms = compaction_delay_ms(facts, config, _AFTER_ALL_MS)  # it grows with the clock
     return Row(
-        labels=(log.partition.topic, str(log.partition.partition)),
-        directory=os.path.dirname(info.facts.dir),
+        where=dict(zip(_WHERE, (topic, partition), strict=True)),
+        name=str(facts.partition),
+        directory=os.path.dirname(facts.dir),
         ratio=decision.bounds.ratio,
-        delay_ms=compaction_delay_ms(info.facts, info.config, now_ms),
-        deadline_ms=now_ms if decision.due else next_look_ms(decision),
+        late_from_ms=_AFTER_ALL_MS - late_ms if late_ms else None,
+        due=bool(decision.due),
+        next_ms=next_look_ms(decision),
         uncleanable=reason,
         uncleanable_bytes=held_bytes,
-        bad=info.facts.bad,
+        bad=facts.bad,
     )
+
+
+def same_until_ms(decision: Decision) -> float:
+    """Up to this moment, exclusive, a row of the decision says what one made later would.
+
+    Sooner than `next_look_ms` where that names what rounds wait for: min lag also holds logs that
+    get no round (their ratio is told all the same), and a move of the log start from the future
+    counts only once that is there. What waits for the owner to roll has a moment that moves with
+    the clock: such a row is not kept.
+    """
+    facts, bounds, now_ms = decision.info.facts, decision.bounds, decision.now_ms
+    moments: list[float] = [math.inf]
+    look_ms = next_look_ms(decision)
+    if look_ms is not None:
+        moments.append(look_ms if look_ms > now_ms + ROLL_SLACK_MS else now_ms)
+    if bounds.bound is Bound.MIN_LAG:
+        held = next(s for s in facts.segments if s.base_offset == bounds.held_segment)
+        age_from_ms = record_age_from(held, Rules.LAPSE)
+        moments.append(age_from_ms + decision.info.config.min_compaction_lag_ms)
+    moments += (m.moved_ms for m in facts.start_moves if m.moved_ms > now_ms)
+    return min(moments)
 
 
 def _uncleanable(decision: Decision) -> tuple[str, int]:
@@ -102,31 +192,29 @@ class CleanerCollector(Collector):
     ) -> None:
         self._services, self._seen, self._guard = services, seen, guard
         self._data_dir = data_dir
-        self._stamps = StampCache()
+        self._known = Rows()
         self._tail = RoundTail(data_dir)
         self._asking = threading.Lock()
 
     def collect(self) -> Iterable[Metric]:
         with self._asking:
             self._tail.refresh()
-            rows = list(self._rows())
+            now_ms = self._services.clock.now_ms()
+            rows = list(self._rows(now_ms))
             last_run, by_log = list(self._tail.last_run), dict(self._tail.by_log)
-        yield from self._kafka(rows)
+        yield from self._kafka(rows, now_ms)
         yield from _costs(last_run)
         yield from self._service()
-        yield from _of_logs(rows)
+        yield from _of_logs(rows, now_ms)
         yield from _of_rounds(rows, by_log)
 
-    def _rows(self) -> Iterator[Row]:
-        now_ms = self._services.clock.now_ms()
+    def _rows(self, now_ms: int) -> Iterator[Row]:
         for log in self._services.partitions.all():
-            if log.offline_reason is None:
-                stamps = self._stamps.waiting(log.dir, now_ms)
-                row = row_of(log, LogInfo(log.facts(), log.config, stamps), now_ms)
-                if row is not None:
-                    yield row
+            row = self._known.of(log, now_ms) if log.offline_reason is None else None
+            if row is not None:
+                yield row
 
-    def _kafka(self, rows: list[Row]) -> Iterator[Metric]:
+    def _kafka(self, rows: list[Row], now_ms: int) -> Iterator[Metric]:
         cleanable = [r for r in rows if not r.uncleanable]
         dirtiest = max((r.ratio for r in cleanable), default=0.0)
         yield _gauge(
@@ -136,7 +224,7 @@ class CleanerCollector(Collector):
         yield _gauge(
             f"{_CLEANER}_max_compaction_delay_secs",
             "By how much the latest log is past max.compaction.lag.ms.",
-            max((r.delay_ms for r in rows), default=0) / 1000,
+            max((r.delay_ms(now_ms) for r in rows), default=0) / 1000,
         )
         directories = [str(d.path) for d in self._services.partitions.directories]
         counts, sizes = dict.fromkeys(directories, 0), dict.fromkeys(directories, 0)
@@ -200,7 +288,7 @@ def _costs(last_run: list[RoundReport]) -> Iterator[Metric]:
     )  # fmt: skip
 
 
-def _of_logs(rows: list[Row]) -> Iterator[Metric]:
+def _of_logs(rows: list[Row], now_ms: int) -> Iterator[Metric]:
     ratio = _family("lapse_compaction_dirty_ratio", "Share of dirty bytes.")
     delay = _family("lapse_compaction_delay_seconds", "By how much max.compaction.lag.ms is past.")
     deadline = _family(
@@ -212,16 +300,17 @@ def _of_logs(rows: list[Row]) -> Iterator[Metric]:
     tries = _family("lapse_bad_range_tries", "Rounds that failed there.")
     again = _family("lapse_bad_range_next_try_timestamp_seconds", "When the next will try.")
     for row in rows:
-        ratio.add_metric(row.labels, row.ratio)
-        delay.add_metric(row.labels, row.delay_ms / 1000)
-        if row.deadline_ms is not None:
-            deadline.add_metric(row.labels, row.deadline_ms / 1000)
+        _tell(ratio, row, row.ratio)
+        _tell(delay, row, row.delay_ms(now_ms) / 1000)
+        deadline_ms = row.deadline_ms(now_ms)
+        if deadline_ms is not None:
+            _tell(deadline, row, deadline_ms / 1000)
         if row.uncleanable:
-            alone.add_metric((*row.labels, row.uncleanable), 1)
+            alone.add_metric((*row.where.values(), row.uncleanable), 1)
         if row.bad is not None:
-            first.add_metric(row.labels, row.bad.first_offset)
-            tries.add_metric(row.labels, row.bad.tries)
-            again.add_metric(row.labels, row.bad.next_try_ms / 1000)
+            _tell(first, row, row.bad.first_offset)
+            _tell(tries, row, row.bad.tries)
+            _tell(again, row, row.bad.next_try_ms / 1000)
     yield from (ratio, delay, deadline, alone, first, tries, again)
 
 
@@ -230,12 +319,17 @@ def _of_rounds(rows: list[Row], by_log: dict[str, RoundReport]) -> Iterator[Metr
     read = _family("lapse_round_read_bytes_per_dirty_byte", "By the last round.")
     written = _family("lapse_round_written_bytes_per_dirty_byte", "By the last round.")
     for row in rows:
-        report = by_log.get("-".join(row.labels))
+        report = by_log.get(row.name)
         if report is not None and report.dirty_bytes:
-            read.add_metric(row.labels, report.bytes_read / report.dirty_bytes)
-            written.add_metric(row.labels, report.bytes_written / report.dirty_bytes)
+            _tell(read, row, report.bytes_read / report.dirty_bytes)
+            _tell(written, row, report.bytes_written / report.dirty_bytes)
     yield from (read, written)
 
 
 def _family(name: str, doc: str, *more: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, doc, labels=[*_WHERE, *more])
+
+
+def _tell(family: GaugeMetricFamily, row: Row, value: float) -> None:
+    """As `add_metric`, with the row's labels as they are."""
+    family.samples.append(Sample(family.name, row.where, value))

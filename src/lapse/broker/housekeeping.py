@@ -1,8 +1,8 @@
 """What a broker does for its logs while nobody asks: rolls, retention, syncs, sweeps, checkpoints.
 
-After a jump of the wall clock nothing goes by age or size, and no producer is forgotten, until the
-clock is confirmed (DESIGN 4.11): `guard` gives the time that may be relied on, None for none. Rolls
-go on, since they remove nothing, and so does what DeleteRecords asked for by offset.
+After a jump of the wall clock nothing goes by age, and no producer is forgotten, until the clock is
+confirmed (DESIGN 4.11): `guard` judges it. Rolls go on, since they remove nothing, and so does what
+asks no clock: retention by size, and what DeleteRecords asked for by offset.
 
 Runs in a thread of its own, every `lapse.housekeeping.interval.ms`; the decisions are
 `lifecycle.decide`, the effects `PartitionLog`. Compaction is not among them: that is the lifecycle
@@ -26,6 +26,7 @@ from lapse.base.errors import LapseError
 from lapse.broker.counters import Counters
 from lapse.broker.disk import DiskThreads
 from lapse.broker.partitions import Partitions
+from lapse.lifecycle.decide.clock import ClockRecord, ClockVerdict
 from lapse.lifecycle.decide.retention import segments_to_delete
 from lapse.lifecycle.decide.roll import ActiveSegment, roll_due, trim_roll_due
 from lapse.log.partition_log import PartitionLog
@@ -34,11 +35,12 @@ from lapse.log.roll import jitter_of
 logger = logging.getLogger(__name__)
 
 Chore = Callable[[PartitionLog, int], object]
-Guard = Callable[[int], int | None]  # of the wall clock's time, the one to go by
+Guard = Callable[[int], ClockVerdict]  # on the wall clock's time
 
 
-def _trusted(now_ms: int) -> int | None:
-    return now_ms
+def believing(now_ms: int) -> ClockVerdict:
+    """The guard who never doubts."""
+    return ClockVerdict(now_ms, 0, 0, ClockRecord(now_ms), latest_ms=now_ms)
 
 
 class Housekeeping:
@@ -50,7 +52,7 @@ class Housekeeping:
         clock: Clock,
         config: BrokerConfig,
         counters: Counters,
-        guard: Guard = _trusted,
+        guard: Guard = believing,
     ) -> None:
         self._partitions = partitions
         self._guard = guard
@@ -82,10 +84,9 @@ class Housekeeping:
 
     def tick(self, now_ms: int) -> None:
         """Do everything that is due."""
-        trusted_ms = self._guard(now_ms)
-        self._partitions.believe(trusted_ms)
-        removes = trusted_ms is not None and self._retention.is_due(now_ms)
-        chores = chores_at(now_ms, trusted_ms, removes=removes)
+        verdict = self._guard(now_ms)
+        self._partitions.believe(verdict)
+        chores = chores_at(now_ms, verdict, removes=self._retention.is_due(now_ms))
         for log in self._partitions.all():
             for name, chore, time_ms in chores:
                 if self._partitions.is_online(log.partition):
@@ -119,20 +120,21 @@ class Housekeeping:
 
 
 def chores_at(
-    now_ms: int, trusted_ms: int | None, *, removes: bool = True
+    now_ms: int, clock: ClockVerdict, *, removes: bool = True
 ) -> list[tuple[str, Chore, int]]:
     """What to do for each log, and the time to do it by; `removes` is whether it is time to."""
     chores: list[tuple[str, Chore, int]] = [
-        ("roll", roll_if_due, now_ms if trusted_ms is None else trusted_ms),
+        ("roll", roll_if_due, now_ms if clock.held else clock.now_ms),
         ("log start", drop_deleted, now_ms),
         ("sync", sync_sealed, now_ms),
         ("unlink", PartitionLog.sweep_deleted, now_ms),
     ]
-    if trusted_ms is not None and removes:
-        chores += [
-            ("retention", apply_retention, trusted_ms),
-            ("expiry", PartitionLog.expire_producers, trusted_ms),
-        ]
+    if not clock.held:
+        chores.append(("append clock", PartitionLog.see, clock.latest_ms))
+    if removes:
+        chores.append(("retention", partial(apply_retention, clock=clock), now_ms))
+    if removes and not clock.held:
+        chores.append(("expiry", PartitionLog.expire_producers, clock.now_ms))
     return chores
 
 
@@ -178,10 +180,11 @@ def sync_sealed(log: PartitionLog, _now_ms: int) -> None:
         log.flush()
 
 
-def apply_retention(log: PartitionLog, now_ms: int) -> None:
+def apply_retention(log: PartitionLog, _now_ms: int, clock: ClockVerdict) -> None:
     """T-23 … T-25: leading segments that are too old, too much, or below the log start."""
     facts = log.facts()
-    gone = segments_to_delete(facts, log.config, now_ms)
+    trusted_ms = None if clock.held else clock.now_ms
+    gone = segments_to_delete(facts, log.config, trusted_ms, clock.record.steps)
     if gone:
         size = log.delete_segments(gone, facts.log_end_offset)
         logger.info("%s: retention took %d segments, %d bytes", log.partition, len(gone), size)

@@ -11,18 +11,16 @@ from any thread.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import logging
 import threading
-import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError, CorruptData, LapseError, LockHeld, StorageError
-from lapse.base.ids import TopicPartition
+from lapse.base.ids import TopicPartition, random_id
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
@@ -194,11 +192,3 @@ def _meta(directory: LogDirectory) -> dict[str, str]:
     if "broker.id" in meta:  # version 0
         meta.setdefault("node.id", meta["broker.id"])
     return meta if "cluster.id" in meta else {}
-
-
-def random_id() -> str:
-    """As Kafka's `Uuid.randomUuid`: never with a dash first, which tools take for an option."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        if not text.startswith("-"):
-            return text

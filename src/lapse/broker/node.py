@@ -95,7 +95,7 @@ class Node:
         await control.start()
         housekeeping = Housekeeping(
             services.partitions, services.clock, self._config, services.counters,
-            lambda _: self._guard.trusted_ms(),
+            lambda _: self._guard.look(),
         )  # fmt: skip
         self._running.push_async_callback(housekeeping.stop)
         housekeeping.start()
@@ -116,7 +116,7 @@ class Node:
         partitions = Partitions(self._log_dirs, self._config, self._env)
         self._running.push_async_callback(asyncio.to_thread, partitions.close)
         await disk.run(partitions.lock)
-        partitions.believe(await disk.run(self._guard.trusted_ms))
+        partitions.believe(await disk.run(self._guard.look))
         store = await disk.run(SqliteStore, self._log_dirs[0] / STORE, partitions.cluster_id)
         self._running.callback(store.close)
         await disk.run(lambda: partitions.stamp(store.cluster_id()))

@@ -24,6 +24,7 @@ from lapse.base.config import BrokerConfig
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LapseError, StorageError
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.broker.log_dirs import LogDirectories
+from lapse.lifecycle.decide.clock import ClockVerdict
 from lapse.lifecycle.recovery import finish_rounds
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory, disk_failed
@@ -61,6 +62,7 @@ class Partitions:
         self._config = config
         self._env = env
         self._believed_ms: int | None = None
+        self._noted: tuple[int, float] | None = None
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._changing = threading.Lock()
 
@@ -140,20 +142,23 @@ class Partitions:
             path = log.dir.parent
             if path in self._directories.offline:
                 raise StorageError(_offline(path, self._directories.offline[path]))
+            if self._noted is not None:
+                noted_ms, since_s = self._noted
+                log.believe(noted_ms + int((self._env.clock.monotonic() - since_s) * 1000))
             self._logs[log.partition] = log
 
     # --- the time -------------------------------------------------------------------------------
 
-    def believe(self, believed_ms: int | None) -> None:
-        """The time that the broker goes by, None while it believes no clock (DESIGN 4.11).
+    def believe(self, clock: ClockVerdict) -> None:
+        """The time that the broker notes by (DESIGN 4.11): logs that are open go on from it.
 
-        Logs that are opened take it, and open ones go on from it.
+        Those that are opened take it as the time to go by as well, while the clock is believed.
         """
-        if believed_ms is None:
-            return
-        self._believed_ms = believed_ms
+        self._noted = clock.latest_ms, self._env.clock.monotonic()
+        if not clock.held:
+            self._believed_ms = clock.latest_ms
         for log in self.all():
-            log.believe(believed_ms)
+            log.believe(clock.latest_ms)
 
     # --- opening --------------------------------------------------------------------------------
 

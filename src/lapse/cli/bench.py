@@ -23,7 +23,7 @@ from lapse.base.clock import Clock, PinnedClock, SystemClock, cpu_seconds
 from lapse.base.config import TopicConfig
 from lapse.base.errors import ConfigError, LapseError
 from lapse.base.fs import Fs, RealFs
-from lapse.base.ids import TopicPartition
+from lapse.base.ids import TopicPartition, random_id
 from lapse.cli import options
 from lapse.cli.output import show_table
 from lapse.lifecycle.decide.explain import Context, explain
@@ -40,7 +40,6 @@ _EXAMPLES = """\
 examples:
   lapse bench clean KAFKA-LOGS --partition orders-0 -c cleanup.policy=compact --runs 5 --json
 """
-_ROUND_ID = "bench"
 
 
 def add_parser(commands: Any) -> None:
@@ -116,7 +115,8 @@ def clean_directory(
             if not decision.due:
                 text = explain(decision, Context(rules=Rules.LAPSE)).text
                 raise LapseError(f"{decision.info.facts.partition}: {text}")
-        plans = [make_plan(d, _ROUND_ID, Rules.LAPSE, memory) for d in decisions]
+        round_id = f"bench-{random_id()}"  # another one than that of an earlier round over this log
+        plans = [make_plan(d, round_id, Rules.LAPSE, memory) for d in decisions]
         receipts = list(engine.run(plans, lambda _: None))
         results = owner.commit(receipts)
         cpu, wall = cpu_seconds() - cpu, clock.monotonic() - wall

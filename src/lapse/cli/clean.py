@@ -27,6 +27,7 @@ from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
 from lapse.lifecycle.clock_guard import TOOL, ClockGuard
+from lapse.lifecycle.decide.clock import ClockVerdict, judge_clock
 from lapse.lifecycle.decide.explain import Context, explain
 from lapse.lifecycle.decide.select import (
     Blocked,
@@ -202,22 +203,25 @@ def _clean(
     time = functools.cache(functools.partial(_time, directory, job))
 
     def believed() -> int | None:  # asked for once the directory is ours
-        now_ms, doubt = time()
-        return None if doubt else now_ms
+        clock, doubt = time()
+        return None if doubt else clock.latest_ms
 
     expiration_ms = job.broker.producer_id_expiration_ms
     with DirectoryOwner(
         directory, configs, job.fs, job.clock,
         producer_id_expiration_ms=expiration_ms, believed=believed,
     ) as owner:  # fmt: skip
-        now_ms, doubt = time()
+        clock, doubt = time()
         if doubt:
             yield from (Cleaned(str(partition), doubt, finding=True) for partition in configs)
             return
-        rules = job.wish.rules
+        if job.args.now is None:
+            owner.see(clock.latest_ms)
+        rules, now_ms = job.wish.rules, clock.now_ms
+        wish = replace(job.wish, stamp_ms=clock.latest_ms, steps=clock.record.steps)
         with _engine(job) as (engine, at_once):
             refused = _look_through(engine, owner, job, now_ms)
-            decisions = [decide(info, now_ms, job.wish) for info in owner.logs()]
+            decisions = [decide(info, now_ms, wish) for info in owner.logs()]
             for line in (_left_alone(d, rules) for d in decisions if not d.due):
                 yield replace(line, outcome=refused.get(line.partition, line.outcome))
             memory = replace(job.memory, bytes=max(job.memory.bytes // at_once, 1))
@@ -227,16 +231,16 @@ def _clean(
             yield from _run(engine, plans, owner, job)
 
 
-def _time(directory: Path, job: Job) -> tuple[int, str]:
+def _time(directory: Path, job: Job) -> tuple[ClockVerdict, str]:
     """The time to decide by, and why it is not believed (DESIGN §4.11); --now always is."""
     if job.args.now is not None:
-        return job.now_ms, ""
+        return judge_clock(None, job.now_ms, 0.0, 0), ""
     guard = ClockGuard(job.fs, job.clock, directory, job.broker.clock_jump_max_ms, TOOL)
     verdict = guard.look()
     if verdict.held:
-        return verdict.now_ms, guard.trouble
+        return verdict, guard.trouble
     guard.keep()
-    return verdict.now_ms, ""
+    return verdict, ""
 
 
 def _look_through(engine: Engine, owner: DirectoryOwner, job: Job, now_ms: int) -> dict[str, str]:

@@ -119,6 +119,8 @@ def _finish(source: Path, target: Path, chosen: list[str], whole: bool, fs: Fs) 
     export_directory_files(source, target, _DIRECTORY_FILES, fs)
     kraft = TopicPartition.parse(KRAFT_FOLDER)
     if not chosen and kraft in list_partitions(source):
-        export_partition(source / KRAFT_FOLDER, target / KRAFT_FOLDER, fs, 4096)
+        # Kafka makes its metadata log with the default, whatever the topics are set to.
+        interval_bytes = topic_config({}).index_interval_bytes
+        export_partition(source / KRAFT_FOLDER, target / KRAFT_FOLDER, fs, interval_bytes)
     if whole:
         export_directory_files(source, target, [checkpoints.CLEAN_SHUTDOWN], fs)

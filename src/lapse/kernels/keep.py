@@ -32,7 +32,7 @@ from lapse.kernels.layout import (
     VALUED_TOMBSTONES,
 )
 from lapse.kernels.layout import CONTROL as CONTROL_BATCH
-from lapse.kernels.machine import copy_bytes, store_i16_be, store_i32_be, store_i64_be
+from lapse.kernels.machine import copy_bytes, prefetch, store_i16_be, store_i32_be, store_i64_be
 from lapse.kernels.varint import read_varint, read_varlong, size_of_varlong, write_varlong
 
 # Record facts: the index into the record table. Those from HORIZON_SET on but DELETED are the same
@@ -98,6 +98,7 @@ LAST_ACTION = 5  # what became of the last batch
 REMOVED = 6  # + reason: offsets held in removed[reason]
 STATE_SIZE = REMOVED + REASONS
 
+AHEAD = 8 << 10  # bytes to come that are asked for: a walk over lengths waits for each one
 # A re-encoded record grows by at most its two varints' full lengths.
 GROWTH_MAX = 16
 
@@ -314,6 +315,7 @@ def _judge(
     n_superseded = state[REMOVED + REMOVE_SUPERSEDED]
     for n in range(count):
         places[n] = i
+        prefetch(data, i + AHEAD)
         if by_number and _bit(superseded, ordinal + n):
             length, body = read_varint(data, i, end)
             i = body + length

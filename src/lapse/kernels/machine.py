@@ -87,7 +87,10 @@ def copy_bytes(
 
 @intrinsic
 def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
-    """Ask for the cache line that holds array[index] (flat), for reading and soon."""
+    """Ask for the cache line that holds array[index] (flat), for reading and soon.
+
+    An index beyond the array is harmless: nothing is read but into a cache.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = _address(context, builder, signature.args[0], args[0], args[1])

@@ -23,6 +23,10 @@ from lapse.kernels.layout import ATTRIBUTES, RECORD_TOMBSTONE, VALUED_TOMBSTONES
 from lapse.kernels.machine import multiply_high, prefetch
 
 WINDOW = 256
+# Bytes to come are asked for while keys are hashed, so that the next checksum finds them in the
+# second-level cache instead of waiting for DRAM; about two batches of the usual size.
+AHEAD = 128 << 10
+CACHE_LINE = 64
 
 # Words of `state`, the mutable part of a pass that outlives one call.
 ENTRIES = 0  # keys in the map
@@ -150,21 +154,24 @@ def _flagged(data: NDArray[np.uint8], i: int, end: int, count: int) -> int:
 def _put_all(
     data: NDArray[np.uint8], i: int, end: int, count: int, ordinal: int,
     s0: np.uint64, s1: np.uint64, slots: NDArray[np.uint64], window: NDArray[np.uint64],
-    superseded: NDArray[np.uint8], keyless: NDArray[np.uint8],
-) -> tuple[int, int, int]:  # fmt: skip
-    """Put all records of a batch; there is room for them.
+    filled: int, superseded: NDArray[np.uint8], keyless: NDArray[np.uint8],
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """Put all records of a batch, or leave them in the window; there is room for them.
 
-    Returns (new keys or -1 if a record does not parse, keyless, tombstones).
+    Returns (new keys or -1 if a record does not parse, keyless, tombstones, window filled).
     """
     n_slots = np.uint64(slots.shape[0] >> 1)
     new = 0
     without_key = 0
     tombstones = 0
-    filled = 0
     for n in range(ordinal, ordinal + count):
+        ahead = i + AHEAD
         i, key, key_length, value_length = next_key(data, i, end)
         if i < 0:
-            return -1, 0, 0
+            return -1, 0, 0, filled
+        while ahead < i + AHEAD:
+            prefetch(data, ahead)
+            ahead += CACHE_LINE
         tombstones += value_length < 0
         if key_length < 0:
             _set_bit(keyless, n)
@@ -178,40 +185,40 @@ def _put_all(
         if filled == WINDOW:
             new += _flush(slots, window, filled, superseded)
             filled = 0
-    return new + _flush(slots, window, filled, superseded), without_key, tombstones
+    return new, without_key, tombstones, filled
 
 
 @inlined
 def _put_some(
     data: NDArray[np.uint8], i: int, end: int, row: np.void, ordinal: int, dirty: int,
-    entries_left: int, s0: np.uint64, s1: np.uint64,
+    entries_left: int, latest: int, s0: np.uint64, s1: np.uint64,
     slots: NDArray[np.uint64], window: NDArray[np.uint64],
     superseded: NDArray[np.uint8], keyless: NDArray[np.uint8],
 ) -> tuple[int, int, int, int, bool]:  # fmt: skip
     """Put the records from `dirty` on, one at a time, and stop where the entries run out.
 
-    Returns (new keys or -1, keyless, tombstones, last offset put or -1, whether it stopped).
+    The window is empty. Returns (new keys or -1, keyless, tombstones, the offset that the map
+    reaches, from `latest` on, whether it stopped).
     """
     new = 0
     without_key = 0
     tombstones = 0
-    offset_put = np.int64(-1)
     for n in range(ordinal, ordinal + row.count):
         i, _, _, offset_delta, key, key_length, _, value_length = next_record(data, i, end)
         if i < 0:
-            return -1, 0, 0, offset_put, False
+            return -1, 0, 0, latest, False
         tombstones += value_length < 0
         if key_length < 0:
             _set_bit(keyless, n)
             without_key += 1
         elif row.base_offset + offset_delta >= dirty:
             if new >= entries_left:  # M-5: even if this very key is in the map
-                return new, without_key, tombstones, offset_put, True
+                return new, without_key, tombstones, latest, True
             window[0], window[1] = hash_key(data, key, key_length, s0, s1)
             window[2] = np.uint64(n)
             new += _flush(slots, window, 1, superseded)
-            offset_put = row.base_offset + offset_delta
-    return new, without_key, tombstones, offset_put, False
+            latest = row.base_offset + offset_delta
+    return new, without_key, tombstones, row.last_offset, False
 
 
 @kernel
@@ -219,8 +226,7 @@ def map_keys(
     data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64],
     batches: NDArray[np.void], lo: int, hi: int, check_crc: bool,
     skipped: NDArray[np.bool_], valued: bool,
-    ordinals: NDArray[np.int64], dirty: int, entries_max: int,
-    seed0: int, seed1: int,
+    ordinals: NDArray[np.int64], dirty: int, entries_max: int, seed0: int, seed1: int,
     slots: NDArray[np.uint64], window: NDArray[np.uint64], state: NDArray[np.int64],
     superseded: NDArray[np.uint8], keyless: NDArray[np.uint8], tombstones: NDArray[np.int32],
 ) -> tuple[int, int]:  # fmt: skip
@@ -234,6 +240,7 @@ def map_keys(
     """
     s0, s1 = np.uint64(seed0), np.uint64(seed1)
     roomy = (slots.shape[0] >> 1) * 11 // 20
+    filled = 0  # the window goes on over batches: one of a single record would wait for DRAM
     for b in range(lo, hi):
         row = batches[b]
         if row.last_offset < dirty:
@@ -241,25 +248,27 @@ def map_keys(
         if skipped[b]:
             state[LATEST] = row.last_offset
             continue
-        entries, count = state[ENTRIES], row.count
+        count = row.count
         if check_crc and not _crc_ok(data, row):
             return BAD_CRC, b  # before its count is believed
+        some = row.base_offset < dirty
+        if some or state[ENTRIES] + filled + count >= min(roomy, entries_max):
+            state[ENTRIES] += _flush(slots, window, filled, superseded)
+            filled = 0
+        entries = state[ENTRIES]
         if entries + count > roomy and entries < entries_max:
             return GROW, b
-        full = False
-        latest = row.last_offset
-        if row.base_offset >= dirty and entries + count < entries_max:
-            new, without_key, nulls = _put_all(
-                data, starts[b], ends[b], count, ordinals[b], s0, s1, slots, window,
+        full, latest = False, row.last_offset
+        if not some and entries + filled + count < entries_max:
+            new, without_key, nulls, filled = _put_all(
+                data, starts[b], ends[b], count, ordinals[b], s0, s1, slots, window, filled,
                 superseded, keyless,
             )  # fmt: skip
         else:
-            new, without_key, nulls, offset_put, full = _put_some(
-                data, starts[b], ends[b], row, ordinals[b], dirty, entries_max - entries, s0, s1,
-                slots, window, superseded, keyless,
+            new, without_key, nulls, latest, full = _put_some(
+                data, starts[b], ends[b], row, ordinals[b], dirty, entries_max - entries,
+                state[LATEST], s0, s1, slots, window, superseded, keyless,
             )  # fmt: skip
-            if full:
-                latest = offset_put if offset_put >= 0 else state[LATEST]
         if new < 0:
             return BROKEN, b
         if valued and row.attributes & VALUED_TOMBSTONES != 0:
@@ -271,6 +280,7 @@ def map_keys(
         tombstones[b] += nulls
         if full:
             return FULL, b
+    state[ENTRIES] += _flush(slots, window, filled, superseded)
     return DONE, hi
 
 
@@ -289,6 +299,7 @@ def probe_keys(
     """
     s0, s1 = np.uint64(seed0), np.uint64(seed1)
     n_slots = np.uint64(slots.shape[0] >> 1)
+    filled = 0
     for b in range(lo, hi):
         row = batches[b]
         base_offset = row.base_offset
@@ -298,7 +309,6 @@ def probe_keys(
             continue
         if check_crc and not _crc_ok(data, row):
             return BAD_CRC, b
-        filled = 0
         nulls = 0
         i, end, ordinal = starts[b], ends[b], ordinals[b]
         for n in range(ordinal, ordinal + row.count):
@@ -319,8 +329,8 @@ def probe_keys(
             if filled == WINDOW:
                 _look_up(slots, window, filled, superseded)
                 filled = 0
-        _look_up(slots, window, filled, superseded)
         if valued and row.attributes & VALUED_TOMBSTONES != 0:
             nulls += _flagged(data, starts[b], ends[b], row.count)
         tombstones[b] += nulls
+    _look_up(slots, window, filled, superseded)
     return DONE, hi

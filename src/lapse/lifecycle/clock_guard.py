@@ -7,6 +7,10 @@ all, and so is a confirmation.
 
 A person confirms a clock that jumped by creating `clock-confirmed` there; it is used up at once.
 After a reboot nobody knows how long the machine was off; then a clock that NTP holds is believed.
+
+What is noted, appends and delete horizons, is noted by `latest_ms`, which runs on while the clock
+is behind, restarts of the process included: the kept reading of the boot clock tells how long ago
+the record was made.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ class ClockGuard:
     Attributes:
         trouble: what is wrong with the clock, as of the last look, and what to do; "" if nothing.
         ahead_ms: how far it jumped and is not believed.
+        latest_ms: the time to note by as of the last look, believed or not; None before the first.
     """
 
     def __init__(
@@ -56,26 +61,27 @@ class ClockGuard:
         self._last: ClockRecord | None = None
         self._kept: ClockRecord | None = None
         self._told = ""
-        self._rebooted = False
         self.trouble = ""
         self.ahead_ms = 0
+        self.latest_ms: int | None = None
 
     def look(self) -> ClockVerdict:
-        """The time now; while the verdict is `held`, nothing may be removed or stamped."""
+        """The time now; while the verdict is `held`, nothing may go by time, or be stamped."""
         confirmation = self._data_dir / CONFIRMED
         confirmed = confirmation.exists()
         newest, booted_s = self._newest(), self._clock.boot_seconds()
-        rebooted = newest is not None and (self._rebooted or is_of_another_boot(newest, booted_s))
+        boot_id = self._clock.boot_id()
+        rebooted = newest is not None and (
+            newest.adrift or is_of_another_boot(newest, booted_s, boot_id)
+        )
         verdict = judge_clock(
             newest, self._clock.now_ms(), booted_s, self._jump_max_ms,
-            confirmed=confirmed or (rebooted and self._clock.is_synchronised()),
+            confirmed=confirmed or (rebooted and self._clock.is_synchronised()), boot_id=boot_id,
         )  # fmt: skip
         self._last, self.ahead_ms = verdict.record, verdict.jumped_ms
-        self._rebooted = rebooted and verdict.held  # NTP may take its time
+        self.latest_ms = verdict.latest_ms
         self._tell(verdict)
-        kept_ms = None if self._kept is None else self._kept.now_ms
-        late = kept_ms is None or self._last.now_ms - kept_ms >= KEEP_EVERY_MS
-        if confirmed or (late and not verdict.held):
+        if confirmed or self._is_news(verdict.record):
             self.keep()
         if confirmed and self._kept == self._last:
             try:
@@ -103,12 +109,30 @@ class ClockGuard:
         verdict = self.look()
         return None if verdict.held else verdict.now_ms
 
+    def noted_ms(self) -> int | None:
+        """The time to note by, None while there is none to go by."""
+        verdict = self.look()
+        return None if verdict.held else verdict.latest_ms
+
+    def _is_news(self, record: ClockRecord) -> bool:
+        """Whether a restart must not forget it; a time that is a little older only doubts more."""
+        kept = self._kept
+        if kept is None or (kept.adrift, kept.steps) != (record.adrift, record.steps):
+            return True
+        return record.now_ms - kept.now_ms >= KEEP_EVERY_MS
+
     def _newest(self) -> ClockRecord | None:
         """Of what this one believed last and what all have kept."""
         records = [self._last] if self._last is not None else []
         records += [r for name in KEEPERS if (r := read_record(self._data_dir / name)) is not None]
-        # Its own comes first, which between equals is of this boot's monotonic clock.
-        return max(records, key=lambda r: r.now_ms, default=None)
+        booted_s, boot_id = self._clock.boot_seconds(), self._clock.boot_id()
+
+        def rank(record: ClockRecord) -> tuple[int, bool, bool]:
+            """Between equals one of this boot's monotonic clock, and one that was confirmed."""
+            another = is_of_another_boot(record, booted_s, boot_id)
+            return record.now_ms, not another, not record.adrift
+
+        return max(records, key=rank, default=None)
 
     def _tell(self, verdict: ClockVerdict) -> None:
         """Once when it begins and once when it is over."""

@@ -20,10 +20,10 @@ from lapse.lifecycle.decide.select import Decision
 from lapse.lifecycle.decide.transactions import open_transactions
 from lapse.lifecycle.round.ledger import departures
 from lapse.log.facts import SegmentFacts
-from lapse.log.headers import Header, headers_of, read_at, walk
+from lapse.log.headers import read_at, walk
 from lapse.log.markers import parse_marker
 from lapse.log.segment import LOG, segment_path
-from lapse.records.batch import Record, records_of, scan_batches
+from lapse.records.batch import Header, Record, headers_of, records_of, scan_batches
 
 GONE, THERE, NEVER, UNKNOWN = "gone", "there", "not yet", "unknown"
 

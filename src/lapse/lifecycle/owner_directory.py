@@ -33,8 +33,8 @@ def _nobody_knows() -> int | None:
 class DirectoryOwner:
     """Owns a log directory from construction to `close`; `configs` are the logs to open.
 
-    `believed` is asked for the time to go by once the directory is locked (a `ClockGuard`'s
-    `trusted_ms`); without one no producer is forgotten.
+    `believed` is asked for the time to go and note by once the directory is locked, None where the
+    clock is not believed (a `ClockGuard`'s `noted_ms`); without one no producer is forgotten.
 
     Raises LockHeld, naming the holder, where a broker or another tool owns it.
     """
@@ -81,6 +81,11 @@ class DirectoryOwner:
         """Close the logs cleanly, unlink what was replaced, give up the lock."""
         self._directory.sweep_deleted(1 << 62)
         self._directory.close()
+
+    def see(self, now_ms: int) -> None:
+        """The clock is believed, and says so: see `PartitionLog.see`. Raises StorageError."""
+        for log in self._directory.logs.values():
+            log.see(now_ms)
 
     def logs(self, partitions: Collection[TopicPartition] | None = None) -> list[LogInfo]:
         """Facts of all open logs, or of some."""

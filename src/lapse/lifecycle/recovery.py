@@ -22,6 +22,7 @@ def finish_rounds(log: PartitionLog, directory: LogDirectory, env: LogEnv) -> st
     def set_checkpoint(offset: int) -> None:
         directory.set_cleaner_offsets({log.partition: offset})
 
-    round_id = finish_commit(log.dir, CommitEnv(env.fs, env.clock, set_checkpoint))
+    one = CommitEnv(env.fs, env.clock, set_checkpoint, log.latest_ms)
+    round_id = finish_commit(log.dir, one)
     sweep_attempts(env.fs, log.dir)
     return round_id

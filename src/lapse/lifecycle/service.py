@@ -21,12 +21,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from lapse.base.backoff import backoff_ms
 from lapse.base.errors import LapseError
 from lapse.lifecycle.board import Board, some
 from lapse.lifecycle.clock_guard import ClockGuard
 from lapse.lifecycle.decide.clock import ClockVerdict
 from lapse.lifecycle.decide.deadline import next_look_ms
-from lapse.lifecycle.decide.select import Decision, Due, LogInfo, decide, order
+from lapse.lifecycle.decide.select import Decision, Due, LogInfo, Wish, decide, order
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.owner import Owner, OwnerGone
 from lapse.lifecycle.reports import Queue, RunOf, round_report
@@ -110,7 +111,7 @@ class Service:
         self._setbacks = Setbacks(env.clock)
         self._companions = Companions()
         self._undecided: set[str] = set()
-        self._owner_backoff_ms = 0
+        self._owner_missed = 0  # how often in a row
         self._stopping = False
 
     def request_stop(self) -> None:
@@ -132,14 +133,14 @@ class Service:
         """Look once and run what is due; returns how many ms to rest before the next look."""
         try:
             infos = self._owner.logs()
-            if self._owner_backoff_ms:
+            if self._owner_missed:
                 logger.info("the owner is back, with %d logs", len(infos))
-                self._owner_backoff_ms = 0
+                self._owner_missed = 0
             verdict = self._guard.look()
             if verdict.held:
                 return self._wait_for_clock(verdict)
             now_ms = verdict.now_ms
-            decisions = self._decide(infos, now_ms)
+            decisions = self._decide(infos, verdict)
             self._setbacks.forget_but(str(info.facts.partition) for info in infos)
             ready = [d for d in order(decisions) if self._is_ready(d)]
             if ready:
@@ -156,8 +157,9 @@ class Service:
         self._board.tell("idle", "nothing is due", next_look_ms=now_ms + pause_ms)
         return pause_ms
 
-    def _decide(self, infos: Iterable[LogInfo], now_ms: int) -> list[Decision]:
+    def _decide(self, infos: Iterable[LogInfo], clock: ClockVerdict) -> list[Decision]:
         """What is decided of each; one that cannot be decided on is left out for a while."""
+        wish = Wish(stamp_ms=clock.latest_ms, steps=clock.record.steps)
         decisions = []
         for info in infos:
             name = str(info.facts.partition)
@@ -165,7 +167,7 @@ class Service:
                 continue
             self._undecided.discard(name)
             try:
-                decisions.append(decide(info, now_ms))
+                decisions.append(decide(info, clock.now_ms, wish))
             except Exception as e:
                 logger.exception("nothing can be decided of %s", name)
                 self._setbacks.set_back(name, f"nothing can be decided of it: {e!r}")
@@ -385,12 +387,11 @@ class Service:
         return min(self._options.pause_ms, _CLOCK_PAUSE_MS_MAX)
 
     def _wait_for_owner(self, reason: OwnerGone) -> int:
-        if not self._owner_backoff_ms:
+        if not self._owner_missed:
             logger.warning("%s; waiting for it", reason)
-        twice = 2 * self._owner_backoff_ms or _FIRST_OWNER_BACKOFF_MS
-        self._owner_backoff_ms = min(twice, OWNER_BACKOFF_MS_MAX)
+        self._owner_missed += 1
         self._board.tell("waiting", str(reason))
-        return self._owner_backoff_ms
+        return backoff_ms(self._owner_missed, _FIRST_OWNER_BACKOFF_MS, OWNER_BACKOFF_MS_MAX)
 
 
 def _is_futile(plan: RoundPlan, receipt: Receipt, result: CommitResult) -> bool:

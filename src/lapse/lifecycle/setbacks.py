@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from lapse.base.backoff import backoff_ms
 from lapse.base.clock import Clock
 
 FIRST_BACKOFF_MS = 1000
@@ -52,7 +53,7 @@ class Setbacks:
         """Leave a log alone for longer than the last time; returns for how many ms."""
         before = self._by_log.get(log)
         count = 1 if before is None else before.count + 1
-        wait_ms = min(FIRST_BACKOFF_MS << min(count - 1, 30), BACKOFF_MS_MAX)
+        wait_ms = backoff_ms(count, FIRST_BACKOFF_MS, BACKOFF_MS_MAX)
         self._by_log[log] = _Setback(count, self._clock.monotonic() + wait_ms / 1000, reason)
         return wait_ms
 

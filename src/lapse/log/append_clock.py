@@ -5,9 +5,12 @@ The wall clock may be set back while those who remove records go on by the time 
 gone before its min lag and its retention (L9). So the append clock goes on from the last append,
 which the summaries keep over rolls and restarts, and from the believed time that the owner tells.
 A last append far ahead of both was made under a clock that was wrong: it is not followed, else
-nothing would be rolled by time until that moment comes.
+nothing would be rolled by time until that moment comes. Once the owner believes its clock again,
+what it noted so far ahead is taken back to that moment (`seen_by`): an append has been made before
+it is seen, so nothing of it counts as older than it is, and its lags count from there and not from
+a year ahead.
 
-Called by `append_side`, under the log's lock; `believe` by the owner.
+Called by `append_side` and `partition_log`, under the log's lock; `believe` by the owner.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ class LogClock:
     """The append clock of one open log.
 
     Args:
-        believed_ms: the time its owner goes by, None where nobody knows.
+        believed_ms: the time its owner notes by, None where nobody knows.
     """
 
     def __init__(self, clock: Clock, summaries: Iterable[Summary], believed_ms: int | None) -> None:
@@ -39,7 +42,10 @@ class LogClock:
             self.believe(believed_ms)
 
     def believe(self, believed_ms: int) -> None:
-        """Told by the owner each time it has looked; while that stands still, it counts on."""
+        """The time to note by (`ClockGuard.latest_ms`), told each time the owner has looked.
+
+        Until it looks again, and if it stands still, it counts on.
+        """
         if self._believed is None or self._believed[0] != believed_ms:
             self._believed = believed_ms, self._clock.monotonic()
 
@@ -57,6 +63,17 @@ class LogClock:
             time_ms = max(time_ms, self._last_ms)
         self._last_ms = time_ms
         return time_ms
+
+
+def seen_by(summary: Summary, seen_ms: int) -> Summary:
+    """The summary of a segment that was there at `seen_ms`, by a clock that is believed.
+
+    Its append clock is taken back to that where it is further ahead than a clock may jump.
+    """
+    if summary.append_last_ms <= seen_ms + AHEAD_MAX_MS or summary.estimated:
+        return summary  # an estimate gives way to a summary, which is asked then
+    first_ms = min(summary.append_first_ms, seen_ms)
+    return replace(summary, append_first_ms=first_ms, append_last_ms=seen_ms)
 
 
 def with_last_append(partition_dir: Path, summary: Summary, opened_ms: int) -> Summary:

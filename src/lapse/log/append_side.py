@@ -418,7 +418,7 @@ class AppendableLog(ReadableLog):
         sealed = old.seal()
         self._write_snapshot(base_offset)
         self._active = ActiveSegment.create(self.dir, self._env, base_offset)
-        self._segments = (*self._segments[:-1], sealed, self._active)
+        self._set_segments((*self._segments[:-1], sealed, self._active))
         self._unflushed.append(sealed)
         self._end_offset = max(self._end_offset, base_offset)
         old.close()
@@ -426,8 +426,13 @@ class AppendableLog(ReadableLog):
     def _write_snapshot(self, offset: int) -> None:
         write_snapshot(self._env.fs, self.dir, offset, self._producers)
 
+    def latest_ms(self) -> int:
+        """What an append would be noted with now, or earlier: no believed clock is ahead of it."""
+        with self._lock:
+            return self._clock.reached_ms(self._env.clock.now_ms())
+
     def believe(self, believed_ms: int) -> None:
-        """The time that the owner goes by: appends are noted no earlier (`append_clock`)."""
+        """The time that the owner notes by: appends are noted no earlier (`append_clock`)."""
         with self._lock:
             self._clock.believe(believed_ms)
 

@@ -65,7 +65,7 @@ class DeletingLog(AppendableLog):
                 segment.pin()
             self._sync_snapshot(self._segments[len(gone)].base_offset)
             with self._lock:
-                self._segments = self._segments[len(gone) :]
+                self._set_segments(self._segments[len(gone) :])
                 self._unflushed = [s for s in self._unflushed if s not in gone]
                 self._move_log_start(self._segments[0].base_offset)
             try:

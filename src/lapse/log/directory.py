@@ -38,6 +38,7 @@ from lapse.base.errors import (
 from lapse.base.fs import AppendFile
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
+from lapse.log.append_clock import AHEAD_MAX_MS
 from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
 
@@ -80,7 +81,7 @@ class LogDirectory:
         self._env = env
         self._lock = lock
         self._checkpointing = threading.Lock()
-        self._doomed: dict[Path, int] = {}
+        self._doomed: dict[Path, tuple[int, int]] = {}  # since when, until when
         self._new: set[TopicPartition] = set()
         epoch = checkpoints.read_clean_shutdown(path)
         self.was_clean = epoch is not None
@@ -118,7 +119,7 @@ class LogDirectory:
         with _reading(self.path):
             for entry in sorted(os.scandir(self.path), key=lambda e: e.name):
                 if entry.is_dir() and entry.name.endswith(DELETE_SUFFIX):
-                    self._doomed[Path(entry.path)] = 0
+                    self._doomed[Path(entry.path)] = 0, 0
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
         """A checkpoint that does not parse is as good as none: logs are then checked whole."""
@@ -220,15 +221,24 @@ class LogDirectory:
             target = self.path / (partition.topic[: _NAME_BYTES_MAX - len(tail)] + tail)
             self._env.fs.rename(source, target)
             self._env.fs.fsync_dir(self.path)
-            self._doomed[target] = self._env.clock.now_ms() + (delay_ms or 0)
+            now_ms = self._env.clock.now_ms()
+            self._doomed[target] = now_ms, now_ms + (delay_ms or 0)
         for kept in (self._recovery_points, self._log_starts, self.cleaner_offsets):
             kept.pop(partition, None)
         self._new.discard(partition)
         self.checkpoint()
 
     def sweep_deleted(self, now_ms: int) -> int:
-        """Remove what was deleted and is due: partitions and single files; returns how many."""
-        due = [path for path, due_ms in self._doomed.items() if due_ms <= now_ms]
+        """Remove what was deleted and is due: partitions and single files; returns how many.
+
+        What was deleted far in the future (the clock was wrong, and is right again) is due, too.
+        """
+        latest_ms = now_ms + AHEAD_MAX_MS
+        due = [
+            path
+            for path, (since_ms, until_ms) in self._doomed.items()
+            if until_ms <= now_ms or since_ms > latest_ms
+        ]
         for path in due:
             self._env.fs.remove_tree(path)
             del self._doomed[path]

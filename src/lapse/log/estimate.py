@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 from lapse.base.errors import CorruptData
@@ -47,26 +48,32 @@ def estimate_sealed(
     log_path: Path, base_offset: int, next_base: int, time_index: TimeIndex
 ) -> Summary | None:
     """Of a segment with another behind it; None where its files do not fit each other."""
-    with log_path.open("rb") as file:
-        stat = os.fstat(file.fileno())
-        if not stat.st_size:
-            return Summary(base_offset, 0, base_offset)
-        first = _first_batch(file.fileno(), stat.st_size)
-    if first is None or not base_offset <= first[0] < next_base:
-        return None
-    return _made(log_path, base_offset, stat, next_base, first, time_index.last[0])
+    return _estimate(log_path, base_offset, time_index, lambda _fd, _size: (next_base, NONE))
 
 
 def estimate_active(
     log_path: Path, base_offset: int, offset_index: OffsetIndex, time_index: TimeIndex
 ) -> Summary | None:
     """Of a log's last segment; its end offset is read behind the last index entry."""
+
+    def tail(fd: int, size: int) -> tuple[int, int] | None:
+        return _tail(fd, size, str(log_path), offset_index)
+
+    return _estimate(log_path, base_offset, time_index, tail)
+
+
+def _estimate(
+    log_path: Path,
+    base_offset: int,
+    time_index: TimeIndex,
+    last_of: Callable[[int, int], tuple[int, int] | None],
+) -> Summary | None:
+    """`last_of` a file and its size: end offset, and a timestamp that the index may lack."""
     with log_path.open("rb") as file:
-        stat = os.fstat(file.fileno())
+        fd, stat = file.fileno(), os.fstat(file.fileno())
         if not stat.st_size:
             return Summary(base_offset, 0, base_offset)
-        first = _first_batch(file.fileno(), stat.st_size)
-        last = _tail(file.fileno(), stat.st_size, str(log_path), offset_index)
+        first, last = _first_batch(fd, stat.st_size), last_of(fd, stat.st_size)
     if first is None or last is None or not base_offset <= first[0] < last[0]:
         return None
     greatest = max(time_index.last[0], last[1])

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from lapse.base.errors import CorruptData
 from lapse.kernels import scan
 from lapse.kernels.layout import BATCH, LENGTH, LOG_OVERHEAD
-from lapse.records.batch import Header as Header  # noqa: PLC0414
-from lapse.records.batch import headers_of as headers_of  # noqa: PLC0414
 
 _BLOCK_BYTES = 8 << 20
 _ROWS = 4096

@@ -29,15 +29,13 @@ from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
 from lapse.kernels import keep
-from lapse.kernels.layout import CONTROL
 from lapse.log.append_clock import with_last_append
 from lapse.log.env import LogEnv
 from lapse.log.epochs import LeaderEpochs
 from lapse.log.estimate import estimate_active, estimate_sealed
-from lapse.log.headers import walk
-from lapse.log.markers import kind_of, read_marker
 from lapse.log.offset_index import OffsetIndex
 from lapse.log.producers import Producers
+from lapse.log.readable import SegmentBytes, readable
 from lapse.log.replay import (
     Expiry,
     aborted_in,
@@ -48,7 +46,6 @@ from lapse.log.replay import (
 from lapse.log.segment import (
     INDEX,
     LOG,
-    RELATIVE_OFFSET_MAX,
     SEGMENT_SUFFIXES,
     TIME_INDEX,
     TXN_INDEX,
@@ -64,7 +61,6 @@ from lapse.log.segment import (
 from lapse.log.summary import (
     FOLDER,
     SUFFIX,
-    Marker,
     Summary,
     SummaryBuilder,
     read_clock,
@@ -76,7 +72,6 @@ from lapse.log.summary import (
 from lapse.log.swap import recover
 from lapse.log.time_index import NO_TIMESTAMP, TimeIndex
 from lapse.log.txn_index import AbortedTxn, TxnIndex
-from lapse.records.batch import Header
 
 _log = logging.getLogger(__name__)
 
@@ -379,23 +374,17 @@ def scan_segment(
     builder = SummaryBuilder(base_offset)
     offset_index, time_index = empty_indexes(partition_dir, base_offset)
     state = np.array([0, NO_TIMESTAMP, base_offset], np.int64)
-    reach = reach_of(base_offset, next_base)
     bad: str | None = None
     epochs: list[tuple[int, int]] = []
     mtime_ms = mtime_ms_of(path)
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
+        segment = SegmentBytes(file.fileno(), size, base_offset, next_base, str(path))
         try:
-            for rows in walk(file.fileno(), 0, size, str(path), check_crc=check_crc):
-                good = in_order(rows, builder.end_offset, reach)
-                markers, sound, unread = _markers(file.fileno(), good, str(path))
-                good = good[:sound]
-                builder.add_rows(good, lambda batch: markers[batch.position])  # noqa: B023
-                _note_epochs(good, epochs)
-                _index(good, interval_bytes, state, offset_index, time_index)
-                if len(good) < len(rows):
-                    position = int(rows["position"][len(good)])
-                    raise CorruptData(str(path), position, unread or "offsets out of order")
+            for part in readable(segment, check_crc=check_crc):
+                builder.add_rows(part.rows, part.marker_of)
+                _note_epochs(part.rows, epochs)
+                _index(part.rows, interval_bytes, state, offset_index, time_index)
         except CorruptData as e:
             bad = e.reason
     if state[1] >= 0:
@@ -403,21 +392,6 @@ def scan_segment(
     known = read_clock(summary_path(partition_dir, base_offset))
     summary = with_estimated_clock(builder.build(), mtime_ms, known)
     return Scanned(summary, offset_index, time_index, int(state[2]), bad, epochs)
-
-
-def _markers(
-    fd: int, rows: np.ndarray[tuple[int], np.dtype[np.void]], where: str
-) -> tuple[dict[int, Marker], int, str | None]:
-    """What control batches say, by position; rows before the first that does not parse; why."""
-    found: dict[int, Marker] = {}
-    control = (rows["magic"] == 2) & (rows["attributes"] & CONTROL != 0) & (rows["count"] > 0)
-    for n in np.flatnonzero(control):
-        batch = Header(*rows[n].item())
-        try:
-            found[batch.position] = kind_of(read_marker(fd, batch, where))
-        except CorruptData as e:
-            return found, int(n), e.reason
-    return found, len(rows), None
 
 
 def _note_epochs(
@@ -428,23 +402,6 @@ def _note_epochs(
     before = np.concatenate([[latest], np.maximum(highest[:-1], latest)])
     begins = rows[rows["leader_epoch"] > before]
     epochs += zip(begins["leader_epoch"].tolist(), begins["base_offset"].tolist(), strict=True)
-
-
-def reach_of(base_offset: int, next_base: int | None) -> int:
-    """Where offsets of a segment must end: at the next one, and within what its indexes can say."""
-    most = base_offset + RELATIVE_OFFSET_MAX + 1
-    return most if next_base is None else min(next_base, most)
-
-
-def in_order(
-    rows: np.ndarray[tuple[int], np.dtype[np.void]], end_offset: int, reach: int
-) -> np.ndarray[tuple[int], np.dtype[np.void]]:
-    """The rows up to the first one whose offsets overlap what came before, or go beyond `reach`."""
-    ends = np.concatenate([[end_offset - 1], rows["last_offset"]])
-    wrong = rows["base_offset"] <= ends[:-1]
-    wrong |= rows["last_offset"] < rows["base_offset"]
-    wrong |= rows["last_offset"] >= reach
-    return rows[: int(np.argmax(wrong))] if wrong.any() else rows
 
 
 def _index(

@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 from lapse.base.errors import CorruptData
 from lapse.kernels.layout import CODEC_MASK, CONTROL, HEADER_SIZE
 from lapse.kernels.sketch import note_batches, note_records
-from lapse.log.headers import Header, headers_of, read_at, walk
-from lapse.log.loader import in_order, reach_of
-from lapse.log.markers import kind_of, parse_marker
+from lapse.log.headers import read_at
+from lapse.log.readable import SegmentBytes, readable
 from lapse.log.sketch import Sketch, decode_sketch, empty_sketch
 from lapse.log.summary import (
     UNKNOWN,
-    Marker,
     Summary,
     SummaryBuilder,
     read_clock,
@@ -33,7 +31,7 @@ from lapse.log.summary import (
     summary_path,
     with_estimated_clock,
 )
-from lapse.records.batch import as_array, decode_rows, plain_records, scan_batches
+from lapse.records.batch import as_array, decode_rows, plain_records
 
 _BYTES_AT_ONCE = 8 << 20
 
@@ -101,41 +99,16 @@ class _Pass:
     def run(self) -> str | None:
         """What ended it early."""
         segment = self._segment
-        reach = reach_of(segment.base_offset, segment.next_base)
+        read = SegmentBytes(
+            self._fd, segment.size, segment.base_offset, segment.next_base, self._where
+        )
         try:
-            for rows in walk(self._fd, 0, segment.size, self._where):
-                good = in_order(rows, self.builder.end_offset, reach)
-                markers, sound, bad = self._markers(good)
-                good = good[:sound]
-                nulls = self._nulls(good) if self._with_records else UNKNOWN
-                self.builder.add_rows(good, lambda batch: markers[batch.position], nulls)  # noqa: B023
-                if bad is not None:
-                    return bad
-                if len(good) < len(rows):
-                    return "offsets out of order"
+            for part in readable(read, check_markers=True):
+                nulls = self._nulls(part.rows) if self._with_records else UNKNOWN
+                self.builder.add_rows(part.rows, part.marker_of, nulls)
         except CorruptData as e:
             return e.reason
         return None
-
-    def _markers(self, rows: NDArray[np.void]) -> tuple[dict[int, Marker], int, str | None]:
-        """What control batches say, by position; rows before the first that does not parse; why.
-
-        Checksums are looked at: a flipped bit would make a commit of an abort.
-        """
-        found: dict[int, Marker] = {}
-        control = (rows["magic"] == 2) & (rows["attributes"] & CONTROL != 0) & (rows["count"] > 0)
-        for n in np.flatnonzero(control):
-            [batch] = headers_of(rows[n : n + 1])
-            try:
-                found[batch.position] = self._marker(batch)
-            except CorruptData as e:
-                return found, int(n), e.reason
-        return found, len(rows), None
-
-    def _marker(self, batch: Header) -> Marker:
-        data = read_at(self._fd, batch.position, batch.size)
-        scan_batches(data, self._where, check_crc=True)
-        return kind_of(parse_marker(data, self._where))
 
     # --- records ---------------------------------------------------------------------------------
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from lapse.base.fs import Buffer
 from lapse.kernels.layout import CONTROL, HEADER_SIZE
 from lapse.kernels.markers import ABORT, COMMIT
-from lapse.log.headers import Header, read_at
+from lapse.log.headers import read_at
 from lapse.log.summary import Marker
-from lapse.records.batch import records_of, scan_batches
+from lapse.records.batch import Header, records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.control import control_type, coordinator_epoch
 

@@ -26,11 +26,13 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from lapse.base.config import TopicConfig
 from lapse.base.errors import CorruptData, StaleGeneration, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.log import swap
+from lapse.log.append_clock import seen_by
 from lapse.log.append_side import Appended as Appended  # noqa: PLC0414
 from lapse.log.append_side import Opening
 from lapse.log.bad import read_bad
@@ -48,11 +50,33 @@ from lapse.log.segment import (
     mtime_ms_of,
     segment_path,
 )
-from lapse.log.start import read_start
-from lapse.log.summary import Summary, summary_path, write_summary
+from lapse.log.start import KeptStart, read_start
+from lapse.log.summary import Summary, read_keys, summary_path, write_summary
 
 _PRODUCERS_AT_ONCE = 256  # copied in half a millisecond
 _GENERATION_BITS = 10  # a reopened log begins far above any generation it had before
+
+
+class LogMark(NamedTuple):
+    """Of one open log: while it stays the same, so do the facts, producers aside.
+
+    Attributes:
+        segments_set: how often other segments, or more of the same ones, were put in place. What
+            the active one holds changes only with `log_end_offset`.
+        config: settings in force.
+    """
+
+    segments_set: int
+    config: TopicConfig
+    generation: int
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    cleaner_checkpoint: int | None
+    append_time_ahead_ms: int
+    start: KeptStart
+    bad: BadRange | None
 
 
 class PartitionLog(DeletingLog):
@@ -66,6 +90,7 @@ class PartitionLog(DeletingLog):
         """Use `open`."""
         super().__init__(opening)
         self.cleaner_checkpoint: int | None = None
+        self._seen_set = -1  # `_segments_set` when no append clock was ahead
         self._bad = read_bad(self.dir)
         self._generation = self._env.clock.now_ms() << _GENERATION_BITS
 
@@ -167,34 +192,57 @@ class PartitionLog(DeletingLog):
                 self._generation += 1
             self.config = config
 
+    def mark(self) -> LogMark:
+        """What the facts of this moment are told apart by; far cheaper than they are."""
+        with self._lock:
+            return LogMark(
+                self._segments_set,
+                self.config,
+                self._generation,
+                self._log_start_offset,
+                self._end_offset,
+                self.high_watermark,
+                self.last_stable_offset,
+                self.cleaner_checkpoint,
+                self._append_time_ahead_ms,
+                self._start,
+                self._bad,
+            )
+
     def facts(self) -> LogFacts:
-        """A snapshot for deciding; only copies.
+        """A snapshot for deciding; only copies."""
+        return self.marked_facts()[1]
+
+    def marked_facts(self) -> tuple[LogMark, LogFacts]:
+        """The facts, and the mark of the moment they are of.
 
         Producers come last, so that none of them lacks a batch that is in the segments told of.
         What was appended meanwhile makes them newer than those, which is as good: it is the last
         batch of a producer that must outlive its records (P-1).
         """
         with self._lock:
-            segments, bad = self._segments, self._bad
+            mark, segments = self.mark(), self._segments
             facts = LogFacts(
                 partition=self.partition,
                 dir=str(self.dir),
-                generation=self._generation,
-                log_start_offset=self._log_start_offset,
-                log_end_offset=self._end_offset,
-                high_watermark=self.high_watermark,
-                last_stable_offset=self.last_stable_offset,
-                cleaner_checkpoint=self.cleaner_checkpoint,
+                generation=mark.generation,
+                log_start_offset=mark.log_start_offset,
+                log_end_offset=mark.log_end_offset,
+                high_watermark=mark.high_watermark,
+                last_stable_offset=mark.last_stable_offset,
+                cleaner_checkpoint=mark.cleaner_checkpoint,
                 segments=(segment_facts(segments[-1]),),
                 producers=(),
-                append_time_ahead_ms=self._append_time_ahead_ms,
-                start_moves=self._start.unserved(segments[0].base_offset),
+                append_time_ahead_ms=mark.append_time_ahead_ms,
+                start_moves=mark.start.unserved(segments[0].base_offset),
             )
+        bad = mark.bad
         sealed = [segment_facts(s) for s in segments[:-1]]
         if bad is not None and all(s.base_offset != bad.segment_base for s in sealed):
             bad = None  # retention took it, or a round did
         producers = tuple(self._last_batches())
-        return replace(facts, segments=(*sealed, *facts.segments), bad=bad, producers=producers)
+        whole = replace(facts, segments=(*sealed, *facts.segments), bad=bad, producers=producers)
+        return mark, whole
 
     def _last_batches(self) -> Iterator[ProducerLast]:
         """By producer id; ten thousand of them at a time would be felt by an append."""
@@ -231,12 +279,36 @@ class PartitionLog(DeletingLog):
             # What lies there now may be all that has the clock, unless that is a guess.
             keep_clock = not told.summary.append_estimated
             write_summary(self._env.fs, self.dir, told.summary, keys, sync=keep_clock)
-            with self._lock:
-                self._segments = tuple(told if s is found else s for s in self._segments)
-                self._unflushed = [told if s is found else s for s in self._unflushed]
+            self._put(found, told)
             if told.summary.aborts > 0:  # now it is known whether their index is missing
                 settle_txn_index(self._env.fs, told, self._segments)
             return None
+
+    def see(self, now_ms: int) -> None:
+        """The owner's clock is believed, and says `now_ms`: no sealed segment is from after that.
+
+        Append clocks that are far ahead are taken back to it, for good (`append_clock.seen_by`).
+        Raises StorageError, and then the rest is as it was.
+        """
+        if self._seen_set == self._segments_set or self._closed or self.offline_reason is not None:
+            return
+        with self._files_lock:
+            seen_set = self._segments_set
+            for segment in self._segments[:-1]:
+                summary = seen_by(segment.summary, now_ms)
+                if summary is not segment.summary:
+                    path = summary_path(self.dir, segment.base_offset)
+                    keys = read_keys(path, segment.size) or ""
+                    write_summary(self._env.fs, self.dir, summary, keys, sync=True)
+                    self._put(segment, segment.with_clock(summary))
+                    seen_set += 1
+            self._seen_set = seen_set
+
+    def _put(self, old: Segment, told: Segment) -> None:
+        """The same segment, of which more is known."""
+        with self._lock:
+            self._set_segments(tuple(told if s is old else s for s in self._segments))
+            self._unflushed = [told if s is old else s for s in self._unflushed]
 
     def _to_adopt(self, summary: Summary, generation: int) -> Segment | str:
         if self._closed or self.offline_reason is not None:
@@ -291,7 +363,7 @@ class PartitionLog(DeletingLog):
             with self._lock:
                 kept = [s for s in self._segments if s not in old]
                 ordered = sorted([*kept, *new_segments], key=lambda s: s.base_offset)
-                self._segments = tuple(ordered)
+                self._set_segments(tuple(ordered))
                 self._unflushed = [s for s in self._unflushed if s not in old]
                 self._generation += 1
             self._schedule(deleted)

@@ -77,6 +77,7 @@ class ReadableLog:
         """Of a log whose files are in order."""
         self.partition = partition
         self._segments: tuple[Segment, ...] = (*loaded.sealed, loaded.active)
+        self._segments_set = 0  # how often since
         self._end_offset = loaded.active.end_offset
         self._log_start_offset = loaded.log_start_offset
         self._high_watermark: int | None = None
@@ -119,6 +120,11 @@ class ReadableLog:
     def segments(self) -> tuple[Segment, ...]:
         """As of now; the last one is active."""
         return self._segments
+
+    def _set_segments(self, segments: tuple[Segment, ...]) -> None:
+        """The log's lock holder: other ones, or the same about which more is known now."""
+        self._segments = segments
+        self._segments_set += 1
 
     @property
     def size_bytes(self) -> int:

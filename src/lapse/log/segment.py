@@ -20,12 +20,12 @@ from lapse.base.errors import CorruptData, StorageError
 from lapse.base.fs import AppendFile, Buffer
 from lapse.kernels.layout import CONTROL
 from lapse.log.env import LogEnv
-from lapse.log.headers import Header
 from lapse.log.markers import EndMarker, kind_of
 from lapse.log.offset_index import OffsetIndex, read_entries
 from lapse.log.summary import Summary, SummaryBuilder, with_clock_of, write_summary
 from lapse.log.time_index import TimeIndex
 from lapse.log.txn_index import AbortedTxn, TxnIndex
+from lapse.records.batch import Header
 
 LOG = ".log"
 INDEX = ".index"
@@ -165,10 +165,14 @@ class Segment:
 
         Its own append clock stays: whoever read the segment cannot know a better one.
         """
+        return self.with_clock(with_clock_of(summary, self._summary))
+
+    def with_clock(self, summary: Summary) -> Segment:
+        """The same, its append clock as in `summary`: the owner knows a better one now."""
         assert not self.active
         assert summary.size == self.size
         told = Segment(
-            self.dir, self.env, with_clock_of(summary, self._summary), mtime_ms=self.mtime_ms,
+            self.dir, self.env, summary, mtime_ms=self.mtime_ms,
             index_bytes=self._index_bytes, time_index_bytes=self._time_index_bytes,
         )  # fmt: skip
         told._files = self._files

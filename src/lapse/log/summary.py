@@ -23,14 +23,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.fs import Fs
-from lapse.kernels import markers
+from lapse.kernels import markers, survey
 from lapse.kernels.layout import (
     CODEC_MASK,
     CONTROL,
@@ -39,7 +39,7 @@ from lapse.kernels.layout import (
     TRANSACTIONAL,
     VALUED_TOMBSTONES,
 )
-from lapse.log.headers import Header
+from lapse.records.batch import Header
 from lapse.records.layout import KNOWN_ATTRIBUTES, Codec
 
 FOLDER = ".lapse"
@@ -48,6 +48,7 @@ VERSION = 3
 UNKNOWN = -1
 NONE = -1
 _ORDINARY = CODEC_MASK | LOG_APPEND_TIME | DELETE_HORIZON  # nothing to say beyond counts and times
+_PLAIN = 0x03 | LOG_APPEND_TIME | DELETE_HORIZON  # codecs up to lz4, whose bits are 0 to 3
 
 
 class Marker(IntEnum):
@@ -247,45 +248,41 @@ class SummaryBuilder:
         """
         if not len(rows):
             return
-        v2, attributes = rows["magic"] == 2, rows["attributes"]
-        told = _told_of(rows[v2 & (attributes & (TRANSACTIONAL | CONTROL) != 0)], marker_of)
+        found = np.empty(survey.TALLY_SIZE, np.int64)
+        survey.tally(rows, found)
+        counted = found.tolist()
+        told: list[tuple[Header, Marker | None]] = []
+        if counted[survey.OF_TRANSACTIONS]:
+            of_them = rows["attributes"] & (TRANSACTIONAL | CONTROL) != 0
+            told = _told_of(rows[(rows["magic"] == 2) & of_them], marker_of)
         if not self.size:
             self.first_batch_max_timestamp = int(rows["max_timestamp"][0])
         self.batches += len(rows)
         self.size = int(rows["position"][-1] + rows["size"][-1])
         self.end_offset = int(rows["last_offset"][-1]) + 1
-        self.records += int(np.where(v2, rows["count"], 1).sum())
-        self.old_format += len(rows) - int(v2.sum())
-        if not ((rows["count"] != 0) & ~(v2 & (attributes & CONTROL != 0))).any():
+        self.records += counted[survey.TALLY_RECORDS]
+        self.old_format += counted[survey.TALLY_OLD]
+        if not counted[survey.TALLY_DATA]:
             tombstones = 0
         known = tombstones >= 0 and self.tombstones >= 0
         self.tombstones = self.tombstones + tombstones if known else UNKNOWN
-        self._note_times_of(rows)
-        with_horizon = rows[v2 & (attributes & DELETE_HORIZON != 0)]
-        if len(with_horizon):
-            self.horizon_bytes += int(with_horizon["size"].sum())
-            least = int(with_horizon["base_timestamp"].min())
-            first = self.horizon_earliest_ms
+        self.max_timestamp = max(self.max_timestamp, counted[survey.TIMESTAMP_MAX])
+        self.min_timestamp = _least(self.min_timestamp, counted[survey.TIMESTAMP_MIN])
+        self.append_time_greatest_ms = max(
+            self.append_time_greatest_ms, counted[survey.APPEND_TIME_MAX]
+        )
+        if counted[survey.HORIZON_BYTES]:
+            self.horizon_bytes += counted[survey.HORIZON_BYTES]
+            least, first = counted[survey.HORIZON_MIN], self.horizon_earliest_ms
             self.horizon_earliest_ms = least if first < 0 else min(first, least)
-        if (v2 & (attributes & VALUED_TOMBSTONES != 0)).any():
-            self.valued_tombstones = True
+        self.valued_tombstones |= counted[survey.VALUED] > 0
         for batch, marker in told:
             self._transactions.add(batch, marker)
-        odd = ~v2 | (attributes & ~_ORDINARY != 0) | (attributes & CODEC_MASK > Codec.ZSTD)
-        for row in rows[odd]:
-            self._note_unhandled(Header(*row.item()))
-
-    def _note_times_of(self, rows: NDArray[np.void]) -> None:
-        timed = rows[rows["max_timestamp"] >= 0]
-        if not len(timed):
-            return
-        timestamps = timed["max_timestamp"]
-        self.max_timestamp = max(self.max_timestamp, int(timestamps.max()))
-        least = int(timestamps.min())
-        self.min_timestamp = least if self.min_timestamp < 0 else min(self.min_timestamp, least)
-        appended = timestamps[(timed["attributes"] & LOG_APPEND_TIME != 0) & (timed["magic"] > 0)]
-        greatest = int(appended.max(initial=NONE))
-        self.append_time_greatest_ms = max(self.append_time_greatest_ms, greatest)
+        if counted[survey.TALLY_OLD] or counted[survey.TALLY_ATTRIBUTES] & ~_PLAIN:
+            attributes = rows["attributes"]
+            odd = (rows["magic"] != 2) | (attributes & ~_ORDINARY != 0)
+            for row in rows[odd | (attributes & CODEC_MASK > Codec.ZSTD)]:
+                self._note_unhandled(Header(*row.item()))
 
     def appended(self, now_ms: int) -> None:
         """The append clock: something was appended at `now_ms`."""
@@ -321,6 +318,11 @@ class SummaryBuilder:
     def _note_unhandled(self, batch: Header) -> None:
         for reason in unhandled_reasons(batch):
             self.unhandled.setdefault(_kind(reason), reason)
+
+
+def _least(one: int, other: int) -> int:
+    """Of two times, of which one that is not there is below 0."""
+    return max(one, other) if min(one, other) < 0 else min(one, other)
 
 
 def _told_of(
@@ -471,25 +473,44 @@ class _Beside(msgspec.Struct, frozen=True):
     keys: str = ""
 
 
+_Kind = TypeVar("_Kind")
+
+
+def _content(path: Path) -> bytes:
+    """Of a summary's file; empty, which is no summary, where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _decoded(data: bytes, kind: type[_Kind]) -> _Kind | None:
+    """What the file says of this kind; None where it does not parse."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
 def read_summary(path: Path) -> Summary | None:
     """The summary in a file; None if there is none, or none of our version that parses."""
-    try:
-        data = path.read_bytes()
-        if msgspec.json.decode(data, type=_Beside).version != VERSION:
-            return None
-        return msgspec.json.decode(data, type=Summary)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    data = _content(path)
+    beside = _decoded(data, _Beside)
+    if beside is None or beside.version != VERSION:
         return None
+    return _decoded(data, Summary)
 
 
 def read_keys(path: Path, size: int) -> str | None:
     """The sketch kept with a summary of a segment of so many bytes; None if there is none."""
-    try:
-        beside = msgspec.json.decode(path.read_bytes(), type=_Beside)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    current = beside.version == VERSION and beside.size == size
-    return beside.keys if current and beside.keys else None
+    beside = _decoded(_content(path), _Beside)
+    current = beside is not None and beside.version == VERSION and beside.size == size
+    return beside.keys if current and beside is not None and beside.keys else None
+
+
+def read_clock(path: Path) -> AppendClock | None:
+    """The append clock in a summary's file, be it of an earlier version or state of the segment."""
+    return _decoded(_content(path), AppendClock)
 
 
 def write_summary(
@@ -506,8 +527,8 @@ def write_summary(
     fs.rename(making, path)
 
 
-def with_clock_of(summary: Summary, known: Summary) -> Summary:
-    """A summary made from the segment, with the append clock that its owner has for it."""
+def with_clock_of(summary: Summary, known: AppendClock | Summary) -> Summary:
+    """A summary made from the segment, with the append clock that is known of it."""
     return replace(
         summary,
         append_first_ms=known.append_first_ms,
@@ -523,12 +544,7 @@ def with_estimated_clock(
     if not summary.size:
         return summary
     clock = estimated_clock(summary.first_batch_max_timestamp, mtime_ms, known)
-    return replace(
-        summary,
-        append_first_ms=clock.append_first_ms,
-        append_last_ms=clock.append_last_ms,
-        append_estimated=clock.append_estimated,
-    )
+    return with_clock_of(summary, clock)
 
 
 def estimated_clock(
@@ -544,11 +560,3 @@ def estimated_clock(
         return AppendClock(known.append_first_ms, last_ms, known.append_estimated)
     first_ms = first_timestamp if 0 <= first_timestamp <= mtime_ms else mtime_ms
     return AppendClock(first_ms, mtime_ms, append_estimated=True)
-
-
-def read_clock(path: Path) -> AppendClock | None:
-    """The append clock in a summary's file, be it of an earlier version or state of the segment."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=AppendClock)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None

@@ -10,6 +10,7 @@ class ManualClock:
         self._now_ms = now_ms
         self.synchronised = synchronised
         self._monotonic = 0.0
+        self._boots = 0
 
     def now_ms(self) -> int:
         return self._now_ms
@@ -19,6 +20,9 @@ class ManualClock:
 
     def boot_seconds(self) -> float:
         return self._monotonic
+
+    def boot_id(self) -> str:
+        return f"boot {self._boots}"
 
     def is_synchronised(self) -> bool:
         return self.synchronised
@@ -30,6 +34,12 @@ class ManualClock:
         """Both clocks move on by `ms`."""
         self._now_ms += ms
         self._monotonic += ms / 1000
+
+    def reboot(self, off_ms: int, wall_ms: int | None = None) -> None:
+        """The machine is off for `off_ms`; the wall clock counts `wall_ms` of it, or all."""
+        self._now_ms += off_ms if wall_ms is None else wall_ms
+        self._monotonic = 0.0
+        self._boots += 1
 
     def jump(self, ms: int) -> None:
         """Only the wall clock moves, as when somebody sets it."""

@@ -7,7 +7,13 @@ import uuid
 import pytest
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.base.ids import TopicPartition, check_topic_name, format_topic_id, parse_topic_id
+from lapse.base.ids import (
+    TopicPartition,
+    check_topic_name,
+    format_topic_id,
+    parse_topic_id,
+    random_id,
+)
 
 
 @pytest.mark.parametrize(
@@ -56,3 +62,11 @@ def test_topic_ids() -> None:
     assert parse_topic_id(text) == topic_id
     with pytest.raises(ValueError, match=r"."):
         parse_topic_id("short")
+
+
+def test_random_ids_never_begin_with_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = [uuid.UUID(int=0xF8 << 120), uuid.UUID(int=0xF9 << 120), uuid.UUID(int=1)]
+    assert [format_topic_id(topic_id)[0] for topic_id in drawn] == ["-", "-", "A"]
+    monkeypatch.setattr(uuid, "uuid4", lambda: drawn.pop(0))
+    assert parse_topic_id(random_id()) == uuid.UUID(int=1)
+    assert drawn == []

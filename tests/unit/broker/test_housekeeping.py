@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ import pytest
 from lapse.base.errors import StorageError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
-from lapse.broker.housekeeping import Guard, Housekeeping
+from lapse.broker.housekeeping import Guard, Housekeeping, believing
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
+from lapse.lifecycle.decide.clock import ClockVerdict
 from lapse.log.checkpoints import RECOVERY_POINT, read_offsets
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.testing.clock import ManualClock
@@ -24,11 +26,15 @@ IDEMPOTENT = BatchSpec(producer_id=5, producer_epoch=0, base_sequence=0)
 NEVER = {"lapse.housekeeping.interval.ms": str(10**9)}  # the test ticks
 
 
-def housekeeping(node: Node, guard: Guard = lambda now_ms: now_ms) -> Housekeeping:
+def housekeeping(node: Node, guard: Guard = believing) -> Housekeeping:
     s = node.services
     made = Housekeeping(s.partitions, s.clock, s.config, s.counters, guard)
     made.tick(s.clock.now_ms())
     return made
+
+
+def judged(now_ms: int, jumped_ms: int) -> ClockVerdict:
+    return replace(believing(now_ms), jumped_ms=jumped_ms)
 
 
 async def test_an_idle_segment_is_rolled_and_synced(tmp_path: Path) -> None:
@@ -98,7 +104,7 @@ async def test_a_clock_that_jumped_removes_nothing_until_it_is_confirmed(tmp_pat
         await create(node, "t", retention_ms="10000", segment_ms="1000")
         await produce(c, "t", (0, batch_of(b"a", b"b", spec=IDEMPOTENT)))
         log = node.services.partitions.get(T0)
-        chores = housekeeping(node, lambda now_ms: None if jumped else now_ms)
+        chores = housekeeping(node, lambda now_ms: judged(now_ms, 5 * jumped))
         clock.jump(365 * 86_400_000)
         chores.tick(clock.now_ms())
         assert [s.base_offset for s in log.segments] == [0, 2]  # rolled: nothing is lost by that
@@ -112,6 +118,41 @@ async def test_a_clock_that_jumped_removes_nothing_until_it_is_confirmed(tmp_pat
             chores.tick(clock.now_ms())
         assert log.log_start_offset == 3
         assert log.facts().producers == ()
+
+
+async def test_retention_by_size_asks_no_clock(tmp_path: Path) -> None:
+    """Else a disk fills up while nobody is there to confirm a clock."""
+    clock = ManualClock()
+    settings = {**NEVER, "log.retention.check.interval.ms": "1000"}
+    async with running_node(tmp_path, settings, clock=clock) as node, await connect(node) as c:
+        await create(node, "t", retention_ms="1000", retention_bytes="100", segment_ms="1000")
+        log = node.services.partitions.get(T0)
+        chores = housekeeping(node, lambda now_ms: judged(now_ms, 5))
+        for _ in range(4):
+            await produce(c, "t", (0, batch_of(b"a", b"b")))
+            clock.advance(1000)
+            chores.tick(clock.now_ms())
+        assert 100 <= log.size_bytes < 200
+        assert 0 < log.log_start_offset < 8  # by age all would have gone
+
+
+async def test_started_behind_after_a_reboot_it_notes_by_what_was_kept(tmp_path: Path) -> None:
+    """DESIGN 4.11: the clock of the machine is not believed, and says that it is an hour ago."""
+    clock = ManualClock()
+    clock.advance(10_000)
+    async with running_node(tmp_path, NEVER, clock=clock) as node:
+        await create(node, "t")
+    kept_ms = clock.now_ms()
+    clock.reboot(40_000_000, -3_600_000)
+    clock.advance(2_000)
+    async with running_node(tmp_path, NEVER, clock=clock) as node, await connect(node) as c:
+        clock.advance(500)
+        await create(node, "u")
+        record = NewRecord(b"k", b"v", timestamp=clock.now_ms())
+        for topic in "tu":
+            await produce(c, topic, (0, build_batch([record])))
+        logs = [node.services.partitions.get(tp) for tp in (T0, U0)]
+        assert [log.active_append_first_ms for log in logs] == [kept_ms + 500] * 2
 
 
 async def test_l11_the_active_segment_is_rolled_in_time_for_a_trim(tmp_path: Path) -> None:
@@ -224,7 +265,8 @@ async def test_records_are_no_older_than_the_time_that_removes_them(tmp_path: Pa
     async with running_node(tmp_path, settings, clock=clock) as node, await connect(node) as c:
         await create(node, "t", retention_ms="1800000", cleanup_policy="delete")
         now_ms = clock.now_ms()
-        chores, log = housekeeping(node, lambda _: now_ms), node.services.partitions.get(T0)
+        log = node.services.partitions.get(T0)
+        chores = housekeeping(node, lambda _: believing(now_ms))
         clock.jump(-3_600_000)
         await produce(c, "t", (0, build_batch([NewRecord(b"k", b"v", timestamp=now_ms)])))
         for _ in range(2):

@@ -84,6 +84,67 @@ def test_after_a_reboot_time_is_counted_from_there_on(tmp_path: Path) -> None:
     assert watched.trusted_ms() == NOW + 2 * HOUR
 
 
+def test_what_is_noted_runs_on_over_a_restart_while_it_is_behind(tmp_path: Path) -> None:
+    """The kept time may be a minute old, and the clock has been behind for long since."""
+    clock = ManualClock(NOW)
+    clock.advance(1000)
+    first = guard(tmp_path, clock)
+    first.look()
+    clock.advance(59_000)
+    first.look()
+    clock.jump(-HOUR)
+    clock.advance(20_000)
+    for watched in (first, guard(tmp_path, clock)):
+        assert watched.noted_ms() == NOW + 80_000
+        assert watched.trusted_ms() in {NOW + 60_000, NOW + 1000}
+
+
+def test_behind_after_a_reboot_it_is_held_until_it_passes_the_kept_time(tmp_path: Path) -> None:
+    """A machine without a battery for its clock, off for ten hours."""
+    clock = ManualClock(NOW)
+    clock.advance(HOUR)
+    guard(tmp_path, clock).look()
+    clock.reboot(10 * HOUR, -HOUR // 2)
+    for _ in range(2):  # a restart of the process does not forget it
+        watched = guard(tmp_path, clock)
+        assert (watched.trusted_ms(), watched.noted_ms()) == (None, None)
+        assert "behind recorded time since the machine was started" in watched.trouble
+        clock.advance(5000)
+    watched.look()
+    assert watched.latest_ms == NOW + HOUR + 10_000
+    clock.jump(10 * HOUR + HOUR // 2)
+    clock.synchronised = True
+    verdict = watched.look()
+    assert (verdict.held, verdict.now_ms) == (False, NOW + 11 * HOUR + 10_000)
+    [step] = verdict.record.steps
+    assert (step.from_ms, step.until_ms) == (NOW + HOUR, verdict.now_ms - 1)
+    assert step.late_ms == 10 * HOUR
+    clock.advance(1000)
+    assert guard(tmp_path, clock, BROKER).look().record.steps == (step,)
+
+
+def test_a_reboot_is_told_by_its_id_where_the_machine_had_not_been_up_for_long(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(NOW)
+    guard(tmp_path, clock).look()
+    clock.reboot(HOUR, -HOUR)
+    clock.advance(60_000)
+    assert guard(tmp_path, clock).trusted_ms() is None
+
+
+def test_a_small_step_is_kept_at_once(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    watched = guard(tmp_path, clock)
+    watched.look()
+    clock.advance(1000)
+    clock.jump(5000)
+    watched.look()
+    kept = read_record(tmp_path / SERVICE)
+    assert kept is not None
+    assert [step.late_ms for step in kept.steps] == [5000]
+
+
 def test_what_one_keeper_believes_all_do(tmp_path: Path) -> None:
     """The broker's retention and the service judge by one time, and one confirmation will do."""
     clock = ManualClock(NOW)
@@ -100,15 +161,15 @@ def test_the_record_is_durable_before_anything_goes_by_it(tmp_path: Path) -> Non
     clock = ManualClock(NOW)
     watched = guard(tmp_path, clock)
     watched.look()
-    assert read_record(tmp_path / SERVICE) == ClockRecord(NOW, 0.0)
+    assert read_record(tmp_path / SERVICE) == ClockRecord(NOW, 0.0, boot_id="boot 0")
     clock.advance(59_999)
     watched.look()
-    assert read_record(tmp_path / SERVICE) == ClockRecord(NOW, 0.0)
+    assert read_record(tmp_path / SERVICE) == ClockRecord(NOW, 0.0, boot_id="boot 0")
     watched.keep()
-    assert read_record(tmp_path / SERVICE) == ClockRecord(NOW + 59_999, 59.999)
+    assert read_record(tmp_path / SERVICE) == ClockRecord(NOW + 59_999, 59.999, boot_id="boot 0")
     clock.advance(60_000)
     watched.look()
-    assert read_record(tmp_path / SERVICE) == ClockRecord(NOW + 119_999, 119.999)
+    assert read_record(tmp_path / SERVICE) == ClockRecord(NOW + 119_999, 119.999, boot_id="boot 0")
 
 
 def test_a_record_that_makes_no_sense_is_none(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ import pytest
 
 from lapse.base.errors import LapseError
 from lapse.base.fs import RealFs
-from lapse.broker.housekeeping import apply_retention, roll_if_due
+from lapse.broker.housekeeping import apply_retention, believing, roll_if_due
 from lapse.lifecycle import service as service_module
 from lapse.lifecycle.decide.bounds import Bound
-from lapse.lifecycle.decide.select import Decision, LogInfo, decide
+from lapse.lifecycle.decide.select import Decision, LogInfo, Wish, decide
 from lapse.lifecycle.owner_directory import DirectoryOwner
 from lapse.lifecycle.reports import read_progress, read_queue, read_reports
 from lapse.lifecycle.round.engine import OnProgress
+from lapse.lifecycle.round.ledger import read_heads
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.service import ServiceOptions
@@ -135,7 +136,7 @@ def test_retention_goes_on_over_a_bad_range(tmp_path: Path) -> None:
         log = p.log("a-0")
         assert log.facts().bad is not None
         p.clock.advance(2000)
-        apply_retention(log, p.clock.now_ms())
+        apply_retention(log, 0, believing(p.clock.now_ms()))
         assert log.log_start_offset == log.log_end_offset
         assert p.owner.logs()[0].facts.bad is None  # it went with its segment
         write(log, overwritten(), p.clock.now_ms())
@@ -329,10 +330,10 @@ def test_an_engine_that_is_lost_comes_out_after_what_is_done_is_committed(tmp_pa
 def test_a_log_that_nothing_can_be_decided_of_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def decide_or_fail(info: LogInfo, now_ms: int) -> Decision:
+    def decide_or_fail(info: LogInfo, now_ms: int, wish: Wish) -> Decision:
         if info.facts.partition.topic == "a":
             raise ZeroDivisionError
-        return decide(info, now_ms)
+        return decide(info, now_ms, wish)
 
     with parts(tmp_path / "data", {"a": overwritten(), "b": overwritten()}) as p:
         monkeypatch.setattr(service_module, "decide", decide_or_fail)
@@ -374,9 +375,34 @@ def test_nothing_is_removed_while_the_clock_is_not_believed(tmp_path: Path) -> N
         p.service.step()
         assert len(p.records("a-0")) == 10
         (p.data / "clock-confirmed").touch()
-        for _ in range(3):
+        for n_left in (10, 5):  # a year too early, if that is right, is what they were stamped with
+            for _ in range(3):
+                p.service.step()
+            assert len(p.records("a-0")) == n_left
+            p.clock.advance(60_001)
+
+
+def test_a_horizon_is_not_early_while_the_clock_is_behind(tmp_path: Path) -> None:
+    """DESIGN 4.11: rounds go by the time that stands still, and stamp by what has passed since."""
+    with parts(tmp_path / "data", {"a": overwritten()}) as p:
+        p.service.step()
+        log, now_ms = p.log("a-0"), p.clock.now_ms()
+        p.clock.jump(-3_600_000)
+        p.clock.advance(30_000)
+        log.believe(now_ms + 30_000)  # as its owner does
+        write(log, [(f"k{i}", None) for i in range(5)], p.clock.now_ms())
+        log.roll(p.clock.now_ms())
+        p.service.step()
+        last = list(read_reports(p.data))[-1]
+        assert (last.now_ms, last.horizon_ms) == (now_ms, now_ms + 30_000 + 60_000)
+        stamped = [head.committed_ms for head in read_heads(log.dir) if head.stamped]
+        assert stamped[-1] == now_ms + 30_000
+        p.clock.jump(3_600_000)
+        # As much later as it was behind: a commit counts from the time that stood still.
+        for wait_ms, n_left in ((60_000, 10), (30_000, 5)):
+            p.clock.advance(wait_ms)
             p.service.step()
-        assert len(p.records("a-0")) == 5
+            assert len(p.records("a-0")) == n_left
 
 
 def test_rounds_share_the_io_budget(tmp_path: Path) -> None:

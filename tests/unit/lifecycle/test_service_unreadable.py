@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from lapse.base.fs import RealFs
@@ -187,6 +188,34 @@ def test_records_deleted_from_a_log_that_kafka_wrote_are_trimmed(tmp_path: Path)
         assert first is not None
         assert first.is_complete
         assert first.append_first_ms >= 0
+
+
+def test_what_this_version_does_not_clean_is_tried_later_and_later_for_a_trim(
+    tmp_path: Path,
+) -> None:
+    """L10: nobody looks through a log that is not compacted, so it is the trim that finds out."""
+    settings = {"cleanup_policy": "delete", "lapse_physical_delete_max_lag_ms": 120_000}
+    with parts(tmp_path / "data", {"a": overwritten()}, **settings) as p:
+        path = segment_path(p.log("a-0").dir, 0, LOG)
+    shutil.rmtree(tmp_path / "data" / "a-0" / ".lapse")
+    content = path.read_bytes()
+    path.write_bytes(content[:21] + b"\1" + content[22:])  # the high byte of its attributes
+    with reopened(tmp_path / "data", ManualClock(NOW), **settings) as p:
+        log = p.log("a-0")
+        log.delete_records(5)
+        tries = []
+        while p.clock.now_ms() < NOW + 60 * MINUTE:
+            p.clock.advance(max(p.service.step(), 1))
+            bad = log.facts().bad
+            if bad is not None and (not tries or tries[-1] != bad.next_try_ms):
+                tries.append(bad.next_try_ms)
+        assert bad is not None
+        assert (bad.position, bad.reason) == (
+            0, "not cleaned here: unknown attribute bits 0x100 at offset 0"
+        )  # fmt: skip
+        waits = [(later - one) // MINUTE for one, later in pairwise(tries)]
+        assert waits == [2, 4, 8, 16, 32]
+        assert len(p.engine.plans) == len(tries)
 
 
 class Stampless(Recorded):

@@ -17,11 +17,12 @@ from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.kernels import keep
 from lapse.log.env import LogEnv
-from lapse.log.headers import Header, headers_of, read_at, walk
+from lapse.log.headers import read_at, walk
 from lapse.log.partition_log import Appended, PartitionLog
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, Segment, empty_indexes
 from lapse.log.summary import Summary, SummaryBuilder
 from lapse.log.swap import NewSegment, Replacement
+from lapse.records.batch import Header, headers_of
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.validate import check_produced
 from lapse.testing.clock import ManualClock

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lapse.log.append_clock import AHEAD_MAX_MS, LogClock
+from lapse.log.append_clock import AHEAD_MAX_MS, LogClock, seen_by
 from lapse.log.partition_log import PartitionLog
 from lapse.log.summary import Summary
 from lapse.testing.clock import ManualClock
@@ -122,3 +122,55 @@ def test_after_a_kill_the_last_append_is_as_late_as_it_can_be(tmp_path: Path) ->
     assert clock_times(open_log(tmp_path, clock=clock, believed_ms=NOW + 400)) == [(0, 500)]
     again = open_log(tmp_path, clock=clock, believed_ms=NOW + 900)
     assert clock_times(again) == [(0, 500)]  # now it was
+
+
+def test_what_was_noted_far_ahead_is_taken_back_once_the_clock_is_believed(tmp_path: Path) -> None:
+    """Else its max lag would begin in a year. The append was before that moment: not early."""
+    clock = ManualClock(NOW)
+    log = open_log(tmp_path, clock=clock, believed_ms=NOW)
+    append(log, batch())
+    log.roll(clock.now_ms())
+    clock.jump(YEAR)
+    append(log, batch(), now_ms=clock.now_ms())
+    log.roll(clock.now_ms())
+    append(log, batch(), now_ms=clock.now_ms())
+    clock.advance(500)
+    clock.jump(-YEAR)
+    log.believe(clock.now_ms())
+    assert clock_times(log) == [(0, 0), (YEAR, YEAR), (YEAR, YEAR)]
+    before = log.mark()
+    log.see(clock.now_ms())
+    assert clock_times(log) == [(0, 0), (500, 500), (YEAR, YEAR)]  # the last is not sealed
+    assert log.mark() != before
+    log.roll(clock.now_ms())
+    clock.advance(100)
+    for _ in range(2):
+        log.see(clock.now_ms())
+        assert clock_times(log) == [(0, 0), (500, 500), (600, 600)]
+        clock.advance(1000)
+    log.close()
+    assert clock_times(open_log(log.dir, clean_shutdown=True, clock=clock)) == [
+        (0, 0), (500, 500), (600, 600)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "seen"),
+    [
+        (10, 20, (10, 20)),
+        (10, 50 + AHEAD_MAX_MS, (10, 50 + AHEAD_MAX_MS)),
+        (10, 51 + AHEAD_MAX_MS, (10, 50)),  # only the end of it was written then
+        (60, 51 + AHEAD_MAX_MS, (50, 50)),
+        (-1, -1, (-1, -1)),
+    ],
+)
+def test_what_was_there_at_a_moment_was_appended_before(
+    first: int, last: int, seen: tuple[int, int]
+) -> None:
+    found = seen_by(Summary(0, 1, 1, append_first_ms=first, append_last_ms=last), 50)
+    assert (found.append_first_ms, found.append_last_ms) == seen
+
+
+def test_an_estimate_is_left_for_the_summary_to_come() -> None:
+    estimate = Summary(0, 1, 1, append_last_ms=YEAR, estimated=True)
+    assert seen_by(estimate, 50) is estimate

@@ -16,6 +16,8 @@ from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory, disk_failed
+from lapse.log.env import LogEnv
+from lapse.testing.clock import ManualClock
 from tests.unit.log.logs import NOW, TP, append, batch, batches_of, config, env
 
 HOLDER = """
@@ -151,6 +153,19 @@ def test_deleting_a_partition(tmp_path: Path) -> None:
     assert directory.sweep_deleted(NOW) == 1
     with pytest.raises(KafkaError, match="has no log"):
         directory.open_log(TopicPartition("x", 0), config())
+    directory.close()
+
+
+def test_a_partition_deleted_under_a_clock_far_ahead_goes_when_that_is_right(
+    tmp_path: Path,
+) -> None:
+    year = 31_536_000_000
+    clock = ManualClock(NOW + year)
+    directory = LogDirectory.open(tmp_path, LogEnv(RealFs(), clock))
+    directory.create_log(TP, config())
+    directory.delete_log(TP)
+    assert directory.sweep_deleted(NOW + year) == 0
+    assert directory.sweep_deleted(NOW) == 1
     directory.close()
 
 

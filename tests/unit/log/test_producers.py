@@ -7,9 +7,8 @@ import struct
 import pytest
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
-from lapse.log.headers import Header, headers_of
 from lapse.log.producers import Producers
-from lapse.records.batch import scan_batches
+from lapse.records.batch import Header, headers_of, scan_batches
 from tests.unit.log.logs import NOW, batch
 
 _MAX = (1 << 31) - 1

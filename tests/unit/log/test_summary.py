@@ -16,7 +16,6 @@ from lapse.kernels.layout import (
     TRANSACTIONAL,
     VALUED_TOMBSTONES,
 )
-from lapse.log.headers import Header
 from lapse.log.summary import (
     VERSION,
     AppendClock,
@@ -35,6 +34,7 @@ from lapse.log.summary import (
     with_estimated_clock,
     write_summary,
 )
+from lapse.records.batch import Header
 
 NOW = 1_700_000_000_000
 

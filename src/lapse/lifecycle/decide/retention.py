@@ -9,33 +9,37 @@ read (L10) stops none of this.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from lapse.base.config import TopicConfig
 from lapse.lifecycle.decide.bounds import record_age_from
+from lapse.lifecycle.decide.clock import Step, lag_over
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.log.facts import LogFacts
 
 
-def segments_to_delete(facts: LogFacts, topic: TopicConfig, now_ms: int | None) -> tuple[int, ...]:
+def segments_to_delete(
+    facts: LogFacts, topic: TopicConfig, now_ms: int | None, steps: Sequence[Step] = ()
+) -> tuple[int, ...]:
     """Base offsets of the leading segments that must go now.
 
-    Without a `now_ms` (the clock jumped, DESIGN 4.11) only what is below the log start goes:
-    somebody asked for that by offset and was told that it is done.
+    Without a `now_ms` (the clock is not believed, DESIGN 4.11) nothing goes by age. What is below
+    the log start and what is too much does: neither asks what time it is. `steps` are those of a
+    clock that was set right.
     """
     segments = facts.segments
     ends = [*(s.base_offset for s in segments[1:]), facts.log_end_offset]
     sealed = len(segments) - 1
     gone = _leading(sealed, lambda i: ends[i] <= facts.log_start_offset)
-    if topic.deletes and now_ms is not None:
+    if topic.deletes:
         deletable = sealed + (segments[-1].size > 0)
         if topic.retention_bytes >= 0:
             excess = sum(s.size for s in segments[gone:]) - topic.retention_bytes
             while gone < deletable and excess >= segments[gone].size:
                 excess -= segments[gone].size
                 gone += 1
-        if topic.retention_ms >= 0:
-            oldest_allowed = now_ms - topic.retention_ms
+        if topic.retention_ms >= 0 and now_ms is not None:
+            oldest_allowed = now_ms - lag_over(steps, now_ms, topic.retention_ms)
             first = gone
             gone = _leading(
                 deletable,

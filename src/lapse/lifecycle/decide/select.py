@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from lapse.base.config import LONG_MAX, TopicConfig
 from lapse.lifecycle.decide.bounds import Bounds, bad_segment, find_bounds, readable
+from lapse.lifecycle.decide.clock import Step, lag_over
 from lapse.lifecycle.decide.horizon import (
     NO_REMOVAL,
     Removal,
@@ -98,6 +99,7 @@ class Decision(NamedTuple):
         tombstones_due_ms: when one must stamp tombstones that are clean and have no horizon.
         look_again: base of the segment that could not be read, if it is to be looked through
             again now (L10).
+        stamp_ms: the time to count horizons from, no less than `now_ms`.
     """
 
     info: LogInfo
@@ -116,6 +118,7 @@ class Decision(NamedTuple):
     markers_due_ms: int | None = None
     tombstones_due_ms: int | None = None
     look_again: int | None = None
+    stamp_ms: int = -1
 
     @property
     def must_clean_ratio(self) -> float:
@@ -131,12 +134,17 @@ class Wish:
         force: `--force` skips ratio, lags and waiting, never policy.
         dirty: `--first-dirty`.
         removable_below: `--replica-cleaned-to`: tombstones and markers from there on stay.
+        stamp_ms: the time to count horizons from, where that may be later than the time to decide
+            by (DESIGN 4.11).
+        steps: what a clock that was set right had noted too early.
     """
 
     rules: Rules = Rules.LAPSE
     force: bool = False
     dirty: int | None = None
     removable_below: int | None = None
+    stamp_ms: int | None = None
+    steps: tuple[Step, ...] = ()
 
 
 _NOTHING_MORE = Wish()
@@ -149,9 +157,12 @@ def decide(info: LogInfo, now_ms: int, wish: Wish | None = None) -> Decision:
     exact = wish.rules is Rules.KAFKA_43
     if wish.force:
         config = replace(config, min_compaction_lag_ms=0)
+    elif wish.steps and config.min_compaction_lag_ms > 0:
+        lag_ms = lag_over(wish.steps, now_ms, config.min_compaction_lag_ms)
+        config = replace(config, min_compaction_lag_ms=lag_ms)
     told = survey(facts.segments)
     bounds = find_bounds(facts, config, now_ms, wish.rules, wish.dirty, told)
-    passed = now_ms if exact or not info.stamps else passed_until(now_ms, info.stamps)
+    passed = now_ms if exact else _passed(info, now_ms, wish)
     removable = _removable(facts, config, now_ms, wish)
     removal = pending_removal(facts, bounds.upper, removable) if told.horizons else NO_REMOVAL
     must_bytes, delay_ms = _waited_too_long(facts, config, bounds, now_ms, wish.rules)
@@ -178,6 +189,7 @@ def decide(info: LogInfo, now_ms: int, wish: Wish | None = None) -> Decision:
     return Decision(
         info, now_ms, bounds, removal, due, blocked, detail, passed, must_bytes, delay_ms,
         kind, removable, outcomes, markers_ms, tombstones_ms, again,
+        now_ms if wish.stamp_ms is None else max(now_ms, wish.stamp_ms),
     )  # fmt: skip
 
 
@@ -200,6 +212,10 @@ def oldest_ms(segment: SegmentFacts, rules: Rules) -> int:
     """From when a segment's records have been waiting (S-6), -1 unknown.
 
     Kafka looks at the first batch's max timestamp; we at the append clock, which no producer sets.
+    One that is ahead, of a clock that was wrong, is waited for here: it says that the records are
+    young, and nothing in the segment says since when they are there. The owner knows a moment by
+    which they were, the first at which it believed its clock again, and takes the append clock back
+    to that (`PartitionLog.see`). So max lag counts from there, and min lag is not undercut.
     """
     summary = segment.summary
     if rules is Rules.LAPSE and summary is not None and summary.append_first_ms >= 0:
@@ -222,6 +238,13 @@ class _Case:
     delay_ms: int
     markers_ms: int | None
     tombstones_ms: int | None
+
+
+def _passed(info: LogInfo, now_ms: int, wish: Wish) -> int:
+    """Horizons at or below this have passed; one that was stamped too early waits for longer."""
+    lag_ms = info.config.delete_retention_ms
+    now_ms -= lag_over(wish.steps, now_ms, lag_ms) - lag_ms
+    return passed_until(now_ms, info.stamps) if info.stamps else now_ms
 
 
 def _removable(facts: LogFacts, config: TopicConfig, now_ms: int, wish: Wish) -> int:

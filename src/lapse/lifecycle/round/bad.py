@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from lapse.base.backoff import backoff_ms
 from lapse.base.errors import StorageError
 from lapse.base.fs import Fs
 from lapse.lifecycle.round.receipt import BadSpot
@@ -38,7 +39,7 @@ def note_failure(existing: BadRange | None, spot: BadSpot, now_ms: int) -> BadRa
     by a full try does: what is below may be readable again, and the next round finds that out.
     """
     tries = 1 if existing is None else existing.tries + 1
-    wait_ms = min(FIRST_BACKOFF_MS << min(tries - 1, 30), BACKOFF_MS_MAX)
+    wait_ms = backoff_ms(tries, FIRST_BACKOFF_MS, BACKOFF_MS_MAX)
     holds = existing is not None and now_ms < existing.next_try_ms
     lowest: BadRange | BadSpot = spot
     if existing is not None and holds and _place(existing) < _place(spot):

@@ -82,11 +82,18 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True)
 class CommitEnv:
-    """What the commit of one log needs of its surroundings."""
+    """What the commit of one log needs of its surroundings.
+
+    `latest_ms` is the log's, for when it is open; else the clock's time is taken.
+    """
 
     fs: Fs
     clock: Clock
     set_checkpoint: SetCheckpoint
+    latest_ms: Callable[[], int] | None = None
+
+    def committed_ms(self) -> int:
+        return self.clock.now_ms() if self.latest_ms is None else self.latest_ms()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +227,8 @@ def _begin(c: _Commit, env: DirectoryEnv) -> None:
     def ignore(_: int) -> None:
         """What is checkpointed below is of this round."""
 
-    finish_commit(c.log.dir, CommitEnv(env.fs, env.clock, ignore))  # one that failed half-way
+    one = CommitEnv(env.fs, env.clock, ignore, c.log.latest_ms)
+    finish_commit(c.log.dir, one)  # one that failed half-way
     if receipt.end_offset >= 0:  # a trim moves none
         c.offset = receipt.end_offset
     booked = _booked(c.log.dir, receipt)
@@ -296,7 +304,7 @@ def _put_in_place(c: _Commit, env: DirectoryEnv) -> None:
 
 def _book(c: _Commit, env: DirectoryEnv) -> None:
     """Tell the ledger of what is in place, durably."""
-    now_ms = env.clock.now_ms()
+    now_ms = c.log.latest_ms()  # readers get their full retention from then on (L3)
     for entry in c.entries:
         ledger.append(env.fs, c.log.dir, replace(entry, committed_ms=now_ms), sync=False)
 
@@ -464,7 +472,7 @@ def finish_commit(log_dir: Path, env: CommitEnv) -> str | None:
     groups = [g for g in receipt.groups if _in_place(log_dir, g)]
     if groups:
         env.fs.sync_all(_renamed(log_dir, groups))  # whoever died may not have come to it
-        booked, now_ms = _booked(log_dir, receipt), env.clock.now_ms()
+        booked, now_ms = _booked(log_dir, receipt), env.committed_ms()
         for group in (g for g in groups if g.base_offset not in booked):
             entry = _entry(log_dir, receipt, group, -1, now_ms)
             ledger.append(env.fs, log_dir, entry, sync=False)

@@ -11,6 +11,7 @@ import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,7 +111,7 @@ class OffsetMap:
     def put(self, segment: SourceSegment, dirty: int, bits: Bits, tick: Tick) -> bool:
         """Map the segment's records from `dirty` on; False when the entries run out."""
         skipped = segment.skipped
-        for piece in pieces(segment, segment.rows["last_offset"] >= dirty, skipped):
+        for piece in pieces(segment, segment.first_at(dirty), len(segment.rows), skipped):
             lo = piece.lo
             while lo < piece.hi:
                 why, lo = kernel.map_keys(
@@ -131,7 +132,7 @@ class OffsetMap:
     def probe(self, segment: SourceSegment, dirty: int, tick: Tick) -> None:
         """Mark the segment's records below `dirty` whose key the map holds."""
         skipped = segment.skipped
-        for piece in pieces(segment, segment.rows["base_offset"] < dirty, skipped):
+        for piece in pieces(segment, 0, segment.first_above(dirty), skipped):
             why, at = kernel.probe_keys(
                 piece.data, piece.starts, piece.ends, segment.rows, piece.lo, piece.hi,
                 piece.in_place, skipped, self._valued, segment.ordinals, dirty,
@@ -167,6 +168,7 @@ def build_map(plan: RoundPlan, tick: Tick, workplace: Workplace | None = None) -
     try:
         for s in plan.segments:
             opened.append(open_source(plan, s, workplace))
+        _refuse_overlap(opened)
         if plan.kind is RoundKind.TRIM:
             result.latest, result.end_offset = -1, plan.upper
         else:
@@ -179,10 +181,22 @@ def build_map(plan: RoundPlan, tick: Tick, workplace: Workplace | None = None) -
     return result
 
 
+def _refuse_overlap(segments: list[SourceSegment]) -> None:
+    """A batch that reaches into the next segment: which of two records is the newer, nobody knows.
+
+    Raises BadSegment.
+    """
+    for segment, following in pairwise(segments):
+        n, base_offset = segment.first_at(following.plan.base_offset), following.plan.base_offset
+        if n < len(segment.rows):
+            last_offset = segment.rows[n]["last_offset"]
+            raise segment.corrupt(n, f"offset {last_offset} is in the segment of {base_offset} on")
+
+
 def _find_transactions(plan: RoundPlan, result: MapResult) -> None:
     """M-2: how each transaction of the round ended."""
     segments = result.segments
-    if any((s.rows["attributes"] & (TRANSACTIONAL | CONTROL)).any() for s in segments):
+    if any(s.some(TRANSACTIONAL | CONTROL) for s in segments):
         told = [(segment.rows, marker_types_of(segment)) for segment in segments]
         exact = plan.rules is Rules.KAFKA_43
         outcomes = dict(plan.outcomes) | (aborted_above(plan) if exact else {})
@@ -199,7 +213,9 @@ def _run(plan: RoundPlan, result: MapResult, tick: Tick) -> None:
     offset_map = OffsetMap(plan.map_entries_max, plan.dirty, valued=plan.tombstone_values)
     for i, base in zip(dirty_ones, bases, strict=True):
         segment = result.segments[i]
-        part = Bits(segment.ordinals + base, bits.superseded, bits.keyless)
+        part = Bits(
+            segment.ordinals + base if base else segment.ordinals, bits.superseded, bits.keyless
+        )
         if base + segment.records > ORDINAL_MAX or not offset_map.put(
             segment, plan.dirty, part, tick
         ):

@@ -167,7 +167,7 @@ def make_plan(
             sorted(p.last_data_offset for p in facts.producers if p.last_data_offset >= 0)
         ),
         end_guard=bounds.upper if exact else facts.high_watermark,
-        horizon_ms=decision.now_ms + config.delete_retention_ms,
+        horizon_ms=max(decision.now_ms, decision.stamp_ms) + config.delete_retention_ms,
         passed_until_ms=-1 if trim else decision.passed_until_ms,
         segment_bytes=config.segment_bytes,
         segment_index_bytes=config.segment_index_bytes,

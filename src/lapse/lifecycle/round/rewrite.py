@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from lapse.base.fs import Fs
-from lapse.kernels import keep
+from lapse.kernels import keep, stretches, survey
 from lapse.kernels.crc32c import crc32c, crc32c_more
 from lapse.kernels.layout import BATCH, CODEC_MASK, CONTROL, DELETE_HORIZON, HEADER_SIZE
 from lapse.lifecycle.decide.groups import Group, group_segments, worth_rewriting
@@ -175,7 +175,7 @@ def _judge(round_: Round, segment: SourceSegment) -> Judged:
         segment.tombstones[rows["last_offset"] > mapped.latest] += 1
     facts_of = _facts_of(plan, segment)
     classes = np.zeros(len(rows), np.uint8)
-    guards = _guarded(plan, rows).astype(np.uint8)
+    guards = _guarded(plan, segment).astype(np.uint8)
     n = keep.classify(
         rows, segment.ordinals, segment.superseded, segment.keyless, segment.tombstones, guards,
         facts_of, round_.rules.records, plan.log_start, classes,
@@ -187,51 +187,51 @@ def _judge(round_: Round, segment: SourceSegment) -> Judged:
 
 def _facts_of(plan: RoundPlan, segment: SourceSegment) -> NDArray[np.uint16]:
     """Facts that all records of a batch share."""
-    rows = segment.rows
-    has_horizon = rows["attributes"] & DELETE_HORIZON != 0
-    passed = has_horizon & (rows["base_timestamp"] <= plan.passed_until_ms)
-    if plan.rules is Rules.KAFKA_43:  # R-6: in old formats the file's age is the horizon
-        too_old = segment.old_format & (segment.plan.mtime_ms <= plan.legacy_horizon_ms)
-        has_horizon, passed = has_horizon | too_old, passed | too_old
-    else:  # L1: who stamped what no round of ours has covered yet, and when, nobody knows
-        passed &= rows["last_offset"] < plan.dirty
-    passed &= rows["last_offset"] < plan.removable_below
+    rows, transactions = segment.rows, segment.transactions
     found = np.zeros(len(rows), np.uint16)
-    for fact, holds in (
-        (keep.HORIZON_SET, has_horizon),
-        (keep.HORIZON_PASSED, passed),
-        (keep.ABORTED, segment.transactions.aborted),
-        (keep.UNDECIDED, segment.transactions.undecided),
-        (keep.CONTROL, rows["attributes"] & CONTROL != 0),
-    ):
-        found[holds] |= fact
+    found[transactions.aborted] |= keep.ABORTED
+    found[transactions.undecided] |= keep.UNDECIDED
+    if segment.some(CONTROL):
+        found[rows["attributes"] & CONTROL != 0] |= keep.CONTROL
+    by_age = plan.rules is Rules.KAFKA_43 and segment.plan.mtime_ms <= plan.legacy_horizon_ms
+    too_old = segment.old_format & by_age  # R-6: in old formats the file's age is the horizon
+    if segment.some(DELETE_HORIZON) or too_old.any():
+        has_horizon = rows["attributes"] & DELETE_HORIZON != 0
+        passed = has_horizon & (rows["base_timestamp"] <= plan.passed_until_ms) | too_old
+        if plan.rules is not Rules.KAFKA_43:
+            # L1: who stamped what no round of ours has covered yet, and when, nobody knows
+            passed &= rows["last_offset"] < plan.dirty
+        passed &= rows["last_offset"] < plan.removable_below
+        found[has_horizon | too_old] |= keep.HORIZON_SET
+        found[passed] |= keep.HORIZON_PASSED
     return found
 
 
-def _guarded(plan: RoundPlan, rows: NDArray[np.void]) -> NDArray[np.bool_]:
+def _guarded(plan: RoundPlan, segment: SourceSegment) -> NDArray[np.bool_]:
     """Batches whose header must outlive their records (B-3, B-4)."""
-    of_producer = rows["producer_id"] >= 0
-    guarded = np.isin(rows["last_offset"], plan.guarded_last_offsets) & of_producer
-    if plan.guarded_markers:
-        control = np.flatnonzero((rows["attributes"] & CONTROL != 0) & of_producer)
+    rows = segment.rows
+    guarded = np.zeros(len(rows), np.bool_)
+    if len(plan.guarded_last_offsets):
+        of_producer = rows["producer_id"] >= 0
+        guarded = np.isin(rows["last_offset"], plan.guarded_last_offsets) & of_producer
+    if plan.guarded_markers and segment.some(CONTROL):
+        control = np.flatnonzero((rows["attributes"] & CONTROL != 0) & (rows["producer_id"] >= 0))
         known = set(plan.guarded_markers)
         mine = zip(
             rows["producer_id"][control].tolist(), rows["producer_epoch"][control].tolist(),
             strict=True,
         )  # fmt: skip
         guarded[control] |= np.array([pair in known for pair in mine], np.bool_)
-    found: NDArray[np.bool_] = guarded | (rows["last_offset"] + 1 == plan.end_guard)
-    return found
+    at_end = segment.first_at(plan.end_guard - 1)
+    if at_end < len(rows) and rows[at_end]["last_offset"] + 1 == plan.end_guard:
+        guarded[at_end] = True
+    return guarded
 
 
 def _is_numbered(plan: RoundPlan, segment: SourceSegment) -> bool:
-    rows = segment.rows
-    starts = rows["base_offset"] == segment.plan.base_offset + segment.ordinals
-    ends = rows["last_offset"] - rows["base_offset"] + 1 == rows["count"]
     told = segment.transactions
-    only = segment.plan.base_offset >= plan.log_start
-    only = only and not (told.aborted.any() or told.undecided.any())
-    return bool(only and (starts & ends).all())
+    only = segment.plan.base_offset >= plan.log_start and not segment.told[survey.GAPS]
+    return bool(only and not (told.aborted.any() or told.undecided.any()))
 
 
 def _groups(plan: RoundPlan, judged: Sequence[Judged]) -> list[Group]:
@@ -285,13 +285,13 @@ class GroupWriter:
     def add(self, judged: Judged, tick: Tick) -> None:
         """Rewrite one source segment onto the end of the new one."""
         segment = judged.segment
-        self._make_room(segment.rows)
+        self._make_room(segment)
         self._note_markers(segment)
         for lo, hi, kind in _stretches(judged, alone=self._plan.rules is Rules.KAFKA_43):
-            if kind == _VERBATIM:
+            if kind == stretches.VERBATIM:
                 self._copy(segment, lo, hi)
-            elif kind == _KERNEL:
-                self._rewrite(judged, segment.data, _plain_places(segment.rows), lo, hi)
+            elif kind == stretches.KERNEL:
+                self._rewrite(judged, segment.data, (segment.starts, segment.ends), lo, hi)
             else:
                 self._rewrite_alone(judged, lo)
             tick(segment.bytes_of(lo, hi))
@@ -304,6 +304,9 @@ class GroupWriter:
 
     def _note_markers(self, segment: SourceSegment) -> None:
         """What this segment's markers say, for the summary of the new one."""
+        if not segment.some(CONTROL):
+            self._markers = {}
+            return
         control = np.flatnonzero(segment.rows["attributes"] & CONTROL)
         offsets = segment.rows["last_offset"][control].tolist()
         types = segment.transactions.types[control].tolist()
@@ -311,17 +314,17 @@ class GroupWriter:
             types = marker_types_of(segment)[control].tolist()
         self._markers = {at: Marker(kind) for at, kind in zip(offsets, types, strict=True)}
 
-    def _make_room(self, rows: NDArray[np.void]) -> None:
+    def _make_room(self, segment: SourceSegment) -> None:
         """Buffers large enough for the largest batch; compressed ones see to their own."""
-        most = int(rows["count"].max(initial=0))
+        most = int(segment.told[survey.COUNT_MAX])
         if most >= len(self._places):
             self._places = np.empty(most + 1, np.int64)
             self._verdicts = np.empty(most + 1, np.uint8)
         if 2 * most >= self._removed.shape[1]:  # so that a full half always makes room for one
             self._removed = np.empty((keep.REASONS, 2 * most + 2), np.uint32)
-        self._starts = np.zeros(len(rows), np.int64)
-        self._ends = np.zeros(len(rows), np.int64)
-        self._grow_out(2 * int(rows["size"].max(initial=0)) + keep.GROWTH_MAX * most)
+        self._starts = np.zeros(len(segment.rows), np.int64)
+        self._ends = np.zeros(len(segment.rows), np.int64)
+        self._grow_out(2 * int(segment.told[survey.SIZE_MAX]) + keep.GROWTH_MAX * most)
 
     def _grow_out(self, size: int) -> None:
         if size + HEADER_SIZE > len(self._out):
@@ -520,41 +523,16 @@ class GroupWriter:
         )
 
 
-_VERBATIM, _KERNEL, _ALONE = 0, 1, 2
-
-
-def _plain_places(rows: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    return rows["position"] + HEADER_SIZE, rows["position"] + rows["size"]
-
-
-def _stretches(judged: Judged, *, alone: bool) -> list[tuple[int, int, int]]:
-    """The segment's batches as (first, after, how): as few and as long as can be.
+def _stretches(judged: Judged, *, alone: bool) -> list[list[int]]:
+    """The segment's batches as (first, after, how).
 
     `alone`: those of old formats that change, too, are taken one by one.
     """
-    rows, classes = judged.segment.rows, judged.classes
-    if len(rows) == 0:
-        return []
-    by_itself = (rows["attributes"] & CODEC_MASK != 0) & (rows["count"] > 0)
-    if alone:
-        by_itself |= judged.segment.old_format
-    how = np.where(
-        by_itself & ((classes == keep.TOUCHED) | (classes == keep.MARKER)), _ALONE, _KERNEL
+    segment = judged.segment
+    by_itself = segment.old_format & alone
+    found = np.empty((len(segment.rows), 3), np.int64)
+    n = stretches.stretches(
+        segment.rows, judged.classes, by_itself, COPY_BYTES_MIN, PIECE_BYTES, found
     )
-    untouched = classes == keep.UNTOUCHED
-    for lo, hi in _equal_runs(untouched):
-        length = int(rows[hi - 1]["position"] + rows[hi - 1]["size"] - rows[lo]["position"])
-        if untouched[lo] and length >= COPY_BYTES_MIN:
-            how[lo:hi] = _VERBATIM
-    out: list[tuple[int, int, int]] = []
-    for lo, hi in _equal_runs(how + 4 * (rows["position"] // PIECE_BYTES)):
-        if how[lo] == _ALONE:
-            out += [(b, b + 1, _ALONE) for b in range(lo, hi)]
-        else:
-            out.append((lo, hi, int(how[lo])))
-    return out
-
-
-def _equal_runs(values: NDArray[np.generic]) -> list[tuple[int, int]]:
-    edges = (np.flatnonzero(values[1:] != values[:-1]) + 1).tolist()
-    return list(zip([0, *edges], [*edges, len(values)], strict=True))
+    told: list[list[int]] = found[:n].tolist()
+    return told

@@ -7,6 +7,7 @@ the old formats is read from a v2 image of it (`upgrade`). Whatever cannot be re
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 
 from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs
-from lapse.kernels.layout import CODEC_MASK, CONTROL, HEADER_SIZE
+from lapse.kernels import survey
+from lapse.kernels.layout import CODEC_MASK, CONTROL
 from lapse.kernels.scan import first_bad_crc
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.mapped import MappedFile
@@ -60,8 +62,10 @@ class SourceSegment:
         file: its bytes; `data` is the array of them, or of the v2 image of them.
         rows: its batches.
         positions: where each of them lies in the segment itself.
+        starts, ends: where the records of each lie in `data`, as they are stored.
         old_format: which of them were messages of v0 or v1.
         ordinals: number of each batch's first record within the segment.
+        told: what `kernels.survey` found out about all of it.
         superseded, keyless: one bit a record.
         tombstones: tombstones a batch, counted where records were looked at.
         checked: which batches' checksums were found right; the map stage checks what it reads.
@@ -74,8 +78,11 @@ class SourceSegment:
     data: NDArray[np.uint8]
     rows: NDArray[np.void]
     positions: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
     old_format: NDArray[np.bool_]
     ordinals: NDArray[np.int64]
+    told: NDArray[np.int64]
     superseded: NDArray[np.uint8]
     keyless: NDArray[np.uint8]
     tombstones: NDArray[np.int32]
@@ -84,20 +91,39 @@ class SourceSegment:
 
     @property
     def records(self) -> int:
-        return int(self.rows["count"].sum())
+        return int(self.told[survey.RECORDS])
 
     @property
     def skipped(self) -> NDArray[np.bool_]:
         """Batches whose records no map is asked about (M-3)."""
-        control: NDArray[np.bool_] = self.rows["attributes"] & CONTROL != 0
-        return control | self.transactions.aborted | self.transactions.undecided
+        skipped = self.transactions.aborted | self.transactions.undecided
+        return skipped | (self.rows["attributes"] & CONTROL != 0) if self.some(CONTROL) else skipped
+
+    def first_at(self, offset: int) -> int:
+        """The first batch that ends at the offset or above; offsets ascend."""
+        rows = self.rows
+        return bisect_left(range(len(rows)), offset, key=lambda b: int(rows[b]["last_offset"]))
+
+    def first_above(self, offset: int) -> int:
+        """The first batch that begins at the offset or above."""
+        rows = self.rows
+        return bisect_left(range(len(rows)), offset, key=lambda b: int(rows[b]["base_offset"]))
+
+    def some(self, attributes: int) -> bool:
+        """Whether any batch has any of these bits."""
+        return int(self.told[survey.ATTRIBUTES]) & attributes != 0
 
     def check(self, wanted: NDArray[np.bool_]) -> None:
         """Check the wanted batches that were not yet; raises BadSegment."""
-        bad = first_bad_crc(self.data, self.rows, wanted & ~self.checked)
+        self.check_some(0, wanted)
+
+    def check_some(self, first: int, wanted: NDArray[np.bool_]) -> None:
+        """The same among as many batches as `wanted` is long, from `first` on."""
+        those = slice(first, first + len(wanted))
+        bad = first_bad_crc(self.data, self.rows[those], wanted & ~self.checked[those])
         if bad >= 0:
-            raise self.corrupt(bad, "checksum does not match")
-        self.checked |= wanted
+            raise self.corrupt(first + bad, "checksum does not match")
+        self.checked[those] |= wanted
 
     def bytes_of(self, lo: int, hi: int) -> int:
         """Bytes of batches lo..hi-1."""
@@ -130,7 +156,7 @@ class SourceSegment:
 def open_source(
     plan: RoundPlan, segment: PlanSegment, workplace: Workplace | None
 ) -> SourceSegment:
-    """Open a segment and scan its headers; raises BadSegment, CorruptData for unknown things.
+    """Open a segment and scan its headers; raises BadSegment, for unknown things too.
 
     Without a workplace the image of an old format is held in memory.
     """
@@ -142,28 +168,45 @@ def open_source(
         _require_whole(file, path, segment)
         if reason is not None:
             raise _bad_after(path, segment, rows, position, reason)
-        _refuse_unhandled(rows, path)
-        positions, old_format = rows["position"].copy(), rows["magic"] < 2
-        data = file.data
-        if old_format.any():
+        data, measured = file.data, _measure(rows, segment.base_offset)
+        _refuse_unhandled(rows, measured.told, segment, path)
+        positions, old_format = rows["position"], np.zeros(len(rows), np.bool_)
+        if measured.told[survey.OLD_FORMAT]:
+            old_format = rows["magic"] < 2
             held, data = _image(plan, segment, file, rows, workplace)
             ends, rows = rows["last_offset"], scan_batches(data, str(path), check_crc=False)
             _refuse_beyond(rows, ends, positions, segment, path)
-        _refuse_disorder(rows, positions, segment, path)
+            measured = _measure(rows, segment.base_offset)
+        _refuse_disorder(rows, measured.told, positions, segment, path)
     except BaseException:
         if held is not None:
             held.close()
         raise
-    counts = rows["count"].astype(np.int64)
-    n_bytes = (int(counts.sum()) + 7) // 8 + 8
+    n_bytes = (int(measured.told[survey.RECORDS]) + 7) // 8 + 8
     n = len(rows)
     return SourceSegment(
         plan=segment, path=path, file=held, data=data, rows=rows,
-        positions=positions, old_format=old_format, ordinals=np.cumsum(counts) - counts,
+        positions=positions, starts=measured.starts, ends=measured.ends, old_format=old_format,
+        ordinals=measured.ordinals, told=measured.told,
         superseded=np.zeros(n_bytes, np.uint8), keyless=np.zeros(n_bytes, np.uint8),
         tombstones=np.zeros(n, np.int32), checked=np.zeros(n, np.bool_),
         transactions=SegmentTxns.none(n),
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Measured:
+    ordinals: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    told: NDArray[np.int64]
+
+
+def _measure(rows: NDArray[np.void], base_offset: int) -> _Measured:
+    ordinals, starts, ends = (np.empty(len(rows), np.int64) for _ in range(3))
+    told = np.empty(survey.SURVEY_SIZE, np.int64)
+    survey.survey(rows, base_offset, ordinals, starts, ends, told)
+    return _Measured(ordinals, starts, ends, told)
 
 
 def _mapped(path: Path, segment: PlanSegment) -> MappedFile:
@@ -223,24 +266,30 @@ def _bad_after(
     return BadSegment(path, BadSpot(segment.base_offset, above, position, reason))
 
 
-def _refuse_unhandled(rows: NDArray[np.void], path: Path) -> None:
-    for row in rows[rows["attributes"] & ~_PLAIN != 0]:
-        for reason in unhandled_reasons(Header(*row.item())):
-            raise CorruptData(str(path), int(row["position"]), f"not cleaned here: {reason}")
+def _refuse_unhandled(
+    rows: NDArray[np.void], told: NDArray[np.int64], plan: PlanSegment, path: Path
+) -> None:
+    if not int(told[survey.ATTRIBUTES]) & ~_PLAIN:
+        return
+    for n in np.flatnonzero(rows["attributes"] & ~_PLAIN).tolist():
+        for reason in unhandled_reasons(Header(*rows[n].item())):
+            position = int(rows[n]["position"])
+            raise _bad_after(path, plan, rows[:n], position, f"not cleaned here: {reason}")
 
 
 _PLAIN = 0x03  # attributes that need no second look: codecs up to lz4, whose bits are 0 to 3
 
 
 def _refuse_disorder(
-    rows: NDArray[np.void], positions: NDArray[np.int64], plan: PlanSegment, path: Path
-) -> None:
+    rows: NDArray[np.void], told: NDArray[np.int64], positions: NDArray[np.int64],
+    plan: PlanSegment, path: Path,
+) -> None:  # fmt: skip
     """Offsets must ascend from the segment's base: no checksum covers a batch's base offset."""
-    starts = np.append(plan.base_offset, rows["last_offset"][:-1] + 1)
-    for n in np.flatnonzero(rows["base_offset"] < starts)[:1]:
+    n = int(told[survey.DISORDER])
+    if n >= 0:
         reason = f"base offset {rows[n]['base_offset']} is not above what precedes it"
-        spot = BadSpot(plan.base_offset, int(starts[n]), int(positions[n]), reason)
-        raise BadSegment(path, spot)
+        above = int(rows[n - 1]["last_offset"]) + 1 if n else plan.base_offset
+        raise BadSegment(path, BadSpot(plan.base_offset, above, int(positions[n]), reason))
 
 
 def _refuse_beyond(
@@ -280,26 +329,36 @@ class Piece:
 
 
 def pieces(
-    segment: SourceSegment, wanted: NDArray[np.bool_], skipped: NDArray[np.bool_]
+    segment: SourceSegment, first: int, after: int, skipped: NDArray[np.bool_]
 ) -> Iterator[Piece]:
-    """The wanted batches in order: plain ones in place, compressed ones inflated.
+    """Batches first..after-1 in order: plain ones in place, compressed ones inflated.
 
     Those that are skipped are among them, but are neither inflated nor checked.
     """
     rows = segment.rows
-    plain_starts = rows["position"] + HEADER_SIZE
-    plain_ends = rows["position"] + rows["size"]
-    compressed = (rows["attributes"] & CODEC_MASK != 0) & (rows["count"] > 0) & ~skipped
-    kind = np.where(wanted, np.where(compressed, 2, 1), 0)
-    part = rows["position"] // PIECE_BYTES
-    edges = np.flatnonzero((np.diff(kind) != 0) | (np.diff(part) != 0)) + 1
-    for lo, hi in zip([0, *edges], [*edges, len(rows)], strict=True):
-        if hi > lo and kind[lo] == 1:
-            yield Piece(segment.data, plain_starts, plain_ends, int(lo), int(hi), in_place=True)
-        elif hi > lo and kind[lo] == 2:
-            segment.check(wanted & compressed)
-            yield from _inflated(segment, int(lo), int(hi))
-    segment.checked |= wanted & ~skipped
+    for lo, hi in _parts(rows, first, after):
+        if not segment.some(CODEC_MASK):
+            yield Piece(segment.data, segment.starts, segment.ends, lo, hi, in_place=True)
+            continue
+        part = rows[lo:hi]
+        packed = (part["attributes"] & CODEC_MASK != 0) & (part["count"] > 0) & ~skipped[lo:hi]
+        segment.check_some(lo, packed)
+        edges = (np.flatnonzero(packed[1:] != packed[:-1]) + 1 + lo).tolist()
+        for start, end in zip([lo, *edges], [*edges, hi], strict=True):
+            if packed[start - lo]:
+                yield from _inflated(segment, start, end)
+            else:
+                yield Piece(segment.data, segment.starts, segment.ends, start, end, in_place=True)
+    segment.checked[first:after] |= ~skipped[first:after]
+
+
+def _parts(rows: NDArray[np.void], first: int, after: int) -> Iterator[tuple[int, int]]:
+    """Batches first..after-1, cut at about every multiple of PIECE_BYTES."""
+    while first < after:
+        border = (int(rows[first]["position"]) // PIECE_BYTES + 1) * PIECE_BYTES
+        end = bisect_left(range(after), border, lo=first, key=lambda b: int(rows[b]["position"]))
+        yield first, end
+        first = end
 
 
 def _inflated(segment: SourceSegment, lo: int, hi: int) -> Iterator[Piece]:

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.lifecycle.decide.clock import ClockRecord, ClockVerdict, clock_text, judge_clock
+from lapse.lifecycle.decide.clock import (
+    STEP_MIN_MS,
+    STEPS_MAX,
+    ClockRecord,
+    ClockVerdict,
+    Step,
+    clock_text,
+    judge_clock,
+    lag_over,
+)
 from tests.unit.lifecycle.decide.logs import DAY, NOW
 
 HOUR = 3_600_000
@@ -59,7 +68,9 @@ def test_a_year_ahead_is_held_until_confirmed() -> None:
     assert again.jumped_ms == found.jumped_ms
     sure = judged(NOW + YEAR + 61_000, 162.0, again.record, confirmed=True)
     assert (sure.now_ms, sure.held) == (NOW + YEAR + 61_000, False)
-    assert sure.record == ClockRecord(NOW + YEAR + 61_000, 162.0)
+    # It was right, then: all that was noted since the boot, 100 s before, was a year too early.
+    step = Step(NOW - 100_000, NOW + YEAR + 60_999, YEAR - 1000)
+    assert sure.record == ClockRecord(NOW + YEAR + 61_000, 162.0, steps=(step,))
 
 
 def test_a_year_ahead_and_then_right_again_is_believed() -> None:
@@ -80,7 +91,8 @@ def test_after_a_reboot_no_time_counts_as_passed(kept_s: float | None) -> None:
     assert (short.now_ms, short.held) == (NOW + HOUR, False)
     long = judged(NOW + DAY, 30.0, record)
     assert (long.now_ms, long.jumped_ms) == (NOW, DAY)
-    assert long.record == ClockRecord(NOW, 30.0)  # from here on time is counted
+    # From here on time is counted.
+    assert long.record == ClockRecord(NOW, 30.0, adrift=True)
     # The day off was none: the clock is set right, five hours later.
     fixed = judged(NOW + 6 * HOUR, 30.0 + 5 * 3600, long.record)
     assert (fixed.now_ms, fixed.held) == (NOW + 6 * HOUR, False)
@@ -90,6 +102,61 @@ def test_after_a_reboot_no_time_counts_as_passed(kept_s: float | None) -> None:
 def test_a_restart_of_the_process_is_no_reboot() -> None:
     """Linux's monotonic clock runs on: a weekend without the service needs nobody's word."""
     assert not judged(NOW + 3 * DAY, 100.0 + 3 * DAY / 1000).held
+
+
+def test_what_is_noted_while_it_is_behind_runs_on() -> None:
+    found = judged(NOW - HOUR, 160.0)
+    assert (found.now_ms, found.latest_ms) == (NOW, NOW + 60_000)
+    right = judged(NOW + 70_000, 170.0, found.record)
+    assert (right.latest_ms, right.record.steps) == (NOW + 70_000, ())
+
+
+@pytest.mark.parametrize("kept_s", [None, 1e9])
+def test_behind_after_a_reboot_it_is_held(kept_s: float | None) -> None:
+    """Nobody knows the time: not what may go, nor since when what is appended now is there."""
+    found = judged(NOW - HOUR, 30.0, ClockRecord(NOW, kept_s))
+    assert (found.held, found.now_ms, found.behind_ms) == (True, NOW, HOUR)
+    assert "since the machine was started" in clock_text(found)
+    again = judged(NOW - HOUR + 5000, 35.0, found.record)  # a restart of the process, too
+    assert (again.held, again.latest_ms) == (True, NOW + 5000)
+    sure = judged(NOW - HOUR + 6000, 36.0, again.record, confirmed=True)
+    assert (sure.held, sure.now_ms, sure.latest_ms) == (False, NOW, NOW + 6000)
+    # Or it is set right, and the night off is what all was noted too early by.
+    right = judged(NOW + 9 * HOUR, 40.0, again.record, confirmed=True)
+    step = Step(NOW - 30_000, NOW + 9 * HOUR - 1, 9 * HOUR - 10_000)
+    assert (right.held, right.record.adrift, right.record.steps) == (False, False, (step,))
+
+
+def test_small_steps_are_nobodys_and_there_are_no_more_than_are_kept() -> None:
+    record: ClockRecord = KEPT
+    for n in range(STEPS_MAX + 9):
+        for ahead_ms in (STEP_MIN_MS, STEP_MIN_MS + 1):
+            found = judged(record.now_ms + ahead_ms, record.monotonic_s or 0, record)
+            assert (found.record.steps != record.steps) is (ahead_ms > STEP_MIN_MS)
+        record = found.record
+        assert len(record.steps) == min(n + 1, STEPS_MAX)
+    assert sum(step.late_ms for step in record.steps) == (STEPS_MAX + 9) * (STEP_MIN_MS + 1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.integers(1, 40)), max_size=5),
+    st.integers(0, 60), st.integers(0, 99),
+)  # fmt: skip
+def test_lag_over_takes_nothing_early(drawn: list[tuple[int, int]], lag: int, passes: int) -> None:
+    """A clock that is set right again and again notes something each ms; late by the steps."""
+    noted, wall, true, steps = [], 0, sum(late for _, late in drawn), []
+    for runs, late in drawn:
+        noted += [(wall + n, true + n) for n in range(runs)]
+        wall, true = wall + runs + late, true + runs
+        steps.append(Step(0, wall - 1, late))
+    assert wall == true  # from here on it is right
+    noted += [(wall + n, true + n) for n in range(passes)]
+    now = wall + passes
+    limit = now - lag_over(steps, now, lag)
+    assert all(truly <= now - lag for at, truly in noted if at <= limit)
+    assert limit <= now - lag
+    if now - lag >= wall:
+        assert limit == now - lag
 
 
 looks = st.lists(

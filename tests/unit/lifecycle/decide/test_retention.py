@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from lapse.lifecycle.decide.clock import Step
 from lapse.lifecycle.decide.retention import segments_to_delete
 from lapse.log.facts import BadRange, LogFacts, SegmentFacts
 from tests.unit.lifecycle.decide.logs import NOW, compacted, log, segment
@@ -99,10 +100,24 @@ def test_other_policies_keep_all_but_what_is_below_the_log_start(policy: str) ->
     assert gone(facts, policy, retention_ms=0, retention_bytes=0) == (0,)
 
 
-def test_without_a_trusted_clock_only_what_was_asked_for_by_offset_goes() -> None:
-    """DESIGN 4.11."""
-    topic = compacted(cleanup_policy="compact,delete", retention_ms=0, retention_bytes=0)
-    assert segments_to_delete(log(FOUR, log_start_offset=20), topic, None) == (0, 10)
+@pytest.mark.parametrize(
+    ("start", "limit", "expected"), [(20, -1, (0, 10)), (10, 150, (0, 10)), (0, -1, ())]
+)
+def test_without_a_trusted_clock_nothing_goes_by_age(
+    start: int, limit: int, expected: tuple[int, ...]
+) -> None:
+    """DESIGN 4.11: what is too much and what was deleted by offset ask for no time."""
+    topic = compacted(cleanup_policy="compact,delete", retention_ms=0, retention_bytes=limit)
+    assert segments_to_delete(log(FOUR, log_start_offset=start), topic, None) == expected
+
+
+def test_what_a_clock_noted_too_early_stays_for_as_much_longer() -> None:
+    """It was behind while 0 and 10 were written, and was set right 20 ago."""
+    topic = compacted(cleanup_policy="delete", retention_ms=12)
+    for late_ms, expected in ((0, (0, 10)), (15, (0,)), (25, ())):
+        steps = [Step(NOW - 45, NOW - 21, late_ms)]
+        assert segments_to_delete(log(FOUR), topic, NOW - 9, steps) == expected
+        assert segments_to_delete(log(FOUR), topic, NOW, steps) == (0, 10, 20)
 
 
 def test_l10_a_place_that_cannot_be_read_does_not_stop_retention() -> None:

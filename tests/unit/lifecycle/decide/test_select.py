@@ -8,6 +8,7 @@ import pytest
 
 from lapse.base.config import LONG_MAX
 from lapse.base.ids import TopicPartition
+from lapse.lifecycle.decide.clock import Step
 from lapse.lifecycle.decide.deadline import ROLL_SLACK_MS, next_look_ms
 from lapse.lifecycle.decide.horizon import Stamp
 from lapse.lifecycle.decide.select import (
@@ -195,6 +196,22 @@ def test_a_horizon_waits_for_the_commit_of_its_round() -> None:
 
 
 # --- blocked, forced, ordered ---------------------------------------------------------------------
+
+
+def test_what_a_clock_stamped_and_noted_too_early_waits_for_as_much_longer() -> None:
+    """DESIGN 4.11: it was 500 behind, and was set right 900 ago."""
+    wish = Wish(steps=(Step(NOW - 3000, NOW - 901, 500),))
+    facts = with_horizon(NOW - 100)
+    settings = compacted(delete_retention_ms=1000)
+    assert decide(LogInfo(facts, settings), NOW).passed_until_ms == NOW
+    assert decide(LogInfo(facts, settings), NOW, wish).passed_until_ms == NOW - 500
+    assert decide(LogInfo(facts, settings), NOW + 100, wish).passed_until_ms == NOW + 100
+    young = log([segment(0, largest_timestamp=NOW, append_last_ms=NOW - 1100), segment(10)])
+    lag = compacted(min_compaction_lag_ms=1000)
+    for now_ms, given, upper in (
+        (NOW, Wish(), 10), (NOW, wish, 0), (NOW + 98, wish, 0), (NOW + 100, wish, 10),
+    ):  # fmt: skip
+        assert decide(LogInfo(young, lag), now_ms, given).bounds.upper == upper
 
 
 def test_s1_not_compacted_is_not_cleaned_even_by_force() -> None:
@@ -484,57 +501,6 @@ def test_l6_what_must_be_cleaned_goes_first_then_deleted_records_then_dirt() -> 
 
 def test_order_leaves_out_what_is_not_due() -> None:
     assert order([named("a", 100), named("b", 600)]) == [named("b", 600)]
-
-
-# --- tombstones that nobody gave a horizon (L4) ---------------------------------------------------
-
-
-def unstamped(age_ms: int = 500, **facts: object) -> SegmentFacts:
-    return segment(0, **{"tombstones": 1, "append_last_ms": NOW - age_ms, **facts})
-
-
-STAMP_LAG = {"lapse_tombstone_removal_max_lag_ms": 1000}
-
-
-@pytest.mark.parametrize(("age", "due"), [(500, (Due.TOMBSTONES,)), (499, ())])
-def test_l4_clean_tombstones_without_horizon_get_their_round(
-    age: int, due: tuple[Due, ...]
-) -> None:
-    """A Kafka before 3.1 leaves them behind, and an idle log gets no round in Kafka (H-6)."""
-    found = decided(sealed(unstamped(age), cleaner_checkpoint=10), **STAMP_LAG)
-    assert (found.due, found.blocked, found.kind) == (due, None, RoundKind.CLEAN)
-    assert next_look_ms(found) == (None if due else NOW + 1)
-    kafka = decided(sealed(unstamped(age), cleaner_checkpoint=10), EXACT, **STAMP_LAG)
-    assert (kafka.due, kafka.blocked) == ((), Blocked.NOTHING_TO_DO)
-
-
-@pytest.mark.parametrize(
-    ("facts", "settings", "due"),
-    [
-        (sealed(unstamped(tombstones=0), cleaner_checkpoint=10), {}, False),
-        (sealed(unstamped(tombstones=-1), cleaner_checkpoint=10), {}, False),  # not looked into
-        (sealed(unstamped(horizon_earliest_ms=NOW + DAY, horizon_bytes=9),
-                cleaner_checkpoint=10), {}, False),
-        (sealed(unstamped(), cleaner_checkpoint=9), {"min_cleanable_dirty_ratio": 1}, False),
-        (sealed(unstamped(tombstones=0, valued_tombstones=True), cleaner_checkpoint=10), {}, False),
-        (sealed(unstamped(tombstones=0, valued_tombstones=True), cleaner_checkpoint=10),
-         {"lapse_tombstone_values_enable": "true"}, True),
-        (sealed(unstamped(append_last_ms=-1), cleaner_checkpoint=10), {}, True),  # by its mtime
-        (sealed(unstamped(age_ms=0), segment(10, tombstones=1), cleaner_checkpoint=20), {}, True),
-        (sealed(segment(0), segment(10, tombstones=1, unreadable_from=15),
-                cleaner_checkpoint=20), {}, False),  # no round reaches it
-    ],
-)  # fmt: skip
-def test_l4_which_tombstones_these_are(
-    facts: LogFacts, settings: dict[str, object], due: bool
-) -> None:
-    found = decided(facts, **STAMP_LAG, **settings)
-    assert (Due.TOMBSTONES in found.due) is due
-
-
-def test_l4_force_waits_for_no_tombstone() -> None:
-    young = sealed(unstamped(0), cleaner_checkpoint=10)
-    assert decided(young, Wish(force=True), **STAMP_LAG).due == (Due.TOMBSTONES, Due.FORCED)
 
 
 # --- what could not be read is looked through again (L10) -----------------------------------------

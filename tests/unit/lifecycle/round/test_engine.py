@@ -134,6 +134,26 @@ def test_what_is_not_cleaned_here(tmp_path: Path, data: bytes, words: str) -> No
     assert words in receipt.error
 
 
+@pytest.mark.parametrize(
+    ("base_offset", "reason"),
+    [
+        (7, "offset 11 is in the segment of 10 on"),
+        (2, "base offset 2 is not above what precedes it"),
+        (5, None),
+    ],
+)
+def test_offsets_that_overlap_are_not_cleaned(
+    tmp_path: Path, base_offset: int, reason: str | None
+) -> None:
+    """No checksum covers a base offset: which record of a key is the newer, nobody could say."""
+    first = two_values()
+    second = build_batch([NewRecord(b"a", b"5", NOW)] * 5, BatchSpec(base_offset))
+    newest = build_batch([NewRecord(b"a", b"newest", NOW)], BatchSpec(10))
+    receipt = run(planned(tmp_path, first + second, newest))
+    assert receipt.bad == (None if reason is None else BadSpot(0, 3, len(first), reason))
+    assert (receipt.error is None) is (reason is None)
+
+
 def test_a_segment_shorter_than_planned_or_gone(tmp_path: Path) -> None:
     plan = planned(tmp_path, two_values())
     path = tmp_path / f"{0:020d}.log"

@@ -1,0 +1,64 @@
+"""Which neighbouring batches a rewrite handles in one go, and how: as few and as long as can be."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.kernels.jit import inlined, kernel
+from lapse.kernels.keep import MARKER, TOUCHED, UNTOUCHED
+from lapse.kernels.layout import CODEC_MASK
+
+VERBATIM = 0  # copied file to file
+KERNEL = 1  # handed to `keep.rewrite` together
+ALONE = 2  # one batch, handed to it by itself
+
+
+@inlined
+def _may_change(verdict: int) -> bool:
+    return verdict == TOUCHED or verdict == MARKER
+
+
+@kernel
+def stretches(
+    batches: NDArray[np.void], classes: NDArray[np.uint8], by_itself: NDArray[np.bool_],
+    copy_bytes_min: int, piece_bytes: int, out: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """out[k] = (first batch, batch after, how); returns how many. `out` has a row a batch.
+
+    Batches that are UNTOUCHED go VERBATIM where at least `copy_bytes_min` of them follow one
+    another. One that may change goes ALONE if it is compressed, or `by_itself`. No stretch but
+    that of a single batch goes on over a multiple of `piece_bytes`, so that progress moves.
+    """
+    n = 0
+    b = 0
+    n_batches = batches.shape[0]
+    untouched_until = 0
+    verbatim = False
+    while b < n_batches:
+        if b >= untouched_until:  # once for each run of untouched batches, and for each other
+            end = b
+            while end < n_batches and classes[end] == UNTOUCHED:
+                end += 1
+            untouched_until = max(end, b + 1)
+            last = batches[untouched_until - 1]
+            length = last.position + last.size - batches[b].position
+            verbatim = end > b and length >= copy_bytes_min
+        row = batches[b]
+        packed = row.attributes & CODEC_MASK != 0 and row.count > 0
+        if verbatim:
+            how = VERBATIM
+        elif (packed or by_itself[b]) and _may_change(classes[b]):
+            how = ALONE
+        else:
+            how = KERNEL
+        goes_on = n > 0 and how != ALONE and out[n - 1, 2] == how
+        if goes_on and row.position // piece_bytes == (
+            batches[out[n - 1, 0]].position // piece_bytes
+        ):
+            out[n - 1, 1] = b + 1
+        else:
+            out[n, 0], out[n, 1], out[n, 2] = b, b + 1, how
+            n += 1
+        b += 1
+    return n

@@ -1,0 +1,75 @@
+"""How much of a segment can be read: what is handed out before the first bad place, and where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import CorruptData
+from lapse.kernels.layout import CRC
+from lapse.log.readable import SegmentBytes, readable
+from lapse.log.summary import Marker
+from tests.unit.log.logs import append, batch, batches_of, data, end, open_log
+
+
+def read(
+    path: Path, next_base: int | None = None, *, base_offset: int = 0, check_markers: bool = False
+) -> tuple[list[int], list[Marker], CorruptData | None]:
+    """Base offsets and markers handed out, and how it ended."""
+    bases: list[int] = []
+    markers: list[Marker] = []
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        segment = SegmentBytes(file.fileno(), size, base_offset, next_base, str(path))
+        try:
+            for part in readable(segment, check_markers=check_markers):
+                bases += part.rows["base_offset"].tolist()
+                markers += part.markers.values()
+        except CorruptData as e:
+            return bases, markers, e
+    return bases, markers, None
+
+
+def written(path: Path) -> Path:
+    """Two data batches, of offsets 0 to 2 and 3 to 4, the marker 5, a data batch from 6 on."""
+    log = open_log(path)
+    append(log, batch())
+    data(log, 7, 0)
+    end(log, 7, commit=True)
+    append(log, batch())
+    assert list(batches_of(log)) == [0, 3, 5, 6]
+    return log.segments[0].path()
+
+
+def test_all_of_a_sound_segment(tmp_path: Path) -> None:
+    assert read(written(tmp_path)) == ([0, 3, 5, 6], [Marker.COMMIT], None)
+
+
+@pytest.mark.parametrize(
+    ("next_base", "base_offset", "sound"), [(9, 0, 4), (8, 0, 3), (4, 0, 1), (None, 1, 0)]
+)
+def test_offsets_lie_between_the_bases(
+    tmp_path: Path, next_base: int | None, base_offset: int, sound: int
+) -> None:
+    path = written(tmp_path)
+    bases, _, bad = read(path, next_base, base_offset=base_offset)
+    assert bases == [0, 3, 5, 6][:sound]
+    assert (bad is None) == (sound == 4)
+    if bad is not None:
+        sizes = [len(made) for made in batches_of(open_log(tmp_path)).values()]
+        assert (bad.position, bad.reason) == (sum(sizes[:sound]), "offsets out of order")
+
+
+def test_a_marker_with_a_wrong_checksum_ends_it_where_asked(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    made = path.read_bytes()
+    at = len(made) - sum(len(b) for n, b in batches_of(open_log(tmp_path)).items() if n >= 5)
+    broken = bytearray(made)
+    broken[at + CRC] ^= 1
+    path.write_bytes(broken)
+    assert read(path) == ([0, 3, 5, 6], [Marker.COMMIT], None)
+    bases, markers, bad = read(path, check_markers=True)
+    assert (bases, markers) == ([0, 3], [])
+    assert bad is not None
+    assert bad.position == at
