@@ -23,6 +23,7 @@ from lapse.wire.schema.list_offsets import (
 from lapse.wire.schema.metadata import MetadataRequest
 from lapse.wire.versions import SERVED
 from tests.unit.broker.admin_requests import ADMIN_REQUESTS
+from tests.unit.broker.group_requests import expected_error, group_requests
 from tests.unit.broker.running import batch_of, create, produce, produce_request
 
 ALL = [
@@ -80,6 +81,7 @@ def request_for(key: int, version: int, node: Node) -> Any:
         ),
         22: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0),
         **ADMIN_REQUESTS,
+        **group_requests(version),
     }[key]
 
 
@@ -91,9 +93,7 @@ async def test_is_answered(
     await produce(connection, "t", (0, batch_of(b"a")))
     request = request_for(key, version, node)
     answer = await connection.request(request, SERVED[key].response, version=version)
-    refused = key == 10 and version < 2
-    error = getattr(answer, "error_code", 0)
-    assert error == (ErrorCode.UNSUPPORTED_VERSION if refused else 0)
+    assert getattr(answer, "error_code", 0) == expected_error(key, version)
 
 
 async def test_every_producer_id_is_new(node: Node, connection: BrokerConnection) -> None:
