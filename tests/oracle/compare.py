@@ -114,7 +114,8 @@ def is_index_of(log: Path, interval_bytes: int) -> bool:
     n = index_entries(rows, interval_bytes, entries, state)
     offsets = entries[:n, :2] - [base, 0]
     times = np.concatenate([entries[:n, 2:], state[None, 1:]]) - [0, base]
-    times = times[np.append(True, times[1:, 0] > times[:-1, 0])] if len(rows) else times[:0]
+    times = times[times[:, 0] >= 0]  # of batches without any timestamp there is no entry
+    times = times[np.append(True, times[1:, 0] > times[:-1, 0])] if len(times) else times
     found_offsets = np.fromfile(log.with_suffix(".index"), ">i4").reshape(-1, 2)
     found_times = np.fromfile(log.with_suffix(".timeindex"), [("t", ">i8"), ("o", ">i4")])
     return (

@@ -93,6 +93,23 @@ def _holds(slots: NDArray[np.uint64], low: np.uint64, high: np.uint64) -> bool:
 
 
 @kernel
+def last_with(slots: NDArray[np.uint64], key: NDArray[np.uint8], seed0: int, seed1: int) -> int:
+    """The ordinal of the last record with a key, -1 if the map has none."""
+    low, high = hash_key(key, 0, key.shape[0], np.uint64(seed0), np.uint64(seed1))
+    n_slots = slots.shape[0] >> 1
+    i = np.int64(multiply_high(low, np.uint64(n_slots)))
+    while True:
+        word = slots[2 * i + 1]
+        if word & _LOW32 == 0:
+            return -1
+        if slots[2 * i] == low and (word & _HIGH32) == high & _HIGH32:
+            return np.int64(word & _LOW32) - 1
+        i += 1
+        if i == n_slots:
+            i = 0
+
+
+@kernel
 def rehash(old: NDArray[np.uint64], new: NDArray[np.uint64]) -> None:
     """Move every entry of `old` into `new` (zeroed, larger)."""
     n_slots = new.shape[0] >> 1

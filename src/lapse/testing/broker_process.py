@@ -106,8 +106,9 @@ class BrokerProcess:
 
     def _wait_until_ready(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], START_SECONDS_MAX)
-        line = process.stdout.readline() if ready else ""
+        waiting = select.poll()  # not `select`, which knows no descriptor above 1023
+        waiting.register(process.stdout, select.POLLIN | select.POLLHUP)
+        line = process.stdout.readline() if waiting.poll(1000 * START_SECONDS_MAX) else ""
         found = _READY.search(line)
         if found is None:
             raise BrokerFailed(f"the broker did not get ready; its log ends:\n{self.log()[-4000:]}")

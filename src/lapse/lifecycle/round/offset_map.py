@@ -20,7 +20,7 @@ from lapse.kernels import offset_map as kernel
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.lifecycle.decide.select import RoundKind
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.round.aborted import aborted_above
+from lapse.lifecycle.round.aborted import kafkas_transactions
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.source import (
     SourceSegment,
@@ -30,6 +30,7 @@ from lapse.lifecycle.round.source import (
     pieces,
 )
 from lapse.lifecycle.round.transactions import RoundTxns, fold, no_transactions
+from lapse.records.batch import records_of
 
 SLOTS_MIN = 1 << 14
 SLOT_BYTES = 16
@@ -143,6 +144,27 @@ class OffsetMap:
                 raise segment.corrupt(at, _FAULTS[why])
             tick(segment.bytes_of(piece.lo, piece.hi))
 
+    def probe_unmapped(self, segment: SourceSegment, base: int) -> None:
+        """Mark the records of live batches that the map did not hear of (Kafka's rules only).
+
+        `base`: the ordinal of the segment's first record.
+        """
+        told = segment.transactions
+        for b in np.flatnonzero(told.unmapped & ~told.aborted).tolist():
+            for n, record in enumerate(
+                records_of(segment.data, segment.rows[b], str(segment.path))
+            ):
+                at = int(segment.ordinals[b]) + n
+                segment.tombstones[b] += record.value is None
+                bits = segment.superseded
+                if record.key is None:
+                    bits, last = segment.keyless, base + at + 1
+                else:
+                    key = np.frombuffer(record.key, np.uint8)
+                    last = kernel.last_with(self._slots, key, self._seed0, self._seed1)
+                if last > base + at:
+                    bits[at >> 3] |= 1 << (at & 7)
+
     def _grow(self, more: int) -> None:
         bigger = _zeroed(2 * _slots_for(self.entries + more, len(self._slots) // 2))
         kernel.rehash(self._slots, bigger)
@@ -197,13 +219,14 @@ def _find_transactions(plan: RoundPlan, result: MapResult) -> None:
     """M-2: how each transaction of the round ended."""
     segments = result.segments
     if any(s.some(TRANSACTIONAL | CONTROL) for s in segments):
-        told = [(segment.rows, marker_types_of(segment)) for segment in segments]
-        exact = plan.rules is Rules.KAFKA_43
-        outcomes = dict(plan.outcomes) | (aborted_above(plan) if exact else {})
-        result.transactions = fold(told, outcomes, plan.forgotten_below, trusting=exact)
+        if plan.rules is Rules.KAFKA_43:
+            result.transactions = kafkas_transactions(plan, segments)
+        else:
+            told = [(segment.rows, marker_types_of(segment)) for segment in segments]
+            result.transactions = fold(told, dict(plan.outcomes))
         for segment, found in zip(segments, result.transactions.segments, strict=True):
             segment.transactions = found
-            segment.check(found.aborted | found.undecided)  # the others when they are mapped
+            segment.check(found.aborted | found.unmapped)  # the others when they are mapped
 
 
 def _run(plan: RoundPlan, result: MapResult, tick: Tick) -> None:
@@ -227,6 +250,8 @@ def _run(plan: RoundPlan, result: MapResult, tick: Tick) -> None:
         segment = result.segments[i]
         segment.superseded = _cut(bits.superseded, base, segment)
         segment.keyless = _cut(bits.keyless, base, segment)
+        if plan.rules is Rules.KAFKA_43:
+            offset_map.probe_unmapped(segment, base)
     # An empty map supersedes nothing; Kafka reads the clean part all the same and drops what it
     # finds without key, and stamps what has no horizon, as we do where the round is made for that.
     if result.entries or plan.probe_always:

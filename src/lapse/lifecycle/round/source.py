@@ -96,7 +96,7 @@ class SourceSegment:
     @property
     def skipped(self) -> NDArray[np.bool_]:
         """Batches whose records no map is asked about (M-3)."""
-        skipped = self.transactions.aborted | self.transactions.undecided
+        skipped = self.transactions.unmapped
         return skipped | (self.rows["attributes"] & CONTROL != 0) if self.some(CONTROL) else skipped
 
     def first_at(self, offset: int) -> int:

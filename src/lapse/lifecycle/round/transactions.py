@@ -8,14 +8,15 @@ outcome. `.txnindex` files are not asked, so that one that is missing or wrong l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
-from lapse.kernels.markers import ABORT, COMMIT, OTHER, marker_types
+from lapse.kernels.markers import ABORT, OTHER, marker_types
+from lapse.log.txn_index import AbortedTxn
 
 NO_TXN = -1
 _KINDS = TRANSACTIONAL | CONTROL
@@ -30,19 +31,21 @@ class SegmentTxns:
         aborted: bool[batches], data of an aborted transaction.
         undecided: bool[batches], data of one that nobody knows the end of: it stays, and no map
             hears of it, as its records may not supersede anything yet.
+        unmapped: bool[batches], data that no map hears of: that which is either.
         types: uint8[batches], ABORT, COMMIT or OTHER; OTHER where it is no control batch.
     """
 
     txns: NDArray[np.int32]
     aborted: NDArray[np.bool_]
     undecided: NDArray[np.bool_]
+    unmapped: NDArray[np.bool_]
     types: NDArray[np.uint8]
 
     @staticmethod
     def none(count: int) -> SegmentTxns:
         """Of so many batches without any, or where nobody shall care, as in a trim."""
         return SegmentTxns(
-            np.full(count, NO_TXN, np.int32), np.zeros(count, np.bool_),
+            np.full(count, NO_TXN, np.int32), np.zeros(count, np.bool_), np.zeros(count, np.bool_),
             np.zeros(count, np.bool_), np.full(count, OTHER, np.uint8),
         )  # fmt: skip
 
@@ -55,11 +58,13 @@ class RoundTxns:
         segments: in the order given.
         first_offsets: int64[transactions], of each one's first batch, its marker if there is none.
         observed: uint8[transactions], 1 where any batch of data is there, emptied ones too.
+        entries: under Kafka's rules, what is listed for an ABORT marker that stays, by its offset.
     """
 
     segments: tuple[SegmentTxns, ...]
     first_offsets: NDArray[np.int64]
     observed: NDArray[np.uint8]
+    entries: Mapping[int, AbortedTxn] = field(default_factory=dict)
 
 
 def no_transactions(counts: Sequence[int]) -> RoundTxns:
@@ -83,15 +88,11 @@ def types_of(data: NDArray[np.uint8], rows: NDArray[np.void]) -> tuple[NDArray[n
 def fold(
     segments: Sequence[tuple[NDArray[np.void], NDArray[np.uint8]]],
     outcomes: Mapping[int, bool],
-    forgotten_below: int = 0,
-    *,
-    trusting: bool = False,
 ) -> RoundTxns:
     """From (rows, types) of each segment, ascending, and (producer id → committed) of the rest.
 
     A round ends below the last stable offset, so that each transaction's end is known; where it
-    is not, for whatever reason, its data is undecided, or committed if the caller is `trusting`.
-    Aborts `forgotten_below` are those that Kafka does not look up any more (X-1).
+    is not, for whatever reason, its data is undecided.
     """
     mine = [
         np.flatnonzero((rows["attributes"] & _KINDS == TRANSACTIONAL) | (types != OTHER))
@@ -111,15 +112,13 @@ def fold(
     ended = ends[np.append(np.flatnonzero(first)[1:], len(rows)) - 1]
     aborted, observed = _how_they_ended(last, ended, outcomes), np.zeros(len(last), np.uint8)
     observed[txn[ends == OTHER]] = 1
-    forgotten = (ended == ABORT) & (last["last_offset"] < forgotten_below)
-    if forgotten.any():
-        _forget(forgotten, last["producer_id"], ended, aborted, observed)
     txns = np.empty(len(rows), np.int32)
     txns[order] = txn
-    known = np.isin(last["producer_id"], list(outcomes)) | trusting
+    known = np.isin(last["producer_id"], list(outcomes))
     undecided = (ended == OTHER) & ~known
     is_data = types == OTHER
-    told = (txns, aborted[txns] & is_data, undecided[txns] & is_data)
+    either = aborted | undecided
+    told = (txns, *(of_txn[txns] & is_data for of_txn in (aborted, undecided, either)))
     found = _by_segment(segments, mine, told)
     return RoundTxns(found, rows["base_offset"][order][first], observed)
 
@@ -134,22 +133,6 @@ def _how_they_ended(
     return found
 
 
-def _forget(
-    forgotten: NDArray[np.bool_], producers: NDArray[np.int64], ended: NDArray[np.uint8],
-    aborted: NDArray[np.bool_], observed: NDArray[np.uint8],
-) -> None:  # fmt: skip
-    """What Kafka makes of aborts that it does not look up: it takes their data for committed.
-
-    Their markers look spent then, and their data goes with the producer's next commit (X-3, X-5).
-    """
-    aborted &= ~forgotten
-    for k in np.flatnonzero(forgotten):
-        if observed[k]:
-            mine = (producers == producers[k]) & (ended == COMMIT)
-            observed[np.flatnonzero(mine[k:])[:1] + k] = 1
-            observed[k] = 0
-
-
 def _by_segment(
     segments: Sequence[tuple[NDArray[np.void], NDArray[np.uint8]]],
     places: Sequence[NDArray[np.int64]],
@@ -157,12 +140,13 @@ def _by_segment(
 ) -> tuple[SegmentTxns, ...]:
     """From what is told of the batches of transactions, one after the other, to all batches."""
     cuts = np.cumsum([len(at) for at in places])[:-1]
-    txns, aborted, undecided = (np.split(values, cuts) for values in told)
+    txns, aborted, undecided, unmapped = (np.split(values, cuts) for values in told)
     return tuple(
         SegmentTxns(
             _spread(len(rows), at, txns[n], NO_TXN),
             _spread(len(rows), at, aborted[n], 0),
             _spread(len(rows), at, undecided[n], 0),
+            _spread(len(rows), at, unmapped[n], 0),
             types,
         )
         for n, ((rows, types), at) in enumerate(zip(segments, places, strict=True))

@@ -1,0 +1,163 @@
+"""What Kafka's cleaner makes of transactions, for `--kafka-exact`: X-1 … X-7 as it does them.
+
+It goes by the aborts that its indexes list, and not by markers alone: an entry is in force from its
+first offset until the next ABORT marker of its producer, whichever transaction that one ends; data
+whose abort no index lists counts as committed. So entries that were lost, or whose marker is gone
+or is not read, change what becomes of a producer's other data. Ours asks for each transaction how
+it ended (`transactions.fold`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.kernels.layout import CONTROL, TRANSACTIONAL
+from lapse.kernels.markers import ABORT, COMMIT, OTHER
+from lapse.lifecycle.round.transactions import NO_TXN, RoundTxns, SegmentTxns
+from lapse.log.txn_index import AbortedTxn
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What the cleaner reads of a segment.
+
+    Attributes:
+        rows, types: its batches, and what its control batches say.
+        first: the batch it begins with.
+        listed: the aborts it looks up before (`listed_for`).
+    """
+
+    rows: NDArray[np.void]
+    types: NDArray[np.uint8]
+    first: int
+    listed: Sequence[AbortedTxn]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What it makes of the batches of one segment.
+
+    Attributes:
+        aborted: bool[batches], data of an aborted transaction.
+        spent: bool[batches], markers that it takes for not needed any more.
+        entries: by the offset of an ABORT marker that stays, what it writes into its new index.
+    """
+
+    aborted: NDArray[np.bool_]
+    spent: NDArray[np.bool_]
+    entries: Mapping[int, AbortedTxn]
+
+
+@dataclass(slots=True)
+class _Metadata:
+    """Kafka's CleanedTransactionMetadata."""
+
+    listed: list[tuple[int, int, AbortedTxn]] = field(default_factory=list)
+    committed: set[int] = field(default_factory=set)
+    aborted: dict[int, AbortedTxn] = field(default_factory=dict)
+    observed: set[int] = field(default_factory=set)  # aborted ones of which data was read
+    added: int = 0
+
+    def add(self, entries: Iterable[AbortedTxn]) -> None:
+        for entry in entries:
+            self.added += 1  # between equals the earlier one
+            heapq.heappush(self.listed, (entry.first_offset, self.added, entry))
+
+    def take_up_to(self, offset: int) -> None:
+        while self.listed and self.listed[0][0] <= offset:
+            entry = heapq.heappop(self.listed)[2]
+            self.aborted.setdefault(entry.producer_id, entry)
+
+    def read_data(self, producer_id: int) -> bool:
+        """Whether it is aborted."""
+        if producer_id in self.aborted:
+            self.observed.add(producer_id)
+            return True
+        self.committed.add(producer_id)
+        return False
+
+    def read_marker(self, producer_id: int, kind: int) -> tuple[bool, AbortedTxn | None]:
+        """Whether a marker is spent; and the entry of an ABORT that is not."""
+        if kind == COMMIT:
+            spent = producer_id not in self.committed
+            self.committed.discard(producer_id)
+            return spent, None
+        if kind != ABORT:
+            return False, None
+        entry = self.aborted.pop(producer_id, None)
+        if entry is None or producer_id not in self.observed:
+            return True, None
+        self.observed.discard(producer_id)
+        return False, entry
+
+
+def replay(reads: Sequence[Read]) -> list[Told]:
+    """What the cleaner makes of segments that it reads one after the other."""
+    metadata = _Metadata()
+    return [_replay(metadata, read) for read in reads]
+
+
+def _replay(metadata: _Metadata, read: Read) -> Told:
+    rows, types = read.rows, read.types
+    told = Told(np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_), {})
+    metadata.add(read.listed)
+    entries: dict[int, AbortedTxn] = {}
+    for b in np.flatnonzero(rows["attributes"] & (TRANSACTIONAL | CONTROL)).tolist():
+        if b < read.first:
+            continue
+        row = rows[b]
+        producer_id, last_offset = int(row["producer_id"]), int(row["last_offset"])
+        metadata.take_up_to(last_offset)
+        if not int(row["attributes"]) & CONTROL:
+            told.aborted[b] = metadata.read_data(producer_id)
+        elif row["count"]:
+            told.spent[b], entry = metadata.read_marker(producer_id, int(types[b]))
+            if entry is not None:
+                entries[last_offset] = entry
+        else:
+            told.spent[b] = True
+    return Told(told.aborted, told.spent, entries)
+
+
+def listed_for(
+    indexes: Sequence[Sequence[AbortedTxn]], log_start: int, upper: int
+) -> list[AbortedTxn]:
+    """Kafka's collectAbortedTransactions: from the index of one segment on, and of those above.
+
+    It bounds them by the log start, not by where the cleaner begins to read.
+    """
+    found = []
+    for index in indexes:
+        for entry in index:
+            if entry.last_offset >= log_start and entry.first_offset < upper:
+                found.append(entry)
+            if entry.last_stable_offset >= upper:
+                return found
+    return found
+
+
+def as_round(
+    told: Sequence[Told], mapped: Sequence[NDArray[np.bool_]], types: Sequence[NDArray[np.uint8]]
+) -> RoundTxns:
+    """In the terms of ours: each marker is a transaction of its own, observed unless it is spent.
+
+    `mapped`: per segment, data that the building of the map takes for aborted.
+    """
+    segments, observed, count = [], [], 0
+    entries: dict[int, AbortedTxn] = {}
+    for one, unmapped, kinds in zip(told, mapped, types, strict=True):
+        markers = np.flatnonzero(kinds != OTHER)
+        txns = np.full(len(kinds), NO_TXN, np.int32)
+        txns[markers] = np.arange(count, count + len(markers))
+        count += len(markers)
+        observed.append((~one.spent[markers]).astype(np.uint8))
+        nothing = np.zeros(len(kinds), np.bool_)
+        segments.append(SegmentTxns(txns, one.aborted, nothing, unmapped, kinds))
+        entries |= one.entries
+    seen = np.concatenate(observed)
+    return RoundTxns(tuple(segments), np.zeros(len(seen), np.int64), seen, entries)
