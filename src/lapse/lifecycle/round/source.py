@@ -27,7 +27,7 @@ from lapse.lifecycle.round.receipt import BadSpot
 from lapse.lifecycle.round.transactions import SegmentTxns, types_of
 from lapse.lifecycle.round.upgrade import upgraded, write_upgraded
 from lapse.log.segment import LOG, segment_path
-from lapse.log.summary import unhandled_reasons
+from lapse.log.summary import maybe_unhandled, unhandled_reasons
 from lapse.records.batch import Header, plain_records, scan_batches, scan_prefix
 
 SCRATCH_BYTES = 1 << 20  # so much is inflated before a kernel gets it: it is in the cache still
@@ -271,7 +271,7 @@ def _refuse_unhandled(
 ) -> None:
     if not int(told[survey.ATTRIBUTES]) & ~_PLAIN:
         return
-    for n in np.flatnonzero(rows["attributes"] & ~_PLAIN).tolist():
+    for n in np.flatnonzero(maybe_unhandled(rows)).tolist():
         for reason in unhandled_reasons(Header(*rows[n].item())):
             position = int(rows[n]["position"])
             raise _bad_after(path, plan, rows[:n], position, f"not cleaned here: {reason}")
