@@ -21,7 +21,7 @@ from lapse.kernels import offset_map as kernel
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.lifecycle.decide.select import RoundKind
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.round.aborted import kafkas_transactions
+from lapse.lifecycle.round.kafka_transactions import kafkas_transactions
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.source import (
     SourceSegment,

@@ -32,7 +32,6 @@ from lapse.lifecycle.round.offset_map import MapResult, Tick
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import ABORTED, REMOVED, FileReceipt, GroupReceipt, attempt_file
 from lapse.lifecycle.round.source import PIECE_BYTES, Inflater, SourceSegment, marker_types_of
-from lapse.lifecycle.round.transactions import NO_TXN
 from lapse.lifecycle.round.upgrade import narrowed
 from lapse.log.summary import Marker, Summary, SummaryBuilder
 from lapse.log.txn_index import AbortedTxn, encode_entries
@@ -101,8 +100,6 @@ class Round:
         if plan.rules is Rules.KAFKA_43:
             # Kafka asks for batches that it saw, whether they stay or go in this very pass.
             alive = mapped.transactions.observed
-            for segment in mapped.segments:
-                segment.transactions.txns[segment.rows["attributes"] & CONTROL == 0] = NO_TXN
         return Round(plan, mapped, tables(plan.rules), alive)
 
 
