@@ -138,8 +138,7 @@ def _ends(given: Round) -> list[tuple[int, str]]:
             continue
         later = (b for b in every[n:] if b.producer_id == batch.producer_id and ends_of(b))
         marker = next(later, None)
-        unknown = "commit" if given.kafka else ""
-        end = outcomes.get(batch.producer_id, unknown) if marker is None else ends_of(marker)
+        end = outcomes.get(batch.producer_id, "") if marker is None else ends_of(marker)
         found.append((batch.base_offset, end))
     return found
 
@@ -191,7 +190,8 @@ def clean(given: Round) -> Outcome:
         out.segments[base] = []
         for batch in parse(data):
             producer = batch.producer_id
-            if batch.attributes & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL or ends_of(batch):
+            is_data = batch.attributes & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL
+            if is_data or ends_of(batch):
                 transactions.first.setdefault(producer, batch.base_offset)
             after = _clean_batch(given, batch, base, found, transactions, out)
             if after is not None:
@@ -202,10 +202,10 @@ def clean(given: Round) -> Outcome:
                     out.aborted[base].append(entry)
                 transactions.left.pop(producer, None)
                 transactions.first.pop(producer, None)
-            elif batch.attributes & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL and (
-                given.kafka or after is not None
-            ):  # Kafka asks whether it saw a batch, we whether one is left
-                transactions.left[producer] = True
+            elif (
+                batch.attributes & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL and after is not None
+            ):
+                transactions.left[producer] = True  # Kafka asks whether it saw a batch
     return out
 
 

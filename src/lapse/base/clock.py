@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -45,6 +46,14 @@ class Clock(Protocol):
         ...
 
 
+@cache
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
 class SystemClock:
     """The machine's clocks."""
 
@@ -61,10 +70,7 @@ class SystemClock:
 
     def boot_id(self) -> str:
         """Linux draws one at each start."""
-        try:
-            return _BOOT_ID.read_text().strip()
-        except OSError:
-            return ""
+        return _boot_id()
 
     def is_synchronised(self) -> bool:
         """From Linux's `adjtimex`; elsewhere nobody says so."""

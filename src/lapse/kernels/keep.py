@@ -98,6 +98,7 @@ LAST_ACTION = 5  # what became of the last batch
 REMOVED = 6  # + reason: offsets held in removed[reason]
 STATE_SIZE = REMOVED + REASONS
 
+PLAIN = -1  # instead of a checksum: records that are yet to be deflated
 AHEAD = 8 << 10  # bytes to come that are asked for: a walk over lengths waits for each one
 # A re-encoded record grows by at most its two varints' full lengths.
 GROWTH_MAX = 16
@@ -275,13 +276,12 @@ def _seal(out: NDArray[np.uint8], start: int, end: int) -> int:
 
 
 @inlined
-def _finish(out: NDArray[np.uint8], start: int, end: int, row: np.void) -> int:
-    """Write what may have changed in a header, from its row, and seal the batch."""
+def _write_header(out: NDArray[np.uint8], start: int, row: np.void) -> None:
+    """Write what may have changed in a header, from its row; length and checksum come later."""
     store_i16_be(out, start + ATTRIBUTES, np.int64(row.attributes))
     store_i64_be(out, start + BASE_TIMESTAMP, row.base_timestamp)
     store_i64_be(out, start + MAX_TIMESTAMP, row.max_timestamp)
     store_i32_be(out, start + COUNT, np.int64(row.count))
-    return _seal(out, start, end)
 
 
 @inlined
@@ -425,8 +425,8 @@ def rewrite(
     set as soon as a batch of its data stays, so batches must come in the order of their offsets:
     a marker is SPENT where nothing was. removed[reason] gets offset - removed_base; superseded
     records are left out of it without `note_superseded`: in a segment without gaps the bitmap says
-    the same. A compressed batch that changes is left with its records plain and its codec in the
-    attributes: the caller deflates and finishes it, so it must ask for one such batch at a time.
+    the same. A compressed batch that changes is left with its records plain, its codec in the
+    attributes and PLAIN for a checksum: the caller deflates and seals it.
 
     Returns (why it ended, the batch it stopped at).
     """
@@ -505,7 +505,9 @@ def rewrite(
                 else:
                     stop = _write_records(data, places, verdicts, count, out, stop)
             state[STAMPED] += action == STAMP
-            out_row.crc = _finish(out, at, stop, out_row)
+            _write_header(out, at, out_row)
+            packed = out_row.attributes & CODEC_MASK != 0
+            out_row.crc = PLAIN if packed else _seal(out, at, stop)
         out_row.position, out_row.size = at, stop - at
         state[OUT_BYTES] = stop
         state[OUT_ROWS] += 1
@@ -514,8 +516,17 @@ def rewrite(
 
 @kernel
 def finish_batch(out: NDArray[np.uint8], start: int, end: int) -> int:
-    """Length and CRC for a batch whose records were just deflated; returns the CRC."""
+    """Length and CRC for a batch whose records were just written; returns the CRC."""
     return _seal(out, start, end)
+
+
+@kernel
+def seal_plain(out: NDArray[np.uint8], rows: NDArray[np.void]) -> None:
+    """Length and CRC for those that were PLAIN, now that they are deflated."""
+    for n in range(rows.shape[0]):
+        row = rows[n]
+        if row.crc == PLAIN:
+            row.crc = _seal(out, row.position, row.position + row.size)
 
 
 @kernel

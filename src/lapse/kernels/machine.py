@@ -114,6 +114,16 @@ def multiply_high(typing_context: Any, a: Any, b: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
+@intrinsic
+def trailing_zeros(typing_context: Any, word: Any) -> Any:
+    """Zeros below the lowest bit that is set; 64 if none is."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
 def _crc_instruction() -> str | None:
     """Name of the LLVM intrinsic that folds 8 bytes into a CRC-32C, or None without one."""
     if platform.machine() in {"x86_64", "AMD64"} and llvm.get_host_cpu_features().get("sse4.2"):
@@ -138,5 +148,6 @@ def crc_u64(typing_context: Any, crc: Any, word: Any) -> Any:
 
 __all__ = [name for name in dir() if name.startswith(("load_", "store_"))] + [
     "CRC_INSTRUCTION", "copy_bytes", "crc_u64", "multiply_high", "prefetch",
+    "trailing_zeros",
 ]  # fmt: skip
 assert numba.types.intp.bitwidth == 64, "Lapse needs a 64-bit machine"

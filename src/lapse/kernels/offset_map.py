@@ -52,40 +52,36 @@ def _set_bit(bits: NDArray[np.uint8], n: int) -> None:
 
 
 @inlined
-def _put(
-    slots: NDArray[np.uint64], low: np.uint64, high: np.uint64, ordinal: int,
-    superseded: NDArray[np.uint8],
-) -> int:  # fmt: skip
-    """1 if the key is new, 0 if it replaced an older record."""
+def _entry(high: np.uint64, ordinal: int) -> np.uint64:
+    """The second word of a slot."""
+    return (high & _HIGH32) | np.uint64(ordinal + 1)
+
+
+@inlined
+def _put(slots: NDArray[np.uint64], low: np.uint64, entry: np.uint64) -> np.uint64:
+    """The ordinal + 1 that was there for the key, 0 for none."""
     n_slots = slots.shape[0] >> 1
-    tag = high & _HIGH32
     i = np.int64(multiply_high(low, np.uint64(n_slots)))
     while True:
         word = slots[2 * i + 1]
         old = word & _LOW32
-        if old == 0:
-            slots[2 * i] = low
-            slots[2 * i + 1] = tag | np.uint64(ordinal + 1)
-            return 1
-        if slots[2 * i] == low and (word & _HIGH32) == tag:
-            _set_bit(superseded, np.int64(old) - 1)
-            slots[2 * i + 1] = tag | np.uint64(ordinal + 1)
-            return 0
+        if old == 0 or (slots[2 * i] == low and (word ^ entry) & _HIGH32 == 0):
+            slots[2 * i], slots[2 * i + 1] = low, entry
+            return old
         i += 1
         if i == n_slots:
             i = 0
 
 
 @inlined
-def _holds(slots: NDArray[np.uint64], low: np.uint64, high: np.uint64) -> bool:
+def _holds(slots: NDArray[np.uint64], low: np.uint64, entry: np.uint64) -> bool:
     n_slots = slots.shape[0] >> 1
-    tag = high & _HIGH32
     i = np.int64(multiply_high(low, np.uint64(n_slots)))
     while True:
         word = slots[2 * i + 1]
         if word & _LOW32 == 0:
             return False
-        if slots[2 * i] == low and (word & _HIGH32) == tag:
+        if slots[2 * i] == low and (word ^ entry) & _HIGH32 == 0:
             return True
         i += 1
         if i == n_slots:
@@ -125,16 +121,34 @@ def rehash(old: NDArray[np.uint64], new: NDArray[np.uint64]) -> None:
         new[2 * i + 1] = old[2 * k + 1]
 
 
+@kernel
+def fill_filter(slots: NDArray[np.uint64], bits: NDArray[np.uint8]) -> None:
+    """Set the bit of every entry in `bits` (zeroed): a small table that says which keys are not in.
+
+    It fits into the cache where the map does not, and most keys of a clean log are in no map.
+    """
+    n_bits = np.uint64(8 * bits.shape[0])
+    for k in range(slots.shape[0] >> 1):
+        if slots[2 * k + 1] & _LOW32 != 0:
+            _set_bit(bits, np.int64(multiply_high(slots[2 * k], n_bits)))
+
+
 @inlined
 def _flush(
     slots: NDArray[np.uint64], window: NDArray[np.uint64], filled: int,
     superseded: NDArray[np.uint8],
 ) -> int:  # fmt: skip
+    """Put what is in the window; how many keys were new."""
     new = 0
     for k in range(filled):
-        new += _put(
-            slots, window[3 * k], window[3 * k + 1], np.int64(window[3 * k + 2]), superseded
-        )
+        old = _put(slots, window[2 * k], window[2 * k + 1])
+        window[2 * k] = old
+        prefetch(superseded, np.int64(old >> np.uint64(3)))
+        new += old == 0
+    for k in range(filled):
+        old = window[2 * k]
+        if old != 0:
+            _set_bit(superseded, np.int64(old) - 1)
     return new
 
 
@@ -144,8 +158,8 @@ def _look_up(
     superseded: NDArray[np.uint8],
 ) -> None:  # fmt: skip
     for k in range(filled):
-        if _holds(slots, window[3 * k], window[3 * k + 1]):
-            _set_bit(superseded, np.int64(window[3 * k + 2]))
+        if _holds(slots, window[2 * k], window[2 * k + 1]):
+            _set_bit(superseded, np.int64(window[2 * k + 1] & _LOW32) - 1)
 
 
 @inlined
@@ -196,8 +210,7 @@ def _put_all(
             continue
         low, high = hash_key(data, key, key_length, s0, s1)
         prefetch(slots, np.int64(multiply_high(low, n_slots)) * 2)
-        window[3 * filled], window[3 * filled + 1] = low, high
-        window[3 * filled + 2] = np.uint64(n)
+        window[2 * filled], window[2 * filled + 1] = low, _entry(high, n)
         filled += 1
         if filled == WINDOW:
             new += _flush(slots, window, filled, superseded)
@@ -231,8 +244,8 @@ def _put_some(
         elif row.base_offset + offset_delta >= dirty:
             if new >= entries_left:  # M-5: even if this very key is in the map
                 return new, without_key, tombstones, latest, True
-            window[0], window[1] = hash_key(data, key, key_length, s0, s1)
-            window[2] = np.uint64(n)
+            low, high = hash_key(data, key, key_length, s0, s1)
+            window[0], window[1] = low, _entry(high, n)
             new += _flush(slots, window, 1, superseded)
             latest = row.base_offset + offset_delta
     return new, without_key, tombstones, row.last_offset, False
@@ -307,15 +320,16 @@ def probe_keys(
     batches: NDArray[np.void], lo: int, hi: int, check_crc: bool,
     skipped: NDArray[np.bool_], valued: bool,
     ordinals: NDArray[np.int64], dirty: int, seed0: int, seed1: int,
-    slots: NDArray[np.uint64], window: NDArray[np.uint64],
+    slots: NDArray[np.uint64], bits: NDArray[np.uint8], window: NDArray[np.uint64],
     superseded: NDArray[np.uint8], keyless: NDArray[np.uint8], tombstones: NDArray[np.int32],
 ) -> tuple[int, int]:  # fmt: skip
     """Mark the records below `dirty` whose key the finished map holds: they are superseded.
 
-    Arguments as `map_keys`; every mapped record is newer than every probed one.
+    Arguments as `map_keys`, `bits` as `fill_filter` left them; every mapped record is newer than
+    every probed one.
     """
     s0, s1 = np.uint64(seed0), np.uint64(seed1)
-    n_slots = np.uint64(slots.shape[0] >> 1)
+    n_slots, n_bits = np.uint64(slots.shape[0] >> 1), np.uint64(8 * bits.shape[0])
     filled = 0
     for b in range(lo, hi):
         row = batches[b]
@@ -329,19 +343,28 @@ def probe_keys(
         nulls = 0
         i, end, ordinal = starts[b], ends[b], ordinals[b]
         for n in range(ordinal, ordinal + row.count):
-            i, _, _, offset_delta, key, key_length, _, value_length = next_record(data, i, end)
+            ahead = i + AHEAD
+            if row.last_offset < dirty:
+                i, key, key_length, value_length = next_key(data, i, end)
+            else:
+                i, _, _, delta, key, key_length, _, value_length = next_record(data, i, end)
+                if i >= 0 and base_offset + delta >= dirty:
+                    break
             if i < 0:
                 return BROKEN, b
-            if base_offset + offset_delta >= dirty:
-                break
+            while ahead < i + AHEAD:
+                prefetch(data, ahead)
+                ahead += CACHE_LINE
             nulls += value_length < 0
             if key_length < 0:
                 _set_bit(keyless, n)
                 continue
             low, high = hash_key(data, key, key_length, s0, s1)
+            bit = np.int64(multiply_high(low, n_bits))
+            if (bits[bit >> 3] >> np.uint8(bit & 7)) & 1 == 0:
+                continue
             prefetch(slots, np.int64(multiply_high(low, n_slots)) * 2)
-            window[3 * filled], window[3 * filled + 1] = low, high
-            window[3 * filled + 2] = np.uint64(n)
+            window[2 * filled], window[2 * filled + 1] = low, _entry(high, n)
             filled += 1
             if filled == WINDOW:
                 _look_up(slots, window, filled, superseded)

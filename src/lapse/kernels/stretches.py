@@ -11,7 +11,8 @@ from lapse.kernels.layout import CODEC_MASK
 
 VERBATIM = 0  # copied file to file
 KERNEL = 1  # handed to `keep.rewrite` together
-ALONE = 2  # one batch, handed to it by itself
+PACKED = 2  # the same, with those that may change inflated before
+ALONE = 3  # one batch, handed to it by itself, inflated if need be
 
 
 @inlined
@@ -27,8 +28,9 @@ def stretches(
     """out[k] = (first batch, batch after, how); returns how many. `out` has a row a batch.
 
     Batches that are UNTOUCHED go VERBATIM where at least `copy_bytes_min` of them follow one
-    another. One that may change goes ALONE if it is compressed, or `by_itself`. No stretch but
-    that of a single batch goes on over a multiple of `piece_bytes`, so that progress moves.
+    another. One that may change goes ALONE if it is `by_itself`, and PACKED if it is compressed;
+    others may be among the PACKED. No stretch but that of a single batch goes on over a multiple
+    of `piece_bytes`, so that progress moves.
     """
     n = 0
     b = 0
@@ -48,8 +50,12 @@ def stretches(
         packed = row.attributes & CODEC_MASK != 0 and row.count > 0
         if verbatim:
             how = VERBATIM
-        elif (packed or by_itself[b]) and _may_change(classes[b]):
+        elif by_itself[b] and _may_change(classes[b]):
             how = ALONE
+        elif packed and _may_change(classes[b]):
+            how = PACKED
+        elif n > 0 and out[n - 1, 2] == PACKED and not _may_change(classes[b]):
+            how = PACKED  # nobody looks into it
         else:
             how = KERNEL
         goes_on = n > 0 and how != ALONE and out[n - 1, 2] == how

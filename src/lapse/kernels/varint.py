@@ -9,10 +9,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.kernels.jit import inlined
+from lapse.kernels.jit import inlined, kernel
+from lapse.kernels.machine import load_u64, trailing_zeros
 
 VARINT_BYTES_MAX = 5
 VARLONG_BYTES_MAX = 10
+_TOP_BITS = np.uint64(0x8080808080808080)  # clear in the last byte of a number
 
 
 @inlined
@@ -20,11 +22,22 @@ def read_varint(buf: NDArray[np.uint8], i: int, end: int) -> tuple[int, int]:
     """A 32-bit number at buf[i:end]."""
     if i >= end:
         return 0, -1
-    byte = np.int64(buf[i])
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), i + 1
-    raw = byte & 0x7F
-    for k in range(1, VARINT_BYTES_MAX):
+    raw = np.int64(buf[i])
+    if raw < 0x80:
+        return (raw >> 1) ^ -(raw & 1), i + 1
+    if i + 1 < end:
+        byte = np.int64(buf[i + 1])
+        if byte < 0x80:
+            raw = (raw & 0x7F) | (byte << 7)
+            return (raw >> 1) ^ -(raw & 1), i + 2
+    return _read_long_varint(buf, i, end)
+
+
+@kernel
+def _read_long_varint(buf: NDArray[np.uint8], i: int, end: int) -> tuple[int, int]:
+    """As `read_varint`; not inlined, since most are short."""
+    raw = np.int64(0)
+    for k in range(VARINT_BYTES_MAX):
         if i + k >= end:
             return 0, -1
         byte = np.int64(buf[i + k])
@@ -53,6 +66,17 @@ def read_varlong(buf: NDArray[np.uint8], i: int, end: int) -> tuple[int, int]:
 @inlined
 def skip_varlong(buf: NDArray[np.uint8], i: int, end: int) -> int:
     """The position after the 32- or 64-bit number at buf[i:end], -1 as the readers."""
+    if i + 8 <= buf.shape[0]:
+        last_ones = ~load_u64(buf, i) & _TOP_BITS
+        if last_ones != 0:
+            after = i + (trailing_zeros(last_ones) >> 3) + 1
+            return after if after <= end else -1
+    return _skip_long_varlong(buf, i, end)
+
+
+@kernel
+def _skip_long_varlong(buf: NDArray[np.uint8], i: int, end: int) -> int:
+    """As `skip_varlong`, a byte at a time."""
     for k in range(i, min(i + VARLONG_BYTES_MAX, end)):
         if buf[k] < 0x80:
             return k + 1

@@ -104,16 +104,6 @@ class ClockGuard:
         else:
             self._kept = self._last
 
-    def trusted_ms(self) -> int | None:
-        """The time to go by, None while there is none."""
-        verdict = self.look()
-        return None if verdict.held else verdict.now_ms
-
-    def noted_ms(self) -> int | None:
-        """The time to note by, None while there is none to go by."""
-        verdict = self.look()
-        return None if verdict.held else verdict.latest_ms
-
     def _is_news(self, record: ClockRecord) -> bool:
         """Whether a restart must not forget it; a time that is a little older only doubts more."""
         kept = self._kept

@@ -34,7 +34,7 @@ class DirectoryOwner:
     """Owns a log directory from construction to `close`; `configs` are the logs to open.
 
     `believed` is asked for the time to go and note by once the directory is locked, None where the
-    clock is not believed (a `ClockGuard`'s `noted_ms`); without one no producer is forgotten.
+    clock is not believed; without one no producer is forgotten.
 
     Raises LockHeld, naming the holder, where a broker or another tool owns it.
     """

@@ -39,7 +39,7 @@ from lapse.kernels.layout import (
     TRANSACTIONAL,
     VALUED_TOMBSTONES,
 )
-from lapse.records.batch import Header
+from lapse.records.batch import Header, headers_of
 from lapse.records.layout import KNOWN_ATTRIBUTES, Codec
 
 FOLDER = ".lapse"
@@ -279,10 +279,8 @@ class SummaryBuilder:
         for batch, marker in told:
             self._transactions.add(batch, marker)
         if counted[survey.TALLY_OLD] or counted[survey.TALLY_ATTRIBUTES] & ~_PLAIN:
-            attributes = rows["attributes"]
-            odd = (rows["magic"] != 2) | (attributes & ~_ORDINARY != 0)
-            for row in rows[odd | (attributes & CODEC_MASK > Codec.ZSTD)]:
-                self._note_unhandled(Header(*row.item()))
+            for batch in headers_of(rows[maybe_unhandled(rows)]):
+                self._note_unhandled(batch)
 
     def appended(self, now_ms: int) -> None:
         """The append clock: something was appended at `now_ms`."""
@@ -334,7 +332,7 @@ def _told_of(
         says_something = batch.attributes & CONTROL and batch.count
         return marker_of(batch) if marker_of is not None and says_something else None
 
-    return [(batch, marker(batch)) for batch in (Header(*row.item()) for row in rows)]
+    return [(batch, marker(batch)) for batch in headers_of(rows)]
 
 
 class _Transactions:
@@ -424,6 +422,14 @@ NOT_KNOWN: Mapping[str, Any] = {
 def as_estimate(summary: Summary) -> Summary:
     """The summary with all that is not known of a segment nobody read taken out of it."""
     return replace(summary, **NOT_KNOWN)
+
+
+def maybe_unhandled(rows: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Which of many batches `unhandled_reasons` is to be asked about."""
+    attributes, old = rows["attributes"], rows["magic"] != 2
+    unknown = attributes & (0xFFFF & ~KNOWN_ATTRIBUTES) != 0
+    found: NDArray[np.bool_] = unknown & ~old
+    return found | (attributes & CODEC_MASK > np.where(old, Codec.LZ4, Codec.ZSTD))
 
 
 def unhandled_reasons(batch: Header) -> list[str]:

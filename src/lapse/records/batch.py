@@ -24,7 +24,7 @@ from lapse.kernels.layout import (
     VALUED_TOMBSTONES,
 )
 from lapse.kernels.varint import read_varint
-from lapse.records.compression import BadCompression, inflate
+from lapse.records.compression import BadCompression, inflate, inflate_into
 from lapse.records.layout import TimestampType, timestamp_type_of
 from lapse.records.legacy import decode_message
 
@@ -133,12 +133,18 @@ def scan_batches(buffer: Buffer, where: str, *, check_crc: bool = True) -> NDArr
     return rows
 
 
-def plain_records(buffer: Buffer, row: np.void, where: str) -> NDArray[np.uint8]:
-    """The record bytes of one v2 batch, inflated if need be."""
+def plain_records(
+    buffer: Buffer, row: np.void, where: str, target: NDArray[np.uint8] | None = None
+) -> NDArray[np.uint8]:
+    """The record bytes of one v2 batch, inflated if need be: into `target` if that is large enough.
+
+    Raises CorruptData.
+    """
     start, size = int(row["position"]), int(row["size"])
     payload = as_array(buffer)[start + HEADER_SIZE : start + size]
+    codec = int(row["attributes"]) & CODEC_MASK
     try:
-        plain = inflate(int(row["attributes"]) & CODEC_MASK, payload)
+        plain = inflate(codec, payload) if target is None else inflate_into(codec, payload, target)
     except BadCompression as e:
         raise CorruptData(where, start, str(e)) from e
     if int(row["count"]) * _RECORD_BYTES_MIN > len(plain):

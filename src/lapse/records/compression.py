@@ -30,7 +30,6 @@ _ALWAYS_BYTES = 64 << 20  # whatever the ratio: zeros shrink 30,000 times
 _RATIO_MAX = 256  # beyond that many bytes
 _LZ4_RATIO_MAX = 255  # a byte that says "255 more"
 _LZ4_ROOM = 64 << 10
-_NOTHING = memoryview(b"")
 _SNAPPY_COPY = 64, 3  # at most so many bytes out of so many
 
 _ZSTD_FRAME = 0xFD2FB528
@@ -76,6 +75,22 @@ def inflate(
     return plain
 
 
+def inflate_into(
+    codec: int, payload: NDArray[np.uint8], target: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    """As `inflate`: the beginning of `target` if that is large enough, else an array of its own."""
+    if codec == Codec.ZSTD:
+        try:
+            return target[: cramjam.zstd.decompress_into(payload.data, target.data)]
+        except cramjam.DecompressionError:
+            pass  # it is too large, or broken
+    plain = inflate(codec, payload)
+    if len(plain) > len(target):
+        return plain
+    target[: len(plain)] = plain
+    return target[: len(plain)]
+
+
 def _too_large(bytes_max: int) -> BadCompression:
     return BadCompression(f"inflates to {bytes_max} bytes or more, which is the limit")
 
@@ -93,20 +108,23 @@ def _inflate_gzip(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint
 def _inflate_lz4(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint8]:
     """Piece by piece: room for all that could be would cost more than inflating."""
     bytes_max = min(bytes_max, _LZ4_RATIO_MAX * len(payload) + 1)
-    inflater = lz4.frame.LZ4FrameDecompressor()
+    context = lz4.frame.create_decompression_context()
     pieces: list[bytes] = []
-    total, room, source = 0, max(_LZ4_ROOM, 4 * len(payload)), payload.data
-    while not inflater.eof:
+    total, room, source, ended = 0, max(_LZ4_ROOM, 4 * len(payload)), payload.data, False
+    while not ended:
         try:
-            pieces.append(inflater.decompress(source, min(room, bytes_max - total)))
+            piece, taken, ended = lz4.frame.decompress_chunk(
+                context, source, max_length=min(room, bytes_max - total)
+            )
         except RuntimeError as e:
             raise BadCompression(f"lz4: {e}") from e
-        total += len(pieces[-1])
-        if not inflater.eof and total == bytes_max:
+        pieces.append(piece)
+        total += len(piece)
+        if not ended and total == bytes_max:
             raise _too_large(bytes_max)
-        if not inflater.eof and (inflater.needs_input or not pieces[-1]):
+        if not ended and (taken == len(source) or not piece):
             raise BadCompression("lz4: cut off")
-        room, source = 4 * room, _NOTHING
+        room, source = 4 * room, source[taken:]
     return np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
 
 

@@ -6,8 +6,12 @@ import contextlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numba
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from lapse.kernels import jit
 
@@ -80,3 +84,29 @@ def test_the_first_compile_is_a_lock_between_processes(
     for what, free in (("this", False), ("this", True), ("that", False), ("that", True)):
         with jit.first_compile(what):
             assert _lock_is_free(tmp_path) == free, what
+
+
+def test_a_walk_counts_no_references() -> None:
+    """An early return in a helper keeps Numba from pruning them: 40 cycles a record."""
+
+    @jit.inlined
+    def first_above(buf: NDArray[np.uint8], i: int, bound: int) -> int:
+        if i >= buf.shape[0]:
+            return -1
+        for k in range(i, buf.shape[0]):
+            if buf[k] > bound:
+                return k
+        return -1
+
+    def count_above(buf: NDArray[np.uint8], bound: int) -> int:
+        n = 0
+        i = first_above(buf, 0, bound)
+        while i >= 0:
+            n += 1
+            i = first_above(buf, i + 1, bound)
+        return n
+
+    walk: Any = numba.njit(**jit._OPTIONS)(count_above)
+    assert walk(np.arange(10, dtype=np.uint8), 6) == 3
+    [code] = walk.inspect_asm().values()
+    assert "NRT_" not in code

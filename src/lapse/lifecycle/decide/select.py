@@ -242,8 +242,9 @@ class _Case:
 
 def _passed(info: LogInfo, now_ms: int, wish: Wish) -> int:
     """Horizons at or below this have passed; one that was stamped too early waits for longer."""
-    lag_ms = info.config.delete_retention_ms
-    now_ms -= lag_over(wish.steps, now_ms, lag_ms) - lag_ms
+    if wish.steps:
+        lag_ms = info.config.delete_retention_ms
+        now_ms -= lag_over(wish.steps, now_ms, lag_ms) - lag_ms
     return passed_until(now_ms, info.stamps) if info.stamps else now_ms
 
 

@@ -10,16 +10,22 @@ it ended (`transactions.fold`).
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.kernels.markers import ABORT, COMMIT, OTHER
+from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.source import SourceSegment, marker_types_of
 from lapse.lifecycle.round.transactions import NO_TXN, RoundTxns, SegmentTxns
-from lapse.log.txn_index import AbortedTxn
+from lapse.log.offset_index import OffsetIndex, read_entries
+from lapse.log.segment import INDEX, TXN_INDEX, segment_path
+from lapse.log.txn_index import AbortedTxn, parse_entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,3 +167,51 @@ def as_round(
         entries |= one.entries
     seen = np.concatenate(observed)
     return RoundTxns(tuple(segments), np.zeros(len(seen), np.int64), seen, entries)
+
+
+def kafkas_transactions(plan: RoundPlan, segments: Sequence[SourceSegment]) -> RoundTxns:
+    """M-2 and X-1 … X-7 as Kafka does them; raises BadSegment, CorruptData."""
+    indexes = _indexes(Path(plan.dir))
+
+    def listed(base_offset: int, upper: int) -> list[AbortedTxn]:
+        above = [entries for base, entries in indexes if base >= base_offset]
+        return listed_for(above, plan.forgotten_below, upper)
+
+    types = [marker_types_of(segment) for segment in segments]
+    bases = [segment.plan.base_offset for segment in segments]
+    uppers = [*bases[1:], _end_of(segments[-1])]
+    reads = [
+        Read(segment.rows, kinds, 0, listed(base, upper))
+        for segment, kinds, base, upper in zip(segments, types, bases, uppers, strict=True)
+    ]
+    at = max(bisect_right(bases, plan.dirty) - 1, 0)
+    first = Read(
+        segments[at].rows, types[at], _first_mapped(segments[at], plan.dirty),
+        listed(bases[at], plan.upper),
+    )  # fmt: skip
+    others = zip(segments[at + 1 :], types[at + 1 :], strict=True)
+    dirty = [first, *(Read(segment.rows, kinds, 0, ()) for segment, kinds in others)]
+    clean = [np.zeros(len(segment.rows), np.bool_) for segment in segments[:at]]
+    return as_round(replay(reads), [*clean, *(told.aborted for told in replay(dirty))], types)
+
+
+def _end_of(segment: SourceSegment) -> int:
+    rows = segment.rows
+    return int(rows[-1]["last_offset"]) + 1 if len(rows) else segment.plan.base_offset
+
+
+def _indexes(directory: Path) -> list[tuple[int, list[AbortedTxn]]]:
+    """All of a log, by the base offsets of their segments."""
+    paths = sorted(path for path in directory.glob(f"*{TXN_INDEX}") if path.stem.isdigit())
+    return [(int(path.stem), parse_entries(path.read_bytes(), str(path))) for path in paths]
+
+
+def _first_mapped(segment: SourceSegment, dirty: int) -> int:
+    """Where Kafka begins to read for its map: where the offset index leads it."""
+    base_offset = segment.plan.base_offset
+    path = segment_path(segment.path.parent, base_offset, INDEX)
+    if not path.exists():
+        return 0
+    entries = read_entries(path, OffsetIndex.ENTRY.size)
+    _, position = OffsetIndex(path, base_offset, entries, from_file=True).entry_before(dirty)
+    return int(np.searchsorted(segment.positions, position))

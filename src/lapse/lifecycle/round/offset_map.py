@@ -11,6 +11,7 @@ import mmap
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -20,7 +21,7 @@ from lapse.kernels import offset_map as kernel
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.lifecycle.decide.select import RoundKind
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.round.aborted import kafkas_transactions
+from lapse.lifecycle.round.kafka_transactions import kafkas_transactions
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.source import (
     SourceSegment,
@@ -35,6 +36,7 @@ from lapse.records.batch import records_of
 SLOTS_MIN = 1 << 14
 SLOT_BYTES = 16
 HUGE_PAGE = 2 << 20
+FILTER_BITS_AN_ENTRY = 16  # of the keys that are not in the map one in sixteen is looked up
 ORDINAL_MAX = (1 << 32) - 2  # a slot holds ordinal + 1 in 32 bits; a round ends before that
 
 _FAULTS = {
@@ -93,7 +95,7 @@ class OffsetMap:
         seeds = np.frombuffer(os.urandom(16), np.int64)
         self._seed0, self._seed1 = int(seeds[0]), int(seeds[1])
         self._slots = _zeroed(2 * SLOTS_MIN)
-        self._window = np.empty(3 * kernel.WINDOW, np.uint64)
+        self._window = np.empty(2 * kernel.WINDOW, np.uint64)
         self._state = np.zeros(kernel.STATE_SIZE, np.int64)
         self._state[kernel.LATEST] = dirty - 1
 
@@ -130,6 +132,13 @@ class OffsetMap:
             tick(segment.bytes_of(piece.lo, piece.hi))
         return True
 
+    @cached_property
+    def _filter(self) -> NDArray[np.uint8]:
+        """Of the finished map."""
+        bits = np.zeros(FILTER_BITS_AN_ENTRY * (self.entries + 1) // 8, np.uint8)
+        kernel.fill_filter(self._slots, bits)
+        return bits
+
     def probe(self, segment: SourceSegment, dirty: int, tick: Tick) -> None:
         """Mark the segment's records below `dirty` whose key the map holds."""
         skipped = segment.skipped
@@ -137,7 +146,7 @@ class OffsetMap:
             why, at = kernel.probe_keys(
                 piece.data, piece.starts, piece.ends, segment.rows, piece.lo, piece.hi,
                 piece.in_place, skipped, self._valued, segment.ordinals, dirty,
-                self._seed0, self._seed1, self._slots, self._window,
+                self._seed0, self._seed1, self._slots, self._filter, self._window,
                 segment.superseded, segment.keyless, segment.tombstones,
             )  # fmt: skip
             if why in _FAULTS:

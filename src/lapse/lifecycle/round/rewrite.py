@@ -3,8 +3,8 @@
 Segments are taken in the order of their offsets, since a marker may go only when nothing of its
 transaction stays, in whatever segment that is. Per segment the batches fall into three kinds: long
 stretches that lose nothing are copied file to file by the kernel of the operating system; plain
-batches (and whatever is decided by its header) go through `kernels.keep.rewrite`, many at a time; a
-compressed batch that loses something is inflated, rewritten and deflated on its own.
+batches (and whatever is decided by its header) go through `kernels.keep.rewrite`, many at a time;
+compressed ones that may lose something are inflated before and deflated after it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from lapse.lifecycle.round.aborted import aborted_entries
 from lapse.lifecycle.round.offset_map import MapResult, Tick
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import ABORTED, REMOVED, FileReceipt, GroupReceipt, attempt_file
-from lapse.lifecycle.round.source import PIECE_BYTES, SourceSegment, marker_types_of
-from lapse.lifecycle.round.transactions import NO_TXN
+from lapse.lifecycle.round.source import PIECE_BYTES, Inflater, SourceSegment, marker_types_of
 from lapse.lifecycle.round.upgrade import narrowed
 from lapse.log.summary import Marker, Summary, SummaryBuilder
 from lapse.log.txn_index import AbortedTxn, encode_entries
@@ -101,8 +100,6 @@ class Round:
         if plan.rules is Rules.KAFKA_43:
             # X-7: Kafka asks for batches that it saw, whether they stay or go in this very pass.
             alive = mapped.transactions.observed
-            for segment in mapped.segments:
-                segment.transactions.txns[segment.rows["attributes"] & CONTROL == 0] = NO_TXN
         return Round(plan, mapped, tables(plan.rules), alive)
 
 
@@ -259,7 +256,8 @@ class GroupWriter:
         self.position = 0
         self._out = np.empty(OUT_BYTES, np.uint8)
         self._rows = np.empty(OUT_ROWS, BATCH)
-        self._starts = self._ends = np.zeros(0, np.int64)  # places of inflated records
+        self._spare = np.empty(0, np.uint8)  # `_out` and this take turns
+        self._may_deflate = False
         self._placed = 0  # rows whose position is already that in the new file
         self._removed = np.empty((keep.REASONS, REMOVED_OFFSETS), np.uint32)
         self._state = np.zeros(keep.STATE_SIZE, np.int64)
@@ -292,6 +290,8 @@ class GroupWriter:
                 self._copy(segment, lo, hi)
             elif kind == stretches.KERNEL:
                 self._rewrite(judged, segment.data, (segment.starts, segment.ends), lo, hi)
+            elif kind == stretches.PACKED:
+                self._rewrite_packed(judged, lo, hi)
             else:
                 self._rewrite_alone(judged, lo)
             tick(segment.bytes_of(lo, hi))
@@ -315,15 +315,15 @@ class GroupWriter:
         self._markers = {at: Marker(kind) for at, kind in zip(offsets, types, strict=True)}
 
     def _make_room(self, segment: SourceSegment) -> None:
-        """Buffers large enough for the largest batch; compressed ones see to their own."""
+        """Buffers large enough for the largest batch; inflated ones see to their own."""
         most = int(segment.told[survey.COUNT_MAX])
         if most >= len(self._places):
             self._places = np.empty(most + 1, np.int64)
             self._verdicts = np.empty(most + 1, np.uint8)
         if 2 * most >= self._removed.shape[1]:  # so that a full half always makes room for one
             self._removed = np.empty((keep.REASONS, 2 * most + 2), np.uint32)
-        self._starts = np.zeros(len(segment.rows), np.int64)
-        self._ends = np.zeros(len(segment.rows), np.int64)
+        self._inflater = Inflater(segment)
+        self._may_deflate |= segment.some(CODEC_MASK)
         self._grow_out(2 * int(segment.told[survey.SIZE_MAX]) + keep.GROWTH_MAX * most)
 
     def _grow_out(self, size: int) -> None:
@@ -351,29 +351,29 @@ class GroupWriter:
             if why == keep.NO_ROOM:
                 self._flush()
 
+    def _rewrite_packed(self, judged: Judged, lo: int, hi: int) -> None:
+        """Batches of which some are compressed and may change."""
+        rows, classes = judged.segment.rows[lo:hi], judged.classes[lo:hi]
+        packed = (rows["attributes"] & CODEC_MASK != 0) & (rows["count"] > 0)
+        wanted = packed & ((classes == keep.TOUCHED) | (classes == keep.MARKER))
+        for piece in self._inflater.pieces(lo, hi, wanted):
+            those = slice(piece.lo, piece.hi)
+            plain = piece.ends[those] - piece.starts[those]
+            rows = judged.segment.rows[those]
+            self._grow_out(int((rows["size"] + plain + keep.GROWTH_MAX * rows["count"]).max()))
+            places = piece.starts, piece.ends
+            self._rewrite(judged, piece.data, places, piece.lo, piece.hi)
+
     def _rewrite_alone(self, judged: Judged, b: int) -> None:
-        """A batch that needs more than the kernel: to be inflated, or of an old format."""
+        """A batch of an old format, which Kafka turns into one of its own (B-6)."""
         segment = judged.segment
-        row = segment.rows[b]
-        plain = segment.plain(b)
         self._flush()
-        self._grow_out(
-            int(row["size"]) + len(plain) + keep.GROWTH_MAX * int(row["count"]) + HEADER_SIZE
-        )
-        self._starts[b], self._ends[b] = 0, len(plain)
-        self._rewrite(judged, plain, (self._starts, self._ends), b, b + 1)
-        action = int(self._state[keep.LAST_ACTION])
-        if action in (keep.REWRITE, keep.STAMP, keep.UNSTAMP):
-            codec = int(row["attributes"]) & CODEC_MASK
-            packed = deflate(codec, self._out[HEADER_SIZE : int(self._state[keep.OUT_BYTES])])
-            end = HEADER_SIZE + len(packed)
-            self._grow_out_keeping_header(end)
-            self._out[HEADER_SIZE:end] = np.frombuffer(packed, np.uint8)
-            last = self._rows[int(self._state[keep.OUT_ROWS]) - 1]
-            last["crc"] = keep.finish_batch(self._out, 0, end)
-            last["size"] = self._state[keep.OUT_BYTES] = end
-        if segment.old_format[b] and self._plan.rules is Rules.KAFKA_43:
-            self._as_kafka_upgrades(segment, b, action)
+        if int(segment.rows[b]["attributes"]) & CODEC_MASK:
+            self._rewrite_packed(judged, b, b + 1)
+        else:
+            self._rewrite(judged, segment.data, (segment.starts, segment.ends), b, b + 1)
+        self._deflate()
+        self._as_kafka_upgrades(segment, b, int(self._state[keep.LAST_ACTION]))
         self._flush()
 
     def _as_kafka_upgrades(self, segment: SourceSegment, b: int, action: int) -> None:
@@ -388,12 +388,6 @@ class GroupWriter:
         [row] = scan_batches(batch, str(segment.path), check_crc=False)
         self._rows[int(self._state[keep.OUT_ROWS]) - 1] = row
         self._state[keep.OUT_BYTES] = len(batch)
-
-    def _grow_out_keeping_header(self, size: int) -> None:
-        if size > len(self._out):  # deflating may grow what does not compress
-            grown = np.empty(size, np.uint8)
-            grown[:HEADER_SIZE] = self._out[:HEADER_SIZE]
-            self._out = grown
 
     def _copy(self, segment: SourceSegment, lo: int, hi: int) -> None:
         """Batches lo..hi-1 as they are, file to file."""
@@ -414,8 +408,35 @@ class GroupWriter:
         self._count(rows)
         self.position += length
 
+    def _deflate(self) -> None:
+        """Deflate what the kernel has left plain."""
+        rows = self._rows[self._placed : int(self._state[keep.OUT_ROWS])]
+        if not self._may_deflate or not (rows["crc"] == keep.PLAIN).any():
+            return
+        parts: list[NDArray[np.uint8]] = []
+        sizes = []
+        for row in rows:
+            start, size = int(row["position"]), int(row["size"])
+            parts.append(self._out[start : start + size])
+            if row["crc"] == keep.PLAIN:
+                codec = int(row["attributes"]) & CODEC_MASK
+                packed = np.frombuffer(deflate(codec, parts[-1][HEADER_SIZE:]), np.uint8)
+                parts[-1:] = parts[-1][:HEADER_SIZE], packed
+                size = HEADER_SIZE + len(packed)
+            sizes.append(size)
+        ends = np.cumsum(sizes)
+        end = int(ends[-1])
+        if len(self._spare) < max(end, len(self._out)):  # what does not compress may have grown
+            self._spare = np.empty(max(end, len(self._out)), np.uint8)
+        np.concatenate(parts, out=self._spare[:end])
+        rows["size"], rows["position"] = sizes, ends - sizes
+        keep.seal_plain(self._spare, rows)
+        self._out, self._spare = self._spare, self._out
+        self._state[keep.OUT_BYTES] = end
+
     def _flush(self) -> None:
         """Write out what the kernel has left, and make room where it is getting tight."""
+        self._deflate()
         size, n_rows = int(self._state[keep.OUT_BYTES]), int(self._state[keep.OUT_ROWS])
         if size:
             self._file.write(self._out.data[:size])

@@ -27,10 +27,10 @@ from lapse.lifecycle.round.receipt import BadSpot
 from lapse.lifecycle.round.transactions import SegmentTxns, types_of
 from lapse.lifecycle.round.upgrade import upgraded, write_upgraded
 from lapse.log.segment import LOG, segment_path
-from lapse.log.summary import unhandled_reasons
+from lapse.log.summary import maybe_unhandled, unhandled_reasons
 from lapse.records.batch import Header, plain_records, scan_batches, scan_prefix
 
-SCRATCH_BYTES = 4 << 20  # inflated batches are handed to a kernel about so many bytes at a time
+SCRATCH_BYTES = 1 << 20  # so much is inflated before a kernel gets it: it is in the cache still
 PIECE_BYTES = 32 << 20  # and plain ones, so that progress moves within a segment
 
 
@@ -130,10 +130,10 @@ class SourceSegment:
         last = self.rows[hi - 1]
         return int(last["position"] + last["size"] - self.rows[lo]["position"])
 
-    def plain(self, batch: int) -> NDArray[np.uint8]:
-        """The record bytes of a batch; raises BadSegment."""
+    def plain(self, batch: int, target: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The record bytes of a batch, in `target` if that is large enough; raises BadSegment."""
         try:
-            return plain_records(self.data, self.rows[batch], str(self.path))
+            return plain_records(self.data, self.rows[batch], str(self.path), target)
         except CorruptData as e:
             raise self.corrupt(batch, e.reason) from e
 
@@ -271,7 +271,7 @@ def _refuse_unhandled(
 ) -> None:
     if not int(told[survey.ATTRIBUTES]) & ~_PLAIN:
         return
-    for n in np.flatnonzero(rows["attributes"] & ~_PLAIN).tolist():
+    for n in np.flatnonzero(maybe_unhandled(rows)).tolist():
         for reason in unhandled_reasons(Header(*rows[n].item())):
             position = int(rows[n]["position"])
             raise _bad_after(path, plan, rows[:n], position, f"not cleaned here: {reason}")
@@ -336,6 +336,7 @@ def pieces(
     Those that are skipped are among them, but are neither inflated nor checked.
     """
     rows = segment.rows
+    inflater = Inflater(segment)
     for lo, hi in _parts(rows, first, after):
         if not segment.some(CODEC_MASK):
             yield Piece(segment.data, segment.starts, segment.ends, lo, hi, in_place=True)
@@ -346,7 +347,7 @@ def pieces(
         edges = (np.flatnonzero(packed[1:] != packed[:-1]) + 1 + lo).tolist()
         for start, end in zip([lo, *edges], [*edges, hi], strict=True):
             if packed[start - lo]:
-                yield from _inflated(segment, start, end)
+                yield from inflater.pieces(start, end, packed[start - lo : end - lo])
             else:
                 yield Piece(segment.data, segment.starts, segment.ends, start, end, in_place=True)
     segment.checked[first:after] |= ~skipped[first:after]
@@ -361,18 +362,39 @@ def _parts(rows: NDArray[np.void], first: int, after: int) -> Iterator[tuple[int
         first = end
 
 
-def _inflated(segment: SourceSegment, lo: int, hi: int) -> Iterator[Piece]:
-    starts = np.zeros(len(segment.rows), np.int64)
-    ends = np.zeros(len(segment.rows), np.int64)
-    parts: list[NDArray[np.uint8]] = []
-    filled = 0
-    first = lo
-    for b in range(lo, hi):
-        plain = segment.plain(b)
-        starts[b], ends[b] = filled, filled + len(plain)
-        parts.append(plain)
-        filled += len(plain)
-        if filled >= SCRATCH_BYTES or b + 1 == hi:
-            data = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            yield Piece(data, starts, ends, first, b + 1, in_place=False)
-            parts, filled, first = [], 0, b + 1
+class Inflater:
+    """Room for the inflated records of a few batches of a segment at a time."""
+
+    def __init__(self, segment: SourceSegment) -> None:
+        self._segment = segment
+        self._scratch = np.empty(SCRATCH_BYTES if segment.some(CODEC_MASK) else 0, np.uint8)
+        self._data = self._scratch.view()
+        self._data.flags.writeable = False  # one array type for the kernels
+        self._starts = np.zeros(len(segment.rows), np.int64)
+        self._ends = np.zeros(len(segment.rows), np.int64)
+        self._largest = 0
+
+    def pieces(self, lo: int, hi: int, wanted: NDArray[np.bool_]) -> Iterator[Piece]:
+        """Batches lo..hi-1, the wanted ones inflated; each piece is overwritten by the next."""
+        first, filled, size = lo, 0, len(self._scratch)
+        for b in (np.flatnonzero(wanted) + lo).tolist():
+            if filled and size - filled < self._largest:
+                yield self._piece(self._data, first, b)
+                first, filled = b, 0
+            plain = self._segment.plain(b, self._scratch[filled:])
+            n_bytes = len(plain)
+            self._largest = max(self._largest, n_bytes)
+            if n_bytes > size - filled:
+                if first < b:
+                    yield self._piece(self._data, first, b)
+                self._starts[b], self._ends[b] = 0, n_bytes
+                yield self._piece(plain, b, b + 1)
+                first, filled = b + 1, 0
+            else:
+                self._starts[b], self._ends[b] = filled, filled + n_bytes
+                filled += n_bytes
+        if first < hi:
+            yield self._piece(self._data, first, hi)
+
+    def _piece(self, data: NDArray[np.uint8], lo: int, hi: int) -> Piece:
+        return Piece(data, self._starts, self._ends, lo, hi, in_place=False)
