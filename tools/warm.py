@@ -4,10 +4,12 @@ from lapse.base.fs import RealFs
 from lapse.broker.warm_up import warm_up as warm_up_broker
 from lapse.kernels.jit import CACHE_DIR
 from lapse.lifecycle.warm_up import warm_up as warm_up_rounds
+from lapse.records.batch_writer import warm_up as warm_up_batch_writer
 from lapse.records.columns import warm_up as warm_up_columns
 
 if __name__ == "__main__":
     warm_up_broker()
     warm_up_rounds(RealFs())
     warm_up_columns()
+    warm_up_batch_writer()
     print(f"kernels ready in {CACHE_DIR}")

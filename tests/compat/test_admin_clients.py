@@ -71,6 +71,18 @@ def test_librdkafka_describes_and_alters_settings(admin: AdminClient, topic: str
         future.result(SECONDS)
 
 
+def test_librdkafka_replaces_settings(admin: AdminClient, topic: str) -> None:
+    """AlterConfigs: what is not named goes back to its default."""
+    for settings in ({"retention.ms": "60000", "segment.ms": "70000"}, {"segment.ms": "80000"}):
+        resource = ConfigResource(ResourceType.TOPIC, topic, set_config=settings)
+        with pytest.deprecated_call():
+            (future,) = admin.alter_configs([resource]).values()
+        assert future.result(SECONDS) is None
+    entries = told(admin, ConfigResource(ResourceType.TOPIC, topic))
+    assert entries["segment.ms"].value == "80000"
+    assert entries["retention.ms"].is_default
+
+
 def test_librdkafka_describes_and_alters_the_broker(admin: AdminClient) -> None:
     entries = told(admin, ConfigResource(ResourceType.BROKER, "0"))
     assert entries["log.dirs"].is_read_only

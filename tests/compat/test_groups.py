@@ -1,4 +1,4 @@
-"""Consumer groups of the classic protocol: stock clients join, share, commit, leave and come back."""
+"""Consumer groups of the classic protocol: stock clients join, share, commit and come back."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_administration(broker: BrokerProcess, topic: str) -> None:
     assert group in {g.group_id for g in listed.valid}
     told = admin.describe_consumer_groups([group])[group].result(SECONDS)
     assert (told.state.name, len(told.members)) == ("STABLE", 1)
-    with pytest.raises(Exception, match="NON_EMPTY_GROUP|not empty"):
+    with pytest.raises(Exception, match=r"NON_EMPTY_GROUP|not empty"):
         admin.delete_consumer_groups([group])[group].result(SECONDS)
     consumer.close()
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 7)])
@@ -236,7 +236,9 @@ def test_kafkas_console_consumer_and_group_command(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.encode().split()) == values
-    done = kafka_tools("consumer.group.ConsumerGroupCommand", [*server, "--describe", "--group", f"g-{topic}"])
+    done = kafka_tools(
+        "consumer.group.ConsumerGroupCommand", [*server, "--describe", "--group", f"g-{topic}"]
+    )
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines() if topic in line]
     assert sorted(row[3] for row in rows) == [str(RECORDS // 2)] * 2

@@ -125,23 +125,16 @@ def test_keyless_records_fail_their_whole_batch(broker: BrokerProcess) -> None:
     read_all(broker, "compacted2", 0)
 
 
-def test_a_group_says_unsupported_and_does_not_hang(broker: BrokerProcess, topic: str) -> None:
-    member = consumer(broker)
+def test_a_group_reads_what_it_subscribed_to(broker: BrokerProcess, topic: str) -> None:
+    client = producer(broker)
+    for n in range(10):
+        client.produce(topic, value=b"v%d" % n, partition=n % 2)
+    assert client.flush(SECONDS) == 0
+    member = consumer(broker, **{"group.id": topic, "auto.offset.reset": "earliest"})
     member.subscribe([topic])
-    message = member.poll(5.0)
-    assert message is not None
-    assert message.error().code() == KafkaError._UNSUPPORTED_FEATURE
-    assert "Required feature not supported by broker" in message.error().str()
+    messages = [member.poll(SECONDS) for _ in range(10)]
+    assert sorted(m.value() for m in messages if m is not None) == [b"v%d" % n for n in range(10)]
     member.close()
-
-
-def test_transactions_fail_at_once_and_for_good(broker: BrokerProcess) -> None:
-    client = producer(broker, transactional_id="tx")
-    with pytest.raises(KafkaException) as refused:
-        client.init_transactions(10.0)
-    error = refused.value.args[0]
-    assert error.fatal()
-    assert error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def test_offsets_for_times(broker: BrokerProcess, topic: str) -> None:

@@ -26,6 +26,7 @@ from lapse.records.column_spec import OFFSET_MAX, TYPES, ColumnSpec
 from lapse.records.columns import record_batches
 from lapse.records.compression import BadCompression, bytes_allowed, deflate, inflate
 from lapse.records.convert import CannotSay, needs_v2, to_batch, to_messages
+from lapse.records.downconvert import Reads, convert_for, reads_all
 from lapse.records.layout import Codec
 from lapse.records.tombstone import holds_valued_tombstones, without_values
 from lapse.records.validate import check_produced
@@ -170,6 +171,7 @@ def _converted(buffer: NDArray[np.uint8], row: np.void) -> None:
     if row["magic"] < 2:
         told(lambda: scan_batches(to_batch(buffer, np.array([row]), WHERE), WHERE))
         return
+    _for_clients(buffer, row)
     told(lambda: needs_v2(buffer, row, WHERE))
     for magic in (0, 1):
         try:
@@ -188,6 +190,18 @@ def _converted(buffer: NDArray[np.uint8], row: np.void) -> None:
         start, size = int(row["position"]), int(row["size"])
         batch = mutate.checked(buffer[start : start + size].tobytes())
         told(lambda: parse_marker(batch, WHERE))
+
+
+def _for_clients(buffer: NDArray[np.uint8], row: np.void) -> None:
+    """What old clients and those without KIP-87 would get, from some offset inside on."""
+    rows, offset = np.array([row]), int(row["base_offset"]) + 1
+    for reads in (Reads(0), Reads(1), Reads(2, tombstone_values=False)):
+        try:
+            made = told(lambda reads=reads: convert_for(buffer, rows, reads, offset, WHERE))
+        except CannotSay:
+            continue
+        if made is not None and made.data and not reads_all(rows, reads):
+            assert reads_all(scan_batches(made.data, WHERE), reads)
 
 
 _SPEC = ColumnSpec(tuple(TYPES), -OFFSET_MAX - 1, OFFSET_MAX, control=True)
@@ -344,7 +358,7 @@ def fence_inflated() -> None:
 
 
 TARGETS: tuple[Target, ...] = (
-    one_file("batches", 340, make_log, check_reading),
+    one_file("batches", 335, make_log, check_reading),
     one_file("codecs", 100, make_packed, check_packed),
     one_file("produced", 120, make_produced, check_produced_batch),
     one_file("replicated", 60, make_replicated, _Appending().check),

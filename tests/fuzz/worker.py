@@ -22,11 +22,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fuzz import corpus, of_batches, of_directories, of_files
+from tests.fuzz import corpus, of_batches, of_directories, of_files, of_frames
 from tests.fuzz.target import Files, Target, rng_of
 
 TARGETS: tuple[Target, ...] = (
-    *of_batches.TARGETS, *of_files.TARGETS, *of_directories.TARGETS,
+    *of_batches.TARGETS, *of_files.TARGETS, *of_directories.TARGETS, *of_frames.TARGETS,
 )  # fmt: skip
 STATUS = struct.Struct("<iq")  # place in TARGETS, case
 FIRST = "LAPSE_FUZZ_FIRST"  # Python to be run first, with which the tests see a worker fail

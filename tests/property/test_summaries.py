@@ -94,7 +94,8 @@ class Writer:
 
     def _produce(self, producer: int, transactional: bool, new: Sequence[NewRecord]) -> None:
         flags = self.topic.tombstone_values_enable
-        new = [r if flags else replace(r, tombstone=False) for r in new]
+        flags = flags and any(r.tombstone for r in new)
+        new = [replace(r, tombstone=flags and (r.tombstone or r.value is None)) for r in new]
         spec = BatchSpec(
             producer_id=producer, producer_epoch=0,
             base_sequence=self._sequences.setdefault(producer, 0),

@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from lapse.base.errors import ConfigError
+from lapse.base.properties import parse_properties
 from lapse.base.secret import HIDDEN
+from lapse.base.security_settings import SECURITY_SETTINGS, SecurityConfig
 from lapse.base.setting import (
     BOOLEAN,
     MESSAGE_FORMAT,
@@ -85,6 +87,10 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     Setting("min.compaction.lag.ms", MILLISECONDS, "0",
             "The shortest time a record stays untouched by compaction.",
             (("log.cleaner.min.compaction.lag.ms", 1),)),
+    Setting("min.insync.replicas", whole(1, INT_MAX), "1",
+            "In-sync replicas that acks=all asks for. There is one, so that with more such a "
+            "Produce is refused.",
+            (("min.insync.replicas", 1),)),
     Setting("retention.bytes", whole(-1), "-1",
             "With delete: the oldest segments go while the log is larger; -1 is no limit.",
             (("log.retention.bytes", 1),)),
@@ -134,6 +140,13 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "Whether asking for an unknown topic creates it."),
     Setting("socket.request.max.bytes", whole(1, INT_MAX), str(100 << 20),
             "The largest request accepted; a larger one ends its connection."),
+    Setting("fetch.max.bytes", whole(1024, INT_MAX), str(55 << 20),
+            "The most that one Fetch may return, however much it asks for."),
+    Setting("max.connections.per.ip", whole(0, INT_MAX), str(INT_MAX),
+            "Connections that one address may have; one more is closed at once."),
+    Setting("connections.max.idle.ms", whole(-1), "600000",
+            "How long a client may be silent, with no request in work, until its connection is "
+            "closed; -1: for ever."),
     Setting("log.cleaner.enable", BOOLEAN, "true", "Whether the lifecycle service runs rounds."),
     Setting("log.cleaner.backoff.ms", MILLISECONDS, "15000",
             "Pause of the lifecycle service when nothing was due."),
@@ -159,6 +172,25 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "How often offsets are looked through for what is over that."),
     Setting("offset.metadata.max.bytes", whole(0, INT_MAX), "4096",
             "The longest text a client may keep with an offset."),
+    Setting("quota.window.num", whole(2, 1000), "11",
+            "Windows that a client's rate is counted over."),
+    Setting("quota.window.size.seconds", whole(1, 3600), "1",
+            "How long such a window is."),
+    Setting("transaction.state.log.num.partitions", whole(1, INT_MAX), "50",
+            "Partitions of __transaction_state, when it is made."),
+    Setting("transaction.state.log.segment.bytes", whole(1, INT_MAX), str(100 << 20),
+            "segment.bytes of __transaction_state, when it is made."),
+    Setting("transaction.max.timeout.ms", whole(1, INT_MAX), "900000",
+            "The longest transaction.timeout.ms a producer may ask for; an open transaction that "
+            "is older than its timeout is aborted."),
+    Setting("transactional.id.expiration.ms", whole(1, INT_MAX), str(7 * DAY_MS),
+            "How long a transactional id is known that nobody uses."),
+    Setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", whole(1, INT_MAX),
+            "10000", "How often open transactions are looked through for those that timed out."),
+    Setting("transaction.remove.expired.transaction.cleanup.interval.ms", whole(1, INT_MAX),
+            "3600000", "How often transactional ids are looked through for what has expired."),
+    Setting("transaction.partition.verification.enable", BOOLEAN, "true",
+            "Whether a batch is refused whose transaction was not told of its partition (KIP-890)."),
     Setting("group.min.session.timeout.ms", whole(0, INT_MAX), "6000",
             "The shortest session timeout a member of a group may ask for."),
     Setting("group.max.session.timeout.ms", whole(0, INT_MAX), "1800000",
@@ -174,6 +206,7 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
     Setting("lapse.lifecycle.master", TEXT, "local[*]", "Spark master of the lifecycle service."),
     Setting("lapse.lifecycle.memory.bytes", whole(16 << 20), str(2 << 30),
             "Memory of the offset maps of all rounds that run at once."),
+    *SECURITY_SETTINGS,
 )  # fmt: skip
 
 # Kafka's back door for tests: like segment.bytes, without its floor of 1 MiB (KIP-1030).
@@ -186,6 +219,7 @@ _TIMESTAMP_BOUNDS = tuple(
     _TOPIC[f"message.timestamp.{bound}.max.ms"] for bound in ("before", "after")
 )
 _BROKER = {s.name: s for s in BROKER_SETTINGS}
+_SECURITY_FIELDS = {s.field for s in SECURITY_SETTINGS}
 _SYNONYMS = {name: (s, factor) for s in TOPIC_SETTINGS for name, factor in s.synonyms}
 _ALIASES = {"log.dir": "log.dirs", "broker.id": "node.id"}
 # Kafka's rule: of synonyms only the first, and no format that other brokers might not know.
@@ -214,6 +248,7 @@ class TopicConfig:
     message_timestamp_type: int
     min_cleanable_dirty_ratio: float
     min_compaction_lag_ms: int
+    min_insync_replicas: int
     physical_delete_max_lag_ms: int
     retention_bytes: int
     retention_ms: int
@@ -245,6 +280,7 @@ class BrokerConfig:
     """The settings of one broker and its lifecycle service.
 
     Attributes:
+        security: listeners' protocols, TLS, SASL and authorization.
         defaults: broker-wide values of topic settings, by their broker names, as text.
         given: which of the broker's own settings were set, and as what text; no password's.
     """
@@ -256,6 +292,9 @@ class BrokerConfig:
     num_partitions: int
     auto_create_topics_enable: bool
     socket_request_max_bytes: int
+    fetch_max_bytes: int
+    max_connections_per_ip: int
+    connections_max_idle_ms: int
     log_cleaner_enable: bool
     log_cleaner_backoff_ms: int
     log_cleaner_dedupe_buffer_size: int
@@ -269,6 +308,15 @@ class BrokerConfig:
     offsets_retention_minutes: int
     offsets_retention_check_interval_ms: int
     offset_metadata_max_bytes: int
+    quota_window_num: int
+    quota_window_size_seconds: int
+    transaction_state_log_num_partitions: int
+    transaction_state_log_segment_bytes: int
+    transaction_max_timeout_ms: int
+    transactional_id_expiration_ms: int
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
+    transaction_remove_expired_transaction_cleanup_interval_ms: int
+    transaction_partition_verification_enable: bool
     group_min_session_timeout_ms: int
     group_max_session_timeout_ms: int
     group_initial_rebalance_delay_ms: int
@@ -277,6 +325,7 @@ class BrokerConfig:
     housekeeping_interval_ms: int
     lifecycle_master: str
     lifecycle_memory_bytes: int
+    security: SecurityConfig
     defaults: tuple[tuple[str, str], ...]
     given: tuple[tuple[str, str], ...]
 
@@ -354,8 +403,13 @@ def broker_config(properties: Mapping[str, str]) -> BrokerConfig:
         for s in BROKER_SETTINGS
         if s.name in properties
     }
+    security = SecurityConfig.of(values, properties)
+    own = {name: value for name, value in values.items() if name not in _SECURITY_FIELDS}
     return BrokerConfig(
-        **values, defaults=tuple(sorted(defaults.items())), given=tuple(given.items())
+        **own,
+        security=security,
+        defaults=tuple(sorted(defaults.items())),
+        given=tuple(given.items()),
     )
 
 
@@ -423,17 +477,11 @@ def split_settings(pairs: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """A Java properties file, as far as `server.properties` uses the format."""
-    properties: dict[str, str] = {}
-    for raw in path.read_text(encoding="utf-8").splitlines():
-        line = raw.strip()
-        if line and not line.startswith(("#", "!")):
-            name, _, text = line.partition("=")
-            properties[name.strip()] = text.strip()
-    return properties
+    """A `server.properties`, which is a Java properties file."""
+    return parse_properties(path.read_text(encoding="utf-8"))
 
 
 assert {s.field for s in TOPIC_SETTINGS} == {f.name for f in fields(TopicConfig)}
-assert {s.field for s in BROKER_SETTINGS} | {"defaults", "given"} == {
-    f.name for f in fields(BrokerConfig)
-}
+assert {s.field for s in BROKER_SETTINGS} - _SECURITY_FIELDS | {
+    "security", "defaults", "given",
+} == {f.name for f in fields(BrokerConfig)}  # fmt: skip

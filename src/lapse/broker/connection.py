@@ -7,6 +7,9 @@ read from either.
 
 Answers are written as bytes; a long slice of a segment file goes by `sendfile`, untouched.
 
+On a listener with SASL the frames are small ones until the client has logged in. Under TLS the
+kernel cannot send a file's bytes as they are: slices are read and written piece by piece.
+
 Whatever is wrong with one connection ends that connection, with one line in the log. A client that
 just leaves is no error: frames that had arrived whole are still handled (a producer with acks=0
 may be gone by then), a long poll is not waited for.
@@ -19,9 +22,15 @@ import logging
 from collections import deque
 from typing import IO, cast
 
+from lapse.broker.authentication import Entrance
 from lapse.broker.dispatch import answer
+from lapse.broker.limits import Admission
 from lapse.broker.services import CloseConnection, Services, Session
 from lapse.log.read_side import LogSlice
+from lapse.security.authorizer import ANONYMOUS
+from lapse.security.mechanism import AuthenticationFailed
+from lapse.security.sasl import RECEIVE_BYTES_MAX, SaslServer
+from lapse.security.ssl_principal import principal_of
 from lapse.wire.codec import Part
 from lapse.wire.errors import FrameSizeError
 from lapse.wire.framing import FrameReader
@@ -31,15 +40,29 @@ logger = logging.getLogger(__name__)
 QUEUED_FRAMES_MAX = 16
 QUEUED_BYTES_MAX = 32 << 20
 WRITE_BUFFER_BYTES_MAX = 1 << 20
+TLS_PIECE_BYTES = 256 << 10
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The server's end of a connection; `connections` is where it is listed while it lives."""
+    """The server's end of a connection; `connections` is where it is listed while it lives.
 
-    def __init__(self, services: Services, connections: set[Connection]) -> None:
+    Under TLS bytes may come, and the client may leave, before `connection_made` (see `server`).
+    """
+
+    def __init__(
+        self, services: Services, connections: set[Connection], entrance: Entrance
+    ) -> None:
         self._services = services
         self._connections = connections
-        self._reader = FrameReader(services.config.socket_request_max_bytes)
+        self._entrance = entrance
+        self._frame_bytes_max = services.config.socket_request_max_bytes
+        self._reader = FrameReader(
+            self._frame_bytes_max
+            if entrance.sasl is None
+            else min(self._frame_bytes_max, RECEIVE_BYTES_MAX)
+        )
+        self._is_made = self._is_lost = False
+        self._heard_at = services.clock.monotonic()
         self._frames: deque[memoryview] = deque()
         self._queued_bytes = 0
         self._refusal: str | None = None
@@ -50,16 +73,33 @@ class Connection(asyncio.BufferedProtocol):
     # --- asyncio's side -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self._is_lost:
+            return
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
         peer = transport.get_extra_info("peername")
         local = transport.get_extra_info("sockname")
-        self.session = Session(f"{peer[0]}:{peer[1]}" if peer else "unknown", str(local[0]))
+        sasl = self._entrance.sasl
+        self.session = Session(
+            f"{peer[0]}:{peer[1]}" if peer else "unknown",
+            str(local[0]),
+            self._entrance,
+            None if sasl is None else SaslServer(sasl),
+        )
+        if not self._is_admitted():
+            return
         self._connections.add(self)
         self._services.counters.connections += 1
+        self._is_made = True
+        self._identify()
+        self._look()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  (its reason is the client's)
+        self._is_lost = True
+        if not self._is_made:
+            return
         self._connections.discard(self)
+        self._services.by_address.leave(self.session.address)
         self._services.counters.connections -= 1
         self.session.lose()
         self.resume_writing()
@@ -68,19 +108,16 @@ class Connection(asyncio.BufferedProtocol):
         return self._reader.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._heard_at = self._services.clock.monotonic()
         try:
             frames = self._reader.buffer_updated(nbytes)
         except FrameSizeError as e:
             frames = e.frames
             self._refusal = str(e)
-            self._transport.pause_reading()
         self._frames += frames
         self._queued_bytes += sum(map(len, frames))
-        if self._is_full():
-            self._is_paused = True
-            self._transport.pause_reading()
-        if self._pump is None and (self._frames or self._refusal):
-            self._pump = asyncio.get_running_loop().create_task(self._handle_all())
+        if self._is_made:
+            self._look()
 
     def pause_writing(self) -> None:
         self._drained = asyncio.get_running_loop().create_future()
@@ -95,9 +132,59 @@ class Connection(asyncio.BufferedProtocol):
     async def close(self) -> None:
         """End the connection; a request in work is abandoned, its disk work is not undone."""
         self._transport.abort()
+        await asyncio.sleep(0)  # asyncio's sendfile wants to hear of it before it is cancelled
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.wait([self._pump])
+
+    def end_if_silent(self, since: float) -> None:
+        """End it if nothing was heard since that moment, and nothing but the client is waited for.
+
+        It may be half open: the client is gone, and its going got lost.
+        """
+        if self._heard_at < since and (self._pump is None or self._drained is not None):
+            self._transport.abort()
+
+    def _identify(self) -> None:
+        """Whom a client's certificate names, where that is what counts."""
+        tls = self._transport.get_extra_info("ssl_object")
+        if tls is None or self.session.sasl is not None:
+            return
+        certificate = tls.getpeercert(binary_form=True)
+        try:
+            if certificate is not None:
+                self.session.certified = principal_of(certificate, self._entrance.rules)
+        except AuthenticationFailed as e:
+            self._services.counters.logins_refused[self._entrance.listener.name] += 1
+            self.session.ends = str(e)
+            self._refuse(self.session.ends)
+        else:
+            known = self.session.certified != ANONYMOUS
+            self._services.counters.logins[self._entrance.listener.name] += known
+
+    def _is_admitted(self) -> bool:
+        """Whether its address may have one more connection; if not, this one is ended."""
+        admission = self._services.by_address.enter(self.session.address)
+        if admission is Admission.TAKEN:
+            return True
+        if admission is Admission.REFUSED_FIRST:  # one line, however many come
+            logger.warning(
+                "connection of %s closed: max.connections.per.ip is %d",
+                self.session.peer, self._services.config.max_connections_per_ip,
+            )  # fmt: skip
+        self._services.counters.connections_refused += 1
+        self._transport.abort()
+        return False
+
+    def _look(self) -> None:
+        """Take up what has come; stop reading where it is too much, or enough is known."""
+        if self.session.ends:
+            return
+        if self._is_full() or self._refusal is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+        if self._pump is None and (self._frames or self._refusal):
+            self._pump = asyncio.get_running_loop().create_task(self._handle_all())
 
     def _is_full(self) -> bool:
         return len(self._frames) >= QUEUED_FRAMES_MAX or self._queued_bytes >= QUEUED_BYTES_MAX
@@ -125,6 +212,12 @@ class Connection(asyncio.BufferedProtocol):
         parts = await answer(self._services, self.session, frame)
         if parts is not None and not self.session.lost:
             await self._send(parts)
+        if self.session.muted_ms and not self.session.lost:
+            await asyncio.sleep(self.session.muted_ms / 1000)
+        if self.session.ends:
+            raise CloseConnection(self.session.ends)
+        if self.session.sasl is not None and self.session.sasl.principal is not None:
+            self._reader.frame_bytes_max = self._frame_bytes_max
         if self._is_paused and not self._is_full() and self._refusal is None:
             self._is_paused = False
             self._transport.resume_reading()
@@ -146,6 +239,9 @@ class Connection(asyncio.BufferedProtocol):
         """Hand a slice of a file to the kernel; the frame promised its size, so all or nothing."""
         if self._transport.is_closing():
             raise ConnectionResetError
+        if self._entrance.tls is not None:
+            await self._send_pieces(records)
+            return
         loop = asyncio.get_running_loop()
         file = cast("IO[bytes]", records)  # all that is asked of it is its fileno
         try:
@@ -160,6 +256,26 @@ class Connection(asyncio.BufferedProtocol):
             raise CloseConnection(
                 f"a slice of {records.size} bytes of a segment has only {sent} left"
             )
+
+    async def _send_pieces(self, records: LogSlice) -> None:
+        """The same through the process, for TLS to encrypt; waits for a slow reader."""
+        for start in range(0, records.size, TLS_PIECE_BYTES):
+            size = min(TLS_PIECE_BYTES, records.size - start)
+            piece = LogSlice(records.files, records.position + start, size)
+            try:
+                data = await self._services.disk.run(piece.read)
+            except OSError as e:
+                raise CloseConnection(f"reading a slice of a segment: {e.strerror or e}") from e
+            if len(data) != size:
+                raise CloseConnection(
+                    f"a slice of {records.size} bytes of a segment has only "
+                    f"{start + len(data)} left"
+                )
+            self._transport.write(data)
+            if self._drained is not None:
+                await self._drained
+            if self._transport.is_closing():
+                raise ConnectionResetError
 
     def _refuse(self, reason: str) -> None:
         logger.warning("connection of %s closed: %s", self.session.peer, reason)

@@ -24,6 +24,9 @@ class Counters:
         requests: by API name.
         connections: open now.
         connections_refused: ended by us, for garbage or an error of ours.
+        logins: that succeeded, by listener.
+        logins_refused: certificates that were not believed or name nobody, by listener; what fails
+            by SASL is counted by the listener's `FailedAuthentications`.
         housekeeping_failures: logs that housekeeping could not look after, by what failed.
     """
 
@@ -33,4 +36,6 @@ class Counters:
     requests: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     connections: int = 0
     connections_refused: int = 0
+    logins: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    logins_refused: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     housekeeping_failures: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))

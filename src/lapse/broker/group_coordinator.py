@@ -21,7 +21,8 @@ from typing import Any, overload
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
-from lapse.broker.state_log import KeyValue, Parts, StateLog
+from lapse.broker.internal_topic import InternalTopic
+from lapse.broker.state_log import KeyValue, Parts, StateLog, Writer
 from lapse.broker.topics import NewTopic, Topics
 from lapse.coordination.classic_events import (
     Answer,
@@ -44,7 +45,7 @@ from lapse.coordination.classic_events import (
 )
 from lapse.coordination.classic_group import ClassicGroup
 from lapse.coordination.classic_state import APPEND_ERRORS, State
-from lapse.coordination.entries import Entry, Write, encode_entry, fold
+from lapse.coordination.entries import Entry, Marker, Write, encode_entry, fold
 from lapse.coordination.offset_expiry import ExpiryRule
 from lapse.coordination.offset_store import (
     NewOffset,
@@ -54,6 +55,8 @@ from lapse.coordination.offset_store import (
 )
 from lapse.coordination.offsets import GROUP_METADATA, TYPES
 from lapse.coordination.partitioning import partition_for
+from lapse.log.markers import EndMarker
+from lapse.metadata.image import Topic
 
 logger = logging.getLogger(__name__)
 
@@ -122,6 +125,7 @@ class Shard:
         self._waiting: dict[object, asyncio.Future[Answer]] = {}
         self._timers: dict[str, tuple[int, asyncio.TimerHandle]] = {}
         self._tasks: set[asyncio.Task[ErrorCode]] = set()
+        self._last: asyncio.Future[ErrorCode] | None = None
 
     async def load(self) -> None:
         """Read the log; raises CorruptData, StorageError."""
@@ -218,6 +222,39 @@ class Shard:
             return dict.fromkeys(offsets, error)
         return await self._settle(self.offsets.commit(group_id, offsets, now_ms, retention_ms))
 
+    @property
+    def end_offset(self) -> int:
+        """Where its log ends: what a transaction is verified at before it commits offsets."""
+        return self._log.end_offset
+
+    async def commit_in_transaction(
+        self, group_id: str, member: Commit, offsets: Mapping[TopicPartition, NewOffset],
+        writer: Writer,
+    ) -> Mapping[TopicPartition, ErrorCode]:  # fmt: skip
+        """As `commit`, of offsets that are pending until the transaction's marker comes."""
+        now_ms = self._clock.now_ms()
+        group = self.groups.get(group_id)
+        if group is not None:
+            error = group.commit(member, now_ms)
+        else:
+            error = ErrorCode.NONE if member.generation < 0 else ErrorCode.ILLEGAL_GENERATION
+        if error is not ErrorCode.NONE:
+            return dict.fromkeys(offsets, error)
+        return await self._settle(self.offsets.commit(group_id, offsets, now_ms), writer)
+
+    async def end_transaction(self, writer: Writer, marker: EndMarker) -> ErrorCode:
+        """Write a transaction's marker; what it committed counts from then on, or is dropped."""
+        self._last = written = asyncio.get_running_loop().create_future()
+
+        def done(error: ErrorCode, _offset: int) -> None:
+            if error is ErrorCode.NONE:
+                self.offsets.apply(Marker(writer.producer_id, commit=marker.commit))
+            if not written.done():
+                written.set_result(error)
+
+        self._log.append_marker(writer, marker, done)
+        return await asyncio.shield(written)
+
     async def delete_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
@@ -254,33 +291,50 @@ class Shard:
             self._carry_out(group, group.stored(store.ticket, error, self._clock.now_ms()))
         return APPEND_ERRORS.get(error, error)
 
-    async def _settle(self, outcome: Outcome) -> Mapping[TopicPartition, ErrorCode]:
-        error = await self._append(outcome.entries)
+    async def _settle(
+        self, outcome: Outcome, writer: Writer | None = None
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        error = await self._append(outcome.entries, writer=writer)
         if error is ErrorCode.NONE:
             return outcome.errors
         fine = (tp for tp, code in outcome.errors.items() if code is ErrorCode.NONE)
         return {**outcome.errors, **dict.fromkeys(fine, APPEND_ERRORS.get(error, error))}
 
-    async def _append(self, entries: Sequence[Entry], more: Sequence[KeyValue] = ()) -> ErrorCode:
+    async def _append(
+        self,
+        entries: Sequence[Entry],
+        more: Sequence[KeyValue] = (),
+        writer: Writer | None = None,
+    ) -> ErrorCode:
         """Offsets, and then records of groups, in one batch."""
         if not entries and not more:
             return ErrorCode.NONE
-        written: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        self._last = written = asyncio.get_running_loop().create_future()
 
         def done(error: ErrorCode, offset: int) -> None:
             if error is ErrorCode.NONE:
+                producer_id = -1 if writer is None else writer.producer_id
                 for n, entry in enumerate(entries):
-                    self.offsets.apply(Write(offset + n, entry))
+                    self.offsets.apply(Write(offset + n, entry, producer_id))
             if not written.done():
                 written.set_result(error)
 
         records = [encode_entry(e.type, e.key, e.value, e.version) for e in entries]
-        self._log.append([*records, *more], done)
-        return await written
+        self._log.append([*records, *more], done, writer)
+        return await asyncio.shield(written)  # whoever asked may go; the append goes on
 
     def forget_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """The offsets of partitions that are no more."""
-        self._begin(self._append(self.offsets.delete_partitions(partitions)))
+        """The offsets of partitions that are no more, those on their way to the log included."""
+        self._begin(self._forget_partitions(tuple(partitions)))
+
+    async def _forget_partitions(self, partitions: Sequence[TopicPartition]) -> ErrorCode:
+        if self._last is not None:
+            await asyncio.wait([self._last])
+        return await self._append(self.offsets.delete_partitions(partitions))
+
+    def forget_strangers(self, topics: Mapping[str, uuid.UUID]) -> None:
+        """The offsets of all topics but these: deletions that this shard was not there for."""
+        self._begin(self._append(self.offsets.delete_strangers(topics)))
 
     def expire(self) -> None:
         """Remove offsets that are over their retention, and groups that nothing is left of."""
@@ -321,8 +375,11 @@ class GroupCoordinator:
     def __init__(self, topics: Topics, parts: Parts, settings: CoordinatorSettings) -> None:
         self._topics, self._parts, self._settings = topics, parts, settings
         self._shards: dict[int, asyncio.Task[Shard]] = {}
-        self._making = asyncio.Lock()
+        new = NewTopic(OFFSETS_TOPIC, settings.partitions, settings.topic_overrides)
+        self._topic = InternalTopic(topics, new)
         self._expiring: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        topics.when_deleted.append(self.topic_deleted)
 
     def start(self) -> None:
         """Let offsets expire from now on."""
@@ -333,15 +390,7 @@ class GroupCoordinator:
 
         Raises KafkaError where it cannot be made.
         """
-        topic = self._topics.image.topics.get(OFFSETS_TOPIC)
-        if topic is None:
-            async with self._making:
-                topic = self._topics.image.topics.get(OFFSETS_TOPIC)
-                if topic is None:
-                    settings = self._settings
-                    new = NewTopic(OFFSETS_TOPIC, settings.partitions, settings.topic_overrides)
-                    topic = await self._topics.create(new)
-        return topic.partitions
+        return (await self._topic.require()).partitions
 
     @overload
     async def ask(self, group_id: str, request: Join) -> Joined: ...
@@ -360,6 +409,11 @@ class GroupCoordinator:
             return refusal(request, e.code).answer
         return await shard.ask(group_id, request)
 
+    async def partition_of(self, group_id: str) -> TopicPartition:
+        """The partition of the offsets topic that looks after a group; raises KafkaError."""
+        number = partition_for(group_id, await self.require_topic())
+        return TopicPartition(OFFSETS_TOPIC, number)
+
     async def shard_of(self, group_id: str) -> Shard:
         """The shard that looks after a group, loaded; raises KafkaError."""
         try:
@@ -367,6 +421,17 @@ class GroupCoordinator:
             return await self._shard(partition_for(group_id, count))
         except LapseError as e:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group_id}: {e}") from e
+
+    async def end_transaction(self, number: int, writer: Writer, marker: EndMarker) -> ErrorCode:
+        """Write a transaction's marker into a partition of the offsets topic."""
+        try:
+            shard = await self._shard(number)
+        except KafkaError as e:
+            return e.code
+        except LapseError as e:
+            logger.warning("%s-%d cannot be loaded for a marker: %s", OFFSETS_TOPIC, number, e)
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return await shard.end_transaction(writer, marker)
 
     async def all_shards(self) -> list[Shard]:
         """All of them, loaded; none where there was never a group. Raises KafkaError."""
@@ -390,15 +455,28 @@ class GroupCoordinator:
         log = StateLog(self._parts.partitions.get(partition), self._parts)
         shard = Shard(log, self._parts, self._settings)
         await shard.load()
+        topics = self._topics.image.topics.values()
+        shard.forget_strangers({topic.name: topic.topic_id for topic in topics})
         return shard
 
     def _loaded(self) -> list[Shard]:
         tasks = (t for t in self._shards.values() if t.done() and not t.cancelled())
         return [task.result() for task in tasks if task.exception() is None]
 
-    def topic_deleted(self, name: str, partitions: int) -> None:
-        """Forget what groups committed for a topic that is no more."""
-        gone = [TopicPartition(name, number) for number in range(partitions)]
+    def topic_deleted(self, topic: Topic) -> None:
+        """Forget what groups committed for a topic that is no more.
+
+        Shards that are not loaded find out when they are. Without the offsets topic there are no
+        groups: whoever waits is told to look for them again.
+        """
+        if topic.name == OFFSETS_TOPIC:
+            for shard in self._loaded():
+                task = asyncio.get_running_loop().create_task(shard.close())
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+            self._shards.clear()
+            return
+        gone = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
         for shard in self._loaded():
             shard.forget_partitions(gone)
 
@@ -417,3 +495,5 @@ class GroupCoordinator:
             self._expiring.cancel()
         for shard in self._loaded():
             await shard.close()
+        if self._closing:
+            await asyncio.wait(self._closing)

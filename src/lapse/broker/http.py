@@ -1,8 +1,9 @@
-"""The broker's HTTP port: health and metrics, read-only (it has no authentication).
+"""The broker's HTTP port: health and metrics, read-only.
 
 A Starlette app served by uvicorn in the broker's own event loop. `/health` answers 200 once the
 broker serves and 503 before and after, and says what is out of order all the same; `/metrics` is
-Prometheus text (`broker.metrics`).
+Prometheus text (`broker.metrics`). Who may read them is `http_login`'s; that the broker serves or
+does not is told to everybody.
 """
 
 from __future__ import annotations
@@ -20,28 +21,45 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from lapse.broker.http_login import Admission, HttpLogin
+from lapse.broker.listeners import Address
 from lapse.broker.server import bind
-from lapse.broker.services import Address
 
 STOP_SECONDS_MAX = 1
+_REFUSALS = {
+    Admission.LOGIN: PlainTextResponse(
+        "log in first\n", 401, {"WWW-Authenticate": 'Basic realm="lapse", charset="UTF-8"'}
+    ),
+    Admission.FORBIDDEN: PlainTextResponse("DESCRIBE of the cluster is not allowed\n", 403),
+}
 
 
 def app(
     registry: CollectorRegistry,
     is_serving: Callable[[], bool],
     troubles: Callable[[], Sequence[str]],
+    login: HttpLogin,
 ) -> Starlette:
     """The two pages; `troubles` are lines for people."""
 
-    async def health(_: Request) -> Response:
+    async def health(request: Request) -> Response:
         serving = is_serving()
-        lines = ["serving" if serving else "not serving", *troubles()]
+        lines = ["serving" if serving else "not serving"]
+        if await _admit(request) is Admission.GRANTED:
+            lines += troubles()
         text = "".join(f"{line}\n" for line in lines)
         return PlainTextResponse(text, status_code=200 if serving else 503)
 
-    async def metrics(_: Request) -> Response:
+    async def metrics(request: Request) -> Response:
+        admission = await _admit(request)
+        if admission is not Admission.GRANTED:
+            return _REFUSALS[admission]
         text = await asyncio.to_thread(generate_latest, registry)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    async def _admit(request: Request) -> Admission:
+        address = "" if request.client is None else request.client.host
+        return await login.admit(request.headers.get("authorization"), address)
 
     return Starlette(routes=[Route("/health", health), Route("/metrics", metrics)])
 

@@ -1,39 +1,116 @@
-"""Where a broker listens, from `listeners` and `lapse.http.port`.
+"""Where a broker listens and what is spoken there, from `listeners` and its protocol map.
 
-`server.properties` is read as is, so listeners of other protocols may stand there (a controller's,
-say); the first PLAINTEXT one is ours. An empty host means all addresses, as in Kafka.
+    listeners=PLAINTEXT://127.0.0.1:9092,CLIENTS://:9094
+    listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CLIENTS:SASL_SSL
+
+`server.properties` is read as is, so listeners of Kafka's controllers may stand there: those of
+`controller.listener.names` are passed over. An empty host means all addresses, as in Kafka. Names
+count in upper case; each has one listener.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
+from enum import Enum
 
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError
-from lapse.broker.services import Address
+from lapse.base.security_settings import PROTOCOLS
 
 _LISTENER = re.compile(
-    r"(?P<protocol>\w+)://(?P<host>\[[0-9a-fA-F:]+\]|[^:/\[\]]*):(?P<port>\d{1,5})"
+    r"(?P<name>[\w.-]+)://(?P<host>\[[0-9a-fA-F:]+\]|[^:/\[\]]*):(?P<port>\d{1,5})"
 )
 _ALL_ADDRESSES = "0.0.0.0"  # noqa: S104  (only where the configuration says so)
-_ALLOWED = "PLAINTEXT://HOST:PORT"
+_ALLOWED = "NAME://HOST:PORT, or more of them"
 
 
-def kafka_address(config: BrokerConfig) -> Address:
-    """The address for Kafka clients; raises ConfigError."""
+class Protocol(Enum):
+    """Kafka's security protocols: whether there is TLS, whether there is SASL."""
+
+    PLAINTEXT = (False, False)
+    SSL = (True, False)
+    SASL_PLAINTEXT = (False, True)
+    SASL_SSL = (True, True)
+
+    @property
+    def has_tls(self) -> bool:
+        return self.value[0]
+
+    @property
+    def has_sasl(self) -> bool:
+        return self.value[1]
+
+
+@dataclass(slots=True)
+class Address:
+    """Where a listener listens; the port is known once it does."""
+
+    host: str
+    port: int = 0
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One listener."""
+
+    name: str
+    protocol: Protocol
+    address: Address = field(default_factory=lambda: Address("127.0.0.1"))
+
+    def __str__(self) -> str:
+        return f"{self.name}://{self.address}"
+
+
+def kafka_listeners(config: BrokerConfig) -> tuple[Listener, ...]:
+    """The listeners for Kafka clients, in order; raises ConfigError."""
+    protocols = _protocols(config)
+    controllers = _names(config.security.controller_listener_names)
+    found: dict[str, Listener] = {}
     for text in config.listeners.split(","):
-        found = _LISTENER.fullmatch(text.strip())
-        if found is None or int(found["port"]) > 65535:
+        match = _LISTENER.fullmatch(text.strip())
+        if match is None or int(match["port"]) > 65535:
+            raise ConfigError(f"listeners={config.listeners}: allowed is {_ALLOWED}")
+        name = match["name"].upper()
+        if name in controllers:
+            continue
+        if name in found:
+            raise ConfigError(f"listeners={config.listeners}: {name} is there more than once")
+        if name not in protocols:
             raise ConfigError(
-                f"listeners={config.listeners}: allowed is {_ALLOWED}, or more of them"
+                f"listeners={config.listeners}: listener.security.protocol.map says nothing of "
+                f"{name}"
             )
-        if found["protocol"] == "PLAINTEXT":
-            return Address(found["host"].strip("[]") or _ALL_ADDRESSES, int(found["port"]))
-    raise ConfigError(f"listeners={config.listeners}: allowed is {_ALLOWED}, at least once")
+        host = match["host"].strip("[]") or _ALL_ADDRESSES
+        found[name] = Listener(name, protocols[name], Address(host, int(match["port"])))
+    if not found:
+        raise ConfigError(f"listeners={config.listeners}: none of them is for clients")
+    return tuple(found.values())
+
+
+def _protocols(config: BrokerConfig) -> dict[str, Protocol]:
+    text = config.security.listener_security_protocol_map
+    protocols: dict[str, Protocol] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        name, _, protocol = pair.partition(":")
+        if protocol.strip().upper() not in PROTOCOLS:
+            raise ConfigError(
+                f"listener.security.protocol.map={text}: allowed is NAME:PROTOCOL, and protocols "
+                f"are {', '.join(PROTOCOLS)}"
+            )
+        protocols[name.strip().upper()] = Protocol[protocol.strip().upper()]
+    return protocols
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(part.strip().upper() for part in text.split(",") if part.strip())
 
 
 def http_address(config: BrokerConfig) -> Address | None:
-    """The address of health and metrics, on the same host; None where it is switched off."""
+    """The address of health and metrics, on the first one's host; None where it is switched off."""
     if config.http_port < 0:
         return None
-    return Address(kafka_address(config).host, config.http_port)
+    return Address(kafka_listeners(config)[0].address.host, config.http_port)

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from lapse.broker.services import Services
 
+_SOCKETS = "kafka_server_socketservermetrics_"
 _TOPIC_COUNTERS = (
     ("messagesin", "messages_in", "Records appended."),
     ("bytesin", "bytes_in", "Bytes of batches appended."),
@@ -38,6 +39,7 @@ class BrokerCollector(Collector):
         yield from self._logs()
         yield from self._directories()
         yield from self._broker()
+        yield from self._logins()
 
     def _topics(self) -> Iterable[Metric]:
         topics = dict(self._services.counters.topics)
@@ -103,6 +105,29 @@ class BrokerCollector(Collector):
             "Partitions whose log could not be opened, or whose directory failed.",
             len(self._services.partitions.offline),
         )
+
+
+    def _logins(self) -> Iterable[Metric]:
+        counters = self._services.counters
+        listeners = {e.listener.name: e.failures.counts for e in self._services.entrances}
+        refused = {name: counts.failures for name, counts in listeners.items()}
+        for name, count in dict(counters.logins_refused).items():
+            refused[name] = refused.get(name, 0) + count
+        logins = {name: counters.logins.get(name, 0) for name in listeners}
+        held_back_ms = {name: counts.waited_ms for name, counts in listeners.items()}
+        for metric, doc, values in (
+            (_SOCKETS + "successful_authentication", "Logins that succeeded.", logins),
+            (_SOCKETS + "failed_authentication", "Logins that failed, handshakes too.", refused),
+            (
+                "lapse_broker_logins_held_back_ms",
+                "How long answers to failed logins were held back.",
+                held_back_ms,
+            ),
+        ):
+            family = CounterMetricFamily(metric, doc, labels=["listener"])
+            for name, value in values.items():
+                family.add_metric([name], value)
+            yield family
 
 
 def registry(services: Services, *others: Collector) -> CollectorRegistry:

@@ -19,21 +19,29 @@ from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker import metrics
+from lapse.broker.access import Access, acl_settings
+from lapse.broker.authentication import entrance
 from lapse.broker.cleaner_metrics import CleanerCollector
+from lapse.broker.client_quotas import ClientQuotas
 from lapse.broker.control import ControlServer
 from lapse.broker.counters import Counters
 from lapse.broker.disk import DiskThreads
 from lapse.broker.group_coordinator import GroupCoordinator, settings_of
 from lapse.broker.housekeeping import Housekeeping
 from lapse.broker.http import HttpServer, app
-from lapse.broker.listeners import http_address, kafka_address
+from lapse.broker.http_login import HttpLogin
+from lapse.broker.limits import ConnectionsByAddress
+from lapse.broker.listeners import http_address, kafka_listeners
 from lapse.broker.partitions import Partitions
-from lapse.broker.producer_ids import ProducerIds
 from lapse.broker.purgatory import Purgatory
+from lapse.broker.quotas import Windows
 from lapse.broker.server import Server
 from lapse.broker.services import Services
 from lapse.broker.state_log import Parts
 from lapse.broker.topics import Topics
+from lapse.broker.transaction_coordinator import Transactions
+from lapse.broker.transaction_coordinator import settings_of as transaction_settings
+from lapse.broker.transaction_markers import MarkerWriter
 from lapse.broker.warm_up import warm_up
 from lapse.lifecycle import clock_guard
 from lapse.lifecycle.clock_guard import ClockGuard
@@ -56,7 +64,8 @@ class Node:
         self._stop_requested = asyncio.Event()
         self._running = AsyncExitStack()
         self._serving = False
-        self._kafka = kafka_address(config)
+        self._listeners = kafka_listeners(config)
+        acl_settings(config.security)  # what is wrong with them is said before anything is opened
         self._http = http_address(config)
         self._log_dirs = log_dirs(config)
         self._guard = ClockGuard(
@@ -72,7 +81,10 @@ class Node:
     def ready_line(self) -> str:
         """What a process says when it serves; scripts wait for it."""
         http = "" if self._http is None else f" http={self._http}"
-        return f"ready kafka={self._kafka}{http}"
+        ready = f"ready kafka={self._listeners[0].address}{http}"
+        if len(self._listeners) == 1:
+            return ready
+        return f"{ready} listeners={','.join(map(str, self._listeners))}"
 
     def request_stop(self) -> None:
         """Ask `wait_for_stop_request` to return; fit for a signal handler."""
@@ -87,9 +99,10 @@ class Node:
         """Serve; raises LapseError if that cannot be (`stop` is due all the same)."""
         self.services = services = await self._open()
         await services.disk.run(warm_up)
-        server = Server(services)
-        self._running.push_async_callback(server.stop)
-        await server.start()
+        for one in services.entrances:
+            server = Server(services, one)
+            self._running.push_async_callback(server.stop)
+            await server.start()
         control = ControlServer(services.partitions, self._env, self._log_dirs[0])
         self._running.push_async_callback(control.stop)
         await control.start()
@@ -102,12 +115,13 @@ class Node:
         if self._http is not None:
             cleaner = CleanerCollector(services, control.seen, self._guard, self._log_dirs[0])
             registry = metrics.registry(services, cleaner)
-            pages = app(registry, lambda: self._serving, self._troubles)
+            pages = app(registry, lambda: self._serving, self._troubles, HttpLogin(services))
             http = HttpServer(pages, self._http)
             self._running.push_async_callback(http.stop)
             await http.start()
         self._serving = True
-        logger.info("node %d serves at %s", self._config.node_id, self._kafka)
+        listeners = ", ".join(map(str, self._listeners))
+        logger.info("node %d serves at %s", self._config.node_id, listeners)
 
     async def _open(self) -> Services:
         """Lock, read and open what is on disk."""
@@ -127,14 +141,30 @@ class Node:
         self._watch_directories(partitions, purgatory)
         # Again: when stopping, work under way ends before the store and the logs are closed.
         self._running.push_async_callback(disk.close)
-        groups = GroupCoordinator(
-            topics, Parts(partitions, disk, self._env.clock, purgatory), settings_of(self._config)
-        )
+        parts = Parts(partitions, disk, self._env.clock, purgatory)
+        groups = GroupCoordinator(topics, parts, settings_of(self._config))
         self._running.push_async_callback(groups.close)
         groups.start()
+        transactions = Transactions(
+            topics, parts, MarkerWriter(parts, groups), store.allocate_producer_ids,
+            transaction_settings(self._config, topics),
+        )  # fmt: skip
+        self._running.push_async_callback(transactions.close)
+        transactions.start()
+        windows = Windows(
+            self._config.quota_window_num, self._config.quota_window_size_seconds * 1000
+        )
+        quotas = ClientQuotas(store, disk, self._env.clock, windows)
+        await quotas.load()
+        access = Access(store, disk, self._config.security)
+        await access.load()
+        entrances = [
+            await disk.run(entrance, self._config, listener, access) for listener in self._listeners
+        ]
         return Services(
             self._config, self._env.clock, disk, topics, partitions, purgatory,
-            ProducerIds(store, disk), counters, groups, self._kafka,
+            transactions, counters, groups, quotas, access,
+            ConnectionsByAddress(self._config.max_connections_per_ip), tuple(entrances),
         )  # fmt: skip
 
     def _watch_directories(self, partitions: Partitions, purgatory: Purgatory) -> None:

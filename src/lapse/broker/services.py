@@ -7,19 +7,27 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from lapse.base.clock import Clock
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import LapseError
+from lapse.broker.access import Access
+from lapse.broker.authentication import Entrance
+from lapse.broker.client_quotas import ClientQuotas
 from lapse.broker.counters import Counters
 from lapse.broker.disk import DiskThreads
 from lapse.broker.group_coordinator import GroupCoordinator
+from lapse.broker.limits import ConnectionsByAddress
+from lapse.broker.listeners import Address
 from lapse.broker.partitions import Partitions
-from lapse.broker.producer_ids import ProducerIds
 from lapse.broker.purgatory import Purgatory, Watch
 from lapse.broker.topics import Topics
+from lapse.broker.transaction_coordinator import Transactions
+from lapse.security.authorizer import ANONYMOUS, host_of
+from lapse.security.authorizer import Session as Actor
+from lapse.security.sasl import SaslServer
 
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104  (compared with, not bound)
 
@@ -35,6 +43,11 @@ class Session:
     Attributes:
         peer: the client's address, for the log.
         local_host: the address of ours that it reached.
+        entrance: the listener that it came by.
+        sasl: its login, where that listener wants one.
+        certified: whom its certificate names, where it came by TLS alone.
+        muted_ms: how long its client is to wait before the next request is handled (KIP-219).
+        ends: why its connection ends after the answer; empty while it goes on.
         lost: nobody reads answers any more.
         watch: what the connection's current request waits for, if it does.
         client_id: what the client calls itself in the current request.
@@ -42,6 +55,11 @@ class Session:
 
     peer: str
     local_host: str
+    entrance: Entrance
+    sasl: SaslServer | None = None
+    certified: str = ANONYMOUS
+    ends: str = ""
+    muted_ms: int = 0
     lost: bool = False
     watch: Watch | None = None
     client_id: str = ""
@@ -51,22 +69,22 @@ class Session:
         """The client's host, as Kafka spells it in groups."""
         return f"/{self.peer.rsplit(':', 1)[0]}"
 
+    @property
+    def address(self) -> str:
+        """The client's address alone."""
+        return self.peer.rsplit(":", 1)[0]
+
+    @property
+    def actor(self) -> Actor:
+        """Who asks, for whoever decides what is allowed."""
+        principal = self.certified if self.sasl is None else self.sasl.principal or ANONYMOUS
+        return Actor(principal, host_of(self.address))
+
     def lose(self) -> None:
         """The client is gone: stop waiting on its behalf."""
         self.lost = True
         if self.watch is not None:
             self.watch.wake()
-
-
-@dataclass(slots=True)
-class Address:
-    """Where a listener listens; the port is known once it does."""
-
-    host: str
-    port: int = 0
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +97,28 @@ class Services:
     topics: Topics
     partitions: Partitions
     purgatory: Purgatory
-    producer_ids: ProducerIds
+    transactions: Transactions
     counters: Counters
     groups: GroupCoordinator
-    address: Address = field(default_factory=lambda: Address("127.0.0.1"))
+    quotas: ClientQuotas
+    access: Access
+    by_address: ConnectionsByAddress
+    entrances: tuple[Entrance, ...]
 
-    def host_for(self, session: Session) -> str:
-        """The host to tell a client; where we listen at all addresses, the one it reached."""
-        return session.local_host if self.address.host in ANY_ADDRESS else self.address.host
+    @property
+    def address(self) -> Address:
+        """Where the first listener listens."""
+        return self.entrances[0].listener.address
+
+    def address_for(self, session: Session) -> Address:
+        """What to tell a client: the listener it came by.
+
+        Where that listens at all addresses, it is the one the client reached.
+        """
+        address = session.entrance.listener.address
+        if address.host in ANY_ADDRESS:
+            return Address(session.local_host, address.port)
+        return address
 
 
 Handler = Callable[[Services, Session, int, Any], Awaitable[Any]]

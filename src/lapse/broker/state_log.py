@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lapse.base.clock import Clock
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
@@ -21,8 +21,8 @@ from lapse.broker.partitions import Partitions
 from lapse.broker.purgatory import Purgatory
 from lapse.coordination.entries import Marker, Types, Write, decode_entry
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
-from lapse.log.markers import parse_marker
-from lapse.log.partition_log import PartitionLog
+from lapse.log.markers import EndMarker, parse_marker
+from lapse.log.partition_log import Appended, PartitionLog
 from lapse.metadata.image import LEADER_EPOCH
 from lapse.records.batch import headers_of, records_of, scan_prefix
 from lapse.records.builder import BatchSpec, NewRecord
@@ -37,7 +37,32 @@ _RECORD_BYTES = 32  # what a record costs beside key and value, at most
 KeyValue = tuple[bytes, bytes | None]
 # Called with how it went and the offset of the first record, -1 where it is not in the log.
 Done = Callable[[ErrorCode, int], None]
-NO_TRANSACTION = BatchSpec(leader_epoch=LEADER_EPOCH)
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """The transaction that records belong to.
+
+    Attributes:
+        verified_at: the log end before that was found to be going on; None: not asked.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    verified_at: int | None = None
+
+    @property
+    def spec(self) -> BatchSpec:
+        """The header fields of its batches."""
+        return BatchSpec(
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            leader_epoch=LEADER_EPOCH,
+            transactional=True,
+        )
+
+
+_NO_TRANSACTION = BatchSpec(leader_epoch=LEADER_EPOCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +77,12 @@ class Parts:
 
 @dataclass(slots=True)
 class _Waiting:
-    records: Sequence[KeyValue]
-    spec: BatchSpec
+    """Records, or the marker that ends the writer's transaction."""
+
     done: Done
+    records: Sequence[KeyValue] = field(default_factory=tuple)
+    writer: Writer | None = None
+    marker: EndMarker | None = None
 
     @property
     def size(self) -> int:
@@ -69,17 +97,21 @@ class StateLog:
         self._queue: deque[_Waiting] = deque()
         self._writing: asyncio.Task[None] | None = None
 
-    def append(
-        self,
-        records: Sequence[KeyValue],
-        done: Done,
-        spec: BatchSpec = NO_TRANSACTION,
-    ) -> None:
-        """Append these records in one batch, then say how it went.
+    @property
+    def end_offset(self) -> int:
+        """Where the log ends now; what is queued comes behind it."""
+        return self._log.log_end_offset
 
-        `spec` names their producer where they belong to a transaction.
-        """
-        self._queue.append(_Waiting(records, spec, done))
+    def append(self, records: Sequence[KeyValue], done: Done, writer: Writer | None = None) -> None:
+        """Append these records in one batch, then say how it went."""
+        self._enqueue(_Waiting(done, records, writer))
+
+    def append_marker(self, writer: Writer, marker: EndMarker, done: Done) -> None:
+        """End a transaction, then say how it went."""
+        self._enqueue(_Waiting(done, writer=writer, marker=marker))
+
+    def _enqueue(self, waiting: _Waiting) -> None:
+        self._queue.append(waiting)
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write_all())
 
@@ -92,7 +124,7 @@ class StateLog:
         try:
             while self._queue:
                 taken = self._take()
-                error, offset = await self._parts.disk.run(self._write, taken)
+                error, offset = await self._written(taken)
                 if error is ErrorCode.NONE:
                     self._parts.purgatory.changed(self._log.partition)
                 for waiting in taken:
@@ -101,11 +133,19 @@ class StateLog:
         finally:
             self._writing = None
 
+    async def _written(self, taken: Sequence[_Waiting]) -> tuple[ErrorCode, int]:
+        """As `_write`; an error of ours is told too, or who waits for it would wait for ever."""
+        try:
+            return await self._parts.disk.run(self._write, taken)
+        except Exception:
+            logger.exception("%s: an append ended by an error of ours", self._log.partition)
+            return ErrorCode.UNKNOWN_SERVER_ERROR, -1
+
     def _take(self) -> list[_Waiting]:
         """The first, and those that may go into a batch with it."""
         taken = [self._queue.popleft()]
         size = taken[0].size
-        while self._queue and self._queue[0].spec == taken[0].spec:
+        while taken[0].writer is None and self._queue and self._queue[0].writer is None:
             size += self._queue[0].size
             if size > BATCH_BYTES_MAX:
                 break
@@ -114,15 +154,29 @@ class StateLog:
 
     def _write(self, taken: Sequence[_Waiting]) -> tuple[ErrorCode, int]:
         """In a worker thread; returns (how it went, first offset)."""
-        log, now_ms = self._log, self._parts.clock.now_ms()
-        records = [NewRecord(k, v, now_ms) for waiting in taken for k, v in waiting.records]
+        log = self._log
         try:
-            done = log.append_own(records, taken[0].spec, now_ms=now_ms)
+            return ErrorCode.NONE, self._append(taken).base_offset
         except (KafkaError, StorageError) as e:
             self._parts.partitions.report(log.partition, e)
-            logger.warning("%s: %d records are not appended: %s", log.partition, len(records), e)
+            count = sum(len(waiting.records) for waiting in taken)
+            logger.warning("%s: %d records are not appended: %s", log.partition, count, e)
             return (e.code if isinstance(e, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR), -1
-        return ErrorCode.NONE, done.base_offset
+
+    def _append(self, taken: Sequence[_Waiting]) -> Appended:
+        now_ms, first = self._parts.clock.now_ms(), taken[0]
+        writer, marker = first.writer, first.marker
+        if writer is not None and marker is not None:
+            return self._log.append_marker(
+                writer.producer_id, writer.producer_epoch, marker.commit,
+                marker.coordinator_epoch, leader_epoch=LEADER_EPOCH, now_ms=now_ms,
+            )  # fmt: skip
+        records = [NewRecord(k, v, now_ms) for waiting in taken for k, v in waiting.records]
+        if writer is None:
+            return self._log.append_own(records, _NO_TRANSACTION, now_ms=now_ms)
+        return self._log.append_own(
+            records, writer.spec, now_ms=now_ms, verified_at=writer.verified_at
+        )
 
     # --- loading --------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ class Topics:
     Attributes:
         image: the current snapshot; a new object after each change.
         settings: the broker's settings, with those that were changed while it ran.
+        when_deleted: who is told of a topic that is gone, for good; called in the event loop.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Topics:
         self._purgatory = purgatory
         self._node_id = config.node_id
         self._changing = asyncio.Lock()
+        self.when_deleted: list[Callable[[Topic], None]] = []
         self.settings = BrokerSettings.of_file(config)
         self.image = Image.of("", ())
 
@@ -124,6 +126,8 @@ class Topics:
             finally:
                 for number in range(topic.partitions):
                     self._purgatory.changed(TopicPartition(topic.name, number))
+            for tell in self.when_deleted:
+                tell(topic)
 
     def _delete(self, topic: Topic) -> None:
         self._store.start_deletion(topic.topic_id)

@@ -27,6 +27,7 @@ COMMANDS = {
     "dump": "lapse.cli.dump",
     "convert": "lapse.cli.convert",
     "topic": "lapse.cli.topic",
+    "delete-records": "lapse.cli.delete_records",
     "bench": "lapse.cli.bench",
 }
 

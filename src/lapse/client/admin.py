@@ -1,20 +1,28 @@
 """Topics and settings from the outside: create, grow, delete, list, describe, alter.
 
-Behind `lapse topic`, and `lapse plan` and `explain` with a broker. A refusal comes out as
-`KafkaError` with the broker's code and words. Requests go to the broker that was given; a single
-node is its own controller.
+Behind `lapse topic` and `delete-records`, and `lapse plan` and `explain` with a broker. A refusal
+comes out as `KafkaError` with the broker's code and words. Requests go to the broker that was given
+(a single node is its own controller), but records are deleted at each partition's leader.
 """
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Self
 
 from lapse.base.errors import KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.client import settings
+from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.connection import BrokerConnection
+from lapse.client.deletion import Before, delete_records_before
+from lapse.client.login import PLAINTEXT, Login
+from lapse.client.offsets import to_ms
 from lapse.client.settings import ConfigChange, DeleteRecordsResult, Resource, ResourceConfig
 from lapse.client.settings import refusal as refusal  # noqa: PLC0414
 from lapse.wire.schema.create_partitions import (
@@ -89,10 +97,43 @@ class TopicDescription:
 
 
 class Admin:
-    """Topic operations over one connection."""
+    """Topic operations over one connection; an async context manager where `open` made it."""
 
-    def __init__(self, connection: BrokerConnection) -> None:
+    def __init__(
+        self,
+        connection: BrokerConnection,
+        request_timeout_ms: int = TIMEOUT_MS,
+        *,
+        login: Login = PLAINTEXT,
+    ) -> None:
+        """`request_timeout_ms` bounds `delete_records_before`; `login` is for other brokers."""
         self._connection = connection
+        self._request_timeout_ms = request_timeout_ms
+        self._login = login
+
+    @classmethod
+    async def open(
+        cls, bootstrap: str, request_timeout_ms: int = TIMEOUT_MS, *, login: Login = PLAINTEXT
+    ) -> Self:
+        """Connect to the first of HOST:PORT,HOST:PORT… that can be reached.
+
+        Raises:
+            ConfigError: the addresses are none.
+            ConnectionLost: nobody can be reached.
+        """
+        cluster = Cluster(parse_bootstrap(bootstrap), login)
+        return cls(await cluster.any_connection(), request_timeout_ms, login=login)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._connection.close()
 
     async def create_topic(
         self,
@@ -211,6 +252,27 @@ class Admin:
         """Have nothing below these offsets served any more; -1 is the high watermark (KIP-107)."""
         request = settings.delete_request(offsets, timeout_ms)
         return settings.deleted(await self._connection.request(request, DeleteRecordsResponse))
+
+    def delete_records_before(
+        self, before: Mapping[TopicPartition, Before]
+    ) -> asyncio.Future[dict[TopicPartition, DeleteRecordsResult]]:
+        """Delete what is before an offset (-1: the high watermark) or a time, at every leader.
+
+        The result is there within the request timeout. A leader that does not answer by then gives
+        its own partitions low watermark -1 and REQUEST_TIMED_OUT, and no others (KIP-107); what it
+        was asked may be done all the same. A naive `datetime` raises ConfigError.
+        """
+        for one in before.values():
+            if isinstance(one, datetime):
+                to_ms(one)
+        return asyncio.ensure_future(self._delete_records_before(dict(before)))
+
+    async def _delete_records_before(
+        self, before: Mapping[TopicPartition, Before]
+    ) -> dict[TopicPartition, DeleteRecordsResult]:
+        bootstrap = parse_bootstrap(self._connection.address)
+        async with Cluster(bootstrap, self._login) as cluster:
+            return await delete_records_before(cluster, before, self._request_timeout_ms)
 
     async def _offsets(self, topic: MetadataResponseTopic, timestamp: int) -> dict[int, int]:
         asked = tuple(

@@ -2,7 +2,8 @@
 
 `request` may be called by several tasks at once; a broker answers in order, so each waits for its
 own. The version of each request is the newest that both sides speak (ApiVersions, asked on
-opening). Used by `admin`, and by whatever else of ours talks to a broker.
+opening, after TLS and before SASL). Used by `admin` and `cluster`, and by whatever else of ours
+talks to a broker.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import asyncio
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
-from lapse.base.errors import LapseError
+from lapse.base.clock import Clock, SystemClock
+from lapse.base.errors import ErrorCode, LapseError
+from lapse.client.login import PLAINTEXT, Login
+from lapse.security.sasl import Answered
 from lapse.wire.declaration import Api, message_spec
 from lapse.wire.envelope import correlation_id_of, decode_response, encode_request
 from lapse.wire.errors import FrameSizeError, UnsupportedVersion
@@ -21,6 +25,11 @@ from lapse.wire.schema.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
+from lapse.wire.schema.sasl_authenticate import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
+from lapse.wire.schema.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from lapse.wire.versions import FALLBACK_VERSION, SERVED
 
 R = TypeVar("R")
@@ -29,10 +38,19 @@ ANSWER_BYTES_MAX = 256 << 20
 ANSWER_SECONDS_MAX = 30.0
 CLIENT_ID = "lapse"
 _SOFTWARE_VERSION = "0.1.0"
+_CORRELATION_ID_MAX = 0x7FFFFFFF
 
 
 class ConnectionLost(LapseError):
-    """The broker cannot be reached, went away, or does not answer."""
+    """The broker cannot be reached, went away, or does not answer.
+
+    Attributes:
+        sent: the request may have been carried out.
+    """
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 class _Wire(asyncio.BufferedProtocol):
@@ -78,21 +96,32 @@ class BrokerConnection:
         self._wire = wire
         self._correlation_id = 0
         self._ranges: dict[int, tuple[int, int]] = {}
+        self._features: dict[str, tuple[int, int]] = {}
 
     @classmethod
-    async def open(cls, host: str, port: int) -> Self:
-        """Connect and learn what the broker speaks."""
+    async def open(
+        cls, host: str, port: int, login: Login = PLAINTEXT, clock: Clock | None = None
+    ) -> Self:
+        """Connect, learn what the broker speaks, and log in if `login` says so.
+
+        Raises:
+            ConnectionLost: nobody is there, or no one who speaks Kafka's protocol.
+            KafkaError: the login is refused.
+        """
         address = f"{host}:{port}"
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                _, wire = await loop.create_connection(lambda: _Wire(address), host, port)
+                _, wire = await loop.create_connection(
+                    lambda: _Wire(address), host, port, ssl=login.context
+                )
         except (OSError, TimeoutError) as e:
             reason = getattr(e, "strerror", None) or str(e) or "no answer"
-            raise ConnectionLost(f"cannot connect to {address}: {reason}") from e
+            raise ConnectionLost(f"cannot connect to {address}: {reason}", sent=False) from e
         connection = cls(wire, address)
         try:
             await connection._ask_versions()
+            await connection._log_in(login, clock or SystemClock())
         except BaseException:
             connection.close()
             raise
@@ -111,23 +140,34 @@ class BrokerConnection:
 
     def close(self) -> None:
         """Hang up; requests under way fail."""
+        self._wire.is_lost = True
         self._wire.transport.abort()
 
-    async def request(self, message: Any, answer: type[R], *, version: int | None = None) -> R:
+    @property
+    def is_lost(self) -> bool:
+        """Whether the other side hung up."""
+        return self._wire.is_lost
+
+    def offers(self, feature: str) -> bool:
+        """Whether the broker says that it supports a feature, in any version (KIP-584)."""
+        return feature in self._features
+
+    async def request(
+        self,
+        message: Any,
+        answer: type[R],
+        *,
+        version: int | None = None,
+        timeout_seconds: float = ANSWER_SECONDS_MAX,
+    ) -> R:
         """Send a request and wait for its answer, in the newest common version unless told.
 
         Raises:
             ConnectionLost: the broker went away or did not answer in time.
             UnsupportedVersion: there is no common version.
         """
-        api = message_spec(type(message)).api
-        assert api is not None, "headers are not requests"
-        if version is None:
-            version = self.version_of(api)
-        if self._wire.is_lost:
-            raise ConnectionLost(f"{self.address} closed the connection")
-        self._correlation_id += 1
-        correlation_id = self._correlation_id
+        api, version = self._api(message, version)
+        correlation_id = self._next_id()
         parts = encode_request(
             message, version=version, correlation_id=correlation_id, client_id=CLIENT_ID
         )
@@ -135,13 +175,34 @@ class BrokerConnection:
         self._wire.waiting[correlation_id] = waiting
         try:
             self._wire.transport.writelines(cast("list[bytes | memoryview]", parts))
-            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            async with asyncio.timeout(timeout_seconds):
                 frame = await waiting
         except TimeoutError as e:
             raise ConnectionLost(f"{self.address} did not answer {api.name} in time") from e
         finally:
             del self._wire.waiting[correlation_id]
         return decode_response(answer, version, frame)
+
+    def send(self, message: Any) -> None:
+        """Send what a broker never answers (Produce with acks 0); raises as `request`."""
+        _, version = self._api(message, None)
+        parts = encode_request(
+            message, version=version, correlation_id=self._next_id(), client_id=CLIENT_ID
+        )
+        self._wire.transport.writelines(cast("list[bytes | memoryview]", parts))
+
+    def _api(self, message: Any, version: int | None) -> tuple[Api, int]:
+        api = message_spec(type(message)).api
+        assert api is not None, "headers are not requests"
+        if version is None:
+            version = self.version_of(api)
+        if self._wire.is_lost:
+            raise ConnectionLost(f"{self.address} closed the connection", sent=False)
+        return api, version
+
+    def _next_id(self) -> int:
+        self._correlation_id = (self._correlation_id + 1) & _CORRELATION_ID_MAX
+        return self._correlation_id
 
     def version_of(self, api: Api) -> int:
         """The newest version of an API that both sides speak."""
@@ -158,6 +219,29 @@ class BrokerConnection:
         )
         newest = SERVED[API_VERSIONS.key].advertised_max
         answer = await self.request(message, ApiVersionsResponse, version=newest)
-        if answer.error_code:
-            answer = await self.request(message, ApiVersionsResponse, version=FALLBACK_VERSION)
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:  # it says which it speaks (KIP-511)
+            theirs = {row.api_key: row.max_version for row in answer.api_keys}
+            older = min(theirs.get(API_VERSIONS.key, FALLBACK_VERSION), newest)
+            answer = await self.request(message, ApiVersionsResponse, version=older)
         self._ranges = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+        self._features = {
+            row.name: (row.min_version, row.max_version) for row in answer.supported_features
+        }
+
+    async def _log_in(self, login: Login, clock: Clock) -> None:
+        """SASL, where it is asked for (KIP-152)."""
+        exchange = login.exchange()
+        if exchange is None:
+            return
+        offered = await self.request(
+            SaslHandshakeRequest(mechanism=exchange.mechanism), SaslHandshakeResponse
+        )
+        message: bytes | None = exchange.handshake_answer(offered.error_code, offered.mechanisms)
+        while message is not None:
+            request = SaslAuthenticateRequest(auth_bytes=message)
+            answer = await self.request(request, SaslAuthenticateResponse)
+            answered = Answered(
+                answer.error_code, answer.error_message, answer.auth_bytes,
+                answer.session_lifetime_ms,
+            )  # fmt: skip
+            message = exchange.authenticate_answer(answered, clock.now_ms())

@@ -163,7 +163,7 @@ class Members:
             self.leader = next(iter(self._members), None)
         return member
 
-    def rename(self, old_id: str, new_id: str) -> Member:
+    def rekey(self, old_id: str, new_id: str) -> Member:
         """Give an instance another member id, in the same place and role (KIP-345)."""
         was_unsynced = old_id in self.unsynced
         member = replace(self._members[old_id], member_id=new_id, joining=None, syncing=None)

@@ -228,7 +228,7 @@ def _take_over(group: GroupState, request: Join) -> tuple[Member, Member]:
     group.answer_join(old, Joined(ErrorCode.FENCED_INSTANCE_ID, old_id))
     group.answer_sync(old, Synced(ErrorCode.FENCED_INSTANCE_ID))
     group.deadlines.clear(old_id)
-    new = group.members.rename(old_id, f"{request.instance_id}-{group.new_id()}")
+    new = group.members.rekey(old_id, f"{request.instance_id}-{group.new_id()}")
     group.extend_session(new)
     new = _updated(new, request)
     group.members.put(new)
@@ -289,7 +289,7 @@ def _instance_replaced(group: GroupState, stored: Stored) -> None:
         group.extend_session(new)
     else:
         group.deadlines.clear(new.member_id)
-        group.members.rename(new.member_id, subject.old.member_id)
+        group.members.rekey(new.member_id, subject.old.member_id)
         group.members.put(replace(subject.old, joining=None, syncing=None))
         group.learn_topics()
         group.extend_session(subject.old)

@@ -234,6 +234,19 @@ class OffsetStore:
             if tp in gone
         )
 
+    def delete_strangers(self, topics: Mapping[str, uuid.UUID]) -> tuple[Entry, ...]:
+        """Tombstones of all groups' offsets of topics that are not these.
+
+        A topic that was deleted and made anew has another id; where a record has none (it is
+        older than version 4), the name decides.
+        """
+        return tuple(
+            _tombstone(group_id, tp)
+            for group_id in self.groups()
+            for tp, topic_id in self._topic_ids_of(group_id).items()
+            if tp.topic not in topics or topic_id not in {ZERO_UUID, topics[tp.topic]}
+        )
+
     def expire(self, group_id: str, rule: ExpiryRule | None, now_ms: int) -> Expiry:
         """What of a group is over its retention (KIP-211); pending offsets hold theirs.
 
@@ -267,10 +280,18 @@ class OffsetStore:
         return tp in self._committed.get(group_id, {}) or self.is_pending(group_id, tp)
 
     def _all_of(self, group_id: str) -> Iterable[TopicPartition]:
-        found = dict.fromkeys(self._committed.get(group_id, {}))
-        for producer_id in sorted(self._open.get(group_id, ())):
-            found |= dict.fromkeys(self._pending[producer_id][group_id])
-        return found
+        return self._topic_ids_of(group_id)
+
+    def _topic_ids_of(self, group_id: str) -> dict[TopicPartition, uuid.UUID]:
+        """The partitions of a group's offsets; one that was written twice has the later id."""
+        tables = [self._pending[p][group_id] for p in sorted(self._open.get(group_id, ()))]
+        tables = [self._committed.get(group_id, {}), *tables]
+        newest: dict[TopicPartition, _Kept] = {}
+        for table in tables:
+            for tp, kept in table.items():
+                if tp not in newest or newest[tp].at < kept.at:
+                    newest[tp] = kept
+        return {tp: kept.value.topic_id for tp, kept in newest.items()}
 
 
 def _key(group_id: str, tp: TopicPartition) -> OffsetCommitKey:

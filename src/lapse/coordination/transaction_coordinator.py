@@ -30,10 +30,8 @@ from dataclasses import dataclass, replace
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.coordination import offsets
 from lapse.coordination import transaction_state as states
 from lapse.coordination.marker_rounds import MarkerRounds
-from lapse.coordination.partitioning import partition_for
 from lapse.coordination.producer_ids import ProducerIds
 from lapse.coordination.transaction_effects import (
     AllocateProducerIds,
@@ -163,6 +161,8 @@ class TransactionCoordinator:
     ) -> list[Effect]:
         """Partitions the transaction is about to write to; the first ones start it.
 
+        Also for AddOffsetsToTxn: a group's offsets are a partition of `__consumer_offsets`.
+
         Answers INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS and what any
         request may be answered.
         """
@@ -178,19 +178,6 @@ class TransactionCoordinator:
             return self._store(_Write(partition, transactional_id, after, reply))
 
         return self._answering(token, now_ms, act)
-
-    def add_offsets(
-        self,
-        token: Hashable,
-        transactional_id: str,
-        producer: ProducerIdAndEpoch,
-        group: str,
-        now_ms: int,
-    ) -> list[Effect]:
-        """As `add_partitions`, of the partition that has the group's offsets."""
-        number = partition_for(group, self.settings.offsets_partitions)
-        partition = TopicPartition(offsets.TOPIC, number)
-        return self.add_partitions(token, transactional_id, producer, (partition,), now_ms)
 
     def end(
         self,

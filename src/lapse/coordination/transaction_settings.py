@@ -24,7 +24,6 @@ class TransactionSettings:
     # transaction.remove.expired.transaction.cleanup.interval.ms
     remove_expired_interval_ms: int = 3_600_000
     state_partitions: int = 50  # transaction.state.log.num.partitions
-    offsets_partitions: int = 50  # offsets.topic.num.partitions
     transaction_version: int = 1
 
     def __post_init__(self) -> None:

@@ -33,7 +33,7 @@ from lapse.log.append_clock import LogClock
 from lapse.log.env import LogEnv
 from lapse.log.loader import LoadedLog, OpenOptions
 from lapse.log.markers import EndMarker, build_marker, is_marker, parse_marker
-from lapse.log.producers import EndedTxn, SentBatch
+from lapse.log.producers import EndedTxn, Producer, SentBatch
 from lapse.log.read_side import ReadableLog, Unstable
 from lapse.log.replay import write_snapshot
 from lapse.log.roll import age_limit_ms, jitter_of
@@ -120,8 +120,17 @@ class AppendableLog(ReadableLog):
 
     # --- append ----------------------------------------------------------------------------------
 
-    def append(self, checked: CheckedBatch, *, leader_epoch: int, now_ms: int) -> Appended:
+    def append(
+        self,
+        checked: CheckedBatch,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        verified_at: int | None = None,
+    ) -> Appended:
         """Append a producer's batch: sequence checks, offsets, one write.
+
+        `verified_at`: the log end before its transaction was found to be going on; None: not asked.
 
         Raises KafkaError: what `Producers.check` refuses, RECORD_LIST_TOO_LARGE, or
         KAFKA_STORAGE_ERROR, after which nothing of the batch is in the log.
@@ -136,6 +145,9 @@ class AppendableLog(ReadableLog):
                 sent = self._producers.check(header, str(self.partition))
                 if sent is not None:
                     return self._duplicate(sent)
+                if verified_at is not None and header.attributes & TRANSACTIONAL:
+                    where = str(self.partition)
+                    self._producers.check_verified(header.producer_id, verified_at, where)
             if time_ms >= 0:
                 time_ms, crc = self._restamp(data, time_ms, header.crc)
                 header = header._replace(max_timestamp=time_ms, crc=crc)
@@ -191,12 +203,18 @@ class AppendableLog(ReadableLog):
             return Appended(base_offset, base_offset, time_ms, self._log_start_offset)
 
     def append_own(
-        self, records: Sequence[NewRecord], spec: BatchSpec, *, now_ms: int
+        self,
+        records: Sequence[NewRecord],
+        spec: BatchSpec,
+        *,
+        now_ms: int,
+        verified_at: int | None = None,
     ) -> Appended:
         """Append a coordinator's records as one batch; no sequence is asked for.
 
         Raises KafkaError: INVALID_PRODUCER_EPOCH where its producer was here with a newer one,
-        MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR.
+        INVALID_TXN_STATE where it had a marker since `verified_at`, MESSAGE_TOO_LARGE,
+        RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR.
         """
         where = str(self.partition)
         with self._lock:
@@ -212,6 +230,8 @@ class AppendableLog(ReadableLog):
             if len(data) > self.config.segment_bytes:
                 raise self._too_large(len(data))
             self._producers.check_epoch(spec.producer_id, spec.producer_epoch, where)
+            if verified_at is not None:
+                self._producers.check_verified(spec.producer_id, verified_at, where)
             nulls = sum(record.value is None for record in records)
             self._write(rows, data, now_ms, (nulls,))
             last_offset = base_offset + len(records) - 1
@@ -435,6 +455,22 @@ class AppendableLog(ReadableLog):
         """The time that the owner notes by: appends are noted no earlier (`append_clock`)."""
         with self._lock:
             self._clock.believe(believed_ms)
+
+    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer has a transaction open here; without the lock, as of about now."""
+        return self._producers.is_in_transaction(producer_id, producer_epoch)
+
+    def latest_coordinator_epoch(self) -> int:
+        """The greatest that a marker of a remembered producer had; -1 without one."""
+        with self._lock:
+            return max((p.coordinator_epoch for p in self._producers), default=-1)
+
+    def producers(self) -> tuple[Producer, ...]:
+        """Copies of what is remembered of each producer, by producer id."""
+        with self._lock:
+            return tuple(
+                replace(producer, batches=producer.batches[-1:]) for producer in self._producers
+            )
 
     def expire_producers(self, now_ms: int) -> None:
         """Forget producers that were idle for producer.id.expiration.ms."""

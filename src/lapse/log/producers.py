@@ -61,6 +61,7 @@ class Producer:
         coordinator_epoch: in its last marker; -1 before the first.
         last_timestamp: of its last batch or marker.
         transaction_first_offset: where its open transaction began; -1 outside one.
+        last_marker_offset: of its last marker since the log was opened; -1 before the first.
     """
 
     producer_id: int
@@ -69,6 +70,7 @@ class Producer:
     coordinator_epoch: int = _NONE
     last_timestamp: int = _NONE
     transaction_first_offset: int = _NONE
+    last_marker_offset: int = _NONE
 
     @property
     def last_sequence(self) -> int:
@@ -169,6 +171,29 @@ class Producers:
         if known is not None:
             _check_epoch(known, producer_epoch, f"{where}: producer {producer_id}")
 
+    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer, in this epoch, has a transaction open here."""
+        known = self._producers.get(producer_id)
+        return (
+            known is not None
+            and known.epoch == producer_epoch
+            and known.transaction_first_offset >= 0
+        )
+
+    def check_verified(self, producer_id: int, verified_at: int, where: str) -> None:
+        """Refuse to write for a transaction that went on at log end `verified_at`, and has ended.
+
+        Raises KafkaError INVALID_TXN_STATE where a marker came since: what was verified before it
+        would begin a transaction that nobody ends (KIP-890).
+        """
+        known = self._producers.get(producer_id)
+        if known is not None and known.last_marker_offset >= verified_at:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"{where}: producer {producer_id}: the transaction ended at offset "
+                f"{known.last_marker_offset}, before this was appended",
+            )
+
     def check_marker(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, where: str
     ) -> None:
@@ -219,6 +244,7 @@ class Producers:
         producer = self._of_epoch(batch)
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.last_timestamp = batch.max_timestamp
+        producer.last_marker_offset = batch.last_offset
         first = producer.transaction_first_offset
         if first == _NONE:
             return None  # nothing of it is here: no reader need know

@@ -13,13 +13,15 @@ import json
 import sqlite3
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, StorageError
-from lapse.metadata.store import TopicRecord
+from lapse.metadata.store import Entity, TopicRecord
+from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
+from lapse.security.scram import Credentials, ScramCredential, ScramMechanism
 
 STORE = "lapse-metadata.sqlite"  # its name in a data directory
 _LIVE, _DELETING = 0, 1
@@ -43,10 +45,40 @@ CREATE TABLE broker_settings (
     PRIMARY KEY (broker, name)
 ) WITHOUT ROWID;
 """
+_SECURITY = """
+CREATE TABLE acls (
+    resource_type INTEGER NOT NULL,
+    pattern_type INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    principal TEXT NOT NULL,
+    host TEXT NOT NULL,
+    operation INTEGER NOT NULL,
+    permission INTEGER NOT NULL,
+    PRIMARY KEY (resource_type, pattern_type, name, principal, host, operation, permission)
+) WITHOUT ROWID;
+CREATE TABLE scram_credentials (
+    user TEXT NOT NULL,
+    mechanism INTEGER NOT NULL,
+    salt BLOB NOT NULL,
+    stored_key BLOB NOT NULL,
+    server_key BLOB NOT NULL,
+    iterations INTEGER NOT NULL,
+    PRIMARY KEY (user, mechanism)
+) WITHOUT ROWID;
+"""
+_CLIENT_QUOTAS = """
+CREATE TABLE client_quotas (
+    entity TEXT NOT NULL,
+    name TEXT NOT NULL,
+    value REAL NOT NULL,
+    PRIMARY KEY (entity, name)
+) WITHOUT ROWID;
+"""
 # What brings a store from each version to the next; a new one, whose version is 0, gets them all.
-MIGRATIONS = (_TOPICS, _BROKER_SETTINGS)
+MIGRATIONS = (_TOPICS, _BROKER_SETTINGS, _SECURITY, _CLIENT_QUOTAS)
 SCHEMA_VERSION = len(MIGRATIONS)
 _SETTINGS_FROM = 2
+_ACL_COLUMNS = ", ".join(AclBinding.__dataclass_fields__)  # of the table and of the class
 
 
 class SqliteStore:
@@ -164,6 +196,82 @@ class SqliteStore:
                 [(broker, name, value) for name, value in settings.items()],
             )
 
+    def acls(self) -> frozenset[AclBinding]:
+        with self._transaction():
+            rows = self._db.execute(f"SELECT {_ACL_COLUMNS} FROM acls").fetchall()  # noqa: S608
+        return frozenset(
+            AclBinding(
+                ResourceType(resource_type),
+                PatternType(pattern_type),
+                name,
+                principal,
+                host,
+                Operation(operation),
+                Permission(permission),
+            )
+            for resource_type, pattern_type, name, principal, host, operation, permission in rows
+        )
+
+    def change_acls(self, added: Iterable[AclBinding], removed: Iterable[AclBinding]) -> None:
+        with self._transaction():
+            self._db.executemany(
+                f"DELETE FROM acls WHERE ({_ACL_COLUMNS}) = (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+                map(_acl_row, removed),
+            )
+            self._db.executemany(
+                "INSERT OR IGNORE INTO acls VALUES (?, ?, ?, ?, ?, ?, ?)", map(_acl_row, added)
+            )
+
+    def credentials(self) -> Credentials:
+        with self._transaction():
+            rows = self._db.execute("SELECT * FROM scram_credentials").fetchall()
+        return {
+            (user, ScramMechanism(mechanism)): ScramCredential(*rest)
+            for user, mechanism, *rest in rows
+        }
+
+    def change_credentials(
+        self, changes: Mapping[tuple[str, ScramMechanism], ScramCredential | None]
+    ) -> None:
+        with self._transaction():
+            for (user, mechanism), c in changes.items():
+                self._db.execute(
+                    "DELETE FROM scram_credentials WHERE user = ? AND mechanism = ?",
+                    (user, int(mechanism)),
+                )
+                if c is not None:
+                    self._db.execute(
+                        "INSERT INTO scram_credentials VALUES (?, ?, ?, ?, ?, ?)",
+                        (user, int(mechanism), c.salt, c.stored_key, c.server_key, c.iterations),
+                    )
+
+    def secret_of(self, name: str, fresh: Callable[[], bytes]) -> bytes:
+        with self._transaction():
+            row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+            if row is None:
+                self._set(name, fresh().hex())
+                return bytes.fromhex(self._get(name))
+        return bytes.fromhex(row[0])
+
+    def client_quotas(self) -> Mapping[Entity, Mapping[str, float]]:
+        found: dict[Entity, dict[str, float]] = {}
+        with self._transaction():
+            rows = self._db.execute("SELECT entity, name, value FROM client_quotas").fetchall()
+        for entity, name, value in rows:
+            parts = tuple((kind, who) for kind, who in json.loads(entity))
+            found.setdefault(parts, {})[name] = value
+        return found
+
+    def set_client_quotas(self, changed: Mapping[Entity, Mapping[str, float]]) -> None:
+        with self._transaction():
+            for entity, values in changed.items():
+                key = json.dumps(entity)
+                self._db.execute("DELETE FROM client_quotas WHERE entity = ?", (key,))
+                self._db.executemany(
+                    "INSERT INTO client_quotas VALUES (?, ?, ?)",
+                    [(key, name, value) for name, value in values.items()],
+                )
+
     def allocate_producer_ids(self, count: int) -> range:
         with self._transaction():
             start = int(self._get("producer_id_next"))
@@ -240,6 +348,18 @@ def _settings_in(db: sqlite3.Connection) -> dict[str, dict[str, str]]:
     for broker, name, value in rows:
         found.setdefault(broker, {})[name] = value
     return found
+
+
+def _acl_row(binding: AclBinding) -> tuple[object, ...]:
+    return (
+        int(binding.resource_type),
+        int(binding.pattern_type),
+        binding.name,
+        binding.principal,
+        binding.host,
+        int(binding.operation),
+        int(binding.permission),
+    )
 
 
 def _no_topic(topic_id: uuid.UUID) -> KafkaError:

@@ -1,4 +1,4 @@
-"""What must be remembered about topics and producers, durably: the seam and its records.
+"""What must be remembered about topics, producers and users, durably: the seam and its records.
 
 Production on one node: `sqlite`. Called from worker threads only (it waits for the disk), by
 `broker.topics` and the producer id blocks. Every call is atomic and durable when it returns.
@@ -8,15 +8,19 @@ leaves a note of what is still to be removed: `start_deletion` frees the name, `
 forgets the topic.
 
 Settings that are changed while brokers run are kept by whom they are of: a broker's id, or
-`ALL_BROKERS`. Topics' settings are in their records.
+`ALL_BROKERS`. Topics' settings are in their records. ACLs and SCRAM credentials are kept as
+`security` has them; a credential is no password, and logs nobody in elsewhere.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from lapse.security.acls import AclBinding
+from lapse.security.scram import Credentials, ScramCredential, ScramMechanism
 
 ALL_BROKERS = ""  # Kafka's name of the resource whose settings hold for every broker
 
@@ -29,6 +33,10 @@ class TopicRecord:
     topic_id: uuid.UUID
     partitions: int
     overrides: Mapping[str, str]
+
+
+# Whom a client quota is of: (user, client-id or ip; its name or None for all without their own).
+Entity = tuple[tuple[str, str | None], ...]
 
 
 class MetadataStore(Protocol):
@@ -68,6 +76,36 @@ class MetadataStore(Protocol):
 
     def set_broker_settings(self, broker: str, settings: Mapping[str, str]) -> None:
         """Exactly these from now on, of one broker or of `ALL_BROKERS`."""
+        ...
+
+    def acls(self) -> frozenset[AclBinding]:
+        """All bindings."""
+        ...
+
+    def change_acls(self, added: Iterable[AclBinding], removed: Iterable[AclBinding]) -> None:
+        """Take bindings away, then add some; what is there already, or is not, is no error."""
+        ...
+
+    def credentials(self) -> Credentials:
+        """All SCRAM credentials."""
+        ...
+
+    def change_credentials(
+        self, changes: Mapping[tuple[str, ScramMechanism], ScramCredential | None]
+    ) -> None:
+        """Set credentials of users for mechanisms; None takes one away."""
+        ...
+
+    def secret_of(self, name: str, fresh: Callable[[], bytes]) -> bytes:
+        """Random bytes that stay the same for ever; `fresh` makes them the first time."""
+        ...
+
+    def client_quotas(self) -> Mapping[Entity, Mapping[str, float]]:
+        """Quotas by entity and name."""
+        ...
+
+    def set_client_quotas(self, changed: Mapping[Entity, Mapping[str, float]]) -> None:
+        """Exactly these from now on, of these entities, all at once; none of an empty one."""
         ...
 
     def allocate_producer_ids(self, count: int) -> range:

@@ -1,9 +1,10 @@
 """From one record format to another: KIP-32's migration, both ways.
 
 Up: whatever a producer of v0 or v1 sent becomes one v2 batch, which is what the log writes. Down:
-a v2 batch becomes messages, for a topic whose `message.format.version` is before 0.11. What the
-old formats cannot say is lost on the way down (headers, leader epoch) or was never there on the
-way up (v0 has no time). Offsets stay.
+a v2 batch becomes messages, for a topic whose `message.format.version` is before 0.11 and for a
+client of that time (`downconvert`); v1 becomes v0 the same way. What the old formats cannot say is
+lost on the way down (headers, leader epoch) or was never there on the way up (v0 has no time).
+Offsets stay.
 """
 
 from __future__ import annotations
@@ -51,10 +52,20 @@ def to_batch(buffer: Buffer, rows: NDArray[np.void], where: str) -> bytes:
     )
 
 
-def to_messages(buffer: Buffer, row: np.void, magic: int, where: str) -> bytes:
-    """One v2 batch as a v0 or v1 message set, its headers left out; empty if it has no record.
+def to_messages(
+    buffer: Buffer,
+    row: np.void,
+    magic: int,
+    where: str,
+    *,
+    from_offset: int = 0,
+    tombstone_values: bool = True,
+) -> bytes:
+    """One batch of a newer format as a v0 or v1 message set, its headers left out.
 
-    Raises CannotSay for zstd and for control batches, and CorruptData.
+    Records below `from_offset` are left out too; empty if none remains. A tombstone that carries a
+    value (KIP-87) gets null instead where `tombstone_values` is not set. Raises CannotSay for zstd
+    and for control batches, and CorruptData.
     """
     attributes = int(row["attributes"])
     if attributes & CONTROL:
@@ -62,8 +73,14 @@ def to_messages(buffer: Buffer, row: np.void, magic: int, where: str) -> bytes:
     if attributes & CODEC_MASK == Codec.ZSTD:
         raise CannotSay("zstd")
     messages = [
-        Message(r.offset, r.create_time if magic else NO_TIMESTAMP, r.key, r.value)
+        Message(
+            r.offset,
+            r.create_time if magic else NO_TIMESTAMP,
+            r.key,
+            None if r.flagged and not tombstone_values else r.value,
+        )
         for r in records_of(buffer, row, where)
+        if r.offset >= from_offset
     ]
     if not messages:
         return b""

@@ -33,6 +33,7 @@ from lapse.kernels.layout import (
     LOG_OVERHEAD,
     MAGIC,
     MAX_TIMESTAMP,
+    RECORD_TOMBSTONE,
     TRANSACTIONAL,
     VALUED_TOMBSTONES,
 )
@@ -64,6 +65,7 @@ _FAULTS = {
         "the timestamp is outside message.timestamp.before.max.ms / .after.max.ms",
     ),
 }
+_LIVE_NULL = "a null value without the flag, beside flagged tombstones (KIP-87)"
 _ONE_BATCH = "a Produce request carries exactly one batch"
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET_MAX = (1 << 63) - 1
@@ -233,6 +235,8 @@ def _settled_tombstones(
                 ErrorCode.INVALID_RECORD,
                 f"{where}: batch and records do not agree on tombstones with values (KIP-87)",
             )
+        if header.attributes & VALUED_TOMBSTONES:
+            _check_nulls(records, where)
         if topic.tombstone_values_enable:
             return data, header
         data = memoryview(without_values(data, row, where))
@@ -241,9 +245,20 @@ def _settled_tombstones(
     return data, _header(data, as_array(data), where)
 
 
+def _check_nulls(records: NDArray[np.void], where: str) -> None:
+    """Refuse a null value that is to be no tombstone; only a batch that has the flag can say so."""
+    alive = (records["attributes"] & RECORD_TOMBSTONE == 0) & (records["value_length"] < 0)
+    errors = tuple((int(n), _LIVE_NULL) for n in np.flatnonzero(alive))
+    if errors:
+        message = f"{where}: record {errors[0][0]} of the batch: {_LIVE_NULL}"
+        raise RefusedBatch(ErrorCode.INVALID_RECORD, message, errors)
+
+
 def _check_old_format(data: memoryview, header: Header, topic: TopicConfig, where: str) -> None:
     """Refuse what would be lost in v0 or v1."""
     why = needs_v2(data, row_of(header), where)
+    if why is None and topic.tombstone_values_enable and header.attributes & VALUED_TOMBSTONES:
+        why = "a tombstone with a value (KIP-87)"  # it would come to life
     if why is not None:
         raise RefusedBatch(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,

@@ -124,6 +124,11 @@ class SaslServer:
         self.session_expires_ms: int | None = None
         self.tokens_are_bare = False
 
+    @property
+    def awaits_bare_token(self) -> bool:
+        """Whether the next frame is a token and no request."""
+        return self.tokens_are_bare and self.state is SaslState.AUTHENTICATE
+
     def admit(self, api_key: int, now_ms: int) -> None:
         """Whether a request may be handled now.
 

@@ -24,7 +24,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -97,6 +97,10 @@ class ScramCredential:
     stored_key: bytes = field(repr=False)
     server_key: bytes = field(repr=False)
     iterations: int
+
+
+# By user and mechanism.
+Credentials = Mapping[tuple[str, ScramMechanism], ScramCredential]
 
 
 def salted_password(

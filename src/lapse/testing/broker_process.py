@@ -24,7 +24,9 @@ from lapse.base.fs import RealFs
 
 START_SECONDS_MAX = 60
 STOP_SECONDS_MAX = 30
-_READY = re.compile(r"ready kafka=(?P<kafka>\S+)(?: http=(?P<http>\S+))?")
+_READY = re.compile(
+    r"ready kafka=(?P<kafka>\S+)(?: http=(?P<http>\S+))?(?: listeners=(?P<all>\S+))?"
+)
 
 
 class BrokerFailed(LapseError):
@@ -37,6 +39,7 @@ class BrokerProcess:
     Attributes:
         bootstrap: host and port for clients, once started.
         http: host and port of health and metrics.
+        listeners: host and port by the listener's name, where there are several.
         log_path: what the process wrote to its log (standard error).
     """
 
@@ -47,6 +50,7 @@ class BrokerProcess:
         self.config_path = data.with_name(data.name + ".properties")
         self.bootstrap = ""
         self.http = ""
+        self.listeners: dict[str, str] = {}
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -114,6 +118,7 @@ class BrokerProcess:
             raise BrokerFailed(f"the broker did not get ready; its log ends:\n{self.log()[-4000:]}")
         self.bootstrap = found["kafka"]
         self.http = found["http"] or ""
+        self.listeners = dict(one.split("://") for one in (found["all"] or "").split(",") if one)
 
     def stop(self) -> int:
         """A clean shutdown; returns the exit code."""

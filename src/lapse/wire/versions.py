@@ -12,18 +12,19 @@ Ranges are Kafka 4.x's, capped where a version means something Lapse does not ye
 - Fetch 18 is for KRaft followers (KIP-1166), ListOffsets 11 for tiered storage (KIP-1023),
   DescribeLogDirs 5 for cordoned directories (KIP-1066).
 
-Minimums are Kafka's too: a client fails when our minimum is above its maximum.
+Minimums are Kafka's too: a client fails when our minimum is above its maximum. Produce and Fetch go
+back to 0, which Kafka 4 dropped: clients from before 0.11 are served (KIP-32's migration).
 
 Quirks, each a rule here:
 
-1. Produce is advertised from 0, as by Kafka, although 3 is the oldest served: older librdkafka
-   takes a raised minimum for a broker that knows no compression, and says so only in its log.
+1. Produce is advertised from 0, as by Kafka, which serves 3 at the oldest: older librdkafka takes a
+   raised minimum for a broker that knows no compression, and says so only in its log.
 2. An ApiVersions request newer than ours is answered in version 0, with error 35 and the table;
    the client then asks again with a version from it (KIP-511).
 3. The response header of ApiVersions is never flexible, so that the above can be read.
 4. Every row has min <= max: aiokafka asserts it of each and cannot connect otherwise.
-5. FindCoordinator is served although it only says no: without it librdkafka takes the broker for
-   one that knows no lz4, and its group consumers wait for ever instead of reporting an error.
+5. FindCoordinator must be served: without it librdkafka takes the broker for one that knows no
+   lz4, and its group consumers wait for ever instead of reporting an error.
 """
 
 from __future__ import annotations
@@ -35,20 +36,37 @@ from typing import Any
 from lapse.base.errors import ErrorCode
 from lapse.wire.declaration import Api, VersionRange
 from lapse.wire.declared import DECLARED, Declared
+from lapse.wire.schema.add_offsets_to_txn import ADD_OFFSETS_TO_TXN
+from lapse.wire.schema.add_partitions_to_txn import ADD_PARTITIONS_TO_TXN
+from lapse.wire.schema.alter_client_quotas import ALTER_CLIENT_QUOTAS
 from lapse.wire.schema.alter_configs import ALTER_CONFIGS
 from lapse.wire.schema.alter_partition_reassignments import ALTER_PARTITION_REASSIGNMENTS
-from lapse.wire.schema.api_versions import API_VERSIONS, ApiVersion, ApiVersionsResponse
+from lapse.wire.schema.alter_user_scram_credentials import ALTER_USER_SCRAM_CREDENTIALS
+from lapse.wire.schema.api_versions import (
+    API_VERSIONS,
+    ApiVersion,
+    ApiVersionsResponse,
+    SupportedFeatureKey,
+)
+from lapse.wire.schema.create_acls import CREATE_ACLS
 from lapse.wire.schema.create_partitions import CREATE_PARTITIONS
 from lapse.wire.schema.create_topics import CREATE_TOPICS
+from lapse.wire.schema.delete_acls import DELETE_ACLS
 from lapse.wire.schema.delete_groups import DELETE_GROUPS
 from lapse.wire.schema.delete_records import DELETE_RECORDS
 from lapse.wire.schema.delete_topics import DELETE_TOPICS
+from lapse.wire.schema.describe_acls import DESCRIBE_ACLS
+from lapse.wire.schema.describe_client_quotas import DESCRIBE_CLIENT_QUOTAS
 from lapse.wire.schema.describe_cluster import DESCRIBE_CLUSTER
 from lapse.wire.schema.describe_configs import DESCRIBE_CONFIGS
 from lapse.wire.schema.describe_groups import DESCRIBE_GROUPS
 from lapse.wire.schema.describe_log_dirs import DESCRIBE_LOG_DIRS
+from lapse.wire.schema.describe_producers import DESCRIBE_PRODUCERS
 from lapse.wire.schema.describe_topic_partitions import DESCRIBE_TOPIC_PARTITIONS
+from lapse.wire.schema.describe_transactions import DESCRIBE_TRANSACTIONS
+from lapse.wire.schema.describe_user_scram_credentials import DESCRIBE_USER_SCRAM_CREDENTIALS
 from lapse.wire.schema.elect_leaders import ELECT_LEADERS
+from lapse.wire.schema.end_txn import END_TXN
 from lapse.wire.schema.fetch import FETCH
 from lapse.wire.schema.find_coordinator import FIND_COORDINATOR
 from lapse.wire.schema.heartbeat import HEARTBEAT
@@ -59,27 +77,31 @@ from lapse.wire.schema.leave_group import LEAVE_GROUP
 from lapse.wire.schema.list_groups import LIST_GROUPS
 from lapse.wire.schema.list_offsets import LIST_OFFSETS
 from lapse.wire.schema.list_partition_reassignments import LIST_PARTITION_REASSIGNMENTS
+from lapse.wire.schema.list_transactions import LIST_TRANSACTIONS
 from lapse.wire.schema.metadata import METADATA
 from lapse.wire.schema.offset_commit import OFFSET_COMMIT
 from lapse.wire.schema.offset_delete import OFFSET_DELETE
 from lapse.wire.schema.offset_fetch import OFFSET_FETCH
 from lapse.wire.schema.produce import PRODUCE
+from lapse.wire.schema.sasl_authenticate import SASL_AUTHENTICATE
+from lapse.wire.schema.sasl_handshake import SASL_HANDSHAKE
 from lapse.wire.schema.sync_group import SYNC_GROUP
+from lapse.wire.schema.txn_offset_commit import TXN_OFFSET_COMMIT
+from lapse.wire.schema.write_txn_markers import WRITE_TXN_MARKERS
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """An API that is answered: in `versions`, while ApiVersions says from `advertised_min` on."""
+    """An API that is answered, in `versions`."""
 
     api: Api
     request: type[Any]
     response: type[Any]
     versions: VersionRange
-    advertised_min: int
 
     @property
     def advertised_max(self) -> int:
-        """The newest version, served and advertised alike."""
+        """The newest version."""
         assert self.versions.high is not None
         return self.versions.high
 
@@ -95,10 +117,12 @@ _ANSWERED = (
     CREATE_TOPICS,
     DELETE_TOPICS,
     INIT_PRODUCER_ID,
+    ALTER_CLIENT_QUOTAS,
     ALTER_CONFIGS,
     ALTER_PARTITION_REASSIGNMENTS,
     CREATE_PARTITIONS,
     DELETE_RECORDS,
+    DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_LOG_DIRS,
@@ -115,25 +139,27 @@ _ANSWERED = (
     OFFSET_COMMIT,
     OFFSET_DELETE,
     OFFSET_FETCH,
+    ALTER_USER_SCRAM_CREDENTIALS,
+    CREATE_ACLS,
+    DELETE_ACLS,
+    DESCRIBE_ACLS,
+    DESCRIBE_USER_SCRAM_CREDENTIALS,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
     SYNC_GROUP,
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_PRODUCERS,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    LIST_TRANSACTIONS,
+    TXN_OFFSET_COMMIT,
+    WRITE_TXN_MARKERS,
 )
-
-# The oldest version served, where older ones are declared.
-_SERVED_FROM = {PRODUCE.key: 3, FETCH.key: 4}
-# The oldest version advertised, where it is not the oldest served.
-_ADVERTISED_FROM = {PRODUCE.key: 0}  # quirk 1
 
 
 def _served(row: Declared) -> Served:
-    key, declared = row.api.key, row.api.versions
-    low = _SERVED_FROM.get(key, declared.low)
-    return Served(
-        api=row.api,
-        request=row.request,
-        response=row.response,
-        versions=VersionRange(low, declared.high),
-        advertised_min=_ADVERTISED_FROM.get(key, low),
-    )
+    return Served(row.api, row.request, row.response, row.api.versions)
 
 
 SERVED: Mapping[int, Served] = {api.key: _served(DECLARED[api.key]) for api in _ANSWERED}
@@ -142,9 +168,15 @@ SERVED: Mapping[int, Served] = {api.key: _served(DECLARED[api.key]) for api in _
 def advertised() -> tuple[ApiVersion, ...]:
     """The rows of an ApiVersions answer, by key."""
     return tuple(
-        ApiVersion(api_key=key, min_version=row.advertised_min, max_version=row.advertised_max)
+        ApiVersion(api_key=key, min_version=row.versions.low, max_version=row.advertised_max)
         for key, row in sorted(SERVED.items())
     )
+
+
+# KIP-584, by name: the least and the greatest version of each feature. A client that knows
+# KIP-87's flag sends a tombstone's value only to a broker that offers the feature (DESIGN §4.4).
+TOMBSTONE_VALUES = "lapse.tombstone.values"
+SUPPORTED_FEATURES = (SupportedFeatureKey(name=TOMBSTONE_VALUES, min_version=1, max_version=1),)
 
 
 # Quirk 2: the version in which `too_new` is sent, whatever was asked.

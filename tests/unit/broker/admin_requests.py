@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lapse.wire.schema.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    EntityData,
+    EntryData,
+    OpData,
+)
 from lapse.wire.schema.alter_configs import AlterableConfig as Replaced
 from lapse.wire.schema.alter_configs import AlterConfigsRequest
 from lapse.wire.schema.alter_configs import AlterConfigsResource as ReplacedResource
@@ -23,6 +29,7 @@ from lapse.wire.schema.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from lapse.wire.schema.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from lapse.wire.schema.describe_cluster import DescribeClusterRequest
 from lapse.wire.schema.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from lapse.wire.schema.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
@@ -118,6 +125,19 @@ ADMIN_REQUESTS: Mapping[int, Any] = {
     ),
     46: ListPartitionReassignmentsRequest(
         topics=(ListPartitionReassignmentsTopics(name="t", partition_indexes=(0,)),)
+    ),
+    48: DescribeClientQuotasRequest(
+        components=(ComponentData(entity_type="user", match_type=2, match=None),), strict=False
+    ),
+    49: AlterClientQuotasRequest(
+        entries=tuple(
+            EntryData(
+                entity=(EntityData(entity_type="user", entity_name=name),),
+                ops=(OpData(key="producer_byte_rate", value=value, remove=False),),
+            )
+            for name, value in (("u", 1e9), ("v", -1.0))
+        ),
+        validate_only=False,
     ),
     60: DescribeClusterRequest(include_cluster_authorized_operations=True),
     75: DescribeTopicPartitionsRequest(

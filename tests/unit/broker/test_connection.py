@@ -40,8 +40,8 @@ BAD = {
     "negative size": (struct.pack(">i", -1), "frame announces -1 bytes"),
     "empty frame": (frame(b""), "request header"),
     "unknown API": (frame(header(77, 0)), "API key 77 v0 is not served"),
-    "version not served": (frame(header(1, 3)), "Fetch v3"),
-    "advertised, not served": (frame(header(0, 2)), "Produce v2"),
+    "version not served": (frame(header(2, 0)), "ListOffsets v0"),
+    "older than any": (frame(header(0, -1)), "Produce v-1"),
     "version too new": (frame(header(3, 99) + b"\0"), "Metadata v99"),
     "cut off": (frame(METADATA[4:-3]), "MetadataRequest"),
 }

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from lapse.base.errors import ErrorCode
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection
 from lapse.wire.schema.api_versions import ApiVersionsRequest
@@ -25,6 +24,8 @@ from lapse.wire.versions import SERVED
 from tests.unit.broker.admin_requests import ADMIN_REQUESTS
 from tests.unit.broker.group_requests import expected_error, group_requests
 from tests.unit.broker.running import batch_of, create, produce, produce_request
+from tests.unit.broker.security_requests import SECURITY_ERRORS, SECURITY_REQUESTS
+from tests.unit.broker.transaction_requests import TRANSACTION_ERRORS, transaction_requests
 
 ALL = [
     (key, version)
@@ -82,6 +83,8 @@ def request_for(key: int, version: int, node: Node) -> Any:
         22: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0),
         **ADMIN_REQUESTS,
         **group_requests(version),
+        **transaction_requests(),
+        **SECURITY_REQUESTS,
     }[key]
 
 
@@ -93,7 +96,9 @@ async def test_is_answered(
     await produce(connection, "t", (0, batch_of(b"a")))
     request = request_for(key, version, node)
     answer = await connection.request(request, SERVED[key].response, version=version)
-    assert getattr(answer, "error_code", 0) == expected_error(key, version)
+    errors = {**TRANSACTION_ERRORS, **SECURITY_ERRORS}
+    expected = errors.get(key, expected_error(key, version))
+    assert getattr(answer, "error_code", 0) == expected
 
 
 async def test_every_producer_id_is_new(node: Node, connection: BrokerConnection) -> None:
@@ -110,12 +115,3 @@ async def test_every_producer_id_is_new(node: Node, connection: BrokerConnection
         assert (answer.error_code, answer.producer_epoch) == (0, 0)
         seen.add(answer.producer_id)
     assert len(seen) == 4
-
-
-async def test_transactions_are_refused(node: Node, connection: BrokerConnection) -> None:
-    request = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1000)
-    answer = await connection.request(request, InitProducerIdResponse)
-    assert (answer.error_code, answer.producer_id) == (
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        -1,
-    )

@@ -1,4 +1,4 @@
-"""`listeners` as people write it."""
+"""`listeners` and its protocol map as people write them."""
 
 from __future__ import annotations
 
@@ -6,29 +6,81 @@ import pytest
 
 from lapse.base.config import broker_config
 from lapse.base.errors import ConfigError
-from lapse.broker.listeners import http_address, kafka_address
-from lapse.broker.services import Address
+from lapse.broker.listeners import Address, Listener, Protocol, http_address, kafka_listeners
+
+MAP = "listener.security.protocol.map"
+
+
+def plain(name: str, host: str, port: int) -> Listener:
+    return Listener(name, Protocol.PLAINTEXT, Address(host, port))
 
 
 @pytest.mark.parametrize(
-    ("listeners", "address"),
+    ("listeners", "found"),
     [
-        ("PLAINTEXT://127.0.0.1:9092", Address("127.0.0.1", 9092)),
-        ("PLAINTEXT://:9092", Address("0.0.0.0", 9092)),
-        ("CONTROLLER://:9093,PLAINTEXT://kafka-1.example:9092", Address("kafka-1.example", 9092)),
-        ("SSL://:9093, PLAINTEXT://[::1]:0", Address("::1", 0)),
+        ("PLAINTEXT://127.0.0.1:9092", [plain("PLAINTEXT", "127.0.0.1", 9092)]),
+        ("PLAINTEXT://:9092", [plain("PLAINTEXT", "0.0.0.0", 9092)]),
+        (
+            "CONTROLLER://:9093,PLAINTEXT://kafka-1.example:9092",
+            [plain("PLAINTEXT", "kafka-1.example", 9092)],
+        ),
+        (
+            "sasl_ssl://:9093, PLAINTEXT://[::1]:0",
+            [
+                Listener("SASL_SSL", Protocol.SASL_SSL, Address("0.0.0.0", 9093)),
+                plain("PLAINTEXT", "::1", 0),
+            ],
+        ),
     ],
 )
-def test_the_first_plaintext_listener_counts(listeners: str, address: Address) -> None:
-    assert kafka_address(broker_config({"listeners": listeners})) == address
+def test_each_has_an_address_and_a_protocol(listeners: str, found: list[Listener]) -> None:
+    assert list(kafka_listeners(broker_config({"listeners": listeners}))) == found
+
+
+def test_names_of_ones_own_need_the_map() -> None:
+    settings = {"listeners": "INSIDE://:1,OUT.SIDE://:2", MAP: "inside:PLAINTEXT, OUT.SIDE:ssl"}
+    assert [(one.name, one.protocol) for one in kafka_listeners(broker_config(settings))] == [
+        ("INSIDE", Protocol.PLAINTEXT),
+        ("OUT.SIDE", Protocol.SSL),
+    ]
+    with pytest.raises(ConfigError, match=r"map says nothing of OUT\.SIDE"):
+        kafka_listeners(broker_config({**settings, MAP: "INSIDE:PLAINTEXT"}))
+
+
+def test_controllers_are_passed_over_by_their_names() -> None:
+    settings = {"listeners": "A://:1,PLAINTEXT://:2", "controller.listener.names": "a,b"}
+    assert [one.name for one in kafka_listeners(broker_config(settings))] == ["PLAINTEXT"]
+    with pytest.raises(ConfigError, match="none of them is for clients"):
+        kafka_listeners(broker_config({**settings, "listeners": "A://:1"}))
+
+
+@pytest.mark.parametrize("listeners", ["", "9092", "PLAINTEXT://host", "PLAINTEXT://host:65536"])
+def test_anything_else_is_named_and_refused(listeners: str) -> None:
+    with pytest.raises(ConfigError, match=r"^listeners=.*allowed is NAME://HOST:PORT"):
+        kafka_listeners(broker_config({"listeners": listeners}))
+
+
+def test_a_name_counts_once() -> None:
+    with pytest.raises(ConfigError, match="PLAINTEXT is there more than once"):
+        kafka_listeners(broker_config({"listeners": "PLAINTEXT://:1,plaintext://:2"}))
+
+
+def test_a_protocol_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"protocol\.map=PLAINTEXT:TLS.*SASL_SSL"):
+        kafka_listeners(broker_config({MAP: "PLAINTEXT:TLS"}))
 
 
 @pytest.mark.parametrize(
-    "listeners", ["", "9092", "SSL://:9093", "PLAINTEXT://host", "PLAINTEXT://host:65536"]
+    ("protocol", "tls", "sasl"),
+    [
+        (Protocol.PLAINTEXT, False, False),
+        (Protocol.SSL, True, False),
+        (Protocol.SASL_PLAINTEXT, False, True),
+        (Protocol.SASL_SSL, True, True),
+    ],
 )
-def test_anything_else_is_named_and_refused(listeners: str) -> None:
-    with pytest.raises(ConfigError, match=r"^listeners=.*allowed is PLAINTEXT://HOST:PORT"):
-        kafka_address(broker_config({"listeners": listeners}))
+def test_what_a_protocol_has(protocol: Protocol, tls: bool, sasl: bool) -> None:
+    assert (protocol.has_tls, protocol.has_sasl) == (tls, sasl)
 
 
 def test_http_is_on_the_same_host_unless_switched_off() -> None:

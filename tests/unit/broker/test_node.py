@@ -28,7 +28,8 @@ async def get(node: Node, path: str) -> tuple[str, str]:
 
 async def test_health_and_metrics(tmp_path: Path) -> None:
     async with running_node(tmp_path, {"lapse.http.port": "0"}) as node, await connect(node) as c:
-        assert node.ready_line() == f"ready kafka={node._kafka} http={node._http}"
+        address = node.services.address
+        assert node.ready_line() == f"ready kafka={address} http={node._http}"
         await create(node, "t")
         sent = batch_of(b"a", b"b")
         await produce(c, "t", (0, sent))
@@ -60,8 +61,9 @@ async def test_a_directory_has_one_owner(tmp_path: Path) -> None:
 
 async def test_a_port_in_use_is_named_and_nothing_is_left_open(tmp_path: Path) -> None:
     async with running_node(tmp_path / "a") as first:
-        listeners = {"listeners": f"PLAINTEXT://{first._kafka}"}
-        with pytest.raises(LapseError, match=f"^listeners: cannot listen at {first._kafka}"):
+        address = first.services.address
+        listeners = {"listeners": f"PLAINTEXT://{address}"}
+        with pytest.raises(LapseError, match=f"^listeners: cannot listen at {address}"):
             async with running_node(tmp_path / "b", listeners):
                 pass
     async with running_node(tmp_path / "b"):

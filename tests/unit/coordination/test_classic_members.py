@@ -71,7 +71,7 @@ def test_who_is_a_member() -> None:
 def test_a_new_id_keeps_place_role_and_what_is_due() -> None:
     table = members(member("a", "i"), member("b"))
     table.unsynced = dict.fromkeys("ab")
-    new = table.rename("a", "n")
+    new = table.rekey("a", "n")
     assert (ids(table), table.leader, table.static_id("i")) == (["n", "b"], "n", "n")
     assert new == replace(member("a", "i"), member_id="n")
     assert set(table.unsynced) == {"n", "b"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,7 @@ from lapse.coordination.offset_store import (
     OffsetStore,
 )
 from lapse.coordination.offsets import OFFSET_COMMIT, TYPES, OffsetCommitValue
+from lapse.wire.declaration import ZERO_UUID
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 NOW_MS, DAY_MS = 1_000_000, 86_400_000
@@ -215,6 +217,29 @@ def test_offsets_go_with_their_partitions() -> None:
     log.append(log.store.delete_partitions([T0]))
     log.end(PRODUCER, commit=True)
     assert (log.fetched("g"), log.fetched("h")) == ({T1: 2}, {})
+
+
+def test_offsets_of_topics_that_are_others() -> None:
+    """By the id in the record; by the name where it has none. Of several the newest decides."""
+    now, before = uuid.UUID(int=1), uuid.UUID(int=2)
+    log = Log()
+
+    def commit(group: str, tp: TopicPartition, topic_id: uuid.UUID, producer_id: int = -1) -> None:
+        new = {tp: NewOffset(5, topic_id=topic_id)}
+        log.append(log.store.commit(group, new, NOW_MS).entries, producer_id)
+
+    commit("g", T0, before)
+    commit("g", T1, now)
+    commit("g", U0, uuid.UUID(int=3))
+    commit("h", T0, before)
+    commit("h", T0, now)
+    commit("h", T1, ZERO_UUID)
+    commit("p", T0, now)
+    commit("p", T0, before, PRODUCER)
+    gone = log.store.delete_strangers({"t": now})
+    found = [(e.key.group, TopicPartition(e.key.topic, e.key.partition)) for e in gone]
+    assert found == [("g", T0), ("g", U0), ("p", T0)]
+    assert {e.value for e in gone} == {None}
 
 
 # --- expiry -----------------------------------------------------------------------------------

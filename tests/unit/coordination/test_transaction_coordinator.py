@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.base.ids import TopicPartition
 from lapse.coordination.producer_ids import ProducerIds
 from lapse.coordination.transaction_coordinator import TransactionCoordinator
 from lapse.coordination.transaction_effects import AllocateProducerIds, Answer, Reply
@@ -177,7 +176,7 @@ def test_half_a_producer_is_no_producer() -> None:
         assert driver.error(driver.init(half, name=None)) == E.INVALID_REQUEST
 
 
-@pytest.mark.parametrize("what", ["add", "add_offsets", "commit", "abort"])
+@pytest.mark.parametrize("what", REQUESTS)
 def test_an_epoch_that_was_never_given_is_nobodys(what: str) -> None:
     driver = Driver()
     driver.init()
@@ -313,17 +312,6 @@ def test_partitions_it_has_are_answered_at_once() -> None:
     driver.add(producer, TP[0])  # a new transaction
     assert driver.stored().value == driver.log[ID]
     assert driver.state == "Ongoing"
-
-
-def test_a_groups_offsets_are_a_partition() -> None:
-    settings = TransactionSettings(state_partitions=1, offsets_partitions=4)
-    driver = Driver(settings=settings)
-    producer = driver.started()
-    driver.take(driver.coordinator.add_offsets("t", ID, producer, "gck848", NOW))
-    driver.stored()
-    assert driver.error("t") == OK
-    expected = TopicPartition("__consumer_offsets", 3)
-    assert driver.coordinator.describe(ID).partitions == (expected,)
 
 
 def test_verification() -> None:

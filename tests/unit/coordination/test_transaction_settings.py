@@ -15,7 +15,7 @@ def test_defaults_are_kafkas() -> None:
     assert settings.id_expiration_ms == 604_800_000
     assert settings.abort_timed_out_interval_ms == 10_000
     assert settings.remove_expired_interval_ms == 3_600_000
-    assert (settings.state_partitions, settings.offsets_partitions) == (50, 50)
+    assert settings.state_partitions == 50
 
 
 @pytest.mark.parametrize(

@@ -180,15 +180,11 @@ def named(epoch: int, producer_id: int = 7) -> ProducerIdAndEpoch:
     return ProducerIdAndEpoch(producer_id, epoch)
 
 
-REQUESTS = ["add", "add_offsets", "commit", "abort"]
+REQUESTS = ["add", "commit", "abort"]
 
 
 def request(driver: Driver, what: str, producer: ProducerIdAndEpoch, name: str = ID) -> str:
     """Any request of a producer."""
     if what == "add":
         return driver.add(producer, TP[3], name=name)
-    if what == "add_offsets":
-        effects = driver.coordinator.add_offsets("offsets", name, producer, "g", driver.now)
-        driver.take(effects)
-        return "offsets"
     return driver.end(producer, commit=what == "commit", name=name)

@@ -15,8 +15,10 @@ from lapse.log.partition_log import PartitionLog
 from lapse.log.producers import Producers
 from lapse.log.segment import TXN_INDEX
 from lapse.log.txn_index import AbortedTxn
+from lapse.records.builder import BatchSpec, NewRecord
 from lapse.records.layout import Codec, TimestampType
 from lapse.records.legacy import Message, MessageSpec, build_messages
+from lapse.records.validate import check_produced
 from tests.unit.log.logs import (
     NOW,
     TP,
@@ -158,6 +160,55 @@ def test_no_data_outside_a_transaction_while_one_is_open(tmp_path: Path) -> None
     assert refused is ErrorCode.INVALID_TXN_STATE
     end(log, 8, commit=True)
     data(log, 8, 2, transactional=False)
+
+
+def test_what_was_verified_before_a_marker_is_refused_after_it(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+
+    def late(verified_at: int | None, sequence: int) -> int:
+        made = batch(
+            records=1, producer_id=8, producer_epoch=0, base_sequence=sequence, transactional=True
+        )
+        checked = check_produced(made, log.config, NOW, "t")
+        done = log.append(checked, leader_epoch=0, now_ms=NOW, verified_at=verified_at)
+        return done.base_offset
+
+    before = log.log_end_offset
+    assert late(before, 0) == 0  # nobody knows the producer
+    assert log.is_in_transaction(8, 0)
+    assert not log.is_in_transaction(8, 1)
+    end(log, 9, commit=True)  # somebody else's
+    verified_at = log.log_end_offset
+    assert late(verified_at, 1) == 2
+    end(log, 8, commit=True)
+    assert not log.is_in_transaction(8, 0)
+    assert refusal(lambda: late(verified_at, 2)) is ErrorCode.INVALID_TXN_STATE
+    spec = BatchSpec(producer_id=8, producer_epoch=0, transactional=True)
+    offsets = [NewRecord(b"k", b"v", NOW)]
+
+    def own(verified_at: int) -> object:
+        return log.append_own(offsets, spec, now_ms=NOW, verified_at=verified_at)
+
+    assert refusal(lambda: own(verified_at)) is ErrorCode.INVALID_TXN_STATE
+    assert log.last_stable_offset == log.log_end_offset == 4  # nothing was begun
+    assert late(log.log_end_offset, 2) == 4
+    end(log, 8, commit=True)
+    assert late(None, 3) == 6  # nobody asked
+    check_sound(log)
+
+
+def test_producers_are_told_as_they_are(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert (log.producers(), log.latest_coordinator_epoch()) == ((), -1)
+    data(log, 9, 0)
+    data(log, 8, 0)
+    end(log, 8, commit=True, coordinator=5)
+    one, two = log.producers()
+    assert (one.producer_id, one.last_sequence, one.coordinator_epoch) == (8, 1, 5)
+    assert (two.producer_id, two.transaction_first_offset) == (9, 0)
+    assert log.latest_coordinator_epoch() == 5
+    data(log, 8, 2)
+    assert one.transaction_first_offset == -1  # a copy
 
 
 # --- append time, record time, old formats --------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from lapse.base.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from lapse.metadata import sqlite
 from lapse.metadata.sqlite import SCHEMA_VERSION, SqliteStore, look_at_settings
 from lapse.metadata.store import ALL_BROKERS, TopicRecord
+from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
+from lapse.security.scram import ScramCredential, ScramMechanism
 
 
 @pytest.fixture
@@ -112,6 +115,45 @@ def test_settings_of_brokers_are_replaced_as_a_whole(store: SqliteStore, path: P
     assert look_at_settings(path).brokers == {ALL_BROKERS: {"b": "4"}}
 
 
+BINDING = AclBinding(
+    ResourceType.TOPIC,
+    PatternType.PREFIXED,
+    "t",
+    "User:a",
+    "*",
+    Operation.READ,
+    Permission.ALLOW,
+)
+
+
+def test_acls_are_kept_each_once(store: SqliteStore, path: Path) -> None:
+    other = replace(BINDING, principal="User:b")
+    store.change_acls([BINDING, other], [])
+    store.change_acls([BINDING], [])
+    again = SqliteStore(path, str)
+    assert again.acls() == {BINDING, other}
+    again.close()
+    store.change_acls([], [BINDING, BINDING])
+    assert store.acls() == {other}
+
+
+def test_credentials_are_set_and_removed_together(store: SqliteStore, path: Path) -> None:
+    one, two = (ScramCredential(b"s%d" % n, b"k", b"v", 4096 + n) for n in (1, 2))
+    sha = ScramMechanism.SHA_256
+    store.change_credentials({("a", sha): one, ("b", sha): one})
+    store.change_credentials({("a", sha): two, ("b", sha): None, ("c", sha): None})
+    again = SqliteStore(path, str)
+    assert again.credentials() == {("a", sha): two}
+    again.close()
+
+
+def test_a_secret_stays_the_same(store: SqliteStore, path: Path) -> None:
+    assert store.secret_of("s", lambda: b"first") == b"first"
+    again = SqliteStore(path, str)
+    assert again.secret_of("s", lambda: b"second") == b"first"
+    again.close()
+
+
 # --- version 1 ------------------------------------------------------------------------------------
 
 # What Lapse wrote before there were settings of brokers, word for word.
@@ -156,7 +198,7 @@ def test_version_1_is_brought_up_in_place(old: Path) -> None:
         assert list(store.topics()) == [kept]
         assert [t.name for t in store.deletions()] == ["going"]
         store.close()
-        assert version_of(old) == SCHEMA_VERSION == 2
+        assert version_of(old) == SCHEMA_VERSION == 4
     store = SqliteStore(old, str)
     assert store.allocate_producer_ids(3) == range(77, 80)
     store.set_broker_settings("0", {"a": "1"})

@@ -342,7 +342,7 @@ def test_a_batch_that_recompression_makes_too_large_is_refused() -> None:
 VALUED = [
     NewRecord(b"a", b"live", NOW),
     NewRecord(b"b", b"gone, and why", NOW, (("h", b"1"),), tombstone=True),
-    NewRecord(b"c", None, NOW),
+    NewRecord(b"c", None, NOW, tombstone=True),
 ]
 ENABLED = topic_config({"cleanup.policy": "compact", "lapse.tombstone.values.enable": "true"})
 
@@ -365,7 +365,7 @@ def test_a_valued_tombstone_is_nulled_where_nobody_knows_the_flag(codec: Codec) 
 def test_a_valued_tombstone_stays_where_the_topic_knows_it_or_nothing_compacts() -> None:
     for config in (ENABLED, PLAIN):
         result = checked(batch(*VALUED), config)
-        assert [r.flagged for r in records_in(result)] == [False, True, False]
+        assert [r.flagged for r in records_in(result)] == [False, True, True]
         assert records_in(result)[1].value == b"gone, and why"
 
 
@@ -379,6 +379,16 @@ def test_bits_that_do_not_agree_are_refused(config: TopicConfig) -> None:
         assert refused(patched(bytes(lonely), 12, ">i", 0), config).code is error.code
     else:  # nobody reads a record's bit then
         assert checked(patched(bytes(lonely), 12, ">i", 0), config)
+
+
+@pytest.mark.parametrize("config", [ENABLED, COMPACTED])
+def test_a_null_value_that_is_to_be_no_tombstone_is_refused(config: TopicConfig) -> None:
+    """Who knows the flag and leaves it out means that; a batch without flags says nothing."""
+    records = [*VALUED, NewRecord(b"d", None, NOW), NewRecord(b"e", None, NOW)]
+    error = refused(batch(*records), config)
+    assert (error.code, [n for n, _ in error.record_errors]) == (ErrorCode.INVALID_RECORD, [3, 4])
+    assert "record 3 of the batch: a null value without the flag" in str(error)
+    assert checked(batch(*records[3:]), config).tombstones == 2
 
 
 def test_idempotent_batches_pass() -> None:

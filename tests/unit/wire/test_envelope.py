@@ -133,8 +133,8 @@ def test_a_newer_api_versions_is_told_apart_and_can_be_answered() -> None:
     assert response.api_keys == advertised()
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 12, -1])
-def test_produce_versions_that_are_only_advertised_are_refused(version: int) -> None:
+@pytest.mark.parametrize("version", [12, -1])
+def test_produce_versions_that_are_not_served_are_refused(version: int) -> None:
     frame = memoryview(struct.pack(">hhih", 0, version, 1, -1) + bytes(20))
     with pytest.raises(envelope.UnsupportedRequest, match="Produce"):
         envelope.decode_request(frame)

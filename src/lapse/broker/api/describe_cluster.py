@@ -1,7 +1,7 @@
 """DescribeCluster (key 60): brokers and controller, without topics (KIP-700).
 
 Behaviour: this broker is the whole cluster and its own controller; it names the address that
-Metadata does. Authorized operations are not told: nobody authorizes. Endpoints of controllers
+Metadata does. Authorized operations are told by `authorization`. Endpoints of controllers
 (type 2) are MISMATCHED_ENDPOINT_TYPE, there are none of their own; any other type is
 UNSUPPORTED_ENDPOINT_TYPE.
 
@@ -35,14 +35,11 @@ async def handle(
         return DescribeClusterResponse(
             error_code=code, error_message=message, cluster_id="", brokers=()
         )
+    address = services.address_for(session)
     return DescribeClusterResponse(
         error_code=ErrorCode.NONE,
         endpoint_type=BROKERS,
         cluster_id=cluster_id,
         controller_id=node_id,
-        brokers=(
-            DescribeClusterBroker(
-                broker_id=node_id, host=services.host_for(session), port=services.address.port
-            ),
-        ),
+        brokers=(DescribeClusterBroker(broker_id=node_id, host=address.host, port=address.port),),
     )

@@ -2,8 +2,8 @@
 
 Behaviour: a group that nobody knows is `Dead`, as in Kafka; one that only has offsets is `Empty`.
 
-v0-2 the same to us · v3 authorized operations (left unknown) · v4 instance ids · v6 a group that
-nobody knows is GROUP_ID_NOT_FOUND as well (KIP-1043).
+v0-2 the same to us · v3 authorized operations (by `authorization`) · v4 instance ids · v6 a group
+that nobody knows is GROUP_ID_NOT_FOUND as well (KIP-1043).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ partition, and for at most as many partitions as the request says and 2,000. The
 where something is left. There is one replica, so nobody else is eligible to lead. A topic asked for
 by name may be UNKNOWN_TOPIC_OR_PARTITION or INVALID_TOPIC_EXCEPTION. INVALID_REQUEST, for every
 topic of the request, where the cursor's is not among them or its partition is negative. Authorized
-operations are not told: nobody authorizes.
+operations are told by `authorization`.
 
 v0 the only one.
 """

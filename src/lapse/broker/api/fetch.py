@@ -10,14 +10,18 @@ Behaviour:
   OFFSET_OUT_OF_RANGE (Y-2);
 - with isolation level 1 the answer names the aborted transactions among what it holds: dropping
   their records is the client's work (Y-3);
-- records are never touched: long slices go from file to socket in the kernel, short ones are read
-  along with the look-up, which saves a round of system calls;
+- records are not touched: long slices go from file to socket in the kernel, short ones are read
+  along with the look-up, which saves a round of system calls. What a client cannot read is
+  converted for it (`broker.fetched`): formats newer than its version, and tombstones that carry a
+  value (KIP-87), for which null is sent unless it says that it knows them;
 - there are no fetch sessions (KIP-227): a full fetch gets session id 0, which tells the client so;
   an id we never gave out is FETCH_SESSION_ID_NOT_FOUND.
 
-v4 isolation level · v5 log start · v4-5 NOT_LEADER_OR_FOLLOWER for KAFKA_STORAGE_ERROR, which came
-later (KIP-112) · v7 sessions, top-level error · v9 leader epoch · v11 rack
-(ignored) · v12 flexible · v13 topics by id: UNKNOWN_TOPIC_ID · v16, v17 nothing to say.
+v0-1 messages of format v0 · v2-3 of v1 · v0-2 never more than was asked for, so that a large
+message comes cut · v4 isolation level · v5 log start · v0-5 NOT_LEADER_OR_FOLLOWER for
+KAFKA_STORAGE_ERROR, which came later (KIP-112) · v7 sessions, top-level error · v9 leader epoch ·
+v10 zstd (an older client is told UNSUPPORTED_COMPRESSION_TYPE) · v11 rack (ignored) · v12 flexible;
+our tag for KIP-87 · v13 topics by id: UNKNOWN_TOPIC_ID · v16, v17 nothing to say.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from dataclasses import dataclass, replace
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker.epochs import check_leader_epoch
+from lapse.broker.fetched import Client, Fetched, Stretch, client_of, records_for
 from lapse.broker.partitions import Partitions
 from lapse.broker.services import Services, Session
 from lapse.log.partition_log import PartitionLog
@@ -73,10 +78,11 @@ class Got:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the whole request may return."""
+    """What the whole request may return, and to whom."""
 
     bytes_max: int
     committed: bool
+    client: Client
 
 
 async def handle(
@@ -86,7 +92,11 @@ async def handle(
     if request.session_id != NO_SESSION or request.session_epoch not in SESSIONLESS_EPOCHS:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
     wanted = _wanted(services.topics.image, version, request.topics)
-    limits = Limits(request.max_bytes, request.isolation_level == READ_COMMITTED)
+    limits = Limits(
+        min(request.max_bytes, services.config.fetch_max_bytes),
+        request.isolation_level == READ_COMMITTED,
+        client_of(version, request),
+    )
     deadline = services.clock.monotonic() + request.max_wait_ms / 1000
     partitions = [w.partition for w in wanted if w.partition is not None]
     with services.purgatory.watch(partitions) as watch:
@@ -189,14 +199,15 @@ def _read_one(
         check_leader_epoch(asked.current_leader_epoch, log.partition)
         stable, high_watermark = log.last_stable_offset, log.high_watermark  # in this order
         end = stable if limits.committed else high_watermark
-        records = NOTHING
+        got = Fetched(NOTHING, NOTHING)
         aborted: tuple[AbortedTransaction, ...] = ()
         # At the visible end there is nothing to read, and beyond the log's end `read` refuses.
         if not end <= asked.fetch_offset <= log.log_end_offset:
             bytes_max = max(min(asked.partition_max_bytes, left), 0)
-            records = log.read(asked.fetch_offset, bytes_max, end, one_at_least=one_at_least)
+            wanted = Stretch(asked.fetch_offset, bytes_max, end, one_at_least)
+            got = records_for(log, limits.client, wanted)
             if limits.committed:
-                aborted = _aborted(log, records, asked.fetch_offset, end)
+                aborted = _aborted(log, got.source, asked.fetch_offset, end)
         data = PartitionData(
             partition_index=asked.partition,
             error_code=ErrorCode.NONE,
@@ -204,7 +215,7 @@ def _read_one(
             last_stable_offset=stable,
             log_start_offset=log.log_start_offset,
             aborted_transactions=aborted if limits.committed else None,
-            records=_in_memory_if_short(records),
+            records=_in_memory_if_short(got.records),
         )
     except KafkaError as e:
         return Got(_error(asked.partition, e.code))
@@ -212,7 +223,7 @@ def _read_one(
         if want.partition is not None:
             partitions.report(want.partition, e)
         return Got(_error(asked.partition, ErrorCode.KAFKA_STORAGE_ERROR))
-    return Got(data, records.size)
+    return Got(data, got.size)
 
 
 def _aborted(
@@ -246,7 +257,9 @@ def _visible_end(log: PartitionLog, *, committed: bool) -> int:
     return log.last_stable_offset if committed else log.high_watermark
 
 
-def _in_memory_if_short(records: LogSlice) -> bytes | LogSlice:
+def _in_memory_if_short(records: LogSlice | bytes) -> bytes | LogSlice:
+    if isinstance(records, bytes):
+        return records
     if not records.size:
         return b""
     if records.size >= SENDFILE_BYTES_MIN:

@@ -1,11 +1,8 @@
 """FindCoordinator (key 10): which broker looks after a group or a transactional id.
 
-Behaviour: this one looks after every group, being the only one; the topic their offsets are kept in
-is made when the first group is looked for. COORDINATOR_NOT_AVAILABLE where it cannot be, which
+Behaviour: this one looks after all, being the only one; the topic that its coordinator keeps them in
+is made when the first one is looked for. COORDINATOR_NOT_AVAILABLE where it cannot be, which
 clients try again after.
-
-Transactions come with a later version: TRANSACTIONAL_ID_AUTHORIZATION_FAILED is the one refusal
-that every client takes for final.
 
 v0 groups only · v1 key type, error message · v2-3 one key · v4-6 several.
 """
@@ -29,7 +26,7 @@ _BATCHED_FROM = 4
 async def handle(
     services: Services, session: Session, version: int, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Ourselves for groups, nobody for transactions."""
+    """Ourselves, for each key."""
     if version >= _BATCHED_FROM:
         keys = request.coordinator_keys
         found = [await _coordinator(services, session, key, request.key_type) for key in keys]
@@ -47,20 +44,20 @@ async def handle(
 async def _coordinator(
     services: Services, session: Session, key: str, key_type: int
 ) -> Coordinator:
-    if key_type == TRANSACTION_KEY:
-        why = "transactions are not supported by this broker version"
-        return _nobody(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, why)
-    if key_type != GROUP_KEY:
+    if key_type not in {GROUP_KEY, TRANSACTION_KEY}:
         return _nobody(key, ErrorCode.INVALID_REQUEST, f"key type {key_type}: 0 or 1")
     try:
-        await services.groups.require_topic()
+        if key_type == TRANSACTION_KEY:
+            await services.transactions.require_topic()
+        else:
+            await services.groups.require_topic()
     except LapseError as e:
         return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(e))
     return Coordinator(
         key=key,
         node_id=services.config.node_id,
-        host=services.host_for(session),
-        port=services.address.port,
+        host=services.address_for(session).host,
+        port=services.address_for(session).port,
         error_code=ErrorCode.NONE,
         error_message=None,
     )

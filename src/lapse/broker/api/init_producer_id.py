@@ -1,42 +1,39 @@
-"""InitProducerId (key 22): an identity for an idempotent producer (KIP-98).
+"""InitProducerId (key 22): an identity for an idempotent or a transactional producer (KIP-98).
 
 Behaviour: without a transactional id every request gets a new producer id with epoch 0, also one
-that names the id it had (KIP-360), as in Kafka; KAFKA_STORAGE_ERROR, which clients try again after,
-where the metadata store cannot be written. Transactions come with a later version: a
-transactional id is TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the refusal all clients take for final.
+that names the id it had (KIP-360), as in Kafka; COORDINATOR_LOAD_IN_PROGRESS, which clients try
+again after, where the metadata store cannot be written. With one, whoever had the id is shut out,
+and a transaction that it left open is aborted: CONCURRENT_TRANSACTIONS until that is done.
+INVALID_TRANSACTION_TIMEOUT above `transaction.max.timeout.ms`; INVALID_REQUEST for an empty id.
 
-v0-2 the same · v3 the producer may name its id and epoch · v4 as v3.
+v0-2 the same · v3 the producer may name its id and epoch · v4 PRODUCER_FENCED (KIP-588), before it
+INVALID_PRODUCER_EPOCH.
 """
 
 from __future__ import annotations
 
-import logging
-
-from lapse.base.errors import ErrorCode, StorageError
+from lapse.base.errors import ErrorCode
 from lapse.broker.services import Services, Session
-from lapse.records.layout import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from lapse.broker.transaction_coordinator import without_fenced
+from lapse.coordination.transaction_state import NO_EPOCH, NO_ID, ProducerIdAndEpoch
 from lapse.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
-logger = logging.getLogger(__name__)
+_FENCED_FROM = 4
 
 
 async def handle(
-    services: Services, _session: Session, _version: int, request: InitProducerIdRequest
+    services: Services, _session: Session, version: int, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
-    """A producer id nobody has had."""
-    if request.transactional_id is not None:
-        return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    try:
-        producer_id = await services.producer_ids.next()
-    except StorageError as e:
-        logger.warning("no producer id can be given: %s", e)
-        return _refused(ErrorCode.KAFKA_STORAGE_ERROR)
-    return InitProducerIdResponse(
-        error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
+    """Ask the coordinator, which has the producer ids too."""
+    named = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+    answer = await services.transactions.init_producer_id(
+        request.transactional_id,
+        request.transaction_timeout_ms,
+        None if named == ProducerIdAndEpoch(NO_ID, NO_EPOCH) else named,
     )
-
-
-def _refused(error: ErrorCode) -> InitProducerIdResponse:
+    error = answer.error if version >= _FENCED_FROM else without_fenced(answer.error)
+    if error is not ErrorCode.NONE:
+        return InitProducerIdResponse(error_code=error, producer_id=NO_ID, producer_epoch=NO_EPOCH)
     return InitProducerIdResponse(
-        error_code=error, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
+        error_code=error, producer_id=answer.producer_id, producer_epoch=answer.producer_epoch
     )

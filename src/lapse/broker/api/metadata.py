@@ -4,10 +4,11 @@ Behaviour: this broker is the whole cluster: it leads everything and is its own 
 the address it listens at, or, when it listens at all addresses, the one the client reached.
 A partition whose log is out of order is LEADER_NOT_AVAILABLE. An unknown topic is created if both
 `auto.create.topics.enable` and the request allow it, else UNKNOWN_TOPIC_OR_PARTITION; what is not
-even a name is INVALID_TOPIC_EXCEPTION. Authorized operations are not told: nobody authorizes.
+even a name is INVALID_TOPIC_EXCEPTION. Authorized operations are told by `authorization`.
 
 v0 an empty list means all topics · v1+ null does · v4 auto-creation may be declined · v10 topic ids
-· v12 topics by id; an unknown one is UNKNOWN_TOPIC_ID.
+· v12 topics by id; an unknown one is UNKNOWN_TOPIC_ID. Before it one without a name is
+INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from lapse.wire.schema.metadata import (
     MetadataResponseTopic,
 )
 
+BY_ID_FROM = 12
+_NAMELESS = MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name="", partitions=())
+
 
 async def handle(
     services: Services, session: Session, version: int, request: MetadataRequest
@@ -39,11 +43,18 @@ async def handle(
     else:
         created = await _create_missing(services, request, image)
         image = services.topics.image
-        topics = tuple(_asked(services, image, topic, created) for topic in request.topics)
-    host, port = services.host_for(session), services.address.port
+        topics = tuple(
+            _NAMELESS
+            if topic.name is None and version < BY_ID_FROM
+            else _asked(services, image, topic, created)
+            for topic in request.topics
+        )
+    address = services.address_for(session)
     node_id = services.config.node_id
     return MetadataResponse(
-        brokers=(MetadataResponseBroker(node_id=node_id, host=host, port=port),),
+        brokers=(
+            MetadataResponseBroker(node_id=node_id, host=address.host, port=address.port),
+        ),
         cluster_id=image.cluster_id,
         controller_id=node_id,
         topics=topics,

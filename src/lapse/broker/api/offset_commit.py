@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
+from lapse.broker.group_coordinator import Shard
 from lapse.broker.services import Services, Session
 from lapse.coordination.classic_events import Commit
 from lapse.coordination.offset_store import NewOffset
@@ -32,6 +33,8 @@ async def handle(
     services: Services, _session: Session, version: int, request: OffsetCommitRequest
 ) -> OffsetCommitResponse:
     """Commit what can be, and answer for each."""
+    shard = await _shard(services, request.group_id)
+    # From here to the append nothing is waited for, so no topic is deleted in between.
     topics = services.topics.image.topics
     known: dict[TopicPartition, NewOffset] = {}
     errors: dict[TopicPartition, ErrorCode] = {}
@@ -49,7 +52,7 @@ async def handle(
                     topic_id=found.topic_id,
                 )
     if known:
-        errors |= await _commit(services, request, known)
+        errors |= await _commit(shard, request, known)
         if version < _NOT_FOUND_FROM:
             errors = {tp: _OLDER.get(error, error) for tp, error in errors.items()}
     return OffsetCommitResponse(
@@ -69,14 +72,21 @@ async def handle(
     )
 
 
+async def _shard(services: Services, group_id: str) -> Shard | ErrorCode:
+    try:
+        return await services.groups.shard_of(group_id)
+    except KafkaError as e:
+        return e.code
+
+
 async def _commit(
-    services: Services, request: OffsetCommitRequest, offsets: Mapping[TopicPartition, NewOffset]
+    shard: Shard | ErrorCode,
+    request: OffsetCommitRequest,
+    offsets: Mapping[TopicPartition, NewOffset],
 ) -> Mapping[TopicPartition, ErrorCode]:
+    if isinstance(shard, ErrorCode):
+        return dict.fromkeys(offsets, shard)
     member = Commit(
         request.member_id, request.generation_id_or_member_epoch, request.group_instance_id
     )
-    try:
-        shard = await services.groups.shard_of(request.group_id)
-    except KafkaError as e:
-        return dict.fromkeys(offsets, e.code)
     return await shard.commit(request.group_id, member, offsets, request.retention_time_ms)

@@ -5,14 +5,21 @@ Behaviour:
   appended whole or not at all, and its `record_errors` say which records were to blame;
 - a batch that was already appended (an idempotent retry) is acknowledged with its first offset;
 - acks 1 and -1 are answered when the log has it (one replica: leader and all in sync are the same);
+  with -1 a topic whose `min.insync.replicas` is more than one gets NOT_ENOUGH_REPLICAS;
   acks 0 is never answered, and an error then ends the connection, as in Kafka;
-- other acks: INVALID_REQUIRED_ACKS; a transactional id: INVALID_TXN_STATE, as there are no
-  transactions yet;
+- other acks: INVALID_REQUIRED_ACKS;
+- a transactional batch is refused unless its partition was added to the open transaction of its
+  producer (`transaction_verification`): INVALID_TXN_STATE, TRANSACTION_ABORTABLE from v11 on, or
+  what the coordinator says; NOT_ENOUGH_REPLICAS where the producer is to try again. Without a
+  transactional id the whole request is TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
 - a disk that is full or fails: KAFKA_STORAGE_ERROR, with nothing half-written acknowledged or
   visible; one that fails takes its log directory offline (`Partitions.report`).
 
-v3 the same to us, but NOT_LEADER_OR_FOLLOWER for KAFKA_STORAGE_ERROR, which came later
-(KIP-112) · v4-7 the same to us · v8 record errors and a message · v10 current leader (never needs
+v0-2 messages of formats v0 and v1, as many as there are: they become one batch (KIP-32; a batch of
+format v2 is taken too, as by Kafka) · v1 throttle time · v2 append time · v3 exactly one batch of
+format v2, anything else is INVALID_RECORD · v0-3 NOT_LEADER_OR_FOLLOWER for KAFKA_STORAGE_ERROR,
+which came later (KIP-112) · v4-6 the same to us · v7 zstd, before it UNSUPPORTED_COMPRESSION_TYPE
+(KIP-110) · v8 record errors and a message · v10 current leader (never needs
 telling).
 """
 
@@ -25,8 +32,10 @@ from lapse.base.errors import ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker.partitions import Partitions
 from lapse.broker.services import CloseConnection, Services, Session
-from lapse.kernels.layout import TRANSACTIONAL
+from lapse.broker.transaction_verification import Verified, verify_produced
+from lapse.kernels.layout import ATTRIBUTES, CODEC_MASK, HEADER_SIZE, MAGIC
 from lapse.metadata.image import LEADER_EPOCH
+from lapse.records.layout import Codec
 from lapse.records.validate import RecordErrors, RefusedBatch, check_produced
 from lapse.wire.schema.produce import (
     BatchIndexAndErrorMessage,
@@ -37,12 +46,12 @@ from lapse.wire.schema.produce import (
     TopicProduceResponse,
 )
 
-ACKS = frozenset({-1, 0, 1})
+ALL = -1
+ACKS = frozenset({ALL, 0, 1})
+V2, V2_FROM = 2, 3
 STORAGE_ERROR_FROM = 4
+ZSTD_FROM = 7
 NO_OFFSET = -1
-
-
-_NO_TRANSACTIONS = "transactions are not supported by this broker version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +73,13 @@ async def handle(
     services: Services, _session: Session, version: int, request: ProduceRequest
 ) -> ProduceResponse | None:
     """Append, account, and answer unless acks is 0."""
-    refusal = _refusal(request)
-    if refusal is not None:
+    try:
+        verified = await _verify(services, version, request)
+    except KafkaError as refusal:
         outcomes = [_refused(where, refusal) for where, _ in _batches(request)]
     else:
         outcomes = await services.disk.run(
-            append_all, services.partitions, services.clock, _batches(request)
+            append_all, services.partitions, services.clock, _batches(request), version, verified
         )
     for outcome in outcomes:
         _account(services, outcome)
@@ -80,22 +90,37 @@ async def handle(
 
 
 def append_all(
-    partitions: Partitions, clock: Clock, batches: list[tuple[TopicPartition, PartitionProduceData]]
+    partitions: Partitions,
+    clock: Clock,
+    batches: list[tuple[TopicPartition, PartitionProduceData]],
+    version: int,
+    verified: Verified,
 ) -> list[Outcome]:
     """Judge and append each batch, in a worker thread."""
     now_ms = clock.now_ms()
-    return [_append(partitions, now_ms, where, data) for where, data in batches]
+    return [
+        _append(partitions, now_ms, version, where, data, verified.get(where))
+        for where, data in batches
+    ]
 
 
 def _append(
-    partitions: Partitions, now_ms: int, where: TopicPartition, data: PartitionProduceData
+    partitions: Partitions,
+    now_ms: int,
+    version: int,
+    where: TopicPartition,
+    data: PartitionProduceData,
+    verified: int | KafkaError | None,
 ) -> Outcome:
     try:
+        if isinstance(verified, KafkaError):
+            raise verified
         log = partitions.get(where)
-        checked = check_produced(data.records or b"", log.config, now_ms, str(where))
-        if checked.header.attributes & TRANSACTIONAL:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"{where}: {_NO_TRANSACTIONS}")
-        done = log.append(checked, leader_epoch=LEADER_EPOCH, now_ms=now_ms)
+        records = data.records or b""
+        if version < ZSTD_FROM or len(records) <= MAGIC or records[MAGIC] < V2:
+            _check_version(records, version, where)
+        checked = check_produced(records, log.config, now_ms, str(where))
+        done = log.append(checked, leader_epoch=LEADER_EPOCH, now_ms=now_ms, verified_at=verified)
     except (KafkaError, StorageError) as e:
         partitions.report(where, e)
         return _refused(where, e)
@@ -109,19 +134,51 @@ def _append(
     )
 
 
+def _check_version(records: bytes | memoryview, version: int, where: TopicPartition) -> None:
+    """Refuse what a request of that version may not carry."""
+    magic = records[MAGIC] if len(records) > MAGIC else V2
+    if magic < V2 and version >= V2_FROM:
+        raise RefusedBatch(
+            ErrorCode.INVALID_RECORD, f"{where}: Produce v{version} with message format v{magic}"
+        )
+    is_batch = magic == V2 and len(records) >= HEADER_SIZE
+    if is_batch and version < ZSTD_FROM and records[ATTRIBUTES + 1] & CODEC_MASK == Codec.ZSTD:
+        raise RefusedBatch(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"{where}: Produce v{version} with zstd"
+        )
+
+
 def _refused(where: TopicPartition, error: KafkaError | StorageError) -> Outcome:
     code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
     record_errors = error.record_errors if isinstance(error, RefusedBatch) else ()
     return Outcome(where, error=code, message=str(error), record_errors=record_errors)
 
 
-def _refusal(request: ProduceRequest) -> KafkaError | None:
-    """Why no batch of the request may be appended, if so."""
+async def _verify(services: Services, version: int, request: ProduceRequest) -> Verified:
+    """What is known of transactional batches; raises KafkaError where none may be appended."""
     if request.acks not in ACKS:
-        return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: -1, 0 or 1")
-    if request.transactional_id is not None:
-        return KafkaError(ErrorCode.INVALID_TXN_STATE, _NO_TRANSACTIONS)
-    return None
+        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: -1, 0 or 1")
+    sent = [(where, data.records or b"") for where, data in _batches(request)]
+    verified = await verify_produced(
+        services.transactions, services.partitions, request.transactional_id, sent, version
+    )
+    return {**verified, **_too_few_replicas(services, request)}
+
+
+def _too_few_replicas(
+    services: Services, request: ProduceRequest
+) -> dict[TopicPartition, KafkaError]:
+    """Partitions that acks=-1 asks more replicas of than there are, by `min.insync.replicas`."""
+    refused = {}
+    for where, _ in _batches(request) if request.acks == ALL else ():
+        topic = services.topics.image.topics.get(where.topic)
+        wanted = 1 if topic is None else topic.config.min_insync_replicas
+        if wanted > 1:
+            refused[where] = KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{where}: min.insync.replicas={wanted}, and there is one replica",
+            )
+    return refused
 
 
 def _batches(request: ProduceRequest) -> list[tuple[TopicPartition, PartitionProduceData]]:

@@ -5,6 +5,9 @@ for the whole answer (KIP-74) · v4 record format v2, isolation level and aborte
 (KIP-98) · v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch (KIP-320) · v10 zstd
 (KIP-110) · v11 rack (KIP-392) · v12 flexible, diverging epoch (KIP-595) · v13 topic ids (KIP-516) ·
 v15 replica state (KIP-903) · v16 node endpoints (KIP-951) · v17 directory ids (KIP-853).
+
+Our own: from v12 on a consumer says by tag 10000 that it knows tombstones with values (KIP-87).
+Kafka's brokers skip tags that they do not know.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import uuid
 
 from lapse.wire.declaration import (
+    BOOL,
     INT8,
     INT16,
     INT32,
@@ -31,6 +35,8 @@ from lapse.wire.declaration import (
 )
 
 FETCH = api(1, "Fetch", versions="0-17", flexible="12+")
+
+OWN_TAG = 10_000  # far from Kafka's own, which count from 0
 
 
 @struct
@@ -77,6 +83,7 @@ class FetchRequest:
     """Session id 0 with epoch -1 is a fetch without session.
 
     `isolation_level` 0 reads up to the high watermark, 1 up to the last stable offset.
+    `tombstone_values` is ours: the client tells a tombstone by its flag, whatever its value.
     """
 
     cluster_id: str | None = field(
@@ -95,6 +102,7 @@ class FetchRequest:
         array(ForgottenTopic), "7+", default=()
     )
     rack_id: str = field(STRING, "11+", default="", ignorable=True)
+    tombstone_values: bool = field(BOOL, "12+", tag=OWN_TAG, default=False, ignorable=True)
 
 
 @struct

@@ -17,10 +17,13 @@ from lapse.base.fs import AppendFile, Buffer, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection
+from lapse.records.batch import scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
-from lapse.records.layout import Codec
+from lapse.records.layout import Codec, TimestampType
 from lapse.wire.envelope import encode_request
 from lapse.wire.schema.metadata import MetadataRequest
+from tests.property.strategies import OLD_CODECS
+from tests.unit.broker.old_requests import T, magics, messages, old_produce, seen
 from tests.unit.broker.running import (
     batch_of,
     connect,
@@ -163,11 +166,129 @@ async def test_wrong_sequence_and_old_epoch(node: Node, connection: BrokerConnec
     assert node.services.partitions.get(T0).log_end_offset == 1
 
 
+# --- old versions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", OLD_CODECS)
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_old_messages_become_a_batch(
+    node: Node, connection: BrokerConnection, version: int, magic: int, codec: Codec
+) -> None:
+    """Numbered by the broker; what a message of v0 cannot say, its time, is -1."""
+    await create(node, "t", retention_ms="-1")
+    sent = messages(b"a", None, b"c", magic=magic, codec=codec)
+    answers = [await old_produce(connection, version, sent) for _ in range(2)]
+    assert [(a.error_code, a.base_offset) for a in answers] == [(0, 0), (0, 3)]
+    (got,) = await fetch(connection, "t", (0, 0))
+    assert magics(got) == {2}
+    assert [(r.offset, r.create_time, r.key, r.value) for r in seen(got)] == [
+        (n, T + n % 3 if magic else -1, b"k%d" % (n % 3), (b"a", None, b"c")[n % 3])
+        for n in range(6)
+    ]
+    assert {int(row["attributes"]) for row in scan_batches(got.records, "t")} == {codec}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+async def test_old_messages_get_an_append_time(
+    node: Node, connection: BrokerConnection, magic: int
+) -> None:
+    """KIP-32: whatever they say themselves; the answer tells it from v2 on."""
+    await create(node, "t", message_timestamp_type="LogAppendTime")
+    answer = await old_produce(connection, 2, messages(b"a", magic=magic))
+    assert answer.log_append_time_ms > T
+    assert (await old_produce(connection, 1, messages(b"a", magic=magic))).log_append_time_ms == -1
+    (got,) = await fetch(connection, "t", (0, 0))
+    assert seen(got)[0].timestamp == answer.log_append_time_ms
+
+
+async def test_append_time_is_for_the_broker_to_say(
+    node: Node, connection: BrokerConnection
+) -> None:
+    await create(node, "t", message_timestamp_type="LogAppendTime")
+    said = messages(b"a", magic=1, kind=TimestampType.LOG_APPEND_TIME)
+    assert (await old_produce(connection, 2, said)).error_code == ErrorCode.INVALID_TIMESTAMP
+
+
+async def test_old_messages_are_judged_like_others(
+    node: Node, connection: BrokerConnection
+) -> None:
+    await create(node, "t", message_timestamp_before_max_ms="1000")
+    too_old = await old_produce(connection, 2, messages(b"a", magic=1))
+    assert too_old.error_code == ErrorCode.INVALID_TIMESTAMP
+    bad = bytearray(messages(b"a", b"b", magic=0))
+    bad[-1] ^= 1
+    assert (await old_produce(connection, 0, bytes(bad))).error_code == ErrorCode.CORRUPT_MESSAGE
+    nested = bytearray(messages(b"a", magic=0, codec=Codec.GZIP))[:-9]
+    assert (await old_produce(connection, 0, bytes(nested))).error_code == ErrorCode.CORRUPT_MESSAGE
+    assert node.services.partitions.get(T0).log_end_offset == 0
+    assert (await old_produce(connection, 0, messages(b"a", magic=0))).error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "magic", "codec", "code"),
+    [
+        (3, 0, Codec.NONE, ErrorCode.INVALID_RECORD),
+        (11, 1, Codec.GZIP, ErrorCode.INVALID_RECORD),
+        (2, 2, Codec.NONE, ErrorCode.NONE),  # Kafka does not look either
+        (2, 2, Codec.ZSTD, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (6, 2, Codec.ZSTD, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (7, 2, Codec.ZSTD, ErrorCode.NONE),
+    ],
+)
+async def test_a_version_has_its_format(
+    node: Node, connection: BrokerConnection, version: int, magic: int, codec: Codec, code: int
+) -> None:
+    await create(node, "t", retention_ms="-1")
+    sent = (
+        messages(b"a", magic=magic, codec=codec)
+        if magic < 2
+        else batch_of(b"a", spec=BatchSpec(codec=codec))
+    )
+    assert (await old_produce(connection, version, sent)).error_code == code
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 12, b"\0" * 16 + b"\2", b"\0" * 16 + b"\1"])
+@pytest.mark.parametrize("version", [0, 2, 3, 11])
+async def test_a_few_bytes_are_no_batch(
+    node: Node, connection: BrokerConnection, version: int, data: bytes
+) -> None:
+    await create(node, "t")
+    answer = await old_produce(connection, version, data)
+    assert answer.error_code in {ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD}
+
+
+async def test_a_valued_tombstone_is_not_lost_in_an_old_format(
+    node: Node, connection: BrokerConnection
+) -> None:
+    """v0 and v1 have no flag for it: it would become a live value."""
+    await create(
+        node, "t", cleanup_policy="compact", lapse_tombstone_values_enable="true",
+        message_format_version="0.10.2", message_timestamp_before_max_ms=str(1 << 60),
+    )  # fmt: skip
+    for tombstone, code in ((True, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT), (False, 0)):
+        sent = build_batch([NewRecord(b"k", b"why", T, tombstone=tombstone)])
+        (answer,) = await produce(connection, "t", (0, sent))
+        assert answer.error_code == code
+
+
 async def test_other_acks_are_refused(node: Node, connection: BrokerConnection) -> None:
     await create(node, "t")
     (answer,) = await produce(connection, "t", (0, batch_of(b"a")), acks=2)
     assert answer.error_code == ErrorCode.INVALID_REQUIRED_ACKS
     assert node.services.partitions.get(T0).log_end_offset == 0
+
+
+async def test_more_replicas_than_there_are(node: Node, connection: BrokerConnection) -> None:
+    """`min.insync.replicas` holds where all in sync are asked for, and for that topic alone."""
+    await create(node, "t", min_insync_replicas="2")
+    await create(node, "u")
+    (refused,) = await produce(connection, "t", (0, batch_of(b"a")), acks=-1)
+    assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert "min.insync.replicas=2" in (refused.error_message or "")
+    (taken,) = await produce(connection, "u", (0, batch_of(b"a")), acks=-1)
+    (one,) = await produce(connection, "t", (0, batch_of(b"b")), acks=1)
+    assert (taken.error_code, one.error_code, one.base_offset) == (0, 0, 0)
 
 
 async def send_without_ack(node: Node, topic: str) -> bytes:

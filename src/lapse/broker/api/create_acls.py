@@ -1,0 +1,51 @@
+"""CreateAcls (key 30): say who may do what.
+
+Behaviour: each binding is judged by itself (`security.acls.check_binding`): INVALID_REQUEST says
+what is wrong with it. Those that are fine are durable and in force at the answer; one that is there
+already is no error. SECURITY_DISABLED without an authorizer, KAFKA_STORAGE_ERROR for all.
+
+v1-2 the same · v3 users as resources (KIP-373).
+"""
+
+from __future__ import annotations
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.broker.services import Services, Session
+from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
+from lapse.wire.schema.create_acls import (
+    AclCreation,
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: CreateAclsRequest
+) -> CreateAclsResponse:
+    """Create what can be created."""
+    errors: tuple[KafkaError | None, ...]
+    try:
+        created = await services.access.create_acls([_binding(one) for one in request.creations])
+        errors = created.errors
+    except KafkaError as e:
+        errors = (e,) * len(request.creations)
+    return CreateAclsResponse(results=tuple(_result(error) for error in errors))
+
+
+def _binding(asked: AclCreation) -> AclBinding:
+    return AclBinding(
+        ResourceType(asked.resource_type),
+        PatternType(asked.resource_pattern_type),
+        asked.resource_name,
+        asked.principal,
+        asked.host,
+        Operation(asked.operation),
+        Permission(asked.permission_type),
+    )
+
+
+def _result(error: KafkaError | None) -> AclCreationResult:
+    if error is None:
+        return AclCreationResult(error_code=ErrorCode.NONE, error_message=None)
+    return AclCreationResult(error_code=error.code, error_message=str(error))

@@ -1,0 +1,59 @@
+"""DeleteAcls (key 31): take away what some filters mean.
+
+Behaviour: each filter tells what it found, all of which is gone, durably, at the answer; what two
+filters mean is told by both. INVALID_REQUEST for a filter with something unknown in it;
+SECURITY_DISABLED without an authorizer, KAFKA_STORAGE_ERROR for all.
+
+v1-2 the same · v3 users as resources (KIP-373).
+"""
+
+from __future__ import annotations
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.broker.api.describe_acls import filter_of
+from lapse.broker.services import Services, Session
+from lapse.security.acls import AclBinding
+from lapse.wire.schema.delete_acls import (
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: DeleteAclsRequest
+) -> DeleteAclsResponse:
+    """Delete what can be deleted."""
+    results: tuple[tuple[AclBinding, ...] | KafkaError, ...]
+    try:
+        deleted = await services.access.delete_acls([filter_of(one) for one in request.filters])
+        results = deleted.results
+    except KafkaError as e:
+        results = (e,) * len(request.filters)
+    return DeleteAclsResponse(filter_results=tuple(map(_result, results)))
+
+
+def _result(found: tuple[AclBinding, ...] | KafkaError) -> DeleteAclsFilterResult:
+    if isinstance(found, KafkaError):
+        return DeleteAclsFilterResult(
+            error_code=found.code, error_message=str(found), matching_acls=()
+        )
+    return DeleteAclsFilterResult(
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        matching_acls=tuple(
+            DeleteAclsMatchingAcl(
+                error_code=ErrorCode.NONE,
+                error_message=None,
+                resource_type=b.resource_type,
+                resource_name=b.name,
+                pattern_type=b.pattern_type,
+                principal=b.principal,
+                host=b.host,
+                operation=b.operation,
+                permission_type=b.permission,
+            )
+            for b in found
+        ),
+    )

@@ -1,0 +1,67 @@
+"""DescribeAcls (key 29): who may do what.
+
+Behaviour: the bindings that a filter means, by resource, in a fixed order. INVALID_REQUEST for a
+filter with something unknown in it; SECURITY_DISABLED without an authorizer.
+
+v1-2 the same · v3 users as resources (KIP-373).
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.broker.services import Services, Session
+from lapse.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType
+from lapse.wire.schema.delete_acls import DeleteAclsFilter
+from lapse.wire.schema.describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: DescribeAclsRequest
+) -> DescribeAclsResponse:
+    """Tell those that the filter means."""
+    try:
+        found = services.access.describe_acls(filter_of(request))
+    except KafkaError as e:
+        return DescribeAclsResponse(error_code=e.code, error_message=str(e), resources=())
+    by_resource = groupby(found, key=lambda b: (b.resource_type, b.pattern_type, b.name))
+    return DescribeAclsResponse(
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        resources=tuple(
+            DescribeAclsResource(
+                resource_type=resource_type,
+                resource_name=name,
+                pattern_type=pattern_type,
+                acls=tuple(
+                    AclDescription(
+                        principal=b.principal,
+                        host=b.host,
+                        operation=b.operation,
+                        permission_type=b.permission,
+                    )
+                    for b in bindings
+                ),
+            )
+            for (resource_type, pattern_type, name), bindings in by_resource
+        ),
+    )
+
+
+def filter_of(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+    """Which bindings a request means; `delete_acls` has several of them."""
+    return AclFilter(
+        ResourceType(asked.resource_type_filter),
+        PatternType(asked.pattern_type_filter),
+        asked.resource_name_filter,
+        asked.principal_filter,
+        asked.host_filter,
+        Operation(asked.operation),
+        Permission(asked.permission_type),
+    )

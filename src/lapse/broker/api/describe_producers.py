@@ -1,0 +1,68 @@
+"""DescribeProducers (key 61): the producers a log remembers (KIP-664).
+
+Behaviour: by partition, UNKNOWN_TOPIC_OR_PARTITION or KAFKA_STORAGE_ERROR where there is no log to
+look at. A producer is remembered for `producer.id.expiration.ms`, or while its transaction is open.
+"""
+
+from __future__ import annotations
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.ids import TopicPartition
+from lapse.broker.partitions import Partitions
+from lapse.broker.services import Services, Session
+from lapse.wire.schema.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    """Look at each log, in a worker thread: it may have to wait for an append."""
+    return await services.disk.run(_look, services.partitions, request)
+
+
+def _look(partitions: Partitions, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=tuple(
+            TopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    _partition(partitions, TopicPartition(topic.name, number))
+                    for number in topic.partition_indexes
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _partition(partitions: Partitions, tp: TopicPartition) -> PartitionResponse:
+    try:
+        producers = partitions.get(tp).producers()
+    except KafkaError as e:
+        return PartitionResponse(
+            partition_index=tp.partition,
+            error_code=e.code,
+            error_message=str(e),
+            active_producers=(),
+        )
+    return PartitionResponse(
+        partition_index=tp.partition,
+        error_code=ErrorCode.NONE,
+        active_producers=tuple(
+            ProducerState(
+                producer_id=p.producer_id,
+                producer_epoch=p.epoch,
+                last_sequence=p.last_sequence,
+                last_timestamp=p.last_timestamp,
+                coordinator_epoch=p.coordinator_epoch,
+                current_txn_start_offset=p.transaction_first_offset,
+            )
+            for p in producers
+        ),
+    )

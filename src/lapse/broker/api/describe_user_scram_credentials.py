@@ -1,0 +1,70 @@
+"""DescribeUserScramCredentials (key 50): who has which SCRAM credentials (KIP-554).
+
+Behaviour: mechanisms and iterations of the users asked for, or of all; salts and keys are told to
+nobody. RESOURCE_NOT_FOUND for a user without any, DUPLICATE_RESOURCE for one asked for twice.
+
+v0 the only one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.broker.services import Services, Session
+from lapse.security.scram import Credentials
+from lapse.wire.schema.describe_user_scram_credentials import (
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+
+
+async def handle(
+    services: Services,
+    _session: Session,
+    _version: int,
+    request: DescribeUserScramCredentialsRequest,
+) -> DescribeUserScramCredentialsResponse:
+    """Tell of each user."""
+    credentials = services.access.credentials
+    times = Counter(user.name for user in request.users or ())
+    if not times:
+        times = Counter(sorted({user for user, _ in credentials}))
+    return DescribeUserScramCredentialsResponse(
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        results=tuple(
+            _result(user, credentials, twice=bool(request.users) and count > 1)
+            for user, count in times.items()
+        ),
+    )
+
+
+def _result(
+    user: str, credentials: Credentials, *, twice: bool
+) -> DescribeUserScramCredentialsResult:
+    found = sorted(
+        (mechanism, kept.iterations)
+        for (whose, mechanism), kept in credentials.items()
+        if whose == user
+    )
+    error: KafkaError | None = None
+    if twice:
+        error = KafkaError(ErrorCode.DUPLICATE_RESOURCE, f"user {user!r} is asked for twice")
+    elif not found:
+        error = KafkaError(
+            ErrorCode.RESOURCE_NOT_FOUND,
+            f"Attempt to describe a user credential that does not exist: {user}",
+        )
+    return DescribeUserScramCredentialsResult(
+        user=user,
+        error_code=ErrorCode.NONE if error is None else error.code,
+        error_message=None if error is None else str(error),
+        credential_infos=tuple(
+            CredentialInfo(mechanism=mechanism, iterations=iterations)
+            for mechanism, iterations in found
+            if error is None
+        ),
+    )

@@ -1,0 +1,43 @@
+"""ListTransactions (key 66): the transactional ids that this broker coordinates (KIP-664).
+
+Behaviour: all that pass every filter; COORDINATOR_LOAD_IN_PROGRESS while any partition of
+`__transaction_state` is read; INVALID_REGULAR_EXPRESSION for a pattern that RE2 does not know.
+
+v0 states and producer ids · v1 a duration (KIP-994) · v2 a pattern (KIP-1152).
+"""
+
+from __future__ import annotations
+
+from lapse.broker.services import Services, Session
+from lapse.coordination.transaction_views import TransactionFilter
+from lapse.wire.schema.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionState,
+)
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: ListTransactionsRequest
+) -> ListTransactionsResponse:
+    """Ask the coordinator."""
+    listing = services.transactions.list(
+        TransactionFilter(
+            tuple(request.state_filters),
+            frozenset(request.producer_id_filters),
+            request.duration_filter,
+            request.transactional_id_pattern,
+        )
+    )
+    return ListTransactionsResponse(
+        error_code=listing.error,
+        unknown_state_filters=listing.unknown_states,
+        transaction_states=tuple(
+            TransactionState(
+                transactional_id=row.transactional_id,
+                producer_id=row.producer_id,
+                transaction_state=row.state,
+            )
+            for row in listing.transactions
+        ),
+    )

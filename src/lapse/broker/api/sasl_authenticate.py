@@ -1,0 +1,33 @@
+"""SaslAuthenticate (key 36): a step of a login (KIP-152).
+
+Behaviour: SASL_AUTHENTICATION_FAILED is answered late (`login`) and ends the connection. On a
+listener without SASL, or when there is nothing to log in for, it is ILLEGAL_SASL_STATE.
+
+v0 the same · v1 how long the session lasts (KIP-368) · v2 flexible.
+"""
+
+from __future__ import annotations
+
+from lapse.base.errors import ErrorCode
+from lapse.broker import login
+from lapse.broker.services import Services, Session
+from lapse.wire.schema.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+
+
+async def handle(
+    services: Services, session: Session, _version: int, request: SaslAuthenticateRequest
+) -> SaslAuthenticateResponse:
+    """Take the client's token, give ours."""
+    if session.sasl is None:
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.ILLEGAL_SASL_STATE,
+            error_message="this listener has no SASL",
+            auth_bytes=b"",
+        )
+    answered = await login.authenticate(services, session, session.sasl, bytes(request.auth_bytes))
+    return SaslAuthenticateResponse(
+        error_code=answered.error,
+        error_message=answered.message,
+        auth_bytes=answered.auth_bytes,
+        session_lifetime_ms=answered.session_lifetime_ms,
+    )

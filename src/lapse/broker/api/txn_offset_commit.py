@@ -1,0 +1,122 @@
+"""TxnOffsetCommit (key 28): offsets that count once the transaction commits (KIP-98).
+
+Behaviour: a partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION, the others are committed;
+until the transaction's marker they are pending, which OffsetFetch tells who asks for stable ones.
+Refused unless AddOffsetsToTxn was told of the group (KIP-890): INVALID_TXN_STATE before v4, then
+TRANSACTION_ABORTABLE. A member of another generation is fenced (KIP-447).
+
+v0-1 COORDINATOR_NOT_AVAILABLE for COORDINATOR_LOAD_IN_PROGRESS · v2 leader epoch (KIP-320) · v3 the
+group's member · v4 TRANSACTION_ABORTABLE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.ids import TopicPartition
+from lapse.broker.group_coordinator import Shard
+from lapse.broker.services import Services, Session
+from lapse.broker.state_log import Writer
+from lapse.broker.transaction_verification import for_client
+from lapse.coordination.classic_events import Commit
+from lapse.coordination.offset_store import NewOffset
+from lapse.coordination.transaction_state import ProducerIdAndEpoch
+from lapse.wire.schema.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+_LOADING_KNOWN_FROM = 2
+_ABORTABLE_KNOWN_FROM = 4
+_OLDER = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+
+Errors = Mapping[TopicPartition, ErrorCode]
+
+
+async def handle(
+    services: Services, _session: Session, version: int, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse:
+    """Verify the transaction, commit what can be, and answer for each."""
+    try:
+        shard = await services.groups.shard_of(request.group_id)
+        verified_at = shard.end_offset  # before the coordinator is asked
+        await _verify(services, version, request)
+    except KafkaError as e:
+        error = e.code if version >= _LOADING_KNOWN_FROM else _OLDER.get(e.code, e.code)
+        return _answer(request, dict.fromkeys(_asked(request), error))
+    writer = Writer(
+        request.producer_id,
+        request.producer_epoch,
+        verified_at if services.transactions.verifies else None,
+    )
+    return _answer(request, await _commit(services, shard, request, writer))
+
+
+async def _verify(services: Services, version: int, request: TxnOffsetCommitRequest) -> None:
+    """Raise KafkaError unless the group's partition is in the producer's open transaction."""
+    transactions = services.transactions
+    if not transactions.verifies:
+        return
+    partition = await services.groups.partition_of(request.group_id)
+    producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+    errors = await transactions.verify(request.transactional_id, producer, (partition,))
+    error = for_client(errors[partition], knows_abortable=version >= _ABORTABLE_KNOWN_FROM)
+    if error is not ErrorCode.NONE:
+        raise KafkaError(error, f"{partition} is not known to be in the transaction")
+
+
+async def _commit(
+    services: Services, shard: Shard, request: TxnOffsetCommitRequest, writer: Writer
+) -> Errors:
+    # From here to the append nothing is waited for, so no topic is deleted in between.
+    topics = services.topics.image.topics
+    known: dict[TopicPartition, NewOffset] = {}
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for topic in request.topics:
+        found = topics.get(topic.name)
+        for p in topic.partitions:
+            tp = TopicPartition(topic.name, p.partition_index)
+            if found is None or not 0 <= p.partition_index < found.partitions:
+                errors[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                known[tp] = NewOffset(
+                    p.committed_offset,
+                    p.committed_leader_epoch,
+                    p.committed_metadata,
+                    topic_id=found.topic_id,
+                )
+    if not known:
+        return errors
+    member = Commit(
+        request.member_id, request.generation_id, request.group_instance_id, transactional=True
+    )
+    return errors | dict(await shard.commit_in_transaction(request.group_id, member, known, writer))
+
+
+def _asked(request: TxnOffsetCommitRequest) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic.name, p.partition_index)
+        for topic in request.topics
+        for p in topic.partitions
+    ]
+
+
+def _answer(request: TxnOffsetCommitRequest, errors: Errors) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=tuple(
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=p.partition_index,
+                        error_code=errors[TopicPartition(topic.name, p.partition_index)],
+                    )
+                    for p in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )

@@ -1,0 +1,55 @@
+"""WriteTxnMarkers (key 27): ends transactions in the logs of this broker.
+
+Behaviour: sent by administrators, to end a transaction that hangs (KIP-664); our own coordinator
+writes its markers without it. A marker of an older producer epoch is INVALID_PRODUCER_EPOCH, one of
+an older coordinator TRANSACTION_COORDINATOR_FENCED; there need not be a transaction to be ended.
+
+v1 the only one served.
+"""
+
+from __future__ import annotations
+
+from lapse.base.ids import TopicPartition
+from lapse.broker.services import Services, Session
+from lapse.broker.state_log import Writer
+from lapse.log.markers import EndMarker
+from lapse.wire.schema.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse:
+    """One marker after the other, each to all its partitions."""
+    results = [await _write(services, marker) for marker in request.markers]
+    return WriteTxnMarkersResponse(markers=tuple(results))
+
+
+async def _write(services: Services, asked: WritableTxnMarker) -> WritableTxnMarkerResult:
+    errors = await services.transactions.markers.write(
+        Writer(asked.producer_id, asked.producer_epoch),
+        EndMarker(asked.transaction_result, asked.coordinator_epoch),
+        {TopicPartition(t.name, number) for t in asked.topics for number in t.partition_indexes},
+    )
+    return WritableTxnMarkerResult(
+        producer_id=asked.producer_id,
+        topics=tuple(
+            WritableTxnMarkerTopicResult(
+                name=topic.name,
+                partitions=tuple(
+                    WritableTxnMarkerPartitionResult(
+                        partition_index=number,
+                        error_code=errors[TopicPartition(topic.name, number)],
+                    )
+                    for number in topic.partition_indexes
+                ),
+            )
+            for topic in asked.topics
+        ),
+    )

@@ -1,0 +1,89 @@
+"""Logins at the HTTP port: basic authentication (RFC 7617) by the users of the SASL listeners.
+
+Whether there are to be any is `lapse.http.login`'s. Without one, `/health` answers serving or not
+and nothing else. With ACLs, what the other page tells needs DESCRIBE of the cluster. A failure is
+held back as one at a listener is. The password comes as it is: put TLS in front of the port, or
+leave it at an address that only this machine has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from enum import Enum, auto
+
+from lapse.base.errors import ConfigError
+from lapse.base.secret import Secret
+from lapse.broker.authentication import Passwords
+from lapse.broker.services import Services
+from lapse.security.acls import CLUSTER_NAME, Operation, ResourceType
+from lapse.security.authorizer import Session as Actor
+from lapse.security.authorizer import host_of
+from lapse.security.throttle import FailedAuthentications
+
+
+class Admission(Enum):
+    """What an HTTP client may: come in, log in first, or nothing."""
+
+    GRANTED = auto()
+    LOGIN = auto()
+    FORBIDDEN = auto()
+
+
+class HttpLogin:
+    """Who may read the pages; failed logins are counted as those of a listener called HTTP."""
+
+    def __init__(self, services: Services) -> None:
+        """Raises ConfigError where a login is wanted that nobody could pass."""
+        config, entrances, access = services.config, services.entrances, services.access
+        with_users = any(entrance.sasl is not None for entrance in entrances)
+        wanted = config.security.http_login
+        if wanted == "required" and not with_users:
+            raise ConfigError(
+                "lapse.http.login=required: there are no users, as no listener has SASL"
+            )
+        self._is_needed = with_users and wanted != "none"
+        self._passwords = Passwords(entrances, access)
+        self._access = access
+        self._clock = services.clock
+        self._counters = services.counters
+        self._failures = FailedAuthentications(
+            config.security.connection_failed_authentication_delay_ms
+        )
+
+    async def admit(self, authorization: str | None, address: str) -> Admission:
+        """Whether what an `Authorization` header says is enough.
+
+        Args:
+            authorization: its text, if there was one.
+            address: the client's.
+        """
+        if not self._is_needed:
+            return Admission.GRANTED
+        if authorization is None:
+            return Admission.LOGIN
+        given = _parsed(authorization)
+        if given is None or not await asyncio.to_thread(self._passwords.fit, *given):
+            self._counters.logins_refused["HTTP"] += 1
+            now_ms = int(self._clock.monotonic() * 1000)
+            await asyncio.sleep(self._failures.failed(address, now_ms) / 1000)
+            return Admission.LOGIN
+        actor = Actor(f"User:{given[0]}", host_of(address))
+        may = self._access.authorizer.authorize(
+            actor, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME
+        )
+        return Admission.GRANTED if may else Admission.FORBIDDEN
+
+
+def _parsed(authorization: str) -> tuple[str, Secret] | None:
+    """User and password; None for what is not of the form."""
+    scheme, _, encoded = authorization.partition(" ")
+    try:
+        text = base64.b64decode(encoded.strip(), validate=True).decode()
+    except (binascii.Error, ValueError):
+        return None
+    user, colon, password = text.partition(":")
+    if scheme.lower() != "basic" or not colon or not user:
+        return None
+    return user, Secret(password)

@@ -1,0 +1,230 @@
+"""A cluster as a client sees it: who leads what, and one connection to each of its brokers.
+
+`Cluster` asks any broker it can reach for metadata, keeps the answer until somebody finds it wrong
+(`forget`), and opens a connection to a leader when first wanted. It does not try again by itself:
+whoever calls knows how long it may take (`RETRIABLE`, `base.backoff`).
+
+Used by `producer`, `consumer` and `deletion`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError
+from lapse.base.ids import TopicPartition
+from lapse.client.connection import BrokerConnection, ConnectionLost
+from lapse.client.login import PLAINTEXT, Login
+from lapse.client.settings import refusal
+from lapse.wire.schema.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+
+NO_LEADER = -1
+
+# Errors after which the same request may succeed, at this leader or at another.
+RETRIABLE = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,  # on the way, Kafka's clients believe
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+# The same where a person waits: that a topic is not there is told at once.
+AGAIN = RETRIABLE - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic's id and, by partition, its leader (`NO_LEADER` while there is none)."""
+
+    name: str
+    topic_id: uuid.UUID
+    leaders: Mapping[int, int]
+
+
+@dataclass(slots=True)
+class _Known:
+    """What metadata said last."""
+
+    brokers: dict[int, Address] = field(default_factory=dict)
+    topics: dict[str, Topic] = field(default_factory=dict)
+
+
+def parse_bootstrap(text: str) -> tuple[Address, ...]:
+    """`HOST:PORT,HOST:PORT…` as in `bootstrap.servers`; raises ConfigError."""
+    addresses = []
+    for one in text.split(","):
+        host, colon, port = one.strip().rpartition(":")
+        if not (colon and host and port.isdigit() and 0 < int(port) < 1 << 16):
+            raise ConfigError(f"bootstrap.servers {text}: allowed is HOST:PORT,HOST:PORT…")
+        addresses.append(Address(host.strip("[]"), int(port)))
+    return tuple(addresses)
+
+
+class Cluster:
+    """Leaders, and connections to them; an async context manager."""
+
+    def __init__(self, bootstrap: Sequence[Address], login: Login = PLAINTEXT) -> None:
+        self._bootstrap = tuple(bootstrap)
+        self._login = login
+        self._known = _Known()
+        self._connections: dict[Address, asyncio.Task[BrokerConnection]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up everywhere; requests under way fail."""
+        for opening in self._connections.values():
+            if opening.done() and not opening.cancelled() and opening.exception() is None:
+                opening.result().close()
+            opening.cancel()
+        self._connections.clear()
+
+    async def topic(self, name: str, *, create: bool = False) -> Topic:
+        """A topic's leaders; with `create` the broker may make it (`auto.create.topics.enable`).
+
+        Raises:
+            KafkaError: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, or what else is said.
+            ConnectionLost: no broker can be reached.
+        """
+        known = self._known.topics.get(name)
+        if known is None:
+            await self.refresh([name], create=create)
+            known = self._known.topics[name]
+        return known
+
+    async def refresh(self, names: Iterable[str], *, create: bool = False) -> None:
+        """Ask anew; raises as `topic`, for the first that is refused."""
+        asked = tuple(MetadataRequestTopic(name=name) for name in names)
+        request = MetadataRequest(topics=asked, allow_auto_topic_creation=create)
+        connection = await self.any_connection()
+        try:
+            answer = await connection.request(request, MetadataResponse)
+        except ConnectionLost:
+            connection.close()  # the next one asked is another
+            raise
+        self._known.brokers = {b.node_id: Address(b.host, b.port) for b in answer.brokers}
+        refused = None
+        for told in answer.topics:
+            name = told.name or ""
+            if told.error_code:
+                self._known.topics.pop(name, None)
+                refused = refused or refusal(told.error_code, None, name)
+            else:
+                self._known.topics[name] = _topic(name, told)
+        if refused is not None:
+            raise refused
+
+    def forget(self, name: str) -> None:
+        """What was known of a topic has turned out wrong."""
+        self._known.topics.pop(name, None)
+
+    def failed(self, connection: BrokerConnection, topic: str) -> None:
+        """A broker did not answer for a topic: hang up, and ask who leads it now."""
+        connection.close()
+        self.forget(topic)
+
+    async def leader(self, partition: TopicPartition) -> int:
+        """The node that leads; raises as `topic`."""
+        topic = await self.topic(partition.topic)
+        leader = topic.leaders.get(partition.partition)
+        if leader is None:
+            self.forget(partition.topic)  # it may have grown
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition}: there is no such partition"
+            )
+        if leader == NO_LEADER or leader not in self._known.brokers:
+            self.forget(partition.topic)
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition}: nobody leads it")
+        return leader
+
+    async def leader_connection(self, partition: TopicPartition) -> BrokerConnection:
+        """An open connection to the leader; raises as `topic`."""
+        return await self.connection(await self.leader(partition))
+
+    async def connection(self, node_id: int) -> BrokerConnection:
+        """An open connection to a node that metadata named."""
+        return await self._open(self._known.brokers[node_id])
+
+    async def any_connection(self) -> BrokerConnection:
+        """An open connection, or a new one to the first broker that can be reached."""
+        for opening in self._connections.values():
+            if _is_open(opening):
+                return opening.result()
+        lost: ConnectionLost | None = None
+        for address in (*self._bootstrap, *self._known.brokers.values()):
+            try:
+                return await self._open(address)
+            except ConnectionLost as e:
+                lost = e
+        raise lost or ConfigError("bootstrap.servers: no address is given")
+
+    async def _open(self, address: Address) -> BrokerConnection:
+        """One connection an address, however many want it at once."""
+        opening = self._connections.get(address)
+        if opening is None or (opening.done() and not _is_open(opening)):
+            opening = asyncio.create_task(
+                BrokerConnection.open(address.host, address.port, self._login)
+            )
+            opening.add_done_callback(_take_note)
+            self._connections[address] = opening
+        return await asyncio.shield(opening)
+
+
+def _take_note(opening: asyncio.Task[BrokerConnection]) -> None:
+    """Of its error: whoever waited may have given up."""
+    if not opening.cancelled():
+        opening.exception()
+
+
+def _is_open(opening: asyncio.Task[BrokerConnection]) -> bool:
+    return (
+        opening.done()
+        and not opening.cancelled()
+        and opening.exception() is None
+        and not opening.result().is_lost
+    )
+
+
+def _topic(name: str, told: MetadataResponseTopic) -> Topic:
+    leaders = {p.partition_index: p.leader_id for p in told.partitions}
+    return Topic(name, told.topic_id, leaders)

@@ -1,0 +1,410 @@
+"""A consumer of given partitions: thin, asyncio, no groups.
+
+    async with Consumer("127.0.0.1:9092") as consumer:
+        await consumer.assign({TopicPartition("orders", 0): EARLIEST})
+        async for record in consumer:
+            ...
+
+Records come in the order of offsets within a partition. Each leader is asked by one request at a
+time, and its answer may be waited for longer than one `poll` takes: a leader that is silent holds
+up its own partitions only. The consumer tells brokers that it knows tombstones with values (KIP-87,
+`ConsumerRecord.is_tombstone`); one that does not know the flag gets them with a null value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from lapse.base.backoff import backoff_ms
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
+from lapse.base.ids import TopicPartition
+from lapse.client.cluster import AGAIN, Cluster, parse_bootstrap
+from lapse.client.connection import BrokerConnection, ConnectionLost
+from lapse.client.fetched import Fetched, fetched
+from lapse.client.login import PLAINTEXT, Login
+from lapse.client.offsets import EARLIEST, LATEST, Place, Where, list_offsets
+from lapse.client.record import ConsumerRecord
+from lapse.client.settings import refusal
+from lapse.wire.schema.fetch import (
+    FETCH,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+
+if TYPE_CHECKING:  # who reads no columns needs no Arrow
+    import pyarrow as pa
+
+_BY_ID_FROM = 13
+_RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": None}
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig:
+    """Settings, by Kafka's names.
+
+    Attributes:
+        read_committed: only records of no open or aborted transaction (`isolation.level`).
+        auto_offset_reset: where to go on if an offset is outside of the log: "earliest", "latest",
+            or "none", which raises OFFSET_OUT_OF_RANGE.
+        default_api_timeout_ms: how long look-ups are tried.
+    """
+
+    read_committed: bool = False
+    auto_offset_reset: str = "none"
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 50 << 20
+    max_partition_fetch_bytes: int = 1 << 20
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.auto_offset_reset not in _RESETS:
+            raise ConfigError(
+                f"auto_offset_reset={self.auto_offset_reset}: allowed is {', '.join(_RESETS)}"
+            )
+
+
+DEFAULTS = ConsumerConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What one Fetch brought, and the first thing wrong in it."""
+
+    fetched: Sequence[Fetched]
+    error: LapseError | None
+
+
+class Consumer:
+    """Reads partitions that it is given; an async context manager and iterator."""
+
+    def __init__(
+        self, bootstrap: str, config: ConsumerConfig = DEFAULTS, *, login: Login = PLAINTEXT
+    ) -> None:
+        """`bootstrap` is HOST:PORT, or several with commas; raises ConfigError."""
+        self._config = config
+        self._cluster = Cluster(parse_bootstrap(bootstrap), login)
+        self._positions: dict[TopicPartition, int] = {}
+        self._asking: dict[int, asyncio.Task[_Answer]] = {}
+        self._ready: deque[Fetched] = deque()
+        self._failures = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop asking and hang up."""
+        asking = list(self._asking.values())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        self._asking.clear()
+        self._cluster.close()
+
+    # --- positions --------------------------------------------------------------------------------
+
+    async def assign(self, positions: Mapping[TopicPartition, int | Where]) -> None:
+        """Read these partitions from there on, and no others.
+
+        Raises:
+            KafkaError: a partition that is not there, or cannot be looked at.
+            ConnectionLost: no broker can be reached.
+        """
+        found = await self._resolved(positions)
+        self._positions = found
+        self._ready.clear()
+
+    async def seek(self, partition: TopicPartition, to: int | Where) -> None:
+        """Go on there with one that is assigned; raises as `assign`."""
+        if partition not in self._positions:
+            raise ConfigError(f"{partition} is not assigned")
+        found = await self._resolved({partition: to})
+        self._positions.update(found)
+        self._ready = deque(one for one in self._ready if one.partition != partition)
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset that `poll` hands out next, or what follows it."""
+        if partition not in self._positions:
+            raise ConfigError(f"{partition} is not assigned")
+        waiting = (one.offset for one in self._ready if one.partition == partition)
+        return next(waiting, self._positions[partition])
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, datetime]
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset at or after a time; None where no record is that late."""
+        found = await self._look_up(times)
+        return {partition: None if at < 0 else at for partition, at in found.items()}
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Where the logs start."""
+        return await self._look_up(dict.fromkeys(partitions, EARLIEST))
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The high watermarks, or the last stable offsets for a read_committed consumer."""
+        return await self._look_up(dict.fromkeys(partitions, LATEST))
+
+    async def _resolved(
+        self, positions: Mapping[TopicPartition, int | Where]
+    ) -> dict[TopicPartition, int]:
+        named = {
+            partition: to
+            for partition, to in positions.items()
+            if isinstance(to, (Place, datetime))
+        }
+        found = await self._look_up(named)
+        late = [partition for partition, at in found.items() if at < 0]
+        found |= await self._look_up(dict.fromkeys(late, LATEST))
+        offsets = {p: to for p, to in positions.items() if p not in found and isinstance(to, int)}
+        return offsets | found
+
+    async def _look_up(self, wanted: Mapping[TopicPartition, Where]) -> dict[TopicPartition, int]:
+        """Offsets by ListOffsets, tried until time is up; -1 where no record is that late."""
+        found: dict[TopicPartition, int] = {}
+
+        async def ask() -> None:
+            missing = {p: where for p, where in wanted.items() if p not in found}
+            for node_id, partitions in (await self._by_leader(missing)).items():
+                connection = await self._cluster.connection(node_id)
+                told = await list_offsets(
+                    connection,
+                    {p: missing[p] for p in partitions},
+                    committed=self._config.read_committed,
+                )
+                for partition, at in told.items():
+                    if isinstance(at, KafkaError):
+                        raise at
+                    found[partition] = at
+
+        await self._tried(ask, {p.topic for p in wanted})
+        return found
+
+    async def _tried(self, ask: Callable[[], Awaitable[None]], topics: Iterable[str]) -> None:
+        """Again while that may help, for `default_api_timeout_ms`."""
+        failures = 0
+        last: LapseError | None = None
+        try:
+            async with asyncio.timeout(self._config.default_api_timeout_ms / 1000):
+                while True:
+                    try:
+                        return await ask()
+                    except (KafkaError, ConnectionLost) as e:
+                        if not _may_try_again(e):
+                            raise
+                        last = e
+                    for name in topics:
+                        self._cluster.forget(name)
+                    failures += 1
+                    await self._back_off(failures)
+        except TimeoutError as e:
+            raise last or ConnectionLost("no answer within default_api_timeout_ms") from e
+
+    async def _back_off(self, failures: int) -> None:
+        config = self._config
+        wait_ms = backoff_ms(failures, config.retry_backoff_ms, config.retry_backoff_max_ms)
+        await asyncio.sleep(wait_ms / 1000)
+
+    async def _by_leader(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[int, list[TopicPartition]]:
+        led: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            led.setdefault(await self._cluster.leader(partition), []).append(partition)
+        return led
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: int = 1000) -> list[ConsumerRecord]:
+        """Records of one partition, as they were fetched together; none if none came in time.
+
+        Raises:
+            KafkaError: OFFSET_OUT_OF_RANGE without `auto_offset_reset`, or another refusal.
+            CorruptData: a batch does not parse; the position stays before it.
+        """
+        one = await self._next(timeout_ms)
+        return [] if one is None else list(one.records())
+
+    async def fetch_arrow(
+        self, timeout_ms: int = 1000, names: Sequence[str] | None = None
+    ) -> list[pa.RecordBatch]:
+        """The same as Arrow, decoded by kernel; a tombstone with a value is `is_tombstone`.
+
+        `names` are columns as in `records.columns`; None means all but headers.
+        """
+        one = await self._next(timeout_ms)
+        return [] if one is None else list(one.arrow(names))
+
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        return self._records()
+
+    async def _records(self) -> AsyncIterator[ConsumerRecord]:
+        while True:
+            for record in await self.poll():
+                yield record
+
+    async def _next(self, timeout_ms: int) -> Fetched | None:
+        """What has come of one partition, and holds a record that counts."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_ms / 1000
+        asked = False
+        while True:
+            while self._ready:
+                one = self._ready.popleft()
+                if one.counts.any():
+                    return one
+            left = until - loop.time()
+            if left <= 0 and asked:
+                return None
+            asked = True
+            try:
+                await self._ask(max(left, 0.0))
+            except (KafkaError, ConnectionLost) as e:
+                if not _may_try_again(e):
+                    raise
+                self._failures += 1
+                await self._back_off(self._failures)
+
+    async def _ask(self, seconds: float) -> None:
+        """Ask every leader that is not being asked, and wait for one of them."""
+        if not self._positions:
+            raise ConfigError("no partition is assigned")
+        for node_id, partitions in (await self._by_leader(self._positions)).items():
+            if node_id not in self._asking:
+                asked = {p: self._positions[p] for p in partitions}
+                self._asking[node_id] = asyncio.create_task(self._fetch(node_id, asked))
+        done, _ = await asyncio.wait(
+            self._asking.values(), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+        for node_id in [n for n, task in self._asking.items() if task in done]:
+            self._take(self._asking.pop(node_id).result())
+            self._failures = 0
+
+    def _take(self, answer: _Answer) -> None:
+        for one in answer.fetched:
+            if self._positions.get(one.partition) == one.offset:  # else it was moved meanwhile
+                del self._positions[one.partition]  # the next request has it last
+                self._positions[one.partition] = one.next_offset
+                self._ready.append(one)
+        if answer.error is not None:
+            raise answer.error
+
+    async def _fetch(self, node_id: int, asked: Mapping[TopicPartition, int]) -> _Answer:
+        config = self._config
+        connection = await self._cluster.connection(node_id)
+        request = await self._request(asked)
+        version = connection.version_of(FETCH)
+        if not all(topic.topic_id.int for topic in request.topics):
+            version = min(version, _BY_ID_FROM - 1)
+        try:
+            answer = await connection.request(
+                request,
+                FetchResponse,
+                version=version,
+                timeout_seconds=(config.fetch_max_wait_ms + config.request_timeout_ms) / 1000,
+            )
+        except ConnectionLost:
+            for partition in asked:
+                self._cluster.failed(connection, partition.topic)
+            raise
+        if answer.error_code:
+            raise refusal(answer.error_code, None, f"Fetch from {connection.address}")
+        names = {topic.topic_id: topic.topic for topic in request.topics}
+        some: list[Fetched] = []
+        error = None
+        for topic in answer.responses:
+            name = names[topic.topic_id] if version >= _BY_ID_FROM else topic.topic
+            for data in topic.partitions:
+                partition = TopicPartition(name, data.partition_index)
+                try:
+                    some += await self._judged(connection, partition, asked[partition], data)
+                except LapseError as e:
+                    error = error or e
+        return _Answer(some, error)
+
+    async def _request(self, asked: Mapping[TopicPartition, int]) -> FetchRequest:
+        config = self._config
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for partition in asked:
+            by_topic.setdefault(partition.topic, []).append(partition)
+        topics = []
+        for name, partitions in by_topic.items():
+            topic = await self._cluster.topic(name)
+            fields = tuple(
+                FetchPartition(
+                    partition=p.partition,
+                    fetch_offset=asked[p],
+                    partition_max_bytes=config.max_partition_fetch_bytes,
+                )
+                for p in partitions
+            )
+            topics.append(FetchTopic(topic=name, topic_id=topic.topic_id, partitions=fields))
+        return FetchRequest(
+            max_wait_ms=config.fetch_max_wait_ms,
+            min_bytes=config.fetch_min_bytes,
+            max_bytes=config.fetch_max_bytes,
+            isolation_level=int(config.read_committed),
+            topics=tuple(topics),
+            tombstone_values=True,
+        )
+
+    async def _judged(
+        self,
+        connection: BrokerConnection,
+        partition: TopicPartition,
+        offset: int,
+        data: PartitionData,
+    ) -> list[Fetched]:
+        if data.error_code:
+            return await self._refused(connection, partition, offset, data.error_code)
+        if not data.records:
+            return []
+        assert isinstance(data.records, (bytes, memoryview)), "decoded, it is no slice of a file"
+        aborted = None
+        if self._config.read_committed:
+            aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
+        return [fetched(partition, offset, data.records, aborted)]
+
+    async def _refused(
+        self, connection: BrokerConnection, partition: TopicPartition, offset: int, code: int
+    ) -> list[Fetched]:
+        reset = _RESETS[self._config.auto_offset_reset]
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE and reset is not None:
+            found = await list_offsets(
+                connection, {partition: reset}, committed=self._config.read_committed
+            )
+            at = found[partition]
+            if isinstance(at, KafkaError):
+                raise at
+            if self._positions.get(partition) == offset:
+                self._positions[partition] = at
+            return []
+        self._cluster.forget(partition.topic)
+        raise refusal(code, None, f"{partition} at offset {offset}")
+
+
+def _may_try_again(error: LapseError) -> bool:
+    if isinstance(error, KafkaError):
+        return error.code in AGAIN
+    return isinstance(error, ConnectionLost)

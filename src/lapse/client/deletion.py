@@ -1,0 +1,189 @@
+"""Deleting records before an offset or a time, at every leader at once (KIP-107).
+
+`delete_records_before` groups partitions by leader. What one leader does not answer in time is its
+own partitions' timeout, with low watermark -1; the others' answers are not held up. A call is
+repeated only where that cannot delete more than was asked for: "up to the high watermark" means
+another place a moment later.
+
+A time stands for the first record at or after it. Where there is none, all records of that moment
+go, and none that was appended while we asked: the end is asked for before the time is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from lapse.base.backoff import backoff_ms
+from lapse.base.errors import ErrorCode, KafkaError, LapseError
+from lapse.base.ids import TopicPartition
+from lapse.client.cluster import AGAIN, Cluster
+from lapse.client.connection import BrokerConnection, ConnectionLost
+from lapse.client.offsets import LATEST, list_offsets
+from lapse.client.settings import (
+    NO_LOW_WATERMARK,
+    DeleteRecordsResult,
+    delete_request,
+    deleted,
+    refusal,
+)
+from lapse.wire.schema.delete_records import DeleteRecordsResponse
+
+HIGH_WATERMARK = -1
+Before = int | datetime
+_RETRY_BACKOFF_MS, _RETRY_BACKOFF_MAX_MS = 100, 1000
+# Of the time there is, what the broker gets: its own answer, a timeout too, shall come in time.
+_BROKERS_PART = 0.8
+
+
+async def delete_records_before(
+    cluster: Cluster, before: Mapping[TopicPartition, Before], request_timeout_ms: int
+) -> dict[TopicPartition, DeleteRecordsResult]:
+    """A result for each partition, within `request_timeout_ms`."""
+    deadline = asyncio.get_running_loop().time() + request_timeout_ms / 1000
+    calls = _Calls(cluster, dict(before), deadline)
+    failures = 0
+    while calls.missing:
+        await calls.once()
+        failures += 1
+        wait_ms = backoff_ms(failures, _RETRY_BACKOFF_MS, _RETRY_BACKOFF_MAX_MS)
+        if calls.missing and not await _slept(wait_ms / 1000, deadline):
+            break
+    for partition in calls.missing:
+        calls.give_up(partition)
+    return {partition: calls.results[partition] for partition in before}
+
+
+async def _slept(seconds: float, deadline: float) -> bool:
+    """Whether there is time for another attempt."""
+    left = deadline - asyncio.get_running_loop().time()
+    if left <= seconds:
+        return False
+    await asyncio.sleep(seconds)
+    return True
+
+
+class _Calls:
+    """What is still to be asked, and what came of the rest."""
+
+    def __init__(
+        self, cluster: Cluster, before: dict[TopicPartition, Before], deadline: float
+    ) -> None:
+        self._cluster = cluster
+        self._deadline = deadline
+        self._errors: dict[TopicPartition, LapseError] = {}
+        self.missing = before
+        self.results: dict[TopicPartition, DeleteRecordsResult] = {}
+
+    async def once(self) -> None:
+        """One attempt at all that is missing, each leader for itself."""
+        by_leader: dict[int, list[TopicPartition]] = {}
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                for partition in list(self.missing):
+                    try:
+                        leader = await self._cluster.leader(partition)
+                        by_leader.setdefault(leader, []).append(partition)
+                    except (KafkaError, ConnectionLost) as e:
+                        self._failed([partition], e, harmless=True)
+        except TimeoutError:
+            return
+        await asyncio.gather(
+            *(self._ask(node_id, partitions) for node_id, partitions in by_leader.items())
+        )
+
+    async def _ask(self, node_id: int, partitions: Sequence[TopicPartition]) -> None:
+        with contextlib.suppress(TimeoutError):  # they stay missing
+            async with asyncio.timeout_at(self._deadline):
+                await self._ask_leader(node_id, partitions)
+
+    async def _ask_leader(self, node_id: int, partitions: Sequence[TopicPartition]) -> None:
+        try:
+            connection = await self._cluster.connection(node_id)
+            offsets = await self._offsets(connection, partitions)
+        except (KafkaError, ConnectionLost) as e:
+            self._failed(partitions, e, harmless=True)
+            return
+        if not offsets:
+            return
+        left = self._left()
+        request = delete_request(offsets, int(left * _BROKERS_PART * 1000))
+        try:
+            answer = await connection.request(
+                request, DeleteRecordsResponse, timeout_seconds=left + 1
+            )
+        except ConnectionLost as e:
+            for partition, offset in offsets.items():
+                self._cluster.failed(connection, partition.topic)
+                self._failed([partition], e, harmless=not e.sent or offset != HIGH_WATERMARK)
+            return
+        except KafkaError as e:
+            self._failed(offsets, e, harmless=False)
+            return
+        for partition, result in deleted(answer).items():
+            if partition not in offsets:
+                continue
+            if result.error is None:
+                self._settle(partition, result)
+            else:
+                unsure = result.error.code == ErrorCode.REQUEST_TIMED_OUT
+                self._failed([partition], result.error, harmless=not unsure)
+
+    async def _offsets(
+        self, connection: BrokerConnection, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """What to delete up to; what cannot be told is noted and left out."""
+        wanted = {p: self.missing[p] for p in partitions}
+        offsets = {p: b for p, b in wanted.items() if isinstance(b, int)}
+        times = {p: b for p, b in wanted.items() if isinstance(b, datetime)}
+        if not times:
+            return offsets
+        left = self._left()
+        ends = await list_offsets(connection, dict.fromkeys(times, LATEST), timeout_seconds=left)
+        found = await list_offsets(connection, times, timeout_seconds=left)
+        for partition in times:
+            at, end = found[partition], ends[partition]
+            error = next((e for e in (at, end) if isinstance(e, KafkaError)), None)
+            if error is not None:
+                self._failed([partition], error, harmless=True)
+            elif isinstance(at, int) and isinstance(end, int):
+                offsets[partition] = end if at < 0 else min(at, end)
+        return offsets
+
+    def _left(self) -> float:
+        return max(self._deadline - asyncio.get_running_loop().time(), 0.0)
+
+    def _failed(
+        self, partitions: Sequence[TopicPartition] | Mapping[TopicPartition, int],
+        error: KafkaError | ConnectionLost, *, harmless: bool,
+    ) -> None:  # fmt: skip
+        """Try again if that may help and, `harmless`, cannot delete more than was wanted."""
+        may_help = isinstance(error, ConnectionLost) or error.code in AGAIN
+        for partition in partitions:
+            self._cluster.forget(partition.topic)
+            if harmless and may_help:
+                self._errors[partition] = error
+            else:
+                self._settle(partition, DeleteRecordsResult(NO_LOW_WATERMARK, _as_kafka(error)))
+
+    def _settle(self, partition: TopicPartition, result: DeleteRecordsResult) -> None:
+        del self.missing[partition]
+        self.results[partition] = result
+
+    def give_up(self, partition: TopicPartition) -> None:
+        """KIP-107: not answered within the request's timeout."""
+        last = self._errors.get(partition)
+        why = f"; the last attempt: {last}" if last is not None else ""
+        error = refusal(
+            ErrorCode.REQUEST_TIMED_OUT, f"no answer within the request timeout{why}",
+            str(partition),
+        )  # fmt: skip
+        self.results[partition] = DeleteRecordsResult(NO_LOW_WATERMARK, error)
+
+
+def _as_kafka(error: KafkaError | ConnectionLost) -> KafkaError:
+    if isinstance(error, KafkaError):
+        return error
+    return KafkaError(ErrorCode.NETWORK_EXCEPTION, str(error))

@@ -1,0 +1,81 @@
+"""How a client gets in: TLS and SASL, by Kafka's client settings (`--command-config`).
+
+`security.protocol`, `ssl.*`, `sasl.mechanism` and `sasl.jaas.config` mean what they mean to Kafka's
+own clients. Other settings that a properties file for those may hold are nobody's business here.
+A session that the broker ends (KIP-368) is taken up by a new connection, not re-authenticated.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from lapse.base.errors import ConfigError
+from lapse.security.jaas import JAAS_CONFIG, login_of, parse_jaas
+from lapse.security.mechanism import ClientMechanism
+from lapse.security.plain import PlainClient
+from lapse.security.sasl import SaslClient
+from lapse.security.scram import SCRAM, ScramClient, fresh_nonce
+from lapse.security.tls import client_context, tls_settings
+
+# Protocol: whether it is over TLS, whether it asks for SASL.
+_PROTOCOLS = {
+    "PLAINTEXT": (False, False),
+    "SSL": (True, False),
+    "SASL_PLAINTEXT": (False, True),
+    "SASL_SSL": (True, True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What every connection of a client does first.
+
+    Attributes:
+        context: TLS by it; None: none.
+        mechanism: of SASL; "": none.
+        make: the client's side of one SASL exchange.
+    """
+
+    context: ssl.SSLContext | None = None
+    mechanism: str = ""
+    make: Callable[[], ClientMechanism] | None = None
+
+    def exchange(self) -> SaslClient | None:
+        """SASL for one connection, if it is asked for."""
+        return None if self.make is None else SaslClient(self.mechanism, self.make, 0.0)
+
+
+PLAINTEXT = Login()
+
+
+def login(properties: Mapping[str, str]) -> Login:
+    """From a client's settings.
+
+    Raises:
+        ConfigError: one is out of range or missing; names it, and shows no secret.
+    """
+    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in _PROTOCOLS:
+        raise ConfigError(f"security.protocol={protocol}: allowed is {', '.join(_PROTOCOLS)}")
+    over_tls, asks_sasl = _PROTOCOLS[protocol]
+    context = client_context(tls_settings(properties)) if over_tls else None
+    if not asks_sasl:
+        return Login(context)
+    mechanism = properties.get("sasl.mechanism", "")
+    if mechanism != "PLAIN" and mechanism not in SCRAM:
+        allowed = ", ".join(("PLAIN", *SCRAM))
+        raise ConfigError(f"sasl.mechanism={mechanism}: allowed is {allowed}")
+    return Login(context, mechanism, _maker(properties, mechanism))
+
+
+def _maker(properties: Mapping[str, str], mechanism: str) -> Callable[[], ClientMechanism]:
+    text = properties.get(JAAS_CONFIG)
+    if text is None:
+        raise ConfigError(f"{JAAS_CONFIG} is not set; {mechanism} needs it")
+    who = login_of(parse_jaas(JAAS_CONFIG, text), mechanism)
+    if mechanism == "PLAIN":
+        return lambda: PlainClient(who.user, who.password)
+    kind = SCRAM[mechanism]
+    return lambda: ScramClient(kind, who.user, who.password, fresh_nonce())

@@ -1,0 +1,89 @@
+"""Offsets of a partition's log: its ends, and the first at or after a time (ListOffsets).
+
+`Place` says where: `EARLIEST`, `LATEST`, or a time as an aware `datetime`. All partitions that one
+leader has are asked together. Used by `consumer` and `deletion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+
+from lapse.base.errors import ConfigError, KafkaError
+from lapse.base.ids import TopicPartition
+from lapse.client.connection import ANSWER_SECONDS_MAX, BrokerConnection
+from lapse.client.settings import refusal
+from lapse.wire.schema.list_offsets import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+CONSUMER = -1
+NO_OFFSET = -1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Place(IntEnum):
+    """A named place in a log."""
+
+    EARLIEST = EARLIEST_TIMESTAMP
+    LATEST = LATEST_TIMESTAMP
+
+
+EARLIEST, LATEST = Place.EARLIEST, Place.LATEST
+Where = Place | datetime
+
+
+def to_ms(moment: datetime) -> int:
+    """Milliseconds since the epoch, rounded up: nothing at or after the moment is before it.
+
+    Raises:
+        ConfigError: it is naive (of no time zone), or before 1970.
+    """
+    if moment.tzinfo is None:
+        raise ConfigError(f"time {moment.isoformat()}: allowed is one with a time zone")
+    ms = -((_EPOCH - moment) // timedelta(milliseconds=1))
+    if ms < 0:
+        raise ConfigError(f"time {moment.isoformat()}: allowed is one from 1970 on")
+    return ms
+
+
+async def list_offsets(
+    connection: BrokerConnection,
+    wanted: Mapping[TopicPartition, Where],
+    *,
+    committed: bool = False,
+    timeout_seconds: float = ANSWER_SECONDS_MAX,
+) -> dict[TopicPartition, int | KafkaError]:
+    """Ask one leader; -1 where no record is that late, an error where it refuses.
+
+    With `committed` LATEST is the last stable offset, else the high watermark.
+    """
+    request = ListOffsetsRequest(
+        replica_id=CONSUMER, isolation_level=int(committed), topics=tuple(_topics(wanted))
+    )
+    answer = await connection.request(request, ListOffsetsResponse, timeout_seconds=timeout_seconds)
+    found: dict[TopicPartition, int | KafkaError] = {}
+    for topic in answer.topics:
+        for one in topic.partitions:
+            where = TopicPartition(topic.name, one.partition_index)
+            found[where] = (
+                refusal(one.error_code, None, str(where)) if one.error_code else one.offset
+            )
+    return found
+
+
+def _topics(wanted: Mapping[TopicPartition, Where]) -> Iterable[ListOffsetsTopic]:
+    by_topic: dict[str, list[ListOffsetsPartition]] = {}
+    for partition, where in wanted.items():
+        timestamp = to_ms(where) if isinstance(where, datetime) else int(where)
+        by_topic.setdefault(partition.topic, []).append(
+            ListOffsetsPartition(partition_index=partition.partition, timestamp=timestamp)
+        )
+    for name, partitions in by_topic.items():
+        yield ListOffsetsTopic(name=name, partitions=tuple(partitions))

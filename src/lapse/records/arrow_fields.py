@@ -1,0 +1,105 @@
+"""Arrow columns as `batch_writer` takes them: the way back of `columns`.
+
+Keys and values are pointed at where they lie, unless their type has to be changed first. Used by
+`client` only: a broker imports no Arrow.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from lapse.base.errors import ConfigError
+from lapse.records.batch import as_array
+from lapse.records.batch_writer import Bytes, RecordFields, no_headers
+from lapse.records.column_spec import TYPES
+
+_MILLIS = pa.timestamp("ms", tz="UTC")
+_LARGE = pa.large_binary()  # chunks laid together may exceed what 32-bit offsets reach
+
+
+def fields_of_arrow(records: pa.RecordBatch | pa.Table, now_ms: int) -> RecordFields:
+    """Records of one partition, by the columns `key`, `value`, `create_time`, `is_tombstone`.
+
+    A null value is a tombstone whatever `is_tombstone` says of it, save False: that is refused
+    (KIP-87). Where a create time is null it is `now_ms`.
+
+    Raises:
+        ConfigError: there is neither key nor value, a column of an unknown name or another type,
+            headers (which would be lost), or a null value that is to be no tombstone.
+    """
+    names = records.schema.names
+    unknown = [name for name in names if name not in TYPES]
+    if unknown or not {"key", "value"} & set(names):
+        raise ConfigError(
+            f"columns {', '.join(names)}: allowed are key, value, create_time, is_tombstone, and "
+            "what else a consumer gives, which is left out"
+        )
+    if "headers" in names and records.column("headers").null_count < len(records):
+        raise ConfigError("column headers: records with headers cannot be sent as columns")
+    count = len(records)
+    values = _bytes(records, "value", count)
+    return RecordFields(
+        keys=_bytes(records, "key", count),
+        values=values,
+        headers=no_headers(count),
+        times=_times(records, now_ms, count),
+        tombstones=_tombstones(records, values, count),
+    )
+
+
+def _column(records: pa.RecordBatch | pa.Table, name: str, kind: pa.DataType) -> pa.Array | None:
+    """One array of that type, or None where there is no such column."""
+    if name not in records.schema.names:
+        return None
+    column = records.column(name)
+    try:
+        column = pc.cast(column, kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
+        raise ConfigError(f"column {name} of type {column.type}: allowed is {kind}") from e
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _bytes(records: pa.RecordBatch | pa.Table, name: str, count: int) -> Bytes:
+    column = _column(records, name, _LARGE)
+    if column is None:
+        return Bytes(as_array(b""), np.zeros(count, np.int64), np.full(count, -1, np.int64))
+    _, offsets, data = column.buffers()
+    if offsets is None or count == 0:
+        return Bytes.of([])
+    ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + count + 1]
+    lengths = np.diff(ends)
+    lengths[_nulls(column)] = -1
+    return Bytes(as_array(b"" if data is None else data), ends[:-1].copy(), lengths)
+
+
+def _nulls(column: pa.Array) -> NDArray[np.bool_]:
+    nulls: NDArray[np.bool_] = pc.is_null(column).to_numpy(zero_copy_only=False)
+    return nulls
+
+
+def _times(records: pa.RecordBatch | pa.Table, now_ms: int, count: int) -> NDArray[np.int64]:
+    column = _column(records, "create_time", _MILLIS)
+    if column is None:
+        return np.full(count, now_ms, np.int64)
+    filled = pc.fill_null(column.cast(pa.int64()), now_ms)
+    return np.array(filled.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _tombstones(records: pa.RecordBatch | pa.Table, values: Bytes, count: int) -> NDArray[np.bool_]:
+    """Those that are tombstones and have a value."""
+    column = _column(records, "is_tombstone", pa.bool_())
+    if column is None:
+        return np.zeros(count, np.bool_)
+    has_value = values.lengths >= 0
+    dead = np.asarray(pc.fill_null(column, False).to_numpy(zero_copy_only=False), np.bool_)
+    alive = ~dead & ~_nulls(column)
+    wrong = np.flatnonzero(alive & ~has_value)
+    if len(wrong):
+        raise ConfigError(
+            f"record {wrong[0]}: is_tombstone is false and the value is null (KIP-87)"
+        )
+    flagged: NDArray[np.bool_] = dead & has_value
+    return flagged

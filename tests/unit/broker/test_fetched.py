@@ -1,0 +1,346 @@
+"""What each client gets of a log: old formats, tombstones nulled, and mostly the file itself."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import ErrorCode
+from lapse.base.ids import TopicPartition
+from lapse.broker.fetched import REPLICA, Client, client_of
+from lapse.broker.node import Node
+from lapse.client.connection import BrokerConnection
+from lapse.log.read_side import LogSlice
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.layout import Codec
+from lapse.records.legacy import Message, MessageSpec, build_messages
+from lapse.wire.schema.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ReplicaState,
+)
+from tests.property.strategies import OLD_CODECS
+from tests.unit.broker.old_requests import T, magics, old_fetch, seen
+from tests.unit.broker.running import (
+    batch_of,
+    connect,
+    create,
+    fetch,
+    fetch_request,
+    produce,
+    running_node,
+)
+
+OLD = {0: 0, 1: 0, 2: 1, 3: 1}  # Fetch version: what it reads
+FLAGGED = {"cleanup_policy": "compact", "lapse_tombstone_values_enable": "true"}
+
+
+def asking(version: int, **fields: object) -> FetchRequest:
+    return FetchRequest(max_wait_ms=0, min_bytes=0, topics=(), **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "client"),
+    [
+        (0, {}, Client(0, zstd=False, hard_limit=True)),
+        (1, {}, Client(0, zstd=False, hard_limit=True)),
+        (2, {}, Client(1, zstd=False, hard_limit=True)),
+        (3, {}, Client(1, zstd=False)),
+        (4, {}, Client(2, zstd=False)),
+        (9, {}, Client(2, zstd=False)),
+        (10, {}, Client()),
+        (12, {"tombstone_values": True}, Client(tombstone_values=True)),
+        (3, {"replica_id": 1}, REPLICA),
+        (14, {"replica_id": 0}, REPLICA),
+        (15, {"replica_id": 0}, Client()),  # no longer said there
+        (15, {"replica_state": ReplicaState(replica_id=2)}, REPLICA),
+    ],
+)
+def test_who_asks(version: int, fields: dict[str, object], client: Client) -> None:
+    assert client_of(version, asking(version, **fields)) == client
+
+
+# --- old formats ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", OLD_CODECS)
+@pytest.mark.parametrize("version", OLD)
+async def test_old_clients_get_messages(
+    node: Node, connection: BrokerConnection, version: int, codec: Codec
+) -> None:
+    await create(node, "t", retention_ms="-1")
+    records = [NewRecord(b"k%d" % n, b"v%d" % n * 50, T + n, (("h", b"1"),)) for n in range(4)]
+    for _ in range(2):
+        await produce(connection, "t", (0, build_batch(records, BatchSpec(codec=codec))))
+    got = await old_fetch(connection, version)
+    assert magics(got) == {OLD[version]}
+    times = [T + n if OLD[version] else -1 for n in range(4)] * 2
+    assert [(r.offset, r.timestamp, r.key, r.value) for r in seen(got)] == [
+        (n, time, b"k%d" % (n % 4), b"v%d" % (n % 4) * 50) for n, time in enumerate(times)
+    ]
+    assert [r.offset for r in seen(await old_fetch(connection, version, 6))] == [6, 7]
+    assert (got.high_watermark, got.error_code) == (8, 0)
+
+
+async def test_append_times_go_along_to_v1(node: Node, connection: BrokerConnection) -> None:
+    """KIP-32: an old consumer sees the type and the time that a new one sees."""
+    for codec in OLD_CODECS:
+        await create(node, codec.name, message_timestamp_type="LogAppendTime")
+        (sent,) = await produce(
+            connection, codec.name, (0, batch_of(b"a", spec=BatchSpec(codec=codec)))
+        )
+        got = await old_fetch(connection, 2, topic=codec.name)
+        assert [r.timestamp for r in seen(got)] == [sent.log_append_time_ms]
+        raw = bytes(got.records or b"")  # type: ignore[arg-type]
+        assert raw[17] & 8  # the type bit
+
+
+async def test_transactions_are_not_told_of(node: Node, connection: BrokerConnection) -> None:
+    """Markers are left out and passed over, even where nothing but one is at the offset."""
+    await create(node, "t")
+    log = node.services.partitions.get(TopicPartition("t", 0))
+    await produce(
+        connection,
+        "t",
+        (0, batch_of(b"a", spec=BatchSpec(producer_id=1, producer_epoch=0, base_sequence=0))),
+    )
+    for _ in range(3):
+        log.append_marker(1, 0, True, 0, leader_epoch=0, now_ms=T)
+    assert [r.value for r in seen(await old_fetch(connection, 1))] == [b"a"]
+    assert (await old_fetch(connection, 1, 1)).records == b""
+    await produce(connection, "t", (0, batch_of(b"b")))
+    small = await old_fetch(connection, 1, 1, partition_max_bytes=90)
+    assert [(r.offset, r.value) for r in seen(small)] == [(4, b"b")]
+
+
+@pytest.mark.parametrize("version", OLD)
+async def test_limits(node: Node, connection: BrokerConnection, version: int) -> None:
+    """v0-2 get what they asked for, cut; v3 gets one batch at least. Both get on by one fetch."""
+    await create(node, "t")
+    await produce(connection, "t", (0, batch_of(*[b"x" * 100] * 20)))
+    raw = bytes((await old_fetch(connection, version, 0, partition_max_bytes=300)).records or b"")  # type: ignore[arg-type]
+    assert (len(raw) == 300) == (version < 3)
+    got = await old_fetch(connection, version, 7, partition_max_bytes=300)
+    assert [r.offset for r in seen(got)][:2] == [7, 8]
+    if version < 3:  # no whole message: what tells the client that it is too large
+        tiny = await old_fetch(connection, version, 7, partition_max_bytes=50)
+        assert (len(tiny.records or b""), seen(tiny)) == (50, [])
+
+
+async def test_each_partition_has_its_own_limit(node: Node, connection: BrokerConnection) -> None:
+    """Before v3 none for all; the second one's batch is larger than what it may give, too."""
+    await create(node, "t", 2)
+    large = batch_of(*[b"x" * 100] * 20)
+    await produce(connection, "t", (0, large), (1, large))
+    request = fetch_request("t", (0, 0), (1, 5), partition_max_bytes=300)
+    answer = await connection.request(request, FetchResponse, version=2)
+    first, second = answer.responses[0].partitions
+    assert [len(p.records or b"") for p in (first, second)] == [300, 300]
+    assert [seen(p)[0].offset for p in (first, second)] == [0, 5]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+async def test_what_is_stored_old_is_cut_like_it(
+    node: Node, connection: BrokerConnection, magic: int
+) -> None:
+    await create(node, "t", message_format_version="0.10.2" if magic else "0.9.0")
+    await produce(connection, "t", (0, batch_of(*[b"x" * 100] * 20)))
+    for version in (2, 3):
+        got = await old_fetch(connection, version, 1, partition_max_bytes=50)
+        assert (len(got.records or b"") == 50) == (version == 2)
+        assert [r.offset for r in seen(got)] == ([] if version == 2 else [1])
+    whole = await old_fetch(connection, 2)
+    assert magics(whole) == {magic}
+    assert [r.offset for r in seen(whole)] == list(range(20))
+
+
+async def test_v1_on_disk_for_a_reader_of_v0(node: Node, connection: BrokerConnection) -> None:
+    await create(node, "t", message_format_version="0.10.2")
+    await produce(connection, "t", (0, batch_of(b"a", b"b", spec=BatchSpec(codec=Codec.GZIP))))
+    got = await old_fetch(connection, 1, 1)
+    assert magics(got) == {0}
+    assert [(r.offset, r.timestamp, r.value) for r in seen(got)] == [(1, -1, b"b")]
+
+
+async def test_formats_mixed_in_one_log(node: Node, connection: BrokerConnection) -> None:
+    await create(node, "t")
+    log = node.services.partitions.get(TopicPartition("t", 0))
+    log.append_raw(build_messages([Message(0, -1, b"k", b"v0")], MessageSpec(0)))
+    log.append_raw(build_messages([Message(1, T, b"k", b"v1")], MessageSpec(1)))
+    await produce(connection, "t", (0, batch_of(b"v2")))
+    for version in (1, 3, 4):
+        got = await old_fetch(connection, version)
+        assert [r.value for r in seen(got)] == [b"v0", b"v1", b"v2"]
+        assert magics(got) == {1: {0}, 3: {0, 1}, 4: {0, 1, 2}}[version]
+
+
+async def test_zstd_is_not_for_old_clients(node: Node, connection: BrokerConnection) -> None:
+    await create(node, "t")
+    await create(node, "z", compression_type="zstd")
+    await produce(connection, "t", (0, batch_of(b"a")))
+    await produce(connection, "t", (0, batch_of(b"b", spec=BatchSpec(codec=Codec.ZSTD))))
+    await produce(connection, "z", (0, batch_of(b"c")))
+    assert [r.value for r in seen(await old_fetch(connection, 3))] == [b"a"]
+    refused = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert (await old_fetch(connection, 3, 1)).error_code == refused
+    assert (await old_fetch(connection, 4, 1)).error_code == 0  # its producer chose it
+    assert (await old_fetch(connection, 9, topic="z")).error_code == refused
+    assert [r.value for r in seen(await old_fetch(connection, 10, topic="z"))] == [b"c"]
+
+
+async def test_damage_is_told_not_converted(node: Node, connection: BrokerConnection) -> None:
+    await create(node, "t")
+    for value in (b"a", b"b"):
+        await produce(connection, "t", (0, batch_of(value)))
+    path = node.services.partitions.get(TopicPartition("t", 0)).dir / f"{0:020d}.log"
+    raw = bytearray(path.read_bytes())
+    raw[-2] ^= 1
+    path.write_bytes(raw)
+    assert [r.value for r in seen(await old_fetch(connection, 2))] == [b"a"]
+    assert (await old_fetch(connection, 2, 1)).error_code == ErrorCode.CORRUPT_MESSAGE
+
+
+async def test_a_replica_gets_what_is_stored(node: Node, connection: BrokerConnection) -> None:
+    await create(node, "t", **FLAGGED)
+    sent = build_batch([NewRecord(b"k", b"why", T, tombstone=True)])
+    await produce(connection, "t", (0, sent))
+    request = fetch_request("t", (0, 0))
+    for version in (1, 3, 12):
+        asked = FetchRequest(
+            replica_id=1, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=request.topics
+        )
+        answer = await connection.request(asked, FetchResponse, version=version)
+        assert bytes(answer.responses[0].partitions[0].records) == sent
+    topic = node.services.topics.image.topics["t"]
+    part = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    asked = FetchRequest(
+        replica_state=ReplicaState(replica_id=1), max_wait_ms=0, min_bytes=0, max_bytes=1 << 20,
+        topics=(FetchTopic(topic_id=topic.topic_id, partitions=(part,)),),
+    )  # fmt: skip
+    answer = await connection.request(asked, FetchResponse, version=15)
+    assert bytes(answer.responses[0].partitions[0].records) == sent
+
+
+# --- KIP-87 ---------------------------------------------------------------------------------------
+
+CHANGING = [NewRecord(b"a", b"live", T), NewRecord(b"b", b"why", T + 1, tombstone=True)]
+
+
+@pytest.mark.parametrize("session_epoch", [-1, 0], ids=["sessionless", "session"])
+@pytest.mark.parametrize("horizon_ms", [None, T + 99], ids=["", "horizon"])
+@pytest.mark.parametrize("transactional", [False, True], ids=["", "transactional"])
+@pytest.mark.parametrize("codec", Codec)
+async def test_valued_tombstones_are_null_for_who_did_not_ask(
+    node: Node,
+    connection: BrokerConnection,
+    codec: Codec,
+    transactional: bool,
+    horizon_ms: int | None,
+    session_epoch: int,
+) -> None:
+    """All else of the batch stays: count, offsets, producer, times, horizon, codec."""
+    await create(node, "t", **FLAGGED)
+    log = node.services.partitions.get(TopicPartition("t", 0))
+    producer = {"producer_id": 7, "producer_epoch": 3, "base_sequence": 0} if transactional else {}
+    spec = BatchSpec(codec=codec, transactional=transactional, horizon_ms=horizon_ms, **producer)  # type: ignore[arg-type]
+    stored = build_batch(CHANGING, spec)
+    log.append_raw(stored)  # no producer may set a horizon
+    if transactional:
+        log.append_marker(7, 3, True, 0, leader_epoch=0, now_ms=T)
+    for level in (0, 1):
+        asked = {"isolation_level": level, "session_epoch": session_epoch}
+        (aware,) = await fetch(connection, "t", (0, 0), tombstone_values=True, **asked)
+        assert bytes(aware.records).startswith(stored)  # type: ignore[arg-type]
+        (got,) = await fetch(connection, "t", (0, 0), **asked)
+        raw = bytes(got.records)  # type: ignore[arg-type]
+        expected = build_batch([CHANGING[0], NewRecord(b"b", None, T + 1)], spec)
+        assert len(seen(got)) == len(seen(aware)) == 2 + transactional
+        assert [(r.key, r.value, r.flagged) for r in seen(got)[:2]] == [
+            (b"a", b"live", False), (b"b", None, False),
+        ]  # fmt: skip
+        assert raw[: len(expected)] == expected
+    for version, magic in OLD.items():
+        old = await old_fetch(connection, version)
+        if codec is Codec.ZSTD:
+            assert old.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+            continue
+        assert [(r.key, r.value) for r in seen(old)] == [(b"a", b"live"), (b"b", None)]
+        assert magics(old) == {magic}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"cleanup_policy": "compact"}, {"lapse_tombstone_values_enable": "true"}],
+    ids=["not enabled", "not compacted"],
+)
+async def test_where_the_flag_does_not_count_the_value_stays(
+    node: Node, connection: BrokerConnection, settings: dict[str, str]
+) -> None:
+    await create(node, "t", **settings)
+    stored = build_batch(CHANGING)
+    node.services.partitions.get(TopicPartition("t", 0)).append_raw(stored)
+    (got,) = await fetch(connection, "t", (0, 0))
+    assert bytes(got.records) == stored  # type: ignore[arg-type]
+
+
+async def test_aborted_transactions_are_still_named(
+    node: Node, connection: BrokerConnection
+) -> None:
+    await create(node, "t", **FLAGGED)
+    log = node.services.partitions.get(TopicPartition("t", 0))
+    spec = BatchSpec(producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    log.append_raw(build_batch(CHANGING, spec))
+    log.append_marker(7, 0, False, 0, leader_epoch=0, now_ms=T)
+    (got,) = await fetch(connection, "t", (0, 0), isolation_level=1)
+    assert [(t.producer_id, t.first_offset) for t in got.aborted_transactions or ()] == [(7, 0)]
+
+
+async def test_what_needs_no_conversion_goes_from_the_file(
+    node: Node, connection: BrokerConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a topic with the flag too, as long as no batch in the slice has such a record."""
+    sent: list[int] = []
+    loop = asyncio.get_running_loop()
+    sendfile = loop.sendfile
+
+    async def counted(transport: object, file: LogSlice, *rest: object, **named: object) -> int:
+        sent.append(file.size)
+        return await sendfile(transport, file, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "sendfile", counted)
+    await create(node, "t", **FLAGGED)
+    await produce(connection, "t", (0, batch_of(b"x" * 200_000)))
+    (got,) = await fetch(connection, "t", (0, 0))
+    assert sent == [len(got.records or b"")]
+    await produce(connection, "t", (0, build_batch(CHANGING)))
+    await fetch(connection, "t", (0, 0))
+    assert len(sent) == 1
+    await fetch(connection, "t", (0, 0), tombstone_values=True)
+    assert len(sent) == 2
+
+
+async def test_a_cut_batch_is_left_out_of_what_is_converted(
+    node: Node, connection: BrokerConnection
+) -> None:
+    await create(node, "t", **FLAGGED)
+    first = build_batch(CHANGING)
+    for _ in range(2):
+        await produce(connection, "t", (0, first))
+    (got,) = await fetch(connection, "t", (0, 0), partition_max_bytes=len(first) + 20)
+    assert [r.offset for r in seen(got)] == [0, 1]
+    (got,) = await fetch(connection, "t", (0, 2), partition_max_bytes=5)
+    assert [r.offset for r in seen(got)] == [2, 3]
+
+
+async def test_no_fetch_returns_more_than_the_broker_allows(tmp_path: Path) -> None:
+    async with running_node(tmp_path, {"fetch.max.bytes": "1024"}) as node:
+        await create(node, "t", 2)
+        async with await connect(node) as connection:
+            for _ in range(3):
+                await produce(connection, "t", (0, batch_of(b"x" * 500)), (1, batch_of(b"x" * 500)))
+            got = await fetch(connection, "t", (0, 0), (1, 0), max_bytes=1 << 30)
+    assert sum(len(p.records or b"") for p in got) == 1024

@@ -1,0 +1,167 @@
+"""`lapse delete-records`: its file, its times, and what it prints, against a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import ConfigError
+from lapse.base.ids import TopicPartition
+from lapse.broker.node import Node
+from lapse.cli.delete_records import before_time, read_file
+from lapse.cli.main import main
+from lapse.client.producer import Producer
+from tests.unit.broker.running import create, running_node
+
+ROW = '{"topic": "t", "partition": 0, "offset": 1}'
+NOW_MS = 1_750_000_000_000
+NOW = datetime.fromtimestamp(NOW_MS / 1000, UTC)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with running_node(tmp_path / "data") as running:
+        await create(running, "t", partitions=2, message_timestamp_before_max_ms=str((1 << 63) - 1))
+        async with Producer(address(running)) as producer:
+            for n in range(10):
+                await producer.send("t", b"k", b"v", create_time=1000 * n, partition=n % 2)
+        yield running
+
+
+def address(node: Node) -> str:
+    return f"{node.services.address.host}:{node.services.address.port}"
+
+
+async def lapse(node: Node, *words: str) -> int:
+    """The command in a thread: the broker is in this one."""
+    argv = ["delete-records", "--bootstrap-server", address(node), *words]
+    return await asyncio.to_thread(main, argv)
+
+
+def offsets_file(path: Path, *rows: tuple[int, int], **fields: object) -> str:
+    partitions = [{"topic": "t", "partition": p, "offset": o} for p, o in rows]
+    path.write_text(json.dumps({"version": 1, "partitions": partitions, **fields}))
+    return str(path)
+
+
+@pytest.mark.parametrize("option", ["--offset-json-file", "--delete-offset-json-file"])
+async def test_by_file_under_both_names(
+    node: Node, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = offsets_file(tmp_path / "f.json", (0, 3), (1, -1))
+    assert await lapse(node, option, file, "--json") == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(r["partition"], r["low_watermark"], r["error"]) for r in rows] == [
+        (0, 3, None), (1, 5, None),
+    ]  # fmt: skip
+
+
+async def test_a_refusal_is_a_finding_in_its_row(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = offsets_file(tmp_path / "f.json", (0, 3), (1, 99))
+    assert await lapse(node, "--offset-json-file", file) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].split() == ["partition", "low", "watermark", "error"]
+    assert out[1].split() == ["t-0", "3"]
+    assert out[2].startswith("t-1        -1")
+    assert "OFFSET_OUT_OF_RANGE" in out[2]
+
+
+async def test_before_a_time_by_topic_and_by_file(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await lapse(node, "--topic", "t", "--before-time", "3000", "--json") == 0
+    marks = [json.loads(line)["low_watermark"] for line in capsys.readouterr().out.splitlines()]
+    assert marks == [2, 1]  # 0, 2 s of partition 0, and 1 s of partition 1 are gone
+    file = offsets_file(tmp_path / "f.json", (1, 0))
+    assert await lapse(
+        node, "--offset-json-file", file, "--before-time", "1970-01-01T00:00:06Z", "--json"
+    ) == 0  # fmt: skip
+    marks = [json.loads(line)["low_watermark"] for line in capsys.readouterr().out.splitlines()]
+    assert marks == [3]
+
+
+async def test_settings_of_the_client(node: Node, tmp_path: Path) -> None:
+    file = offsets_file(tmp_path / "f.json", (0, 1))
+    config = tmp_path / "client.properties"
+    config.write_text("request.timeout.ms=5000\nsecurity.protocol=PLAINTEXT\n")
+    words = ("--offset-json-file", file, "--command-config", str(config))
+    assert await lapse(node, *words) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ([], 2, "--offset-json-file is missing"),
+        (["--topic", "t"], 2, "--before-time says"),
+        (["--topic", "t", "--before-time", "yesterday"], 2, "--before-time yesterday"),
+        (["--offset-json-file", "nowhere.json"], 3, "nowhere.json: No such file"),
+        (["--offset-json-file", "f", "--command-config", "nowhere"], 3, "nowhere: No such file"),
+        (["--topic", "t", "--before-time", "1d", "--bootstrap-server", "here"], 2, "HOST:PORT"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    words: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["delete-records", *words]) == code
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert says in err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "f.json: "),
+        ('{"version": 2, "partitions": []}', "version 2: allowed is 1"),
+        ('{"version": "1", "partitions": []}', r"\$.version"),
+        ('{"version": 1}', "partitions"),
+        ('{"version": 1, "partitions": []}', "no partition is named"),
+        ('{"partitions": [{"topic": "t", "partition": 0}]}', "t-0 has no offset"),
+        (
+            f'{{"partitions": [{ROW}, {ROW}]}}',
+            "t-0 is there twice",
+        ),
+    ],
+)
+def test_a_file_that_is_wrong(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "f.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        read_file(path)
+
+
+def test_a_file_without_a_version_is_of_the_first_as_kafkas_tool_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "f.json"
+    path.write_text('{"partitions": [{"topic": "t", "partition": 0, "offset": 1, "more": 5}]}')
+    assert read_file(path) == {TopicPartition("t", 0): 1}
+    assert read_file(path, NOW) == {TopicPartition("t", 0): NOW}
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("30d", NOW - timedelta(days=30)),
+        ("90m", NOW - timedelta(minutes=90)),
+        ("0s", NOW),
+        ("5000", datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC)),
+        ("2020-02-03T04:05:06+02:00", datetime(2020, 2, 3, 2, 5, 6, tzinfo=UTC)),
+    ],
+)
+def test_times(text: str, moment: datetime) -> None:
+    assert before_time(text, NOW_MS) == moment
+
+
+@pytest.mark.parametrize(
+    "text", ["", "d", "5y", "-5d", "2020-02-03", "2020-02-03T04:05:06", "99999999999999999d",
+             str(NOW_MS + 1), "2099-01-01T00:00:00Z"],
+)  # fmt: skip
+def test_no_times(text: str) -> None:
+    with pytest.raises(ConfigError, match="--before-time"):
+        before_time(text, NOW_MS)

@@ -1,0 +1,183 @@
+"""Writes docs/compatibility.md from tests/compat/asked.toml and what is served, or checks it.
+
+`.venv/bin/python -m tools.compatibility_doc` writes the page; with `--check` it writes nothing and
+exits 1 if the page is not what it would write. A unit test checks the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lapse.wire.versions import SERVED, advertised
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "compatibility.md"
+COMPAT = ROOT / "tests" / "compat"
+TABLE = COMPAT / "asked.toml"
+COMMAND = ".venv/bin/python -m tools.compatibility_doc"
+
+_HEAD = f"""\
+# Compatibility
+
+<!-- Made from tests/compat/asked.toml and src/lapse/wire/versions.py by `{COMMAND}`. -->
+
+What stock clients ask of a Lapse broker, and the tests in which they do. One broker leads every
+partition; what needs a second one is refused with Kafka's error code.
+
+## Clients
+
+| client | version tested |
+|---|---|
+"""
+
+_APIS = """
+## APIs
+
+Versions are those that ApiVersions tells. A test is in `tests/compat` and runs the client against a
+broker in a process of its own.
+
+| key | API | versions | asked in |
+|---|---|---|---|
+"""
+
+_NOT_SERVED = """
+## Not served
+
+A client that asks all the same loses its connection, as from a Kafka that does not know the API.
+
+| API | what that means |
+|---|---|
+"""
+
+
+@dataclass(frozen=True)
+class Table:
+    """`asked.toml`.
+
+    Attributes:
+        asked: by API, tests as file::name.
+        unasked: why no stock client asks an API that is served.
+        not_served: what it means that an API is not served.
+        clients: what a package, or `kafka`, is called.
+    """
+
+    asked: Mapping[str, list[str]]
+    unasked: Mapping[str, str]
+    not_served: Mapping[str, str]
+    clients: Mapping[str, str]
+
+
+def read_table(path: Path) -> Table:
+    """Read the file."""
+    rows: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    return Table(rows["asked"], rows["unasked"], rows["not-served"], rows["clients"])
+
+
+# --- what is wrong with it ------------------------------------------------------------------------
+
+
+def complaints(table: Table, served: Iterable[str], folder: Path) -> Iterator[str]:
+    """One line for each API without a row, row without an API, and test that is not there."""
+    names = set(served)
+    rows = [*table.asked, *table.unasked]
+    for name in sorted(names - {*rows}):
+        yield f"{name} is served, and no test is named that asks it"
+    yield from (f"{name} has a row and is not served" for name in rows if name not in names)
+    yield from (f"{name} is asked, and unasked" for name in table.asked.keys() & table.unasked)
+    yield from (f"{name} is served after all" for name in table.not_served if name in names)
+    for name, tests in table.asked.items():
+        if not tests:
+            yield f"{name} names no test"
+        for test in tests:
+            file, _, function = test.partition("::")
+            if function not in _functions(folder / file):
+                yield f"{name}: there is no test {test}"
+
+
+def _functions(path: Path) -> set[str]:
+    if not path.is_file():
+        return set()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {node.name for node in tree.body if isinstance(node, kinds)}
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def page() -> str:
+    """The whole page."""
+    table = read_table(TABLE)
+    versions = {row.api_key: (row.min_version, row.max_version) for row in advertised()}
+    apis = (
+        (str(key), api.api.name, _range(*versions[key]), _asked(table, api.api.name))
+        for key, api in sorted(SERVED.items())
+    )
+    return (
+        _HEAD
+        + "".join(_rows((called, _version(name)) for name, called in table.clients.items()))
+        + _APIS
+        + "".join(_rows(apis))
+        + _NOT_SERVED
+        + "".join(_rows(table.not_served.items()))
+    )
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _asked(table: Table, name: str) -> str:
+    if name in table.unasked:
+        return f"no stock client: {table.unasked[name]}"
+    by_file: dict[str, list[str]] = {}
+    for test in table.asked.get(name, ()):
+        file, _, function = test.partition("::")
+        by_file.setdefault(file, []).append(function.removeprefix("test_").replace("_", " "))
+    return "; ".join(
+        f"[{file}](../tests/compat/{file}): {', '.join(tests)}" for file, tests in by_file.items()
+    )
+
+
+def _version(name: str) -> str:
+    """Of a package by the lock file, of Kafka by the oracle's pom."""
+    if name == "kafka":
+        pom = (ROOT / "tests" / "oracle" / "pom.xml").read_text(encoding="utf-8")
+        found = re.search(r"<kafka\.version>([^<]+)</kafka\.version>", pom)
+        assert found is not None, "tests/oracle/pom.xml names no kafka.version"
+        return found[1]
+    lock = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))
+    (version,) = (row["version"] for row in lock["package"] if row["name"] == name)
+    return str(version)
+
+
+def _rows(rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    for row in rows:
+        yield "| " + " | ".join(row) + " |\n"
+
+
+def main(argv: list[str]) -> int:
+    """Write or check."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    check: bool = parser.parse_args(argv).check
+    wanted = page()
+    if check:
+        current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == wanted
+        if not current:
+            print(f"{PAGE.name} is not current: run {COMMAND}", file=sys.stderr)
+        return 0 if current else 1
+    PAGE.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
