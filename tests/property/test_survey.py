@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lapse.kernels import keep, survey
 from lapse.kernels.layout import BATCH, CODEC_MASK, HEADER_SIZE
-from lapse.kernels.stretches import ALONE, KERNEL, VERBATIM, stretches
+from lapse.kernels.stretches import ALONE, KERNEL, PACKED, VERBATIM, stretches
 
 BASE_OFFSET = 1000
 
@@ -88,17 +88,19 @@ def test_stretches_are_as_long_as_can_be(
     found = np.empty((len(rows), 3), np.int64)
     n = stretches(rows, classes, by_itself, copy_bytes_min, piece_bytes, found)
 
+    may_change = np.isin(classes, [keep.TOUCHED, keep.MARKER])
+    packed = (rows["attributes"] & CODEC_MASK != 0) & (rows["count"] > 0)
     how = [
-        ALONE
-        if classes[b] in (keep.TOUCHED, keep.MARKER)
-        and (by_itself[b] or (rows[b]["attributes"] & CODEC_MASK and rows[b]["count"]))
-        else KERNEL
+        (ALONE if by_itself[b] else PACKED if packed[b] else KERNEL) if may_change[b] else KERNEL
         for b in range(len(rows))
     ]
     for lo, hi in equal_runs([verdict == keep.UNTOUCHED for verdict in classes]):
         length = rows[hi - 1]["position"] + rows[hi - 1]["size"] - rows[lo]["position"]
         if classes[lo] == keep.UNTOUCHED and length >= copy_bytes_min:
             how[lo:hi] = [VERBATIM] * (hi - lo)
+    for b in range(1, len(rows)):
+        if how[b] == KERNEL and how[b - 1] == PACKED and not may_change[b]:
+            how[b] = PACKED
     kinds = [
         (kind, int(row["position"]) // piece_bytes) for kind, row in zip(how, rows, strict=True)
     ]
