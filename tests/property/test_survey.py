@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from lapse.kernels import keep, survey
+from lapse.kernels.decode import RECORD_BYTES_MIN
 from lapse.kernels.layout import BATCH, CODEC_MASK, HEADER_SIZE
 from lapse.kernels.stretches import ALONE, KERNEL, PACKED, VERBATIM, stretches
 
@@ -45,7 +46,7 @@ def test_a_survey_says_what_the_columns_say(
     rows = rows_of(told)
     ordinals, starts, ends = (np.empty(len(rows), np.int64) for _ in range(3))
     found = np.empty(survey.SURVEY_SIZE, np.int64)
-    survey.survey(rows, BASE_OFFSET, ordinals, starts, ends, found)
+    survey.survey(rows, BASE_OFFSET, ordinals, starts, ends, 20, 3, found)
 
     counts = rows["count"].astype(np.int64)
     assert ordinals.tolist() == (np.cumsum(counts) - counts).tolist()
@@ -63,6 +64,10 @@ def test_a_survey_says_what_the_columns_say(
     assert found[survey.SIZE_MAX] == rows["size"].max(initial=0)
     assert found[survey.DISORDER] == (disorder[0] if len(disorder) else -1)
     assert found[survey.GAPS] == (~in_step).sum()
+    n_bytes = rows["size"] - HEADER_SIZE
+    n_bytes = np.where(rows["attributes"] & CODEC_MASK, 20 + 3 * n_bytes, n_bytes)
+    crowded = np.flatnonzero((counts * RECORD_BYTES_MIN > n_bytes) & (rows["magic"] == 2))
+    assert found[survey.CROWDED] == (crowded[0] if len(crowded) else -1)
 
 
 @given(
