@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from lapse.kernels import keep, survey
+from lapse.kernels.decode import RECORD_BYTES_MIN
 from lapse.kernels.layout import BATCH, CODEC_MASK, HEADER_SIZE
-from lapse.kernels.stretches import ALONE, KERNEL, VERBATIM, stretches
+from lapse.kernels.stretches import ALONE, KERNEL, PACKED, VERBATIM, stretches
 
 BASE_OFFSET = 1000
 
@@ -45,7 +46,7 @@ def test_a_survey_says_what_the_columns_say(
     rows = rows_of(told)
     ordinals, starts, ends = (np.empty(len(rows), np.int64) for _ in range(3))
     found = np.empty(survey.SURVEY_SIZE, np.int64)
-    survey.survey(rows, BASE_OFFSET, ordinals, starts, ends, found)
+    survey.survey(rows, BASE_OFFSET, ordinals, starts, ends, 20, 3, found)
 
     counts = rows["count"].astype(np.int64)
     assert ordinals.tolist() == (np.cumsum(counts) - counts).tolist()
@@ -63,6 +64,10 @@ def test_a_survey_says_what_the_columns_say(
     assert found[survey.SIZE_MAX] == rows["size"].max(initial=0)
     assert found[survey.DISORDER] == (disorder[0] if len(disorder) else -1)
     assert found[survey.GAPS] == (~in_step).sum()
+    n_bytes = rows["size"] - HEADER_SIZE
+    n_bytes = np.where(rows["attributes"] & CODEC_MASK, 20 + 3 * n_bytes, n_bytes)
+    crowded = np.flatnonzero((counts * RECORD_BYTES_MIN > n_bytes) & (rows["magic"] == 2))
+    assert found[survey.CROWDED] == (crowded[0] if len(crowded) else -1)
 
 
 @given(
@@ -88,17 +93,19 @@ def test_stretches_are_as_long_as_can_be(
     found = np.empty((len(rows), 3), np.int64)
     n = stretches(rows, classes, by_itself, copy_bytes_min, piece_bytes, found)
 
+    may_change = np.isin(classes, [keep.TOUCHED, keep.MARKER])
+    packed = (rows["attributes"] & CODEC_MASK != 0) & (rows["count"] > 0)
     how = [
-        ALONE
-        if classes[b] in (keep.TOUCHED, keep.MARKER)
-        and (by_itself[b] or (rows[b]["attributes"] & CODEC_MASK and rows[b]["count"]))
-        else KERNEL
+        (ALONE if by_itself[b] else PACKED if packed[b] else KERNEL) if may_change[b] else KERNEL
         for b in range(len(rows))
     ]
     for lo, hi in equal_runs([verdict == keep.UNTOUCHED for verdict in classes]):
         length = rows[hi - 1]["position"] + rows[hi - 1]["size"] - rows[lo]["position"]
         if classes[lo] == keep.UNTOUCHED and length >= copy_bytes_min:
             how[lo:hi] = [VERBATIM] * (hi - lo)
+    for b in range(1, len(rows)):
+        if how[b] == KERNEL and how[b - 1] == PACKED and not may_change[b]:
+            how[b] = PACKED
     kinds = [
         (kind, int(row["position"]) // piece_bytes) for kind, row in zip(how, rows, strict=True)
     ]

@@ -61,7 +61,7 @@ class House:
         self.fs = CrashFs(Unsynced(), None)
         self.guard = ClockGuard(self.fs, self.clock, self.path, JUMP_MAX_MS, BROKER)
         self.owner = DirectoryOwner(
-            self.path, self.configs, self.fs, self.clock, believed=self.guard.noted_ms
+            self.path, self.configs, self.fs, self.clock, believed=self._believed
         )
         if self.guard.latest_ms is not None:  # as `Partitions` does, believed or not
             for partition in self.configs:
@@ -70,6 +70,11 @@ class House:
         engine = InlineEngine(self.fs, self.clock)
         options = ServiceOptions(MapMemory(1 << 20), PAUSE_MS, clock_jump_max_ms=JUMP_MAX_MS)
         self.service = Service(self.owner, engine, env, self.path, options)
+
+    def _believed(self) -> int | None:
+        """The time to note by, as `lapse clean` asks for it."""
+        clock = self.guard.look()
+        return None if clock.held else clock.latest_ms
 
     def log(self, partition: TopicPartition) -> PartitionLog:
         return self.owner._directory.logs[partition]

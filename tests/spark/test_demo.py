@@ -18,7 +18,7 @@ def demo(folder: Path, *options: str, **environment: str) -> subprocess.Complete
         env={**os.environ, "TMPDIR": str(folder), **environment},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=300,
         check=False,
     )
 
@@ -36,14 +36,16 @@ def test_it_ends_0_though_broker_and_service_are_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "why"),
+    ("option", "wait_seconds", "why"),
     [
-        (["--no-lifecycle"], "a lifecycle service within"),
-        (["--engine", "inline"], "every round is a Spark job"),
+        (["--no-lifecycle"], "10", "a lifecycle service within 10 s"),
+        (["--engine", "inline"], "60", "every round is a Spark job"),
     ],
 )
-def test_it_ends_1_without_service_or_spark(option: list[str], why: str, tmp_path: Path) -> None:
-    done = demo(tmp_path, *option, DEMO_SECONDS="12")
+def test_it_ends_1_without_service_or_spark(
+    option: list[str], wait_seconds: str, why: str, tmp_path: Path
+) -> None:
+    done = demo(tmp_path, *option, DEMO_SECONDS="12", DEMO_SERVICE_SECONDS=wait_seconds)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "not shown" in done.stdout
     assert why in " ".join(done.stdout.split())

@@ -26,8 +26,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from traffic import PARTITIONS, TOPIC, Sent, Writer, create_topic, offer_keyless, read_all
 
-WRITING_SECONDS = float(os.environ.get("DEMO_SECONDS") or 30)  # tests are in a hurry
-SERVICE_SECONDS_MAX = 10 + WRITING_SECONDS
+# Tests are in a hurry, but for Spark's start on a busy machine.
+WRITING_SECONDS = float(os.environ.get("DEMO_SECONDS") or 30)
+SERVICE_SECONDS_MAX = float(os.environ.get("DEMO_SERVICE_SECONDS") or 90)
 SECONDS_MAX = 110  # from the first record to the proof
 MAX_LAG_MS = 3000
 RETENTION_MS = 4000
@@ -79,10 +80,11 @@ def main(options: list[str]) -> int:
 
 
 def show(house: House, flights: Flights, *, crash: bool) -> None:
-    started = time.monotonic()
+    waiting = time.monotonic()
     ready = house.wait_for_service(SERVICE_SECONDS_MAX)
-    expect(ready, f"a lifecycle service within {SERVICE_SECONDS_MAX} s")
-    out.print(f"the lifecycle service is ready after {time.monotonic() - started:.1f} s")
+    expect(ready, f"a lifecycle service within {SERVICE_SECONDS_MAX:g} s")
+    started = time.monotonic()
+    out.print(f"the lifecycle service is ready after {started - waiting:.1f} s")
     create_topic(house.kafka, TOPIC_CONFIG)
     sent, refused, bytes_in = write(house, flights, crash=crash)
     expect(not sent.failed, f"every record is acknowledged, yet: {sent.failed[:3]}")

@@ -210,6 +210,7 @@ def _clean(
     with DirectoryOwner(
         directory, configs, job.fs, job.clock,
         producer_id_expiration_ms=expiration_ms, believed=believed,
+        heals_txn_indexes=job.wish.rules is not Rules.KAFKA_43,
     ) as owner:  # fmt: skip
         clock, doubt = time()
         if doubt:

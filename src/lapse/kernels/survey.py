@@ -9,8 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.kernels.decode import RECORD_BYTES_MIN
 from lapse.kernels.jit import kernel
 from lapse.kernels.layout import (
+    CODEC_MASK,
     CONTROL,
     DELETE_HORIZON,
     HEADER_SIZE,
@@ -27,7 +29,8 @@ COUNT_MAX = 3
 SIZE_MAX = 4
 DISORDER = 5  # the first batch whose base offset is not above what precedes it, -1 if none
 GAPS = 6  # batches where offset ≠ base offset of the segment + number of the record
-SURVEY_SIZE = 7
+CROWDED = 7  # the first batch that says to hold more records than it can, -1 if none
+SURVEY_SIZE = 8
 
 # Words of `tally`'s result; a time is -1 where there is none.
 TALLY_RECORDS = 0  # a message of an old format counts as one
@@ -47,15 +50,17 @@ TALLY_SIZE = 11
 @kernel
 def survey(
     rows: NDArray[np.void], base_offset: int, ordinals: NDArray[np.int64],
-    starts: NDArray[np.int64], ends: NDArray[np.int64], found: NDArray[np.int64],
+    starts: NDArray[np.int64], ends: NDArray[np.int64], inflated_bytes_always: int,
+    inflated_ratio_max: int, found: NDArray[np.int64],
 ) -> None:  # fmt: skip
     """Walk a segment; `found` is int64[SURVEY_SIZE].
 
     ordinals[b] is the number of batch b's first record; its records lie in bytes
-    starts[b] to ends[b] - 1.
+    starts[b] to ends[b] - 1. So many compressed bytes become `inflated_bytes_always` + their
+    number · `inflated_ratio_max` at most.
     """
     found[:] = 0
-    found[DISORDER] = -1
+    found[DISORDER] = found[CROWDED] = -1
     records = np.int64(0)
     next_offset = base_offset
     for b in range(rows.shape[0]):
@@ -67,6 +72,11 @@ def survey(
             row.last_offset - row.base_offset + 1 != count
         ):
             found[GAPS] += 1
+        n_bytes = row.size - HEADER_SIZE
+        if row.attributes & CODEC_MASK != 0:
+            n_bytes = inflated_bytes_always + inflated_ratio_max * n_bytes
+        if count * RECORD_BYTES_MIN > n_bytes and row.magic == 2 and found[CROWDED] < 0:
+            found[CROWDED] = b
         ordinals[b] = records
         starts[b], ends[b] = row.position + HEADER_SIZE, row.position + row.size
         records += count

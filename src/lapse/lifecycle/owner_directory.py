@@ -34,7 +34,8 @@ class DirectoryOwner:
     """Owns a log directory from construction to `close`; `configs` are the logs to open.
 
     `believed` is asked for the time to go and note by once the directory is locked, None where the
-    clock is not believed; without one no producer is forgotten.
+    clock is not believed; without one no producer is forgotten. `heals_txn_indexes` as in
+    `log.loader`: without it, what Kafka has lost stays lost.
 
     Raises LockHeld, naming the holder, where a broker or another tool owns it.
     """
@@ -48,6 +49,7 @@ class DirectoryOwner:
         *,
         producer_id_expiration_ms: int = 86_400_000,
         believed: Callable[[], int | None] = _nobody_knows,
+        heals_txn_indexes: bool = True,
     ) -> None:
         self._fs, self._clock = fs, clock
         env = LogEnv(fs, clock)
@@ -60,6 +62,7 @@ class DirectoryOwner:
                     configs[partition],
                     producer_id_expiration_ms=producer_id_expiration_ms,
                     believed_ms=believed_ms,
+                    heals_txn_indexes=heals_txn_indexes,
                 )
                 finish_rounds(log, self._directory, env)
         except BaseException:

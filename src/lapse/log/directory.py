@@ -148,6 +148,7 @@ class LogDirectory:
         *,
         producer_id_expiration_ms: int = _DAY_MS,
         believed_ms: int | None = None,
+        heals_txn_indexes: bool = True,
     ) -> PartitionLog:
         """Open a partition that is here (recovering it if need be), or the one already open."""
         if partition in self.logs:
@@ -167,6 +168,7 @@ class LogDirectory:
             log_start_offset=self._log_starts.get(partition, 0),
             producer_id_expiration_ms=producer_id_expiration_ms,
             believed_ms=believed_ms,
+            heals_txn_indexes=heals_txn_indexes,
         )
         log.cleaner_checkpoint = self.cleaner_offsets.get(partition)
         self.logs[partition] = log

@@ -61,6 +61,7 @@ from lapse.log.segment import (
 from lapse.log.summary import (
     FOLDER,
     SUFFIX,
+    UNKNOWN,
     Summary,
     SummaryBuilder,
     read_clock,
@@ -87,6 +88,8 @@ class OpenOptions:
         index_interval_bytes: for indexes that are made again.
         believed_ms: the time that the owner goes by; None where the clock is not believed, and then
             no producer is forgotten.
+        heals_txn_indexes: aborts that an index has lost are put back into it; Kafka, which loses
+            them, goes without.
     """
 
     clean_shutdown: bool
@@ -95,6 +98,7 @@ class OpenOptions:
     index_interval_bytes: int
     producer_id_expiration_ms: int
     believed_ms: int | None = None
+    heals_txn_indexes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,7 @@ def load(
     expiry = Expiry(options.believed_ms, options.producer_id_expiration_ms)
     parts = parts_of(segments)
     producers, aborted = rebuild(env.fs, partition_dir, parts, loader.recovered, expiry)
-    settle_txn_indexes(env.fs, segments, aborted)
+    settle_txn_indexes(env.fs, segments, aborted, heals=options.heals_txn_indexes)
     return LoadedLog(tuple(sealed), active, log_start, producers, epochs)
 
 
@@ -419,11 +423,16 @@ def _index(
 
 
 def settle_txn_indexes(
-    fs: Fs, segments: Sequence[Segment], recovered: Mapping[int, Sequence[AbortedTxn]]
+    fs: Fs,
+    segments: Sequence[Segment],
+    recovered: Mapping[int, Sequence[AbortedTxn]],
+    *,
+    heals: bool = True,
 ) -> None:
     """Transaction indexes of recovered segments hold what was found; doubtful ones are made anew.
 
-    A missing one is as good as an empty one unless aborts are known to be in its segment.
+    A missing one is as good as an empty one unless aborts are known to be in its segment and it
+    `heals`.
     """
     if not recovered and not any(s.may_have_aborts or s.summary.aborts > 0 for s in segments):
         return
@@ -431,7 +440,7 @@ def settle_txn_indexes(
     for segment in segments:
         found = recovered.get(segment.base_offset)
         if segment.base_offset in with_file or found or segment.summary.aborts > 0:
-            settle_txn_index(fs, segment, segments, found)
+            settle_txn_index(fs, segment, segments, found, heals=heals)
 
 
 def settle_txn_index(
@@ -439,6 +448,8 @@ def settle_txn_index(
     segment: Segment,
     segments: Sequence[Segment],
     found: Sequence[AbortedTxn] | None = None,
+    *,
+    heals: bool = True,
 ) -> None:
     """Make one segment's index anew if it is not what was `found`, or cannot be right."""
     index = segment.files().txn_index
@@ -447,7 +458,7 @@ def settle_txn_index(
         wrong = index.check(segment.end_offset)
     except CorruptData as e:
         known, wrong = [], str(e)
-    aborts = segment.summary.aborts
+    aborts = segment.summary.aborts if heals else UNKNOWN
     if wrong is None and 0 <= aborts < len(known):
         wrong = f"has {len(known)} entries for {aborts} markers"
     if found is None:

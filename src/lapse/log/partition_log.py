@@ -90,6 +90,7 @@ class PartitionLog(DeletingLog):
         """Use `open`."""
         super().__init__(opening)
         self.cleaner_checkpoint: int | None = None
+        self._heals_txn_indexes = opening.options.heals_txn_indexes
         self._seen_set = -1  # `_segments_set` when no append clock was ahead
         self._bad = read_bad(self.dir)
         self._generation = self._env.clock.now_ms() << _GENERATION_BITS
@@ -106,6 +107,7 @@ class PartitionLog(DeletingLog):
         log_start_offset: int = 0,
         producer_id_expiration_ms: int = 86_400_000,
         believed_ms: int | None = None,
+        heals_txn_indexes: bool = True,
     ) -> PartitionLog:
         """Open the log in an existing directory, putting right what a crash left (`loader`).
 
@@ -120,6 +122,7 @@ class PartitionLog(DeletingLog):
             index_interval_bytes=config.index_interval_bytes,
             producer_id_expiration_ms=producer_id_expiration_ms,
             believed_ms=believed_ms,
+            heals_txn_indexes=heals_txn_indexes,
         )
         loaded = load(partition_dir, partition, env, options)
         log = PartitionLog(Opening(partition_dir, partition, config, env, loaded, options))
@@ -280,7 +283,9 @@ class PartitionLog(DeletingLog):
             keep_clock = not told.summary.append_estimated
             write_summary(self._env.fs, self.dir, told.summary, keys, sync=keep_clock)
             self._put(found, told)
-            if told.summary.aborts > 0:  # now it is known whether their index is missing
+            if (
+                told.summary.aborts > 0 and self._heals_txn_indexes
+            ):  # now it is known whether their index is missing
                 settle_txn_index(self._env.fs, told, self._segments)
             return None
 

@@ -26,8 +26,8 @@ from lapse.base.errors import LapseError
 from lapse.records.layout import Codec
 
 INFLATED_BYTES_MAX = 1 << 30
-_ALWAYS_BYTES = 64 << 20  # whatever the ratio: zeros shrink 30,000 times
-_RATIO_MAX = 256  # beyond that many bytes
+INFLATED_BYTES_ALWAYS = 64 << 20  # whatever the ratio: zeros shrink 30,000 times
+INFLATED_RATIO_MAX = 256  # beyond that many bytes
 _LZ4_RATIO_MAX = 255  # a byte that says "255 more"
 _LZ4_ROOM = 64 << 10
 _SNAPPY_COPY = 64, 3  # at most so many bytes out of so many
@@ -53,7 +53,7 @@ class BadCompression(LapseError):
 
 def bytes_allowed(payload_bytes: int) -> int:
     """What a payload of so many bytes may become: ample for records, little for a bomb."""
-    return min(INFLATED_BYTES_MAX, _ALWAYS_BYTES + _RATIO_MAX * payload_bytes)
+    return min(INFLATED_BYTES_MAX, INFLATED_BYTES_ALWAYS + INFLATED_RATIO_MAX * payload_bytes)
 
 
 def inflate(

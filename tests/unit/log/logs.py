@@ -56,6 +56,7 @@ def open_log(
     log_start_offset: int = 0,
     believed_ms: int | None = None,
     clock: Clock | None = None,
+    heals_txn_indexes: bool = True,
 ) -> PartitionLog:
     path.mkdir(parents=True, exist_ok=True)
     return PartitionLog.open(
@@ -67,6 +68,7 @@ def open_log(
         recovery_point=recovery_point,
         log_start_offset=log_start_offset,
         believed_ms=believed_ms,
+        heals_txn_indexes=heals_txn_indexes,
     )
 
 

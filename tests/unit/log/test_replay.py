@@ -119,6 +119,19 @@ def test_indexes_are_made_anew(tmp_path: Path, damage: str, clean: bool) -> None
         assert {f.name: f.read_bytes() for f in tmp_path.glob("*.snapshot")} == snapshots
 
 
+def test_aborts_that_an_index_has_lost_may_stay_lost(tmp_path: Path) -> None:
+    """For `--kafka-exact`: Kafka makes an index anew that it cannot read, and no other."""
+    log, aborted = spread_over_segments(tmp_path)
+    log.close()
+    first, second, *_ = whole = indexes(tmp_path)
+    (tmp_path / first).unlink()
+    (tmp_path / second).write_bytes(whole[second][:-3])
+    again = open_log(tmp_path, clean_shutdown=True, heals_txn_indexes=False)
+    lost = parse_entries(whole[first], first)
+    assert again.aborted_transactions(0, again.log_end_offset) == aborted[len(lost) :]
+    assert indexes(tmp_path) == {name: data for name, data in whole.items() if name != first}
+
+
 def test_stale_indexes_of_recovered_segments_are_not_believed(tmp_path: Path) -> None:
     log, aborted = spread_over_segments(tmp_path)
     log.close()

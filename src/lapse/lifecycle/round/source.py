@@ -29,6 +29,7 @@ from lapse.lifecycle.round.upgrade import upgraded, write_upgraded
 from lapse.log.segment import LOG, segment_path
 from lapse.log.summary import maybe_unhandled, unhandled_reasons
 from lapse.records.batch import Header, plain_records, scan_batches, scan_prefix
+from lapse.records.compression import INFLATED_BYTES_ALWAYS, INFLATED_RATIO_MAX
 
 SCRATCH_BYTES = 1 << 20  # so much is inflated before a kernel gets it: it is in the cache still
 PIECE_BYTES = 32 << 20  # and plain ones, so that progress moves within a segment
@@ -205,7 +206,9 @@ class _Measured:
 def _measure(rows: NDArray[np.void], base_offset: int) -> _Measured:
     ordinals, starts, ends = (np.empty(len(rows), np.int64) for _ in range(3))
     told = np.empty(survey.SURVEY_SIZE, np.int64)
-    survey.survey(rows, base_offset, ordinals, starts, ends, told)
+    survey.survey(
+        rows, base_offset, ordinals, starts, ends, INFLATED_BYTES_ALWAYS, INFLATED_RATIO_MAX, told
+    )
     return _Measured(ordinals, starts, ends, told)
 
 
@@ -284,10 +287,16 @@ def _refuse_disorder(
     rows: NDArray[np.void], told: NDArray[np.int64], positions: NDArray[np.int64],
     plan: PlanSegment, path: Path,
 ) -> None:  # fmt: skip
-    """Offsets must ascend from the segment's base: no checksum covers a batch's base offset."""
-    n = int(told[survey.DISORDER])
-    if n >= 0:
+    """Offsets must ascend from the segment's base: no checksum covers a batch's base offset.
+
+    And memory is asked for by the number of records in a header, before its checksum is looked at.
+    """
+    places = told[[survey.DISORDER, survey.CROWDED]]
+    n = int(places[places >= 0].min(initial=len(rows)))
+    if n < len(rows):
         reason = f"base offset {rows[n]['base_offset']} is not above what precedes it"
+        if n == places[1]:
+            reason = f"{rows[n]['count']} records in {rows[n]['size']} bytes"
         above = int(rows[n - 1]["last_offset"]) + 1 if n else plan.base_offset
         raise BadSegment(path, BadSpot(plan.base_offset, above, int(positions[n]), reason))
 
