@@ -190,7 +190,7 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
     Setting("transaction.remove.expired.transaction.cleanup.interval.ms", whole(1, INT_MAX),
             "3600000", "How often transactional ids are looked through for what has expired."),
     Setting("transaction.partition.verification.enable", BOOLEAN, "true",
-            "Whether a batch is refused whose transaction was not told of its partition (KIP-890)."),
+            "Whether a batch is refused whose transaction does not know of its partition."),
     Setting("group.min.session.timeout.ms", whole(0, INT_MAX), "6000",
             "The shortest session timeout a member of a group may ask for."),
     Setting("group.max.session.timeout.ms", whole(0, INT_MAX), "1800000",

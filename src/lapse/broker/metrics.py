@@ -106,7 +106,6 @@ class BrokerCollector(Collector):
             len(self._services.partitions.offline),
         )
 
-
     def _logins(self) -> Iterable[Metric]:
         counters = self._services.counters
         listeners = {e.listener.name: e.failures.counts for e in self._services.entrances}

@@ -37,9 +37,7 @@ USAGE = 2
 BACKOFF_SECONDS_MIN, BACKOFF_SECONDS_MAX = 0.2, 30.0
 STEADY_SECONDS = 30.0  # who lived as long begins with the shortest backoff again
 STOP_SECONDS_MAX = {"lifecycle": 10.0, "broker": 30.0}
-_READY = re.compile(
-    rb"ready kafka=(?P<kafka>\S+)(?: http=(?P<http>\S+))?(?: listeners=\S+)?\s*"
-)
+_READY = re.compile(rb"ready kafka=(?P<kafka>\S+)(?: http=(?P<http>\S+))?(?: listeners=\S+)?\s*")
 _EXAMPLES = """\
 examples:
   lapse up --data DATA

@@ -1,7 +1,7 @@
 """FindCoordinator (key 10): which broker looks after a group or a transactional id.
 
-Behaviour: this one looks after all, being the only one; the topic that its coordinator keeps them in
-is made when the first one is looked for. COORDINATOR_NOT_AVAILABLE where it cannot be, which
+Behaviour: this one looks after all, being the only one; the topic that its coordinator keeps them
+in is made when the first one is looked for. COORDINATOR_NOT_AVAILABLE where it cannot be, which
 clients try again after.
 
 v0 groups only · v1 key type, error message · v2-3 one key · v4-6 several.

@@ -52,9 +52,7 @@ async def handle(
     address = services.address_for(session)
     node_id = services.config.node_id
     return MetadataResponse(
-        brokers=(
-            MetadataResponseBroker(node_id=node_id, host=address.host, port=address.port),
-        ),
+        brokers=(MetadataResponseBroker(node_id=node_id, host=address.host, port=address.port),),
         cluster_id=image.cluster_id,
         controller_id=node_id,
         topics=topics,
