@@ -74,6 +74,7 @@ class Writer:
                 ahead = n / per_second - (time.monotonic() - started)
                 if ahead > 0:
                     time.sleep(ahead)
+        self._producer.poll(0)
 
     def _send(self, key: bytes, value: bytes | None) -> None:
         now_ms = time.time_ns() // 1_000_000
