@@ -261,7 +261,7 @@ def test_a_broker_that_the_client_does_not_believe(broker: BrokerProcess, pem: P
     settings = sasl(broker, pem, "PLAIN", "admin", ADMIN)
     error = error_of({**settings, "ssl.ca.location": str(pem / "other.crt")})
     assert error is not None
-    assert error.code() == KafkaError._SSL
+    assert "certificate verify failed" in error.str()  # as _SSL, or as the connection's end
 
 
 def test_no_plaintext_client_comes_in(broker: BrokerProcess) -> None:
