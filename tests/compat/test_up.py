@@ -89,7 +89,7 @@ def test_it_serves_restarts_what_dies_and_stops_cleanly(tmp_path: Path) -> None:
         assert len(re.findall(r"broker \(process \d+\) was ended by signal 9", said)) == 1
         kafka = running.ready.split()[1].removeprefix("kafka=")
         assert f"listeners=PLAINTEXT://{kafka}\n" in (data / RUNNING).read_text()
-        assert said.count(f"serves at {kafka}\n") == 2
+        assert said.count(f"serves at PLAINTEXT://{kafka}\n") == 2
         children = running.children()
         running.process.terminate()
         assert running.process.wait(SECONDS_MAX) == 0

@@ -126,6 +126,11 @@ def records_for(log: PartitionLog, client: Client, wanted: Stretch) -> Fetched:
         looked = replace(looked, offset=converted.next_offset, bytes_max=bytes_max)
 
 
+def converts(log: PartitionLog, client: Client) -> bool:
+    """Whether what the client gets of a log may have to be converted, in memory."""
+    return _reads(log, client) != EVERYTHING
+
+
 def _reads(log: PartitionLog, client: Client) -> Reads:
     config = log.config
     counts = config.tombstone_values_enable and config.compacts

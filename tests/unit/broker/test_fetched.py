@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,11 +24,13 @@ from lapse.wire.schema.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    PartitionData,
     ReplicaState,
 )
 from tests.property.strategies import OLD_CODECS
 from tests.unit.broker.old_requests import T, magics, old_fetch, seen
 from tests.unit.broker.running import (
+    BY_NAME,
     batch_of,
     connect,
     create,
@@ -227,10 +232,51 @@ async def test_a_replica_gets_what_is_stored(node: Node, connection: BrokerConne
 
 # --- KIP-87 ---------------------------------------------------------------------------------------
 
+Asks = Callable[..., Awaitable[Callable[[], Awaitable[PartitionData]]]]
+
+
+async def sessionless(
+    connection: BrokerConnection, **fields: Any
+) -> Callable[[], Awaitable[PartitionData]]:
+    """A way to read the topic's only partition once there is something in it."""
+
+    async def ask() -> PartitionData:
+        (got,) = await fetch(connection, "t", (0, 0), **{"session_epoch": -1, **fields})
+        return got
+
+    return ask
+
+
+async def in_full(
+    connection: BrokerConnection, **fields: Any
+) -> Callable[[], Awaitable[PartitionData]]:
+    """By the fetch that begins a session."""
+    return await sessionless(connection, session_epoch=0, **fields)
+
+
+async def in_increments(
+    connection: BrokerConnection, **fields: Any
+) -> Callable[[], Awaitable[PartitionData]]:
+    """By one that goes on with a session, and names no partition."""
+    request = fetch_request("t", (0, 0), session_epoch=0, **fields)
+    begun = await connection.request(request, FetchResponse, version=BY_NAME)
+    assert begun.session_id
+
+    async def ask() -> PartitionData:
+        in_session = {"session_id": begun.session_id, "session_epoch": 1}
+        request = replace(fetch_request("t", **in_session, **fields), topics=())
+        answer = await connection.request(request, FetchResponse, version=BY_NAME)
+        assert (answer.error_code, answer.session_id) == (0, begun.session_id)
+        ((got,),) = (topic.partitions for topic in answer.responses)
+        return got
+
+    return ask
+
+
 CHANGING = [NewRecord(b"a", b"live", T), NewRecord(b"b", b"why", T + 1, tombstone=True)]
 
 
-@pytest.mark.parametrize("session_epoch", [-1, 0], ids=["sessionless", "session"])
+@pytest.mark.parametrize("asks", [sessionless, in_full, in_increments])
 @pytest.mark.parametrize("horizon_ms", [None, T + 99], ids=["", "horizon"])
 @pytest.mark.parametrize("transactional", [False, True], ids=["", "transactional"])
 @pytest.mark.parametrize("codec", Codec)
@@ -240,10 +286,15 @@ async def test_valued_tombstones_are_null_for_who_did_not_ask(
     codec: Codec,
     transactional: bool,
     horizon_ms: int | None,
-    session_epoch: int,
+    asks: Asks,
 ) -> None:
     """All else of the batch stays: count, offsets, producer, times, horizon, codec."""
     await create(node, "t", **FLAGGED)
+    ask = {
+        (level, aware): await asks(connection, isolation_level=level, tombstone_values=aware)
+        for level in (0, 1)
+        for aware in (False, True)
+    }
     log = node.services.partitions.get(TopicPartition("t", 0))
     producer = {"producer_id": 7, "producer_epoch": 3, "base_sequence": 0} if transactional else {}
     spec = BatchSpec(codec=codec, transactional=transactional, horizon_ms=horizon_ms, **producer)  # type: ignore[arg-type]
@@ -252,10 +303,9 @@ async def test_valued_tombstones_are_null_for_who_did_not_ask(
     if transactional:
         log.append_marker(7, 3, True, 0, leader_epoch=0, now_ms=T)
     for level in (0, 1):
-        asked = {"isolation_level": level, "session_epoch": session_epoch}
-        (aware,) = await fetch(connection, "t", (0, 0), tombstone_values=True, **asked)
+        aware = await ask[level, True]()
         assert bytes(aware.records).startswith(stored)  # type: ignore[arg-type]
-        (got,) = await fetch(connection, "t", (0, 0), **asked)
+        got = await ask[level, False]()
         raw = bytes(got.records)  # type: ignore[arg-type]
         expected = build_batch([CHANGING[0], NewRecord(b"b", None, T + 1)], spec)
         assert len(seen(got)) == len(seen(aware)) == 2 + transactional

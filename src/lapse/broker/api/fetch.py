@@ -14,8 +14,8 @@ Behaviour:
   along with the look-up, which saves a round of system calls. What a client cannot read is
   converted for it (`broker.fetched`): formats newer than its version, and tombstones that carry a
   value (KIP-87), for which null is sent unless it says that it knows them;
-- there are no fetch sessions (KIP-227): a full fetch gets session id 0, which tells the client so;
-  an id we never gave out is FETCH_SESSION_ID_NOT_FOUND.
+- within a session (KIP-227) what is asked for is the session's and the answer only what is new:
+  `in_session` goes around authorization, quotas and `handle`, which see every fetch as a full one.
 
 v0-1 messages of format v0 · v2-3 of v1 · v0-2 never more than was asked for, so that a large
 message comes cut · v4 isolation level · v5 log start · v0-5 NOT_LEADER_OR_FOLLOWER for
@@ -27,13 +27,22 @@ our tag for KIP-87 · v13 topics by id: UNKNOWN_TOPIC_ID · v16, v17 nothing to 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker.epochs import check_leader_epoch
-from lapse.broker.fetched import Client, Fetched, Stretch, client_of, records_for
+from lapse.broker.fetch_sessions import BY_ID_FROM
+from lapse.broker.fetched import (
+    CONVERTED_BYTES_MAX,
+    Client,
+    Fetched,
+    Stretch,
+    client_of,
+    converts,
+    records_for,
+)
 from lapse.broker.partitions import Partitions
 from lapse.broker.services import Services, Session
 from lapse.log.partition_log import PartitionLog
@@ -50,10 +59,7 @@ from lapse.wire.schema.fetch import (
 )
 
 READ_COMMITTED = 1
-BY_ID_FROM = 13
-NO_SESSION = 0
 NOTHING = LogSlice(None, 0, 0)
-SESSIONLESS_EPOCHS = frozenset({0, -1})
 STORAGE_ERROR_FROM = 6
 
 # Below this a copy through the process is cheaper than a second call to the kernel.
@@ -85,18 +91,32 @@ class Limits:
     client: Client
 
 
+async def in_session(
+    services: Services,
+    session: Session,
+    version: int,
+    request: FetchRequest,
+    handle_whole: Callable[[FetchRequest], Awaitable[FetchResponse]],
+) -> FetchResponse:
+    """Make the whole of what is fetched of a request, and of its answer what the client gets."""
+    clock = services.clock
+    owner = session.actor.principal
+    context = services.fetch_sessions.begin(owner, version, request, int(clock.monotonic() * 1000))
+    whole = await handle_whole(context.request)
+    return context.answer(whole, int(clock.monotonic() * 1000))
+
+
 async def handle(
     services: Services, session: Session, version: int, request: FetchRequest
 ) -> FetchResponse:
     """Read, and wait until there is enough or time is up."""
-    if request.session_id != NO_SESSION or request.session_epoch not in SESSIONLESS_EPOCHS:
-        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
     wanted = _wanted(services.topics.image, version, request.topics)
     limits = Limits(
         min(request.max_bytes, services.config.fetch_max_bytes),
         request.isolation_level == READ_COMMITTED,
         client_of(version, request),
     )
+    bytes_min = min(request.min_bytes, limits.bytes_max)
     deadline = services.clock.monotonic() + request.max_wait_ms / 1000
     partitions = [w.partition for w in wanted if w.partition is not None]
     with services.purgatory.watch(partitions) as watch:
@@ -104,11 +124,12 @@ async def handle(
         while True:
             watch.reset()
             got = await _read(services, wanted, limits)
-            missing = request.min_bytes - sum(g.size for g in got)
+            missing = bytes_min - sum(g.size for g in got)
             seconds = deadline - services.clock.monotonic()
             failed = any(g.data.error_code for g in got)
             if missing <= 0 or failed or seconds <= 0 or not wanted or session.lost:
                 break
+            got = []  # it is read again, and may be much
             # Where a transaction holds the last stable offset back, any batch may be its marker,
             # and that lets far more be seen than its own few bytes.
             await watch.wait(1 if _is_held_back(services, wanted, limits) else missing, seconds)
@@ -118,7 +139,7 @@ async def handle(
             services.counters.topics[want.partition.topic].bytes_out += g.size
     if version < STORAGE_ERROR_FROM:
         got = [_without_storage_error(g) for g in got]
-    return FetchResponse(session_id=NO_SESSION, responses=_by_topic(request.topics, got))
+    return FetchResponse(responses=_by_topic(request.topics, got))
 
 
 def _wanted(image: Image, version: int, topics: Sequence[FetchTopic]) -> list[Wanted]:
@@ -152,18 +173,26 @@ def _by_topic(
 async def _read(services: Services, wanted: Sequence[Wanted], limits: Limits) -> list[Got]:
     """One look at every partition; only those with something to read go to a worker thread."""
     partitions = services.partitions
-    if any(_has_more(partitions, want, committed=limits.committed) for want in wanted):
+    most = sum(_most_bytes(partitions, want, limits) for want in wanted)
+    if not most:
+        return read_all(partitions, wanted, limits)
+    await services.answer_bytes.reserve(most)
+    try:
         return await services.disk.run(read_all, partitions, wanted, limits)
-    return read_all(partitions, wanted, limits)
+    finally:
+        services.answer_bytes.made(most)
 
 
-def _has_more(partitions: Partitions, want: Wanted, *, committed: bool) -> bool:
-    """Whether answering takes a look into a file."""
+def _most_bytes(partitions: Partitions, want: Wanted, limits: Limits) -> int:
+    """What answering may take in memory; 0 where it takes no look into a file."""
     try:
         log = _log(partitions, want)
     except KafkaError:
-        return False
-    return log.log_start_offset <= want.asked.fetch_offset < _visible_end(log, committed=committed)
+        return 0
+    end = _visible_end(log, committed=limits.committed)
+    if not log.log_start_offset <= want.asked.fetch_offset < end:
+        return 0
+    return CONVERTED_BYTES_MAX if converts(log, limits.client) else SENDFILE_BYTES_MIN
 
 
 def _is_held_back(services: Services, wanted: Sequence[Wanted], limits: Limits) -> bool:
