@@ -6,10 +6,12 @@ gets; `records.downconvert` says who does not. Replicas always get what is store
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.kernels import scan
+from lapse.log.headers import Pread
 from lapse.log.partition_log import PartitionLog
 from lapse.log.read_side import LogSlice
 from lapse.records.batch import scan_prefix
@@ -58,6 +60,7 @@ class Stretch:
     bytes_max: int
     end: int
     one_at_least: bool
+    pread: Pread = os.pread
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,10 @@ def _reads(log: PartitionLog, client: Client) -> Reads:
 
 
 def _slice(log: PartitionLog, wanted: Stretch) -> LogSlice:
-    return log.read(wanted.offset, wanted.bytes_max, wanted.end, one_at_least=wanted.one_at_least)
+    return log.read(
+        wanted.offset, wanted.bytes_max, wanted.end,
+        one_at_least=wanted.one_at_least, pread=wanted.pread,
+    )  # fmt: skip
 
 
 def _limited(converted: Converted, client: Client, bytes_max: int) -> bytes:

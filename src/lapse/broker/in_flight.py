@@ -171,6 +171,11 @@ class AnswerBytes:
         self._making = 0
         self._makers: deque[tuple[int, asyncio.Future[None]]] = deque()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether nobody waits for their turn: what is little and sent at once needs none."""
+        return not self._makers
+
     async def reserve(self, size: int) -> None:
         """Wait until that much may be made; one alone may be as large as it likes.
 

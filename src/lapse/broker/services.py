@@ -65,6 +65,7 @@ class Session:
     lost: bool = False
     watch: Watch | None = None
     client_id: str = ""
+    _host: str | None = None
 
     @property
     def client_host(self) -> str:
@@ -77,10 +78,16 @@ class Session:
         return self.peer.rsplit(":", 1)[0]
 
     @property
+    def principal(self) -> str:
+        """Who asks, by name."""
+        return self.certified if self.sasl is None else self.sasl.principal or ANONYMOUS
+
+    @property
     def actor(self) -> Actor:
         """Who asks, for whoever decides what is allowed."""
-        principal = self.certified if self.sasl is None else self.sasl.principal or ANONYMOUS
-        return Actor(principal, host_of(self.address))
+        if self._host is None:
+            self._host = host_of(self.address)
+        return Actor(self.principal, self._host)
 
     def lose(self) -> None:
         """The client is gone: stop waiting on its behalf."""

@@ -26,6 +26,7 @@ our tag for KIP-87 · v13 topics by id: UNKNOWN_TOPIC_ID · v16, v17 nothing to 
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -45,6 +46,7 @@ from lapse.broker.fetched import (
 )
 from lapse.broker.partitions import Partitions
 from lapse.broker.services import Services, Session
+from lapse.log.headers import Pread, pread_cached
 from lapse.log.partition_log import PartitionLog
 from lapse.log.read_side import LogSlice
 from lapse.metadata.image import Image
@@ -64,6 +66,8 @@ STORAGE_ERROR_FROM = 6
 
 # Below this a copy through the process is cheaper than a second call to the kernel.
 SENDFILE_BYTES_MIN = 32 << 10
+# Some 15 us each: with more the event loop would serve nobody else for too long.
+AT_ONCE_PARTITIONS_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +87,21 @@ class Got:
 
 
 @dataclass(frozen=True, slots=True)
+class Patience:
+    """How long is waited for how much."""
+
+    seconds: float
+    bytes_min: int
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
-    """What the whole request may return, and to whom."""
+    """What the whole request may return, to whom, and how files are read for it."""
 
     bytes_max: int
     committed: bool
     client: Client
+    pread: Pread = os.pread
 
 
 async def in_session(
@@ -100,7 +113,7 @@ async def in_session(
 ) -> FetchResponse:
     """Make the whole of what is fetched of a request, and of its answer what the client gets."""
     clock = services.clock
-    owner = session.actor.principal
+    owner = session.principal
     context = services.fetch_sessions.begin(owner, version, request, int(clock.monotonic() * 1000))
     whole = await handle_whole(context.request)
     return context.answer(whole, int(clock.monotonic() * 1000))
@@ -117,29 +130,53 @@ async def handle(
         client_of(version, request),
     )
     bytes_min = min(request.min_bytes, limits.bytes_max)
-    deadline = services.clock.monotonic() + request.max_wait_ms / 1000
-    partitions = [w.partition for w in wanted if w.partition is not None]
-    with services.purgatory.watch(partitions) as watch:
-        session.watch = watch
-        while True:
-            watch.reset()
-            got = await _read(services, wanted, limits)
-            missing = bytes_min - sum(g.size for g in got)
-            seconds = deadline - services.clock.monotonic()
-            failed = any(g.data.error_code for g in got)
-            if missing <= 0 or failed or seconds <= 0 or not wanted or session.lost:
-                break
-            got = []  # it is read again, and may be much
-            # Where a transaction holds the last stable offset back, any batch may be its marker,
-            # and that lets far more be seen than its own few bytes.
-            await watch.wait(1 if _is_held_back(services, wanted, limits) else missing, seconds)
-        session.watch = None
+    got = _read_at_once(services, wanted, limits)
+    if got is None or _is_too_little(got, bytes_min):
+        got = await _read_until(
+            services, session, wanted, limits, Patience(request.max_wait_ms / 1000, bytes_min)
+        )
     for want, g in zip(wanted, got, strict=True):
         if want.partition is not None and g.size:
             services.counters.topics[want.partition.topic].bytes_out += g.size
     if version < STORAGE_ERROR_FROM:
         got = [_without_storage_error(g) for g in got]
     return FetchResponse(responses=_by_topic(request.topics, got))
+
+
+async def _read_until(
+    services: Services,
+    session: Session,
+    wanted: Sequence[Wanted],
+    limits: Limits,
+    patience: Patience,
+) -> list[Got]:
+    """Look, and look again whenever enough has come, until there is enough or time is up."""
+    deadline = services.clock.monotonic() + patience.seconds
+    partitions = [w.partition for w in wanted if w.partition is not None]
+    with services.purgatory.watch(partitions) as watch:
+        session.watch = watch
+        while True:
+            watch.reset()
+            got = await _read(services, wanted, limits)
+            seconds = deadline - services.clock.monotonic()
+            if not _is_too_little(got, patience.bytes_min) or seconds <= 0 or session.lost:
+                break
+            missing = patience.bytes_min - sum(g.size for g in got)
+            got = []  # it is read again, and may be much
+            # Where a transaction holds the last stable offset back, any batch may be its marker,
+            # and that lets far more be seen than its own few bytes.
+            await watch.wait(1 if _is_held_back(services, wanted, limits) else missing, seconds)
+        session.watch = None
+    return got
+
+
+def _is_too_little(got: Sequence[Got], bytes_min: int) -> bool:
+    """Whether more is waited for; an error is told at once."""
+    return (
+        bool(got)
+        and sum([g.size for g in got]) < bytes_min
+        and not any(g.data.error_code for g in got)
+    )
 
 
 def _wanted(image: Image, version: int, topics: Sequence[FetchTopic]) -> list[Wanted]:
@@ -170,10 +207,26 @@ def _by_topic(
     )
 
 
+def _read_at_once(services: Services, wanted: Sequence[Wanted], limits: Limits) -> list[Got] | None:
+    """What needs no disk: most clients read what was just written. None if a file has to be asked.
+
+    Active segments are open, and what was just written is in memory; all else is for a worker.
+    """
+    partitions = services.partitions
+    if len(wanted) > AT_ONCE_PARTITIONS_MAX or not services.answer_bytes.has_room:
+        return None
+    if not all(_is_at_hand(partitions, want, limits) for want in wanted):
+        return None
+    try:
+        return read_all(partitions, wanted, replace(limits, pread=pread_cached))
+    except BlockingIOError:
+        return None
+
+
 async def _read(services: Services, wanted: Sequence[Wanted], limits: Limits) -> list[Got]:
     """One look at every partition; only those with something to read go to a worker thread."""
     partitions = services.partitions
-    most = sum(_most_bytes(partitions, want, limits) for want in wanted)
+    most = sum([_most_bytes(partitions, want, limits) for want in wanted])
     if not most:
         return read_all(partitions, wanted, limits)
     await services.answer_bytes.reserve(most)
@@ -193,6 +246,16 @@ def _most_bytes(partitions: Partitions, want: Wanted, limits: Limits) -> int:
     if not log.log_start_offset <= want.asked.fetch_offset < end:
         return 0
     return CONVERTED_BYTES_MAX if converts(log, limits.client) else SENDFILE_BYTES_MIN
+
+
+def _is_at_hand(partitions: Partitions, want: Wanted, limits: Limits) -> bool:
+    try:
+        log = _log(partitions, want)
+    except KafkaError:
+        return True
+    if not log.is_recent(want.asked.fetch_offset) or converts(log, limits.client):
+        return False
+    return not (limits.committed and log.segments[-1].may_have_aborts)
 
 
 def _is_held_back(services: Services, wanted: Sequence[Wanted], limits: Limits) -> bool:
@@ -233,7 +296,7 @@ def _read_one(
         # At the visible end there is nothing to read, and beyond the log's end `read` refuses.
         if not end <= asked.fetch_offset <= log.log_end_offset:
             bytes_max = max(min(asked.partition_max_bytes, left), 0)
-            wanted = Stretch(asked.fetch_offset, bytes_max, end, one_at_least)
+            wanted = Stretch(asked.fetch_offset, bytes_max, end, one_at_least, limits.pread)
             got = records_for(log, limits.client, wanted)
             if limits.committed:
                 aborted = _aborted(log, got.source, asked.fetch_offset, end)
@@ -244,10 +307,12 @@ def _read_one(
             last_stable_offset=stable,
             log_start_offset=log.log_start_offset,
             aborted_transactions=aborted if limits.committed else None,
-            records=_in_memory_if_short(got.records),
+            records=_in_memory_if_short(got.records, limits.pread),
         )
     except KafkaError as e:
         return Got(_error(asked.partition, e.code))
+    except BlockingIOError:  # it is for a worker thread
+        raise
     except (StorageError, CorruptData, OSError) as e:
         if want.partition is not None:
             partitions.report(want.partition, e)
@@ -286,14 +351,14 @@ def _visible_end(log: PartitionLog, *, committed: bool) -> int:
     return log.last_stable_offset if committed else log.high_watermark
 
 
-def _in_memory_if_short(records: LogSlice | bytes) -> bytes | LogSlice:
+def _in_memory_if_short(records: LogSlice | bytes, pread: Pread) -> bytes | LogSlice:
     if isinstance(records, bytes):
         return records
     if not records.size:
         return b""
     if records.size >= SENDFILE_BYTES_MIN:
         return records
-    return records.read()
+    return records.read(pread)
 
 
 def _without_storage_error(got: Got) -> Got:

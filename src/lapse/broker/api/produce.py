@@ -53,6 +53,8 @@ STORAGE_ERROR_FROM = 4
 ZSTD_FROM = 7
 NO_OFFSET = -1
 
+Batches = list[tuple[TopicPartition, PartitionProduceData]]
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -73,13 +75,14 @@ async def handle(
     services: Services, _session: Session, version: int, request: ProduceRequest
 ) -> ProduceResponse | None:
     """Append, account, and answer unless acks is 0."""
+    batches = _batches(request)
     try:
-        verified = await _verify(services, version, request)
+        verified = await _verify(services, version, request, batches)
     except KafkaError as refusal:
-        outcomes = [_refused(where, refusal) for where, _ in _batches(request)]
+        outcomes = [_refused(where, refusal) for where, _ in batches]
     else:
         outcomes = await services.disk.run(
-            append_all, services.partitions, services.clock, _batches(request), version, verified
+            append_all, services.partitions, services.clock, batches, version, verified
         )
     for outcome in outcomes:
         _account(services, outcome)
@@ -92,7 +95,7 @@ async def handle(
 def append_all(
     partitions: Partitions,
     clock: Clock,
-    batches: list[tuple[TopicPartition, PartitionProduceData]],
+    batches: Batches,
     version: int,
     verified: Verified,
 ) -> list[Outcome]:
@@ -154,23 +157,24 @@ def _refused(where: TopicPartition, error: KafkaError | StorageError) -> Outcome
     return Outcome(where, error=code, message=str(error), record_errors=record_errors)
 
 
-async def _verify(services: Services, version: int, request: ProduceRequest) -> Verified:
+async def _verify(
+    services: Services, version: int, request: ProduceRequest, batches: Batches
+) -> Verified:
     """What is known of transactional batches; raises KafkaError where none may be appended."""
     if request.acks not in ACKS:
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: -1, 0 or 1")
-    sent = [(where, data.records or b"") for where, data in _batches(request)]
+    sent = [(where, data.records or b"") for where, data in batches]
     verified = await verify_produced(
         services.transactions, services.partitions, request.transactional_id, sent, version
     )
-    return {**verified, **_too_few_replicas(services, request)}
+    refused = _too_few_replicas(services, batches) if request.acks == ALL else {}
+    return {**verified, **refused} if refused else verified
 
 
-def _too_few_replicas(
-    services: Services, request: ProduceRequest
-) -> dict[TopicPartition, KafkaError]:
+def _too_few_replicas(services: Services, batches: Batches) -> dict[TopicPartition, KafkaError]:
     """Partitions that acks=-1 asks more replicas of than there are, by `min.insync.replicas`."""
     refused = {}
-    for where, _ in _batches(request) if request.acks == ALL else ():
+    for where, _ in batches:
         topic = services.topics.image.topics.get(where.topic)
         wanted = 1 if topic is None else topic.config.min_insync_replicas
         if wanted > 1:
@@ -181,7 +185,7 @@ def _too_few_replicas(
     return refused
 
 
-def _batches(request: ProduceRequest) -> list[tuple[TopicPartition, PartitionProduceData]]:
+def _batches(request: ProduceRequest) -> Batches:
     return [
         (TopicPartition(topic.name, data.index), data)
         for topic in request.topic_data
