@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 THREADS = 4
 HELD_UP_SECONDS = 0.001
+SLOW_SECONDS = 0.005
+SLOW_FOR_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -53,6 +55,7 @@ class DiskThreads:
         self._wake_ups: SimpleQueue[bool] = SimpleQueue()  # False ends a thread
         self._loop: asyncio.AbstractEventLoop | None = None
         self._look_again: asyncio.TimerHandle | None = None
+        self._slow_until = 0.0
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do `work` in a thread. Cancelling the caller does not stop work that has begun."""
@@ -66,6 +69,22 @@ class DiskThreads:
         elif self._look_again is None and self._awake < self._threads_max:
             self._look_again = loop.call_later(HELD_UP_SECONDS, self._help)
         return await future
+
+    def try_now(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Do here, in the event loop, what asks no disk but in bad moments: a short write, say.
+
+        A disk that is behind makes writes wait, and no flag of Linux's tells so beforehand
+        (RWF_NOWAIT, of ext4, is for reads alone). So one that took long is the last for a while:
+        None then, and the caller is to use `run`.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if began < self._slow_until:
+            return None
+        done = work(*args, **kwargs)
+        if loop.time() - began > SLOW_SECONDS:
+            self._slow_until = began + SLOW_FOR_SECONDS
+        return done
 
     async def close(self) -> None:
         """Wait for work that has begun; what has not is dropped."""

@@ -142,3 +142,18 @@ def test_nothing_is_lost_when_a_thread_falls_asleep_as_work_comes() -> None:
         await asyncio.gather(*(one(disk, 500) for _ in range(5)))
 
     run(story)
+
+
+def test_what_took_long_is_not_done_in_the_loop_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lapse.broker.disk.SLOW_FOR_SECONDS", 0.05)
+
+    async def story(disk: DiskThreads) -> None:
+        assert disk.try_now(pow, 3, 2) == 9
+        disk.try_now(time.sleep, 0.01)
+        assert disk.try_now(pow, 3, 2) is None
+        await asyncio.sleep(0.06)
+        assert disk.try_now(pow, 3, 2) == 9
+
+    run(story)
