@@ -118,6 +118,7 @@ class AppendableLog(ReadableLog):
         self.recovery_point = min(options.recovery_point, self._end_offset)
         self._unflushed = [s for s in loaded.sealed if s.end_offset > self.recovery_point]
         self._closed = False
+        self._is_syncing = False
 
     # --- append ----------------------------------------------------------------------------------
 
@@ -174,7 +175,8 @@ class AppendableLog(ReadableLog):
 
         For the event loop, which waits for no lock, roll, summary or checkpoint.
         """
-        if not self._lock.acquire(blocking=False):
+        # A write to a file that is being synced waits for that.
+        if self._is_syncing or not self._lock.acquire(blocking=False):
             yield False
             return
         try:
