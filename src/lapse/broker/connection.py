@@ -356,6 +356,10 @@ class Connection(asyncio.BufferedProtocol):
                 )
             except (ConnectionError, TimeoutError):
                 raise
+            except asyncio.SendfileNotAvailableError as e:
+                # What asyncio says of any error before its first byte; asked again, it has a name.
+                self._send_at_once(LogSlice(records.files, records.position + start, size))
+                raise CloseConnection("sending a slice of a segment failed once") from e
             except OSError as e:
                 raise CloseConnection(f"sending a slice of a segment: {e.strerror or e}") from e
             if sent != size:
