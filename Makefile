@@ -30,9 +30,9 @@ fuzz: setup ## mutated input of every kind (CASES=10000, SEED=, ONLY=batches, CA
 torture: setup ## the same with full counts and a fresh seed; results into tests/torture.json
 	@LAPSE_TEST_SCALE=1 $(VENV_PYTHON) -m tools.run_tests --record tests/torture.json
 
-deps: ## install what the wider tests use (javac, maven, kcat), where root and apt are
+deps: ## install what the wider tests use (javac, maven, kcat, node, go), where root and apt are
 	@$(PYTHON) tools/deps.py
 
 clean: ## remove the environment and everything built or cached
-	rm -rf .venv .tools build dist tests/oracle/target .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .tools build dist tests/oracle/target tests/compat/target tests/compat/java/target .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -13,6 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+KIB, MIB = 1 << 10, 1 << 20
 
 
 def machine() -> dict[str, Any]:

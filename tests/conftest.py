@@ -71,7 +71,7 @@ def _report(report: pytest.TestReport | pytest.CollectReport, result: str, secon
 
 def _write(line: dict[str, object]) -> None:
     path = os.environ.get("LAPSE_TEST_REPORT")
-    if path:
+    if path and "PYTEST_XDIST_WORKER" not in os.environ:  # its reports come to the one that leads
         with open(path, "a") as f:
             f.write(json.dumps(line) + "\n")
 

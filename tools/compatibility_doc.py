@@ -24,6 +24,14 @@ COMPAT = ROOT / "tests" / "compat"
 TABLE = COMPAT / "asked.toml"
 COMMAND = ".venv/bin/python -m tools.compatibility_doc"
 
+# client of another language -> where its version is pinned, or said, and how
+_PINNED: Mapping[str, tuple[str, str]] = {
+    "kafkajs": ("kafkajs/package.json", r'"kafkajs": "([^"]+)"'),
+    "franz-go": ("franz_go/go.mod", r"franz-go v(\S+)"),
+    "sarama": ("sarama/go.mod", r"IBM/sarama v(\S+)"),
+    "kcat": ("kcat/FINDINGS.md", r"# kcat ([^,]+),"),
+}
+
 _HEAD = f"""\
 # Compatibility
 
@@ -148,7 +156,12 @@ def _asked(table: Table, name: str) -> str:
 
 
 def _version(name: str) -> str:
-    """Of a package by the lock file, of Kafka by the oracle's pom."""
+    """By the lock file, by the oracle's pom (Kafka), by a suite's own files (other languages)."""
+    if name in _PINNED:
+        file, pattern = _PINNED[name]
+        pinned = re.search(pattern, (COMPAT / file).read_text(encoding="utf-8"))
+        assert pinned is not None, f"tests/compat/{file} does not say which {name}"
+        return pinned[1]
     if name == "kafka":
         pom = (ROOT / "tests" / "oracle" / "pom.xml").read_text(encoding="utf-8")
         found = re.search(r"<kafka\.version>([^<]+)</kafka\.version>", pom)

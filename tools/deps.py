@@ -17,6 +17,9 @@ WANTED: Mapping[str, str] = {
     "javac": "default-jdk-headless",  # compiles the oracle
     "mvn": "maven",  # brings the jars of real Kafka
     "kcat": "kcat",  # a stock client
+    "node": "nodejs",  # runs kafkajs
+    "npm": "npm",  # brings kafkajs
+    "go": "golang-go",  # builds franz-go and sarama; they ask for 1.26
     "unzip": "unzip",  # the oracle's build looks into a jar
 }
 

@@ -34,18 +34,22 @@ SLOWEST_COUNT = 10
 TIERS: Mapping[str, tuple[str, int]] = {
     "lint": ("", 60),
     "tidy": ("tests/test_tidy.py tests/test_rules.py", 15),
-    "unit": ("tests/unit", 90),
+    "unit": ("tests/unit", 200),
     "property": ("tests/property", 90),
-    "fuzz": ("tests/fuzz", 90),
+    "fuzz": ("tests/fuzz", 120),
     "golden": ("tests/golden", 60),
     "oracle": ("tests/oracle", 120),
     "differential": ("tests/differential", 60),
     "crash": ("tests/crash", 120),
     "simulation": ("tests/simulation", 120),
-    "compat": ("tests/compat", 240),
+    "compat": ("tests/compat", 480),
     "spark": ("tests/spark", 240),
     "browser": ("tests/browser", 60),
 }
+# These compute and start nothing that is timed: as many processes as there are cores, by file, so
+# that fixtures of a module are made once.
+SPREAD = frozenset({"unit", "property", "golden"})
+SPREAD_OPTIONS = ("-n", "auto", "--dist", "loadfile", "--maxprocesses", "4")
 BIN = Path(sys.prefix) / "bin"
 LINTERS: Mapping[str, Sequence[str]] = {
     "ruff check": ("ruff", "check", "--quiet"),
@@ -159,9 +163,11 @@ def run_pytest(name: str, where: str, seconds_max: float, *, seed: int) -> TierR
         return tier
     with tempfile.TemporaryDirectory(prefix="lapse-tests-") as folder:
         report = Path(folder) / "report.jsonl"
-        environment = {**os.environ, "LAPSE_TEST_REPORT": str(report), "LAPSE_TEST_SEED": str(seed)}
+        outside = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
+        environment = {**outside, "LAPSE_TEST_REPORT": str(report), "LAPSE_TEST_SEED": str(seed)}
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--color=auto"]
         command += [*paths_of(where), f"--hypothesis-seed={seed}"]
+        command += SPREAD_OPTIONS if name in SPREAD else ()
         started = time.monotonic()
         process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
         try:

@@ -41,7 +41,10 @@ def test_serves_says_so_and_stops_cleanly(tmp_path: Path) -> None:
         ("lapse.http.port=x", "lapse.http.port=x: allowed is a whole number from -1 to 65535"),
         ("lapse.nonsense=1", "unknown setting lapse.nonsense; known are"),
         ("log.dirs=", "log.dirs=: allowed is at least one directory"),
-        ("listeners=SSL://:9092", "listener SSL: ssl.keystore.location or ssl.keystore.key must be"),
+        (
+            "listeners=SSL://:9092",
+            "listener SSL: ssl.keystore.location or ssl.keystore.key must be",
+        ),
         ("log.cleanup.policy=shred", "log.cleanup.policy=shred: allowed is a list of"),
     ],
 )

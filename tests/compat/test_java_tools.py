@@ -1,20 +1,59 @@
-"""Kafka's own tools, which are the Java client with a command line."""
+"""Kafka's own tools, which are the Java client with a command line: what exactly they print.
+
+One JVM runs them all (java/src/tools/ToolServer.java), since starting one costs a second or two.
+"""
 
 from __future__ import annotations
 
 import json
+import select
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 
 from lapse.testing.broker_process import BrokerProcess
+from tests.compat import java_suite
+from tests.oracle import kafka
 
 Tool = Callable[..., subprocess.CompletedProcess[str]]
 SECONDS = 40.0
 GROUPS = "consumer.group.ConsumerGroupCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
+
+
+@pytest.fixture(scope="module")
+def kafka_tools() -> Iterator[Tool]:
+    """As the fixture of this name for all tests, and by one process."""
+    classpath = java_suite.prepare("tools")
+    with subprocess.Popen(
+        ["java", *kafka.TOOL_FLAGS, "-cp", classpath, "ToolServer"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+
+        def run(
+            classname: str, arguments: Sequence[str] = (), *, stdin: str = ""
+        ) -> subprocess.CompletedProcess[str]:
+            assert server.stdin is not None
+            assert server.stdout is not None
+            call = {"name": classname, "arguments": list(map(str, arguments)), "stdin": stdin}
+            server.stdin.write(json.dumps(call) + "\n")
+            server.stdin.flush()
+            ready, _, _ = select.select([server.stdout], [], [], SECONDS)
+            assert ready, f"{classname} is not done in {SECONDS} s"
+            done = json.loads(server.stdout.readline())
+            return subprocess.CompletedProcess(
+                [classname, *arguments], done["code"], done["out"], done["err"]
+            )
+
+        try:
+            yield run
+        finally:
+            server.kill()
 
 
 def said(tool: Tool, classname: str, broker: BrokerProcess, *arguments: str, **more: str) -> str:

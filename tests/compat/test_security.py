@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import gc
 import ssl
 import time
 import urllib.error
@@ -31,6 +33,14 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from lapse.base.errors import ErrorCode, LapseError
+from lapse.base.errors import KafkaError as OwnError
+from lapse.base.ids import TopicPartition as OwnPartition
+from lapse.client.admin import Admin
+from lapse.client.consumer import Consumer as OwnConsumer
+from lapse.client.login import Login
+from lapse.client.login import login as own_login
+from lapse.client.producer import Producer as OwnProducer
 from lapse.testing.broker_process import BrokerProcess
 from tests.unit.security.certificates import KEY_PASSWORD, certificates
 
@@ -83,6 +93,7 @@ def settings(pem: Path) -> dict[str, str]:
         "listener.name.sasl_ssl.plain.sasl.jaas.config": jaas,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:admin",
+        "lapse.http.protocol": "https",
         "offsets.topic.num.partitions": "1",
         "group.initial.rebalance.delay.ms": "0",
         "auto.create.topics.enable": "true",
@@ -196,6 +207,8 @@ def test_who_may_come_in_writes_and_reads(login: dict[str, Any]) -> None:
     assert got == SENT
 
 
+# A producer of aiokafka that is refused leaves the closing of its connection to the broker.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 async def test_aiokafka_comes_in(broker: BrokerProcess, pem: Path, mechanism: str) -> None:
     user, password = ("admin", ADMIN) if mechanism == "PLAIN" else ("alice", ALICE)
@@ -217,6 +230,54 @@ async def test_aiokafka_comes_in(broker: BrokerProcess, pem: Path, mechanism: st
     with pytest.raises(aiokafka.errors.KafkaError):
         await producer.start()
     await producer.stop()
+    del producer
+    gc.collect()  # here, where it is forgiven
+
+
+def own(pem: Path, how: str, password: str = "") -> Login:
+    """Our client's way in, by the settings of a properties file of Kafka's."""
+    believed = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(pem / "ca.crt")}
+    if how == "certificate":
+        shown = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(pem / "client.pem")}
+        return own_login({"security.protocol": "SSL", **believed, **shown})
+    mechanism, user = how.split()
+    password = password or (ADMIN if user == "admin" else ALICE)
+    module = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
+    jaas = f'org.apache.kafka.common.security.{module}LoginModule required username="{user}" '
+    said = {"sasl.mechanism": mechanism, "sasl.jaas.config": f'{jaas}password="{password}";'}
+    return own_login({"security.protocol": "SASL_SSL", **believed, **said})
+
+
+@pytest.mark.parametrize("how", LOGINS)
+async def test_our_own_client_comes_in(broker: BrokerProcess, pem: Path, how: str) -> None:
+    bootstrap = broker.listeners["CERTS" if how == "certificate" else "SASL_SSL"]
+    value = f"by {how}".encode()
+    login = own(pem, how)
+    async with asyncio.timeout(SECONDS):
+        async with OwnProducer(bootstrap, login=login) as producer:
+            where = await (await producer.send("t", b"k", value, partition=0))
+        async with OwnConsumer(bootstrap, login=login) as consumer:
+            await consumer.assign({OwnPartition("t", 0): where.offset})
+            (record,) = await consumer.poll(timeout_ms=5000)
+    assert record.value == value
+
+
+@pytest.mark.parametrize("how", LOGINS[:3])
+async def test_our_own_client_is_refused_in_words(
+    broker: BrokerProcess, pem: Path, how: str
+) -> None:
+    bootstrap = broker.listeners["SASL_SSL"]
+    with pytest.raises(OwnError, match="Authentication failed") as refused:
+        await Admin.open(bootstrap, login=own(pem, how, "wrong"))
+    assert refused.value.code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert "wrong" not in str(refused.value)
+
+
+async def test_our_own_client_believes_no_other_broker(broker: BrokerProcess, pem: Path) -> None:
+    stranger = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(pem / "other.crt")}
+    login = own_login({"security.protocol": "SSL", **stranger})
+    with pytest.raises(LapseError, match="certificate verify failed"):
+        await Admin.open(broker.listeners["CERTS"], login=login)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
@@ -396,12 +457,13 @@ def test_no_secret_is_described(broker: BrokerProcess) -> None:
 
 
 def get(broker: BrokerProcess, path: str, user: str = "", password: str = "") -> tuple[int, str]:
-    request = urllib.request.Request(f"http://{broker.http}{path}")
+    request = urllib.request.Request(f"https://{broker.http}{path}")
+    believed = ssl.create_default_context(cafile=broker.settings["ssl.truststore.location"])
     if user:
         token = base64.b64encode(f"{user}:{password}".encode()).decode()
         request.add_header("Authorization", f"Basic {token}")
     try:
-        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+        with urllib.request.urlopen(request, timeout=SECONDS, context=believed) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as e:
         with e:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -131,17 +132,34 @@ def by_fetch(version: int, magic_max: int) -> Callable[[BrokerProcess, str], Awa
             answer = await connection.request(request, FetchResponse, version=version)
         ((part,),) = (one.partitions for one in answer.responses)
         assert part.error_code == 0
-        data = bytes(part.records or b"")
-        (row,) = scan_batches(data, topic)
-        assert row["magic"] <= magic_max
-        (record,) = records_of(data, row, topic)
-        return Seen(record.value, record.value is None)
+        return only_record(bytes(part.records or b""), topic, magic_max)
 
     return read
 
 
+def only_record(data: bytes, topic: str, magic_max: int) -> Seen:
+    (row,) = scan_batches(data, topic)
+    assert row["magic"] <= magic_max
+    (record,) = records_of(data, row, topic)
+    return Seen(record.value, record.value is None)
+
+
+async def by_session(broker: BrokerProcess, topic: str) -> Seen:
+    """A current one, which knows no flag either, in a fetch session (KIP-227)."""
+    host, port = broker.bootstrap.split(":")
+    async with await BrokerConnection.open(host, int(port)) as connection:
+        begins = fetch_request(topic, (0, 0), session_epoch=0)
+        begun = await connection.request(begins, FetchResponse, version=12)
+        goes_on = fetch_request(topic, session_id=begun.session_id, session_epoch=1)
+        answer = await connection.request(replace(goes_on, topics=()), FetchResponse, version=12)
+    assert begun.session_id == answer.session_id != 0
+    ((part,),) = (one.partitions for one in answer.responses)
+    return only_record(bytes(part.records or b""), topic, 2)
+
+
 OTHERS = {
     "current": by_fetch(12, 2),
+    "current, in a session": by_session,
     "v4": by_fetch(4, 2),
     "v3": by_fetch(3, 1),
     "v1": by_fetch(1, 0),

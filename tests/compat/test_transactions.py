@@ -32,7 +32,10 @@ from tests.compat.conftest import create_topic
 
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")
 
-SECONDS = 40
+# Only those who would wait for ever wait so long. The restarts of one test have taken a minute and
+# a half on a busy machine: a transaction that is to outlive them must not time out meanwhile.
+SECONDS = 120
+TIMEOUT_MS = 600_000
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "3",
@@ -57,7 +60,7 @@ def source(broker: BrokerProcess, topic: str) -> str:
     return f"{topic}-source"
 
 
-def transactional(broker: BrokerProcess, name: str, timeout_ms: int = 60_000) -> Producer:
+def transactional(broker: BrokerProcess, name: str, timeout_ms: int = TIMEOUT_MS) -> Producer:
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap,

@@ -164,7 +164,7 @@ class World(RuleBasedStateMachine):
                 producer.asked = None
         assert not self.tokens
         self.coordinator = TransactionCoordinator(SETTINGS, ProducerIds(3))
-        self.take(self.coordinator.tick(self.now))
+        self.take(self.coordinator.tick(self.now, self.now - SETTINGS.id_expiration_ms))
 
     def take(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -429,7 +429,7 @@ class World(RuleBasedStateMachine):
     @rule(passes_ms=st.sampled_from([0, 30, 100, 600, 5_200]))
     def tick(self, passes_ms: int) -> None:
         self.now += passes_ms
-        self.take(self.coordinator.tick(self.now))
+        self.take(self.coordinator.tick(self.now, self.now - SETTINGS.id_expiration_ms))
 
     @rule(data=st.data(), what=st.sampled_from(["crash", "leave", "late", "no ids"]))
     def disturb(self, data: st.DataObject, what: str) -> None:
@@ -510,7 +510,7 @@ class World(RuleBasedStateMachine):
         for _ in range(60):
             self.work()
             self.now += 100
-            self.take(self.coordinator.tick(self.now))
+            self.take(self.coordinator.tick(self.now, self.now - SETTINGS.id_expiration_ms))
         self.work()
 
     def teardown(self) -> None:

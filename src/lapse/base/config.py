@@ -33,6 +33,7 @@ from lapse.base.setting import (
     TEXT,
     TIMESTAMP_TYPE,
     Setting,
+    list_of,
     one_of,
     whole,
 )
@@ -133,6 +134,9 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
     Setting("log.dirs", TEXT, "", "Directories that hold the logs, separated by commas."),
     Setting("listeners", TEXT, "PLAINTEXT://127.0.0.1:9092",
             "Where clients connect; port 0 picks a free one."),
+    Setting("advertised.listeners", TEXT, "",
+            "What clients are told to connect to, as NAME://HOST:PORT by listener; nothing: what "
+            "listeners says."),
     Setting("lapse.http.port", whole(-1, 65535), "9093",
             "Port of health and metrics, on the listener's host; 0 picks a free one, -1 none."),
     Setting("num.partitions", whole(1, INT_MAX), "1", "Partitions of a topic that names none."),
@@ -142,8 +146,24 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "The largest request accepted; a larger one ends its connection."),
     Setting("fetch.max.bytes", whole(1024, INT_MAX), str(55 << 20),
             "The most that one Fetch may return, however much it asks for."),
+    Setting("max.incremental.fetch.session.cache.slots", whole(0, INT_MAX), "1000",
+            "Fetch sessions that are kept (KIP-227); 0 is none, then every fetch is a full one."),
+    Setting("min.incremental.fetch.session.eviction.ms", MILLISECONDS, "120000",
+            "How long a fetch session is unused before any other may take its place."),
     Setting("max.connections.per.ip", whole(0, INT_MAX), str(INT_MAX),
             "Connections that one address may have; one more is closed at once."),
+    Setting("max.connections.per.ip.overrides", TEXT, "",
+            "Other limits for some addresses: 127.0.0.1:200,::1:50. Names of hosts are not looked "
+            "up."),
+    Setting("max.connections", whole(0, INT_MAX), str(INT_MAX),
+            "Connections that there may be in all; one more is closed at once."),
+    Setting("queued.max.request.bytes", whole(-1), "-1",
+            "Bytes of requests that may be on their way or wait; beyond it large ones are not read "
+            "on until there is room. -1: an eighth of the memory that the broker may use."),
+    Setting("lapse.queued.max.response.bytes", whole(-1), "-1",
+            "Bytes of answers in memory that clients have yet to read; beyond it whoever takes "
+            "longest is disconnected. What is sent right from a file does not count. -1: an "
+            "eighth of the memory that the broker may use."),
     Setting("connections.max.idle.ms", whole(-1), "600000",
             "How long a client may be silent, with no request in work, until its connection is "
             "closed; -1: for ever."),
@@ -198,6 +218,26 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
     Setting("group.initial.rebalance.delay.ms", whole(0, INT_MAX), "3000",
             "How long an empty group waits for more members before its first rebalance (KIP-134)."),
     Setting("group.max.size", whole(1, INT_MAX), str(INT_MAX), "Members a group may have."),
+    Setting("group.coordinator.rebalance.protocols",
+            list_of("classic", "consumer", needed="classic"), "classic,consumer",
+            "How groups may be run; without consumer, members of KIP-848 are refused."),
+    Setting("group.consumer.session.timeout.ms", whole(1, INT_MAX), "45000",
+            "How long a member of KIP-848 may be silent."),
+    Setting("group.consumer.heartbeat.interval.ms", whole(1, INT_MAX), "5000",
+            "How often such a member is told to send a heartbeat."),
+    Setting("group.consumer.max.size", whole(1, INT_MAX), str(INT_MAX),
+            "Members a group of KIP-848 may have."),
+    Setting("group.consumer.assignors", list_of("uniform", "range"), "uniform,range",
+            "Who may decide which member has which partitions; the first where members do not "
+            "say."),
+    Setting("group.consumer.assignment.interval.ms", whole(0, INT_MAX), "1000",
+            "The shortest time between two assignments of such a group."),
+    Setting("group.consumer.regex.refresh.interval.ms", whole(10_000, INT_MAX), "600000",
+            "How old the topics may be that a member's regular expression was found to match."),
+    Setting("group.consumer.migration.policy", one_of("disabled"), "disabled",
+            "Whether groups with members may change from one protocol to the other. Only those "
+            "without can, so disabled is all it may be; Kafka also has upgrade, downgrade and "
+            "bidirectional."),
     Setting("lapse.clock.jump.max.ms", MILLISECONDS, "3600000",
             "How far the wall clock may run ahead of the last recorded moment and the monotonic "
             "time since; beyond it nothing is cleaned or expires until it is confirmed."),
@@ -288,12 +328,19 @@ class BrokerConfig:
     node_id: int
     log_dirs: str
     listeners: str
+    advertised_listeners: str
     http_port: int
     num_partitions: int
     auto_create_topics_enable: bool
     socket_request_max_bytes: int
     fetch_max_bytes: int
+    max_incremental_fetch_session_cache_slots: int
+    min_incremental_fetch_session_eviction_ms: int
     max_connections_per_ip: int
+    max_connections_per_ip_overrides: str
+    max_connections: int
+    queued_max_request_bytes: int
+    queued_max_response_bytes: int
     connections_max_idle_ms: int
     log_cleaner_enable: bool
     log_cleaner_backoff_ms: int
@@ -321,6 +368,14 @@ class BrokerConfig:
     group_max_session_timeout_ms: int
     group_initial_rebalance_delay_ms: int
     group_max_size: int
+    group_coordinator_rebalance_protocols: tuple[str, ...]
+    group_consumer_session_timeout_ms: int
+    group_consumer_heartbeat_interval_ms: int
+    group_consumer_max_size: int
+    group_consumer_assignors: tuple[str, ...]
+    group_consumer_assignment_interval_ms: int
+    group_consumer_regex_refresh_interval_ms: int
+    group_consumer_migration_policy: str
     clock_jump_max_ms: int
     housekeeping_interval_ms: int
     lifecycle_master: str

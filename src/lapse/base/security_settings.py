@@ -36,6 +36,9 @@ _OF_BROKER = (
             "Who may do everything, as User:NAME, separated by semicolons."),
     Setting("allow.everyone.if.no.acl.found", BOOLEAN, "false",
             "Whether everybody may do what they like to a resource that no ACL is about."),
+    Setting("lapse.http.protocol", one_of("http", "https"), "http",
+            "What is spoken on the HTTP port; the ssl.* settings of https may be its own, with "
+            "listener.name.http. in front."),
     Setting("lapse.http.login", one_of("auto", "required", "none"), "auto",
             "Whether the HTTP port asks for a user and a password of the SASL listeners; auto: if "
             "there is such a listener."),
@@ -81,6 +84,7 @@ class SecurityConfig:
     authorizer_class_name: str
     super_users: str
     allow_everyone_if_no_acl_found: bool
+    http_protocol: str
     http_login: str
     properties: Mapping[str, Secret] = field(repr=False)
 

@@ -130,6 +130,20 @@ def one_of(*allowed: str) -> Form:
     return Form(Kind.STRING, parse)
 
 
+def list_of(*allowed: str, needed: str = "") -> Form:
+    """Some of a few words, at least one, each once, in the order given; `needed` is among them."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        parts = tuple(part.strip() for part in text.split(",") if part.strip())
+        is_set = parts and len(set(parts)) == len(parts) and set(parts) <= set(allowed)
+        if not is_set or (needed and needed not in parts):
+            among = f", {needed} among them" if needed else ""
+            raise ValueError("a list of " + ", ".join(allowed) + ", each once" + among)
+        return parts
+
+    return Form(Kind.LIST, parse)
+
+
 def _parse_policy(text: str) -> frozenset[str]:
     parts = frozenset(part.strip() for part in text.split(",") if part.strip())
     if not parts <= {"compact", "delete"}:

@@ -21,6 +21,7 @@ from lapse.base.secret import Secret
 from lapse.base.security_settings import SecurityConfig
 from lapse.broker.access import Access
 from lapse.broker.listeners import Listener
+from lapse.security.certificates import Certificates
 from lapse.security.jaas import plain_users, server_login_module
 from lapse.security.mechanism import ServerMechanism
 from lapse.security.plain import PLAIN, PlainServer
@@ -35,9 +36,10 @@ from lapse.security.scram import (
 )
 from lapse.security.ssl_principal import MAPPING_RULES, MappingRule, parse_mapping_rules
 from lapse.security.throttle import FailedAuthentications
-from lapse.security.tls import listener_properties, server_context, tls_settings
+from lapse.security.tls import listener_properties, tls_settings
 
 MECHANISMS = (PLAIN, *SCRAM)
+HTTP = "HTTP"
 _CLIENT_AUTH = "ssl.client.auth"
 _MAX_REAUTH = "connections.max.reauth.ms"
 _DELAY = "connection.failed.authentication.delay.ms"
@@ -48,7 +50,7 @@ class Entrance:
     """How clients come in by one listener.
 
     Attributes:
-        tls: None where there is none.
+        certificates: None where there is no TLS.
         rules: whom a client's certificate names.
         sasl: None where there is none.
         plain_users: of SASL PLAIN, their passwords.
@@ -56,11 +58,16 @@ class Entrance:
     """
 
     listener: Listener
-    tls: ssl.SSLContext | None = None
+    certificates: Certificates | None = None
     rules: tuple[MappingRule, ...] = ()
     sasl: SaslSettings | None = None
     plain_users: Mapping[str, Secret] = field(default_factory=dict)
     failures: FailedAuthentications = field(default_factory=lambda: FailedAuthentications(0))
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """For a handshake that begins now; None where there is none."""
+        return None if self.certificates is None else self.certificates.context
 
 
 def entrance(config: BrokerConfig, listener: Listener, access: Access) -> Entrance:
@@ -70,12 +77,14 @@ def entrance(config: BrokerConfig, listener: Listener, access: Access) -> Entran
         ConfigError: names the listener and the setting.
     """
     try:
-        properties = _properties(config.security, listener)
+        properties = _properties(
+            config.security, listener.name, own_client_auth=listener.protocol.has_sasl
+        )
         enabled = _mechanisms(properties) if listener.protocol.has_sasl else ()
         users = _plain_users(config.security, listener) if PLAIN in enabled else {}
         return Entrance(
             listener,
-            server_context(tls_settings(properties)) if listener.protocol.has_tls else None,
+            Certificates(tls_settings(properties)) if listener.protocol.has_tls else None,
             parse_mapping_rules(properties.get(MAPPING_RULES, "DEFAULT")) or (MappingRule(),),
             _sasl(properties, enabled, users, access) if enabled else None,
             users,
@@ -89,15 +98,27 @@ def entrance(config: BrokerConfig, listener: Listener, access: Access) -> Entran
         raise ConfigError(f"listener {listener.name}: {e}") from None
 
 
-def _properties(security: SecurityConfig, listener: Listener) -> dict[str, str]:
+def http_certificates(security: SecurityConfig) -> Certificates | None:
+    """The HTTP port's, as those of a listener called HTTP; raises ConfigError."""
+    if security.http_protocol == "http":
+        return None
+    try:
+        return Certificates(tls_settings(_properties(security, HTTP, own_client_auth=True)))
+    except ConfigError as e:
+        raise ConfigError(f"lapse.http.protocol={security.http_protocol}: {e}") from None
+
+
+def _properties(
+    security: SecurityConfig, listener: str, *, own_client_auth: bool
+) -> dict[str, str]:
     """What the listener goes by, as text: kept no longer than it takes to read it."""
     given = {name: secret.reveal() for name, secret in security.properties.items()}
-    properties = listener_properties(given, listener.name)
-    if listener.protocol.has_sasl:
+    properties = listener_properties(given, listener)
+    if own_client_auth:
         # As in Kafka: certificates of clients that log in by SASL are asked for only where this
         # listener says so.
         own = {name.lower(): text for name, text in given.items()}
-        asked = own.get(f"listener.name.{listener.name.lower()}.{_CLIENT_AUTH}", "none")
+        asked = own.get(f"listener.name.{listener.lower()}.{_CLIENT_AUTH}", "none")
         properties[_CLIENT_AUTH] = asked
     return properties
 

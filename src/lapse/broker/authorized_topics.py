@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from lapse.base.errors import ErrorCode
+from lapse.broker.api.metadata import is_by_id
 from lapse.broker.asker import (
     TOPIC_REFUSED,
     TRANSACTION_REFUSED,
@@ -208,7 +209,7 @@ def _may_know(
 ) -> bool:
     """Whether its metadata may be told; and if asking is creating, whether it may be created."""
     image = asker.services.topics.image
-    if asked.name is None:
+    if is_by_id(asked) or asked.name is None:
         topic = image.ids.get(asked.topic_id)
         return topic is None or asker.may_topic(_O.DESCRIBE, topic.name)
     if not asker.may_topic(_O.DESCRIBE, asked.name):
@@ -224,8 +225,8 @@ def _may_know(
 def _unknown(asked: metadata.MetadataRequestTopic) -> metadata.MetadataResponseTopic:
     return metadata.MetadataResponseTopic(
         error_code=TOPIC_REFUSED,
-        name=asked.name,
-        topic_id=asked.topic_id if asked.name is None else ZERO_UUID,
+        name=None if is_by_id(asked) else asked.name,
+        topic_id=asked.topic_id if is_by_id(asked) else ZERO_UUID,
         partitions=(),
     )
 

@@ -27,6 +27,8 @@ class Counters:
         logins: that succeeded, by listener.
         logins_refused: certificates that were not believed or name nobody, by listener; what fails
             by SASL is counted by the listener's `FailedAuthentications`.
+        certificates_renewed: new files of certificates put in force, by listener.
+        certificates_refused: new files that cannot be used, by listener.
         housekeeping_failures: logs that housekeeping could not look after, by what failed.
     """
 
@@ -38,4 +40,6 @@ class Counters:
     connections_refused: int = 0
     logins: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     logins_refused: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    certificates_renewed: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    certificates_refused: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     housekeeping_failures: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))

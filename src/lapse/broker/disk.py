@@ -3,34 +3,159 @@
 Everything that opens, writes, reads or deletes a log, and everything that asks the metadata store,
 goes through `run`. Few threads: they wait and call kernels that release the interpreter, they do
 not compute in Python side by side.
+
+Most work is over in microseconds, and waking a thread for it and the loop after it would cost more
+than the work. So one thread is awake and does whatever is queued; the loop is woken once for all
+that is done by then. Another thread is woken only if work is still queued after `HELD_UP_SECONDS`:
+the one that is awake then waits for a disk. (A `ThreadPoolExecutor` wakes a thread and the loop
+for each piece: 107 µs of CPU instead of 58, and 47 instead of 10 where many requests come.)
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 THREADS = 4
+HELD_UP_SECONDS = 0.001
+SLOW_SECONDS = 0.005
+SLOW_FOR_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Work:
+    """One piece, and what came of it."""
+
+    future: asyncio.Future[Any]
+    call: Callable[[], Any]
+    result: Any = None
+    error: BaseException | None = None
 
 
 class DiskThreads:
-    """A named pool of worker threads."""
+    """A few named worker threads, for one event loop."""
 
     def __init__(self, name: str, threads: int = THREADS) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._name = name
+        self._threads_max = threads
+        self._threads: list[threading.Thread] = []
+        self._queued: deque[_Work] = deque()
+        self._done: deque[_Work] = deque()
+        self._delivery_is_due = False
+        self._lock = threading.Lock()  # for the two counts; never held while anything is done
+        self._awake = 0
+        self._wake_ups: SimpleQueue[bool] = SimpleQueue()  # False ends a thread
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._look_again: asyncio.TimerHandle | None = None
+        self._slow_until = 0.0
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do `work` in a thread. Cancelling the caller does not stop work that has begun."""
+        loop = self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._queued.append(_Work(future, lambda: work(*args, **kwargs)))
+        with self._lock:  # one who falls asleep looks at what is queued under it
+            all_asleep = not self._awake
+        if all_asleep:
+            self._wake_one()
+        elif self._look_again is None and self._awake < self._threads_max:
+            self._look_again = loop.call_later(HELD_UP_SECONDS, self._help)
+        return await future
+
+    def try_now(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Do here, in the event loop, what asks no disk but in bad moments: a short write, say.
+
+        A disk that is behind makes writes wait, and no flag of Linux's tells so beforehand
+        (RWF_NOWAIT, of ext4, is for reads alone). So one that took long is the last for a while:
+        None then, and the caller is to use `run`.
+        """
         loop = asyncio.get_running_loop()
-        if kwargs:
-            return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
-        return await loop.run_in_executor(self._pool, work, *args)
+        began = loop.time()
+        if began < self._slow_until:
+            return None
+        done = work(*args, **kwargs)
+        if loop.time() - began > SLOW_SECONDS:
+            self._slow_until = began + SLOW_FOR_SECONDS
+        return done
 
     async def close(self) -> None:
         """Wait for work that has begun; what has not is dropped."""
-        await asyncio.to_thread(self._pool.shutdown, wait=True, cancel_futures=True)
+        if self._look_again is not None:
+            self._look_again.cancel()
+        while self._queued:
+            self._queued.popleft().future.cancel()
+        for _ in self._threads:
+            self._wake_ups.put(False)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+        self._deliver()
+        self._threads.clear()
+
+    # --- in the event loop ------------------------------------------------------------------------
+
+    def _wake_one(self) -> None:
+        with self._lock:
+            if self._awake == self._threads_max:
+                return
+            self._awake += 1
+            if self._awake > len(self._threads):
+                name = f"{self._name}-{len(self._threads)}"
+                self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+                self._threads[-1].start()
+        self._wake_ups.put(True)
+
+    def _help(self) -> None:
+        """Work has waited for a while, so those who are awake are held up."""
+        self._look_again = None
+        if not self._queued or self._loop is None:
+            return
+        self._wake_one()
+        if self._awake < self._threads_max:
+            self._look_again = self._loop.call_later(HELD_UP_SECONDS, self._help)
+
+    def _deliver(self) -> None:
+        self._delivery_is_due = False  # before looking: what is done from now on asks again
+        while self._done:
+            work = self._done.popleft()
+            if work.future.done():
+                continue  # cancelled
+            if work.error is not None:
+                work.future.set_exception(work.error)
+            else:
+                work.future.set_result(work.result)
+
+    # --- in a thread ------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while self._wake_ups.get():
+            while True:
+                try:
+                    work = self._queued.popleft()
+                except IndexError:
+                    with self._lock:
+                        if self._queued:
+                            continue  # queued since, by one who saw that somebody is awake
+                        self._awake -= 1
+                        break
+                self._do(work)
+
+    def _do(self, work: _Work) -> None:
+        if work.future.cancelled():
+            return
+        try:
+            work.result = work.call()
+        except BaseException as e:  # noqa: BLE001  (it is the caller's)
+            work.error = e
+        self._done.append(work)
+        if not self._delivery_is_due:
+            self._delivery_is_due = True
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._deliver)

@@ -8,6 +8,7 @@ Produce with acks=0. ApiVersions in a version newer than ours is answered (KIP-5
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from lapse.broker.api import (
     add_offsets_to_txn,
@@ -17,6 +18,8 @@ from lapse.broker.api import (
     alter_partition_reassignments,
     alter_user_scram_credentials,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_acls,
     create_partitions,
     create_topics,
@@ -72,6 +75,8 @@ from lapse.wire.schema.alter_configs import ALTER_CONFIGS
 from lapse.wire.schema.alter_partition_reassignments import ALTER_PARTITION_REASSIGNMENTS
 from lapse.wire.schema.alter_user_scram_credentials import ALTER_USER_SCRAM_CREDENTIALS
 from lapse.wire.schema.api_versions import API_VERSIONS
+from lapse.wire.schema.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
+from lapse.wire.schema.consumer_group_heartbeat import CONSUMER_GROUP_HEARTBEAT
 from lapse.wire.schema.create_acls import CREATE_ACLS
 from lapse.wire.schema.create_partitions import CREATE_PARTITIONS
 from lapse.wire.schema.create_topics import CREATE_TOPICS
@@ -162,6 +167,8 @@ HANDLERS: Mapping[int, Handler] = {
     LIST_TRANSACTIONS.key: list_transactions.handle,
     TXN_OFFSET_COMMIT.key: txn_offset_commit.handle,
     WRITE_TXN_MARKERS.key: write_txn_markers.handle,
+    CONSUMER_GROUP_DESCRIBE.key: consumer_group_describe.handle,
+    CONSUMER_GROUP_HEARTBEAT.key: consumer_group_heartbeat.handle,
 }
 
 
@@ -184,9 +191,17 @@ async def answer(services: Services, session: Session, frame: memoryview) -> lis
     key, version = header.request_api_key, header.request_api_version
     services.counters.requests[SERVED[key].api.name] += 1
     session.client_id = header.client_id or ""
-    work = authorized(services, session, key, version, request.message, HANDLERS[key])
-    asked = key, request.message, len(frame)
-    message = await charged(services.quotas, session, services.clock, asked, work)
+
+    async def handled(asked: Any) -> Any:
+        work = authorized(services, session, key, version, asked, HANDLERS[key])
+        used = key, asked, len(frame)
+        return await charged(services.quotas, session, services.clock, used, work)
+
+    message: Any
+    if key == FETCH.key:
+        message = await fetch.in_session(services, session, version, request.message, handled)
+    else:
+        message = await handled(request.message)
     if message is None:
         return None
     return encode_response(message, version=version, correlation_id=header.correlation_id)

@@ -6,10 +6,12 @@ gets; `records.downconvert` says who does not. Replicas always get what is store
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.kernels import scan
+from lapse.log.headers import Pread
 from lapse.log.partition_log import PartitionLog
 from lapse.log.read_side import LogSlice
 from lapse.records.batch import scan_prefix
@@ -58,6 +60,7 @@ class Stretch:
     bytes_max: int
     end: int
     one_at_least: bool
+    pread: Pread = os.pread
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,11 @@ def records_for(log: PartitionLog, client: Client, wanted: Stretch) -> Fetched:
         looked = replace(looked, offset=converted.next_offset, bytes_max=bytes_max)
 
 
+def converts(log: PartitionLog, client: Client) -> bool:
+    """Whether what the client gets of a log may have to be converted, in memory."""
+    return _reads(log, client) != EVERYTHING
+
+
 def _reads(log: PartitionLog, client: Client) -> Reads:
     config = log.config
     counts = config.tombstone_values_enable and config.compacts
@@ -133,7 +141,10 @@ def _reads(log: PartitionLog, client: Client) -> Reads:
 
 
 def _slice(log: PartitionLog, wanted: Stretch) -> LogSlice:
-    return log.read(wanted.offset, wanted.bytes_max, wanted.end, one_at_least=wanted.one_at_least)
+    return log.read(
+        wanted.offset, wanted.bytes_max, wanted.end,
+        one_at_least=wanted.one_at_least, pread=wanted.pread,
+    )  # fmt: skip
 
 
 def _limited(converted: Converted, client: Client, bytes_max: int) -> bytes:

@@ -21,8 +21,10 @@ from typing import Any, overload
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
+from lapse.broker.consumer_shard import ConsumerShard, Retired, Surroundings
 from lapse.broker.internal_topic import InternalTopic
 from lapse.broker.state_log import KeyValue, Parts, StateLog, Writer
+from lapse.broker.timers import Timers
 from lapse.broker.topics import NewTopic, Topics
 from lapse.coordination.classic_events import (
     Answer,
@@ -45,15 +47,18 @@ from lapse.coordination.classic_events import (
 )
 from lapse.coordination.classic_group import ClassicGroup
 from lapse.coordination.classic_state import APPEND_ERRORS, State
-from lapse.coordination.entries import Entry, Marker, Write, encode_entry, fold
+from lapse.coordination.consumer_checks import check_commit, check_fetch
+from lapse.coordination.consumer_events import Cluster, ConsumerGroupSettings
+from lapse.coordination.entries import NO_VERSION, Entry, Marker, Write, encode_entry, fold
 from lapse.coordination.offset_expiry import ExpiryRule
 from lapse.coordination.offset_store import (
+    Expiry,
     NewOffset,
     OffsetSettings,
     OffsetStore,
     Outcome,
 )
-from lapse.coordination.offsets import GROUP_METADATA, TYPES
+from lapse.coordination.offsets import GROUP_METADATA, TYPES, GroupMetadataKey
 from lapse.coordination.partitioning import partition_for
 from lapse.log.markers import EndMarker
 from lapse.metadata.image import Topic
@@ -83,9 +88,12 @@ class CoordinatorSettings:
         partitions: of the offsets topic, if it is yet to be made.
         topic_overrides: its settings then.
         expire_every_ms: `offsets.retention.check.interval.ms`.
+        groups: of the classic protocol.
+        consumers: of KIP-848.
     """
 
     groups: GroupSettings = field(default_factory=GroupSettings)
+    consumers: ConsumerGroupSettings = field(default_factory=ConsumerGroupSettings)
     offsets: OffsetSettings = field(default_factory=OffsetSettings)
     partitions: int = 50
     topic_overrides: Mapping[str, str] = field(default_factory=dict)
@@ -100,6 +108,14 @@ def settings_of(config: BrokerConfig) -> CoordinatorSettings:
             session_timeout_max_ms=config.group_max_session_timeout_ms,
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
             size_max=config.group_max_size,
+        ),
+        ConsumerGroupSettings(
+            session_timeout_ms=config.group_consumer_session_timeout_ms,
+            heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            size_max=config.group_consumer_max_size,
+            assignors=config.group_consumer_assignors,
+            assignment_interval_ms=config.group_consumer_assignment_interval_ms,
+            regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,
         ),
         OffsetSettings(
             metadata_size_max=config.offset_metadata_max_bytes,
@@ -116,14 +132,28 @@ def settings_of(config: BrokerConfig) -> CoordinatorSettings:
 
 
 class Shard:
-    """The groups and offsets of one partition of the offsets topic."""
+    """The groups and offsets of one partition of the offsets topic.
 
-    def __init__(self, log: StateLog, parts: Parts, settings: CoordinatorSettings) -> None:
+    Attributes:
+        groups: those of the classic protocol.
+        consumers: those of KIP-848; no id is in both.
+    """
+
+    def __init__(
+        self,
+        log: StateLog,
+        parts: Parts,
+        settings: CoordinatorSettings,
+        cluster: Callable[[], Cluster],
+    ) -> None:
         self._log, self._clock, self._settings = log, parts.clock, settings
+        self._partitions = parts.partitions
         self.groups: dict[str, ClassicGroup] = {}
+        around = Surroundings(self._append, cluster, self._retire, new_id)
+        self.consumers = ConsumerShard(parts, settings.consumers, around)
         self.offsets = OffsetStore(settings.offsets)
         self._waiting: dict[object, asyncio.Future[Answer]] = {}
-        self._timers: dict[str, tuple[int, asyncio.TimerHandle]] = {}
+        self._timers = Timers(parts.clock)
         self._tasks: set[asyncio.Task[ErrorCode]] = set()
         self._last: asyncio.Future[ErrorCode] | None = None
 
@@ -132,8 +162,9 @@ class Shard:
         events = await self._log.load(TYPES)
         for event in events:
             self.offsets.apply(event)
-        now_ms = self._clock.now_ms()
-        for key, value in fold(events).of(GROUP_METADATA).items():
+        now_ms, folded = self._clock.now_ms(), fold(events)
+        self.consumers.load(folded)
+        for key, value in folded.of(GROUP_METADATA).items():
             group = ClassicGroup.load(key.group, value, self._settings.groups, new_id, now_ms)
             self.groups[key.group] = group
             self._carry_out(group, group.tick(now_ms))
@@ -142,6 +173,18 @@ class Shard:
 
     async def ask(self, group_id: str, request: Request) -> Answer:
         """What a group answers, maybe much later."""
+        while self.consumers.holds(group_id):
+            # A group of KIP-848 is in the way, or is just being made or removed.
+            try:
+                is_free = await self.consumers.give_way(group_id, to_classic=creates_group(request))
+            except KafkaError as e:
+                return refusal(request, e.code).answer
+            if not is_free:
+                mixes = isinstance(request, Join) and self.consumers.has_members(group_id)
+                code = (
+                    ErrorCode.INCONSISTENT_GROUP_PROTOCOL if mixes else ErrorCode.UNKNOWN_MEMBER_ID
+                )
+                return refusal(request, code).answer
         group = self.groups.get(group_id)
         if group is None:
             if not creates_group(request):
@@ -179,29 +222,40 @@ class Shard:
     def _forget(self, group: ClassicGroup) -> None:
         if self.groups.get(group.group_id) is group and not group.storing:
             del self.groups[group.group_id]
-        self._stop_timer(group.group_id)
+        self._timers.stop(group.group_id)
 
     # --- timers ---------------------------------------------------------------------------------
 
     def _set_timer(self, group: ClassicGroup) -> None:
-        """Have the group ticked when something comes due; a timer that is early does no harm."""
-        due_ms = group.next_deadline_ms
-        set_for = self._timers.get(group.group_id)
-        if due_ms is None or (set_for is not None and set_for[0] <= due_ms):
-            return
-        self._stop_timer(group.group_id)
-        seconds = max(due_ms - self._clock.now_ms(), 0) / 1000
-        timer = asyncio.get_running_loop().call_later(seconds, self._tick, group)
-        self._timers[group.group_id] = due_ms, timer
+        """Have the group ticked when something comes due."""
+        self._timers.set(group.group_id, group.next_deadline_ms, lambda: self._tick(group))
 
     def _tick(self, group: ClassicGroup) -> None:
-        self._timers.pop(group.group_id, None)
         self._carry_out(group, group.tick(self._clock.now_ms()))
 
-    def _stop_timer(self, group_id: str) -> None:
-        _, timer = self._timers.pop(group_id, (0, None))
-        if timer is not None:
-            timer.cancel()
+    # --- from one protocol to the other ---------------------------------------------------------
+
+    def _retire(self, group_id: str) -> Retired:
+        """Take a classic group without members out of the way of one of KIP-848.
+
+        Raises GROUP_ID_NOT_FOUND where it lives: groups that live are not converted.
+        """
+        group = self.groups.get(group_id)
+        if group is None:
+            return (), lambda _: None
+        if group.state is not State.EMPTY or group.members.pending:
+            words = f"Group {group_id} is not a consumer group."
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, words)
+        _, effects = group.delete(self._clock.now_ms())
+        stores = [effect for effect in effects if isinstance(effect, Store)]
+        self._carry_out(group, tuple(e for e in effects if not isinstance(e, Store)))
+
+        def told(error: ErrorCode) -> None:
+            for store in stores:
+                self._carry_out(group, group.stored(store.ticket, error, self._clock.now_ms()))
+
+        key = GroupMetadataKey(group=group_id)
+        return [Entry(GROUP_METADATA, key, None, NO_VERSION) for _ in stores], told
 
     # --- offsets --------------------------------------------------------------------------------
 
@@ -210,11 +264,13 @@ class Shard:
         retention_ms: int,
     ) -> Mapping[TopicPartition, ErrorCode]:  # fmt: skip
         """Errors by partition; those without are in the log."""
-        now_ms = self._clock.now_ms()
-        group = self.groups.get(group_id)
+        now_ms = self._partitions.noting_ms()  # offsets are kept from then on
+        group, consumer = self.groups.get(group_id), self.consumers.groups.get(group_id)
         if group is not None:
             error = group.commit(member, now_ms)
             self._set_timer(group)
+        elif consumer is not None:
+            error = check_commit(consumer.state, member, _by_id(offsets))
         else:  # no group need be known for offsets to be kept
             outside = member.generation < 0
             error = ErrorCode.NONE if outside else ErrorCode.GROUP_ID_NOT_FOUND
@@ -232,15 +288,24 @@ class Shard:
         writer: Writer,
     ) -> Mapping[TopicPartition, ErrorCode]:  # fmt: skip
         """As `commit`, of offsets that are pending until the transaction's marker comes."""
-        now_ms = self._clock.now_ms()
-        group = self.groups.get(group_id)
+        now_ms = self._partitions.noting_ms()  # offsets are kept from then on
+        group, consumer = self.groups.get(group_id), self.consumers.groups.get(group_id)
         if group is not None:
             error = group.commit(member, now_ms)
+        elif consumer is not None:
+            error = check_commit(consumer.state, member, _by_id(offsets))
         else:
             error = ErrorCode.NONE if member.generation < 0 else ErrorCode.ILLEGAL_GENERATION
         if error is not ErrorCode.NONE:
             return dict.fromkeys(offsets, error)
         return await self._settle(self.offsets.commit(group_id, offsets, now_ms), writer)
+
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whether a group's offsets may be fetched; members of classic ones need not say who."""
+        group, consumer = self.groups.get(group_id), self.consumers.groups.get(group_id)
+        if consumer is not None:
+            return check_fetch(consumer.state, member_id, epoch)
+        return ErrorCode.NONE if group is None else group.check_fetch()
 
     async def end_transaction(self, writer: Writer, marker: EndMarker) -> ErrorCode:
         """Write a transaction's marker; what it committed counts from then on, or is dropped."""
@@ -259,10 +324,12 @@ class Shard:
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Errors by partition; raises KafkaError for the group as a whole."""
-        group = self.groups.get(group_id)
+        group, consumer = self.groups.get(group_id), self.consumers.groups.get(group_id)
         asked = list(partitions)
         subscribed: list[str] = []
-        if group is not None:
+        if consumer is not None:
+            subscribed = list(consumer.state.subscribed())
+        elif group is not None:
             error = group.check_delete_offsets()
             if error is not ErrorCode.NONE:
                 raise KafkaError(error, f"group {group_id}")
@@ -273,6 +340,12 @@ class Shard:
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         """Remove a group without members, and all its offsets."""
+        if self.consumers.holds(group_id):
+            error = await self.consumers.delete(
+                group_id, lambda: self.offsets.delete_group(group_id)
+            )
+            if error is not None:
+                return error
         group = self.groups.get(group_id)
         entries = self.offsets.delete_group(group_id)
         if group is None:
@@ -337,17 +410,41 @@ class Shard:
         self._begin(self._append(self.offsets.delete_strangers(topics)))
 
     def expire(self) -> None:
-        """Remove offsets that are over their retention, and groups that nothing is left of."""
-        now_ms = self._clock.now_ms()
-        for group_id in {*self.offsets.groups(), *self.groups}:
+        """Remove offsets that are over their retention, and groups that nothing is left of.
+
+        By the time that is believed: none go because a clock jumped.
+        """
+        past_ms = self._partitions.past_ms(self._settings.offsets.retention_ms)
+        if past_ms is None:
+            return
+        now_ms = past_ms + self._settings.offsets.retention_ms
+        for group_id in self.consumers.groups:
+            self._begin(self._expire_consumers(group_id, now_ms))
+        for group_id in {*self.offsets.groups(), *self.groups} - self.consumers.groups.keys():
             group = self.groups.get(group_id)
             rule = ExpiryRule() if group is None else group.expiry_rule()
             expiry = self.offsets.expire(group_id, rule, now_ms)
             if group is not None and expiry.is_group_unused and group.state is State.EMPTY:
-                _, effects = group.delete(now_ms)
+                _, effects = group.delete(self._clock.now_ms())
                 self._begin(self._remove(group, effects, expiry.entries))
             elif expiry.entries:
                 self._begin(self._append(expiry.entries))
+
+    async def _expire_consumers(self, group_id: str, now_ms: int) -> ErrorCode:
+        """The same of a group of KIP-848: offsets of topics that no member reads age."""
+
+        def expired() -> Expiry:
+            group = self.consumers.groups.get(group_id)
+            subscribed = frozenset[str]() if group is None else group.state.subscribed()
+            rule = ExpiryRule(subscribed=subscribed)
+            return self.offsets.expire(group_id, rule, now_ms)
+
+        def all_of_it() -> Sequence[Entry] | None:
+            expiry = expired()
+            return expiry.entries if expiry.is_group_unused else None
+
+        await self.consumers.delete(group_id, all_of_it)
+        return await self._append(expired().entries)
 
     def _begin(self, work: Coroutine[Any, Any, ErrorCode]) -> None:
         """Something that nobody waits for; what fails is tried at the next turn."""
@@ -362,11 +459,15 @@ class Shard:
         now_ms = self._clock.now_ms()
         for group in list(self.groups.values()):
             self._carry_out(group, group.unload(now_ms))
-        for group_id in list(self._timers):
-            self._stop_timer(group_id)
+        self._timers.stop_all()
+        await self.consumers.close()
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._log.close()
+
+
+def _by_id(offsets: Mapping[TopicPartition, NewOffset]) -> list[tuple[uuid.UUID, int]]:
+    return [(offset.topic_id, tp.partition) for tp, offset in offsets.items()]
 
 
 class GroupCoordinator:
@@ -453,7 +554,7 @@ class GroupCoordinator:
 
     async def _load(self, partition: TopicPartition) -> Shard:
         log = StateLog(self._parts.partitions.get(partition), self._parts)
-        shard = Shard(log, self._parts, self._settings)
+        shard = Shard(log, self._parts, self._settings, lambda: self._topics.image)
         await shard.load()
         topics = self._topics.image.topics.values()
         shard.forget_strangers({topic.name: topic.topic_id for topic in topics})

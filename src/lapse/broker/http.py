@@ -1,4 +1,4 @@
-"""The broker's HTTP port: health and metrics, read-only.
+"""The broker's HTTP port: health and metrics, read-only, under TLS where that is wanted.
 
 A Starlette app served by uvicorn in the broker's own event loop. `/health` answers 200 once the
 broker serves and 503 before and after, and says what is out of order all the same; `/metrics` is
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 
 import uvicorn
@@ -73,9 +74,11 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves an app at `address`, whose port is filled in when it was 0."""
+    """Serves an app at `address`, whose port is filled in when it was 0; by TLS with `tls`."""
 
-    def __init__(self, application: Starlette, address: Address) -> None:
+    def __init__(
+        self, application: Starlette, address: Address, tls: ssl.SSLContext | None = None
+    ) -> None:
         config = uvicorn.Config(
             application,
             log_config=None,
@@ -83,6 +86,7 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             ws="none",
+            ssl_context_factory=None if tls is None else lambda _config, _default: tls,
             timeout_graceful_shutdown=STOP_SECONDS_MAX,
         )
         self.address = address

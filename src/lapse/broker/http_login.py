@@ -2,8 +2,8 @@
 
 Whether there are to be any is `lapse.http.login`'s. Without one, `/health` answers serving or not
 and nothing else. With ACLs, what the other page tells needs DESCRIBE of the cluster. A failure is
-held back as one at a listener is. The password comes as it is: put TLS in front of the port, or
-leave it at an address that only this machine has.
+held back as one at a listener is. Without `lapse.http.protocol=https` the password comes as it is:
+leave the port at an address that only this machine has then.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum, auto
 
 from lapse.base.errors import ConfigError
 from lapse.base.secret import Secret
-from lapse.broker.authentication import Passwords
+from lapse.broker.authentication import HTTP, Passwords
 from lapse.broker.services import Services
 from lapse.security.acls import CLUSTER_NAME, Operation, ResourceType
 from lapse.security.authorizer import Session as Actor
@@ -65,7 +65,7 @@ class HttpLogin:
             return Admission.LOGIN
         given = _parsed(authorization)
         if given is None or not await asyncio.to_thread(self._passwords.fit, *given):
-            self._counters.logins_refused["HTTP"] += 1
+            self._counters.logins_refused[HTTP] += 1
             now_ms = int(self._clock.monotonic() * 1000)
             await asyncio.sleep(self._failures.failed(address, now_ms) / 1000)
             return Admission.LOGIN

@@ -1,19 +1,30 @@
-"""How many files the process may hold open, and how many connections each address.
+"""How many files the process may hold open, how many connections all and each address, and memory.
 
 A broker holds a descriptor for each connection and each log that is written to; the usual soft
 limit of 1,024 is there for programs that use `select`. It is raised once, by a process that is a
-broker. `ConnectionsByAddress` keeps one address from taking them all (`max.connections.per.ip`).
+broker. `ConnectionsByAddress` keeps connections below `max.connections`, and one address from
+taking them all (`max.connections.per.ip` and its overrides).
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
+import os
 import resource
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from enum import Enum
+from pathlib import Path
+
+from lapse.base.config import INT_MAX, BrokerConfig
+from lapse.base.errors import ConfigError
 
 _DARWIN_MAX = 10_240  # its hard limit may say "infinity", which it then refuses
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_MEMORY_PART = 8
+_REMEMBERED_MAX = 1000  # addresses that were refused; of more nothing is said
 
 
 def raise_open_files() -> int:
@@ -37,26 +48,88 @@ class Admission(Enum):
 
 
 class ConnectionsByAddress:
-    """Open connections, by the address that they come from; lives in the event loop."""
+    """Open connections, by the address that they come from; lives in the event loop.
 
-    def __init__(self, most: int) -> None:
+    `most` is for each address that `overrides` does not name, `in_all` for all together.
+    """
+
+    def __init__(
+        self, most: int, in_all: int = INT_MAX, overrides: Mapping[str, int] | None = None
+    ) -> None:
         self._most = most
+        self._in_all = in_all
+        self._overrides = dict(overrides or {})
         self._open: Counter[str] = Counter()
+        self._count = 0
         self._refused: set[str] = set()
 
     def enter(self, host: str) -> Admission:
         """One more; what is taken must `leave`."""
-        if self._open[host] < self._most:
+        if self._open[host] < self._most_of(host) and self._count < self._in_all:
             self._open[host] += 1
+            self._count += 1
+            self._refused.discard(host)
             return Admission.TAKEN
-        if host in self._refused:
+        if host in self._refused or len(self._refused) >= _REMEMBERED_MAX:
             return Admission.REFUSED
         self._refused.add(host)
         return Admission.REFUSED_FIRST
 
+    def limit(self, host: str) -> str:
+        """The setting that keeps an address from having one more, for the log."""
+        if self._open[host] < self._most_of(host):
+            return f"max.connections is {self._in_all}"
+        if host in self._overrides:
+            return f"max.connections.per.ip.overrides has {host}:{self._overrides[host]}"
+        return f"max.connections.per.ip is {self._most}"
+
     def leave(self, host: str) -> None:
         """One that was taken is over."""
         self._open[host] -= 1
+        self._count -= 1
         self._refused.discard(host)
         if not self._open[host]:
             del self._open[host]
+
+    def _most_of(self, host: str) -> int:
+        return self._overrides.get(host, self._most)
+
+
+def connections_allowed(config: BrokerConfig) -> ConnectionsByAddress:
+    """By the settings; raises ConfigError."""
+    overrides = _overrides_of(config.max_connections_per_ip_overrides)
+    return ConnectionsByAddress(config.max_connections_per_ip, config.max_connections, overrides)
+
+
+def _overrides_of(text: str) -> dict[str, int]:
+    """`max.connections.per.ip.overrides`: addresses with a number each, by commas.
+
+    Raises ConfigError.
+    """
+    found = {}
+    for item in filter(None, map(str.strip, text.split(","))):
+        host, _, number = item.rpartition(":")
+        try:
+            address = str(ipaddress.ip_address(host.strip("[]")))
+        except ValueError:
+            address = ""
+        if not address or not number.isdecimal():
+            raise ConfigError(
+                f"max.connections.per.ip.overrides={text}: allowed is ADDRESS:NUMBER, as in "
+                "127.0.0.1:200, by commas; names of hosts are not looked up"
+            )
+        found[address] = int(number)
+    return found
+
+
+def allowed_bytes(setting: int) -> int:
+    """What a setting of memory allows; -1 (and 0, as in Kafka) stands for an eighth.
+
+    Of the machine's memory, or of what the container may have of it.
+    """
+    if setting > 0:
+        return setting
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+        memory = min(memory, int(_CGROUP_LIMIT.read_text()))
+    return memory // _MEMORY_PART

@@ -1,16 +1,23 @@
-"""Where a broker listens and what is spoken there, from `listeners` and its protocol map.
+"""Where a broker listens, what is spoken there and what clients are told, from the settings.
 
     listeners=PLAINTEXT://127.0.0.1:9092,CLIENTS://:9094
     listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CLIENTS:SASL_SSL
+    advertised.listeners=PLAINTEXT://127.0.0.1:9092,CLIENTS://kafka.example:443
 
 `server.properties` is read as is, so listeners of Kafka's controllers may stand there: those of
 `controller.listener.names` are passed over. An empty host means all addresses, as in Kafka. Names
 count in upper case; each has one listener.
+
+Of `advertised.listeners` Kafka's rules hold: names are of `listeners`, 0.0.0.0 is no address that
+anybody could connect to, port 0 is the one that is listened at. An empty host is the address that
+the client reached, where Kafka asks the system for a name. Who comes by a listener that is left
+out is told of no broker.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -22,6 +29,7 @@ _LISTENER = re.compile(
     r"(?P<name>[\w.-]+)://(?P<host>\[[0-9a-fA-F:]+\]|[^:/\[\]]*):(?P<port>\d{1,5})"
 )
 _ALL_ADDRESSES = "0.0.0.0"  # noqa: S104  (only where the configuration says so)
+UNROUTABLE = frozenset({_ALL_ADDRESSES, "[::]"})
 _ALLOWED = "NAME://HOST:PORT, or more of them"
 
 
@@ -55,11 +63,18 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One listener."""
+    """One listener.
+
+    Attributes:
+        advertised: what clients are told; None: what it listens at.
+        is_advertised: whether they are told anything.
+    """
 
     name: str
     protocol: Protocol
     address: Address = field(default_factory=lambda: Address("127.0.0.1"))
+    advertised: Address | None = None
+    is_advertised: bool = True
 
     def __str__(self) -> str:
         return f"{self.name}://{self.address}"
@@ -68,27 +83,53 @@ class Listener:
 def kafka_listeners(config: BrokerConfig) -> tuple[Listener, ...]:
     """The listeners for Kafka clients, in order; raises ConfigError."""
     protocols = _protocols(config)
-    controllers = _names(config.security.controller_listener_names)
-    found: dict[str, Listener] = {}
-    for text in config.listeners.split(","):
-        match = _LISTENER.fullmatch(text.strip())
-        if match is None or int(match["port"]) > 65535:
-            raise ConfigError(f"listeners={config.listeners}: allowed is {_ALLOWED}")
-        name = match["name"].upper()
-        if name in controllers:
-            continue
-        if name in found:
-            raise ConfigError(f"listeners={config.listeners}: {name} is there more than once")
+    found = _addresses(config, "listeners", config.listeners)
+    for name in found:
         if name not in protocols:
             raise ConfigError(
                 f"listeners={config.listeners}: listener.security.protocol.map says nothing of "
                 f"{name}"
             )
-        host = match["host"].strip("[]") or _ALL_ADDRESSES
-        found[name] = Listener(name, protocols[name], Address(host, int(match["port"])))
+    told = _advertised(config, found)
+    return tuple(
+        Listener(name, protocols[name], address, told.get(name), not told or name in told)
+        for name, address in found.items()
+    )
+
+
+def _addresses(config: BrokerConfig, setting: str, value: str) -> dict[str, Address]:
+    """What a setting says by name, without the controllers'."""
+    controllers = _names(config.security.controller_listener_names)
+    found: dict[str, Address] = {}
+    for text in value.split(","):
+        match = _LISTENER.fullmatch(text.strip())
+        if match is None or int(match["port"]) > 65535:
+            raise ConfigError(f"{setting}={value}: allowed is {_ALLOWED}")
+        name = match["name"].upper()
+        if name in controllers:
+            continue
+        if name in found:
+            raise ConfigError(f"{setting}={value}: {name} is there more than once")
+        found[name] = Address(match["host"].strip("[]") or _ALL_ADDRESSES, int(match["port"]))
     if not found:
-        raise ConfigError(f"listeners={config.listeners}: none of them is for clients")
-    return tuple(found.values())
+        raise ConfigError(f"{setting}={value}: none of them is for clients")
+    return found
+
+
+def _advertised(config: BrokerConfig, listeners: Mapping[str, Address]) -> dict[str, Address]:
+    """What clients are told by name; nothing where the setting is not there."""
+    setting, value = "advertised.listeners", config.advertised_listeners
+    if not value.strip():
+        return {}
+    if any(match["host"] in UNROUTABLE for match in _LISTENER.finditer(value)):
+        raise ConfigError(f"{setting}={value}: nobody can connect to 0.0.0.0; name a host")
+    told = _addresses(config, setting, value)
+    if unknown := told.keys() - listeners.keys():
+        raise ConfigError(
+            f"{setting}={value}: {', '.join(sorted(unknown))} must be among listeners, which has "
+            f"{', '.join(listeners)}"
+        )
+    return told
 
 
 def _protocols(config: BrokerConfig) -> dict[str, Protocol]:

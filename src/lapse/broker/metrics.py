@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from lapse.broker.services import Services
 
 _SOCKETS = "kafka_server_socketservermetrics_"
+_FETCH_SESSIONS = "kafka_server_fetchsessioncache_"
 _TOPIC_COUNTERS = (
     ("messagesin", "messages_in", "Records appended."),
     ("bytesin", "bytes_in", "Bytes of batches appended."),
@@ -40,6 +41,7 @@ class BrokerCollector(Collector):
         yield from self._directories()
         yield from self._broker()
         yield from self._logins()
+        yield from self._fetch_sessions()
 
     def _topics(self) -> Iterable[Metric]:
         topics = dict(self._services.counters.topics)
@@ -106,6 +108,22 @@ class BrokerCollector(Collector):
             len(self._services.partitions.offline),
         )
 
+    def _fetch_sessions(self) -> Iterable[Metric]:
+        sessions = self._services.fetch_sessions
+        yield GaugeMetricFamily(
+            _FETCH_SESSIONS + "numincrementalfetchsessions", "Fetch sessions kept.", len(sessions)
+        )
+        yield GaugeMetricFamily(
+            _FETCH_SESSIONS + "numincrementalfetchpartitionscached",
+            "Partitions of all fetch sessions.",
+            sessions.partitions,
+        )
+        yield CounterMetricFamily(
+            _FETCH_SESSIONS + "incrementalfetchsessionevictions",
+            "Fetch sessions that made place for others.",
+            sessions.evictions,
+        )
+
     def _logins(self) -> Iterable[Metric]:
         counters = self._services.counters
         listeners = {e.listener.name: e.failures.counts for e in self._services.entrances}
@@ -115,6 +133,16 @@ class BrokerCollector(Collector):
         logins = {name: counters.logins.get(name, 0) for name in listeners}
         held_back_ms = {name: counts.waited_ms for name, counts in listeners.items()}
         for metric, doc, values in (
+            (
+                "lapse_broker_certificates_renewed",
+                "New files of certificates put in force.",
+                dict(counters.certificates_renewed),
+            ),
+            (
+                "lapse_broker_certificates_refused",
+                "New files of certificates that cannot be used.",
+                dict(counters.certificates_refused),
+            ),
             (_SOCKETS + "successful_authentication", "Logins that succeeded.", logins),
             (_SOCKETS + "failed_authentication", "Logins that failed, handshakes too.", refused),
             (

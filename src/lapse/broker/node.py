@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from lapse.base.config import BrokerConfig
@@ -20,17 +22,20 @@ from lapse.base.errors import ConfigError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker import metrics
 from lapse.broker.access import Access, acl_settings
-from lapse.broker.authentication import entrance
+from lapse.broker.authentication import HTTP, entrance, http_certificates
+from lapse.broker.certificates import CertificateWatch
 from lapse.broker.cleaner_metrics import CleanerCollector
 from lapse.broker.client_quotas import ClientQuotas
 from lapse.broker.control import ControlServer
 from lapse.broker.counters import Counters
 from lapse.broker.disk import DiskThreads
+from lapse.broker.fetch_sessions import FetchSessions
 from lapse.broker.group_coordinator import GroupCoordinator, settings_of
 from lapse.broker.housekeeping import Housekeeping
 from lapse.broker.http import HttpServer, app
 from lapse.broker.http_login import HttpLogin
-from lapse.broker.limits import ConnectionsByAddress
+from lapse.broker.in_flight import AnswerBytes, RequestBytes
+from lapse.broker.limits import allowed_bytes, connections_allowed
 from lapse.broker.listeners import http_address, kafka_listeners
 from lapse.broker.partitions import Partitions
 from lapse.broker.purgatory import Purgatory
@@ -47,8 +52,11 @@ from lapse.lifecycle import clock_guard
 from lapse.lifecycle.clock_guard import ClockGuard
 from lapse.log.env import LogEnv
 from lapse.metadata.sqlite import STORE, SqliteStore
+from lapse.security.certificates import Certificates
 
 logger = logging.getLogger(__name__)
+
+SESSION_ID_END = 1 << 31
 
 
 class Node:
@@ -66,6 +74,7 @@ class Node:
         self._serving = False
         self._listeners = kafka_listeners(config)
         acl_settings(config.security)  # what is wrong with them is said before anything is opened
+        self._by_address = connections_allowed(config)
         self._http = http_address(config)
         self._log_dirs = log_dirs(config)
         self._guard = ClockGuard(
@@ -99,6 +108,7 @@ class Node:
         """Serve; raises LapseError if that cannot be (`stop` is due all the same)."""
         self.services = services = await self._open()
         await services.disk.run(warm_up)
+        certificates = await self._watch_certificates(services)
         for one in services.entrances:
             server = Server(services, one)
             self._running.push_async_callback(server.stop)
@@ -116,7 +126,8 @@ class Node:
             cleaner = CleanerCollector(services, control.seen, self._guard, self._log_dirs[0])
             registry = metrics.registry(services, cleaner)
             pages = app(registry, lambda: self._serving, self._troubles, HttpLogin(services))
-            http = HttpServer(pages, self._http)
+            tls = None if certificates is None else certificates.following()
+            http = HttpServer(pages, self._http, tls)
             self._running.push_async_callback(http.stop)
             await http.start()
         self._serving = True
@@ -164,8 +175,30 @@ class Node:
         return Services(
             self._config, self._env.clock, disk, topics, partitions, purgatory,
             transactions, counters, groups, quotas, access,
-            ConnectionsByAddress(self._config.max_connections_per_ip), tuple(entrances),
+            self._by_address,
+            FetchSessions(
+                self._config.max_incremental_fetch_session_cache_slots,
+                self._config.min_incremental_fetch_session_eviction_ms,
+                partial(secrets.randbelow, SESSION_ID_END),
+            ),
+            RequestBytes(allowed_bytes(self._config.queued_max_request_bytes)),
+            AnswerBytes(allowed_bytes(self._config.queued_max_response_bytes)),
+            tuple(entrances),
         )  # fmt: skip
+
+    async def _watch_certificates(self, services: Services) -> Certificates | None:
+        """Have all that change read again from now on; returns the HTTP port's."""
+        of_http = None
+        if self._http is not None:
+            of_http = await services.disk.run(http_certificates, self._config.security)
+        watched = [(one.listener.name, one.certificates) for one in services.entrances]
+        self._certificates = CertificateWatch(
+            [*watched, (HTTP, of_http)],
+            services.disk, services.counters, self._config.housekeeping_interval_ms / 1000,
+        )  # fmt: skip
+        self._running.push_async_callback(self._certificates.stop)
+        self._certificates.start()
+        return of_http
 
     def _watch_directories(self, partitions: Partitions, purgatory: Purgatory) -> None:
         """When one goes offline, tell whoever waits for its logs; stop when none is left."""
@@ -192,6 +225,7 @@ class Node:
         """What is out of order, for people."""
         offline = self.services.partitions.offline_directories
         lines = [f"log directory {path} is offline: {why}" for path, why in offline.items()]
+        lines += self._certificates.troubles.values()
         return lines + [self._guard.trouble] * bool(self._guard.trouble)
 
     async def stop(self) -> None:

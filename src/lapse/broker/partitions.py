@@ -24,7 +24,7 @@ from lapse.base.config import BrokerConfig
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LapseError, StorageError
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.broker.log_dirs import LogDirectories
-from lapse.lifecycle.decide.clock import ClockVerdict
+from lapse.lifecycle.decide.clock import ClockVerdict, lag_over
 from lapse.lifecycle.recovery import finish_rounds
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory, disk_failed
@@ -63,6 +63,7 @@ class Partitions:
         self._env = env
         self._believed_ms: int | None = None
         self._noted: tuple[int, float] | None = None
+        self._verdict: ClockVerdict | None = None
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._changing = threading.Lock()
 
@@ -143,8 +144,7 @@ class Partitions:
             if path in self._directories.offline:
                 raise StorageError(_offline(path, self._directories.offline[path]))
             if self._noted is not None:
-                noted_ms, since_s = self._noted
-                log.believe(noted_ms + int((self._env.clock.monotonic() - since_s) * 1000))
+                log.believe(self._reached_ms(*self._noted))
             self._logs[log.partition] = log
 
     # --- the time -------------------------------------------------------------------------------
@@ -155,10 +155,29 @@ class Partitions:
         Those that are opened take it as the time to go by as well, while the clock is believed.
         """
         self._noted = clock.latest_ms, self._env.clock.monotonic()
+        self._verdict = clock
         if not clock.held:
             self._believed_ms = clock.latest_ms
         for log in self.all():
             log.believe(clock.latest_ms)
+
+    def noting_ms(self) -> int:
+        """The time to note uses by: the wall clock, or what must have been reached by now."""
+        now_ms = self._env.clock.now_ms()
+        return now_ms if self._noted is None else max(now_ms, self._reached_ms(*self._noted))
+
+    def past_ms(self, lag_ms: int) -> int | None:
+        """What was noted then or before is `lag_ms` ago for sure; None while no clock is believed.
+
+        A clock that jumps between two looks of the guard changes nothing here.
+        """
+        clock = self._verdict
+        if clock is None or clock.held:
+            return None
+        return clock.now_ms - lag_over(clock.record.steps, clock.now_ms, lag_ms)
+
+    def _reached_ms(self, noted_ms: int, since_s: float) -> int:
+        return noted_ms + int((self._env.clock.monotonic() - since_s) * 1000)
 
     # --- opening --------------------------------------------------------------------------------
 

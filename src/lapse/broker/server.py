@@ -11,7 +11,7 @@ from typing import cast
 
 from lapse.base.errors import LapseError
 from lapse.broker.authentication import Entrance
-from lapse.broker.connection import Connection
+from lapse.broker.connection import Connection, admitted
 from lapse.broker.services import Services
 
 logger = logging.getLogger(__name__)
@@ -67,6 +67,10 @@ class Server:
             return connection
 
         def begin(transport: asyncio.Transport) -> None:
+            host, port, *_ = transport.get_extra_info("peername") or ("unknown", 0)
+            if not admitted(self._services, f"{host}:{port}", host):
+                transport.abort()
+                return
             work = self._shake_hands(transport, connection, tls)
             task = asyncio.get_running_loop().create_task(work)
             self._handshakes.add(task)
@@ -94,6 +98,8 @@ class Server:
             self._services.counters.logins_refused[name] += 1
             transport.abort()
             return
+        finally:  # its place is the connection's now, or anybody's
+            self._services.by_address.leave((peer or ("unknown",))[0])
         if encrypted is not None:
             connection.connection_made(encrypted)
 

@@ -18,7 +18,9 @@ from lapse.broker.authentication import Entrance
 from lapse.broker.client_quotas import ClientQuotas
 from lapse.broker.counters import Counters
 from lapse.broker.disk import DiskThreads
+from lapse.broker.fetch_sessions import FetchSessions
 from lapse.broker.group_coordinator import GroupCoordinator
+from lapse.broker.in_flight import AnswerBytes, RequestBytes
 from lapse.broker.limits import ConnectionsByAddress
 from lapse.broker.listeners import Address
 from lapse.broker.partitions import Partitions
@@ -63,6 +65,7 @@ class Session:
     lost: bool = False
     watch: Watch | None = None
     client_id: str = ""
+    _host: str | None = None
 
     @property
     def client_host(self) -> str:
@@ -75,10 +78,16 @@ class Session:
         return self.peer.rsplit(":", 1)[0]
 
     @property
+    def principal(self) -> str:
+        """Who asks, by name."""
+        return self.certified if self.sasl is None else self.sasl.principal or ANONYMOUS
+
+    @property
     def actor(self) -> Actor:
         """Who asks, for whoever decides what is allowed."""
-        principal = self.certified if self.sasl is None else self.sasl.principal or ANONYMOUS
-        return Actor(principal, host_of(self.address))
+        if self._host is None:
+            self._host = host_of(self.address)
+        return Actor(self.principal, self._host)
 
     def lose(self) -> None:
         """The client is gone: stop waiting on its behalf."""
@@ -103,6 +112,9 @@ class Services:
     quotas: ClientQuotas
     access: Access
     by_address: ConnectionsByAddress
+    fetch_sessions: FetchSessions
+    request_bytes: RequestBytes
+    answer_bytes: AnswerBytes
     entrances: tuple[Entrance, ...]
 
     @property
@@ -110,15 +122,17 @@ class Services:
         """Where the first listener listens."""
         return self.entrances[0].listener.address
 
-    def address_for(self, session: Session) -> Address:
-        """What to tell a client: the listener it came by.
+    def address_for(self, session: Session) -> Address | None:
+        """What to tell a client: the listener it came by; None where that is not advertised.
 
-        Where that listens at all addresses, it is the one the client reached.
+        Where no host is named, it is the address that the client reached.
         """
-        address = session.entrance.listener.address
-        if address.host in ANY_ADDRESS:
-            return Address(session.local_host, address.port)
-        return address
+        listener = session.entrance.listener
+        if not listener.is_advertised:
+            return None
+        address = listener.advertised or listener.address
+        host = session.local_host if address.host in ANY_ADDRESS else address.host
+        return Address(host, address.port or listener.address.port)
 
 
 Handler = Callable[[Services, Session, int, Any], Awaitable[Any]]

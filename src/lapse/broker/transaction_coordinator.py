@@ -13,6 +13,9 @@ tenure ends with its log: when that goes offline, or the topic is deleted.
 Markers carry the tenure's coordinator epoch. The first is above all that the logs of this broker
 remember, so no log refuses it, whoever wrote there before: a Kafka, or this broker in an earlier
 life. Producer ids of idempotent producers come from here too, without the topic.
+
+Ids that nobody uses go by the time that the broker believes (DESIGN 4.11): a clock that jumped
+lets none expire.
 """
 
 from __future__ import annotations
@@ -253,7 +256,8 @@ class Transactions:
             del self._waiting[token]
 
     def _now_ms(self) -> int:
-        return self._parts.clock.now_ms()
+        """Never behind what was believed: an id would seem unused for longer than it is."""
+        return self._parts.partitions.noting_ms()
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -389,7 +393,8 @@ class Transactions:
         for number, tenure in list(self._tenures.items()):
             if not self._is_hosted(tenure.log):
                 self._leave(number)
-        self._carry_out(self._machine.tick(self._now_ms()))
+        unused_since_ms = self._parts.partitions.past_ms(self._machine.settings.id_expiration_ms)
+        self._carry_out(self._machine.tick(self._now_ms(), unused_since_ms))
 
     def _is_hosted(self, log: PartitionLog) -> bool:
         try:

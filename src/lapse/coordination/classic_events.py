@@ -130,12 +130,18 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Who commits offsets, of OffsetCommit and TxnOffsetCommit; -1 and "" from outside a group."""
+    """Who commits offsets, of OffsetCommit and TxnOffsetCommit; -1 and "" from outside a group.
+
+    Attributes:
+        generation: or the member's epoch, in a group of KIP-848.
+        knows_epochs: from version 9 of OffsetCommit on, which members of such a group must use.
+    """
 
     member_id: str = NO_MEMBER_ID
     generation: int = NO_GENERATION
     instance_id: str | None = None
     transactional: bool = False
+    knows_epochs: bool = True
 
 
 # --- answers ----------------------------------------------------------------------------------

@@ -273,10 +273,11 @@ class TransactionCoordinator:
 
     # --- time -------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int) -> list[Effect]:
+    def tick(self, now_ms: int, unused_since_ms: int | None) -> list[Effect]:
         """What is due: producer ids, unfinished ends, transactions too old, ids long unused.
 
-        To be called a few times a second; it keeps Kafka's intervals itself.
+        To be called a few times a second; it keeps Kafka's intervals itself. Ids that were last
+        used at `unused_since_ms` or before have expired; None: nobody knows what time it is.
         """
         effects = self._refill(now_ms)
         for name, failed in self._markers.take_failed().items():
@@ -288,9 +289,11 @@ class TransactionCoordinator:
         if _is_due(self._aborted_ms, settings.abort_timed_out_interval_ms, now_ms):
             self._aborted_ms = now_ms
             effects += self._abort_timed_out(now_ms)
-        if _is_due(self._expired_ms, settings.remove_expired_interval_ms, now_ms):
+        if unused_since_ms is not None and _is_due(
+            self._expired_ms, settings.remove_expired_interval_ms, now_ms
+        ):
             self._expired_ms = now_ms
-            effects += self._remove_expired(now_ms)
+            effects += self._remove_expired(unused_since_ms)
         return effects
 
     # --- partitions come and go -------------------------------------------------------------
@@ -483,10 +486,10 @@ class TransactionCoordinator:
                 effects += self._fence(partition, name, None, now_ms)
         return effects
 
-    def _remove_expired(self, now_ms: int) -> list[Effect]:
+    def _remove_expired(self, unused_since_ms: int) -> list[Effect]:
         effects: list[Effect] = []
         for partition, name, txn in self._tables.idle():
-            expired = txn.is_expired(now_ms, self.settings.id_expiration_ms)
+            expired = txn.last_update_ms <= unused_since_ms
             if RULES[txn.status, Event.EXPIRE] is not None and expired:
                 effects += self._store(_Write(partition, name, None))
         return effects

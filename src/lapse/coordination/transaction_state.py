@@ -149,10 +149,6 @@ class Transaction:
         """Whether an open transaction is older than its timeout."""
         return self.start_ms + self.timeout_ms < now_ms
 
-    def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether nobody used the id for long enough."""
-        return self.last_update_ms <= now_ms - expiration_ms
-
 
 # --- steps: the state each leads to ------------------------------------------------------------
 

@@ -6,8 +6,9 @@ process. Called by `loader`, `reader` and `lookup`.
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,39 @@ _BLOCK_BYTES = 8 << 20
 _ROWS = 4096
 
 
-def read_at(fd: int, position: int, length: int) -> bytes:
+Pread = Callable[[int, int, int], bytes]  # as `os.pread`: descriptor, length, position
+
+_NOWAIT = getattr(os, "RWF_NOWAIT", None)  # Linux
+
+
+def pread_cached(fd: int, length: int, position: int) -> bytes:
+    """As `os.pread`, but never waits for a disk: for the event loop.
+
+    Raises BlockingIOError where the bytes are not all in memory, or the system cannot tell.
+    """
+    if _NOWAIT is None:
+        raise BlockingIOError
+    data = bytearray(length)
+    view = memoryview(data)
+    read = 0
+    while read < length:
+        try:
+            n = os.preadv(fd, [view[read:]], position + read, _NOWAIT)
+        except OSError as e:
+            if e.errno == errno.EOPNOTSUPP:  # a file system that does not know the flag
+                raise BlockingIOError from e
+            raise
+        if not n:
+            break
+        read += n
+    return bytes(view[:read])
+
+
+def read_at(fd: int, position: int, length: int, pread: Pread = os.pread) -> bytes:
     """Up to `length` bytes; fewer only where the file ends."""
-    data = os.pread(fd, length, position)
+    data = pread(fd, length, position)
     while len(data) < length:
-        more = os.pread(fd, length - len(data), position + len(data))
+        more = pread(fd, length - len(data), position + len(data))
         if not more:
             break
         data += more

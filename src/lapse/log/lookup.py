@@ -15,13 +15,14 @@ import numpy as np
 from lapse.base.errors import CorruptData
 from lapse.kernels.layout import LOG_OVERHEAD
 from lapse.kernels.scan import BAD_SIZE, REASONS
-from lapse.log.headers import read_at, walk
+from lapse.log.headers import Pread, read_at, walk
 from lapse.log.segment import LOG, Segment, SegmentFiles
 from lapse.records.batch import records_of
 from lapse.records.layout import NO_TIMESTAMP
 
 _HEAD = struct.Struct(">qiibIhi")  # base offset, length, epoch, magic, crc, attributes, last delta
 _CHUNK_BYTES = 4096
+V2 = 2
 _SEARCH_BLOCK_BYTES = 256 << 10
 
 
@@ -42,54 +43,65 @@ class FoundRecord:
     timestamp: int
 
 
-def batch_reaching(files: SegmentFiles, offset: int, size: int) -> FoundBatch | None:
+class _Heads:
+    """Heads of batches in a file, by positions that mostly rise by little: a chunk is kept."""
+
+    __slots__ = ("_at", "_chunk", "_fd", "_pread")
+
+    def __init__(self, fd: int, pread: Pread) -> None:
+        self._fd, self._pread = fd, pread
+        self._chunk, self._at = b"", 0
+
+    def at(self, position: int) -> tuple[int, int, int]:
+        """Base and last offset and size of a batch; size 0 where there is none."""
+        skip = position - self._at
+        if not 0 <= skip <= len(self._chunk) - _HEAD.size:
+            # The smallest v0 message is one byte shorter than the fields read here.
+            chunk = self._pread(self._fd, _CHUNK_BYTES, position).ljust(_HEAD.size, b"\0")
+            self._chunk, self._at, skip = chunk, position, 0
+        base_offset, length, _, magic, _, _, last_delta = _HEAD.unpack_from(self._chunk, skip)
+        if length <= 0 or not 0 <= magic <= V2:
+            return base_offset, base_offset, 0
+        last_offset = base_offset + last_delta if magic == V2 else base_offset
+        return base_offset, last_offset, LOG_OVERHEAD + length
+
+
+def batch_reaching(
+    files: SegmentFiles, offset: int, size: int, pread: Pread = os.pread
+) -> FoundBatch | None:
     """The first batch in the first `size` bytes whose last offset is at least `offset` (Y-1).
 
     Raises CorruptData where there is no batch, which a checked log does not have.
     """
-    fd = files.fileno()
+    heads = _Heads(files.fileno(), pread)
     ends_with, position = files.offset_index.entry_before(offset)
-    begin = files.offset_index.base_offset
-    if position and not _fits(fd, begin, position, ends_with, size):
+    if position and not _fits(heads, files.offset_index.base_offset, position, ends_with, size):
         position = 0  # an index that is not of this file, trusted after a clean shutdown
-    chunk, chunk_at = b"", position
     while position < size:
-        at = position - chunk_at
-        if at + _HEAD.size > len(chunk):
-            chunk, chunk_at, at = os.pread(fd, _CHUNK_BYTES, position), position, 0
-            # The smallest v0 message is one byte shorter than the fields read here.
-            chunk = chunk.ljust(_HEAD.size, b"\0")
-        base_offset, length, _, magic, _, _, last_delta = _HEAD.unpack_from(chunk, at)
-        if length <= 0:
+        base_offset, last_offset, batch_size = heads.at(position)
+        if not batch_size:
             where = str(files.offset_index.path.with_suffix(LOG))
             raise CorruptData(where, position, REASONS[BAD_SIZE])  # or the file has become shorter
-        last_offset = base_offset + last_delta if magic >= 2 else base_offset
         if last_offset >= offset:
-            return FoundBatch(position, LOG_OVERHEAD + length, base_offset)
-        position += LOG_OVERHEAD + length
+            return FoundBatch(position, batch_size, base_offset)
+        position += batch_size
     return None
 
 
-def _fits(fd: int, begin: int, position: int, ends_with: int, size: int) -> bool:
+def _fits(heads: _Heads, begin: int, position: int, ends_with: int, size: int) -> bool:
     """Whether a batch of a segment that begins at offset `begin` is where its index says.
 
     It ends with the entry's offset, or, as Kafka wrote before 4.0, one of the next batches does
     that were appended with it.
     """
-    base_offset, last_offset, after = _header_at(fd, position)
-    if not begin <= base_offset <= last_offset <= ends_with or after > size:
+    base_offset, last_offset, batch_size = heads.at(position)
+    after = position + batch_size
+    if not batch_size or not begin <= base_offset <= last_offset <= ends_with or after > size:
         return False
-    return last_offset == ends_with or last_offset < _header_at(fd, after)[0] <= ends_with
-
-
-def _header_at(fd: int, position: int) -> tuple[int, int, int]:
-    """Base and last offset of a batch, and where it ends; -1 where there is none."""
-    head = os.pread(fd, _HEAD.size, position).ljust(_HEAD.size, b"\0")
-    base_offset, length, _, magic, _, _, last_delta = _HEAD.unpack(head)
-    if length <= 0 or magic not in {0, 1, 2}:
-        return -1, -1, -1
-    last_offset = base_offset + last_delta if magic == 2 else base_offset
-    return base_offset, last_offset, position + LOG_OVERHEAD + length
+    if last_offset == ends_with:
+        return True
+    next_offset, _, next_size = heads.at(after)
+    return bool(next_size) and last_offset < next_offset <= ends_with
 
 
 def first_at(segment: Segment, timestamp: int, start_offset: int) -> FoundRecord | None:

@@ -160,11 +160,14 @@ class PartitionLog(DeletingLog):
                         return self.recovery_point
                     self._active.write_side_files()
                     sealed, active, end = tuple(self._unflushed), self._active, self._end_offset
+                self._is_syncing = True
                 self._env.fs.sync_all([p for s in (*sealed, active) for p in _synced_paths(s)])
                 self._env.fs.fsync_dir(self.dir)
             except StorageError as e:
                 self._go_offline(e)
                 raise
+            finally:
+                self._is_syncing = False
             with self._lock:
                 self._unflushed = [s for s in self._unflushed if s not in sealed]
                 self.recovery_point = max(self.recovery_point, end)

@@ -6,12 +6,13 @@ when all below it can be read. `PartitionLog` adds what changes them.
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from dataclasses import dataclass
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.log.headers import read_at
+from lapse.log.headers import Pread, read_at
 from lapse.log.loader import LoadedLog
 from lapse.log.lookup import FoundRecord, batch_reaching, first_at, greatest_timestamp
 from lapse.log.segment import Segment, SegmentFiles
@@ -36,8 +37,9 @@ class LogSlice:
         assert self.files is not None
         return self.files.fileno()
 
-    def read(self) -> bytes:
-        return read_at(self.fileno(), self.position, self.size) if self.size else b""
+    def read(self, pread: Pread = os.pread) -> bytes:
+        """All of it. With `pread_cached` BlockingIOError where that takes a disk."""
+        return read_at(self.fileno(), self.position, self.size, pread) if self.size else b""
 
 
 _NOTHING = LogSlice(None, 0, 0)
@@ -137,6 +139,7 @@ class ReadableLog:
         upper_offset: int | None = None,
         *,
         one_at_least: bool = True,
+        pread: Pread = os.pread,
     ) -> LogSlice:
         """Bytes from the first batch that reaches `offset`, of one segment (SEMANTICS Y-1).
 
@@ -158,17 +161,21 @@ class ReadableLog:
                 break
             size, reaches = segment.size, segment.end_offset
             files = segment.files()
-            found = batch_reaching(files, offset, size)
+            found = batch_reaching(files, offset, size, pread)
             if found is None:
                 continue
             stop = size
             if upper < reaches:
-                beyond = batch_reaching(files, upper, size)
+                beyond = batch_reaching(files, upper, size, pread)
                 stop = beyond.position if beyond is not None else size
             wanted = max(bytes_max, found.size) if one_at_least else bytes_max
             length = min(wanted, stop - found.position)
             return LogSlice(files, found.position, length) if length > 0 else _NOTHING
         return _NOTHING
+
+    def is_recent(self, offset: int) -> bool:
+        """Whether it is in the active segment: its files are open, its index is in memory."""
+        return offset >= self._segments[-1].base_offset
 
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTxn]:
         """Aborted transactions with something in [start_offset, upper_offset) (X-1, Y-3).

@@ -339,6 +339,11 @@ class ActiveSegment(Segment):
         self.size = builder.size
         self.end_offset = builder.end_offset
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether its file is open and its first summary written: an append is one write then."""
+        return self._file is not None and self._builder.append_first_ms >= 0
+
     def add_aborted(self, txn: AbortedTxn) -> None:
         """Note that a marker just appended aborted this; in its file with the next side files."""
         self.txn_index.append(txn)

@@ -43,6 +43,7 @@ _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 * 1024
 _LZ4_BLOCK_64K = 4
+_LZ4_FLAGS, _LZ4_INDEPENDENT = 4, 0x20  # a byte of the frame's descriptor, and a bit of it
 # Java's GZIPOutputStream: no name, no time, "unknown" system.
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
@@ -54,6 +55,11 @@ class BadCompression(LapseError):
 def bytes_allowed(payload_bytes: int) -> int:
     """What a payload of so many bytes may become: ample for records, little for a bomb."""
     return min(INFLATED_BYTES_MAX, INFLATED_BYTES_ALWAYS + INFLATED_RATIO_MAX * payload_bytes)
+
+
+def has_linked_blocks(frame: NDArray[np.uint8]) -> bool:
+    """Whether blocks of an LZ4 frame lean on those before them: Java's reader refuses such."""
+    return len(frame) > _LZ4_FLAGS and not frame[_LZ4_FLAGS] & _LZ4_INDEPENDENT
 
 
 def inflate(

@@ -38,7 +38,7 @@ from lapse.kernels.layout import (
     VALUED_TOMBSTONES,
 )
 from lapse.records.batch import Header, as_array, decode_rows, row_of, scan_prefix
-from lapse.records.compression import BadCompression, deflate, inflate
+from lapse.records.compression import BadCompression, deflate, has_linked_blocks, inflate
 from lapse.records.convert import needs_v2, to_batch
 from lapse.records.layout import (
     KNOWN_ATTRIBUTES,
@@ -285,6 +285,11 @@ def _check_records(
             plain, start = inflate(header.attributes & CODEC_MASK, plain[HEADER_SIZE:]), 0
         except BadCompression as e:
             raise RefusedBatch(ErrorCode.CORRUPT_MESSAGE, f"{where}: {e}") from e
+        if header.attributes & CODEC_MASK == Codec.LZ4 and has_linked_blocks(buf[HEADER_SIZE:]):
+            # Kafka's UNKNOWN_SERVER_ERROR, said so that its producer can mend it.
+            raise RefusedBatch(
+                ErrorCode.INVALID_RECORD, f"{where}: LZ4 blocks that are not independent"
+            )
     count = header.count
     if count * kernel.RECORD_BYTES_MIN > len(plain) - start:
         raise RefusedBatch(

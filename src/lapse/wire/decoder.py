@@ -19,8 +19,9 @@ A *draft* is the mutable twin of a frozen class, with the same slots: filling it
 `__class__` makes a frozen instance five times faster than its `__init__`.
 
 Invariants: no length or count is believed before it is compared with the bytes that are left, so
-neither memory nor time exceeds a small multiple of the frame; `pos` only grows; records are slices
-of `buf`; unknown tagged fields are skipped.
+neither memory nor time exceeds a multiple of the frame; a request has at most ELEMENTS_MAX elements
+in all its arrays, since that multiple is large where they are small; `pos` only grows; records are
+slices of `buf`; unknown tagged fields are skipped.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ from lapse.wire.declaration import (
 from lapse.wire.errors import MalformedMessage
 from lapse.wire.source import Source, default_name, letter_of
 
+# Decoded, the smallest elements take fifty times their bytes, and the event loop handles no other
+# request meanwhile: this bounds both, at some 50 MiB and some tenths of a second. Answers are not
+# bounded: whom one of ours asks is trusted that far.
+ELEMENTS_MAX = 1 << 18
+
 Decode: TypeAlias = Callable[[memoryview, int], tuple[Any, int]]
 
 
@@ -59,6 +65,7 @@ class _Decoder:
         self.spec = spec
         self.version = version
         self.flexible = version in spec.flexible
+        self.is_bounded = spec.name.endswith("Request")
         self.out = Source()
         self.run: list[tuple[str, str]] = []  # (where the value goes, letter)
         self.out.names |= {
@@ -79,6 +86,8 @@ class _Decoder:
         out = self.out
         with out.block(f"def {name}(buf, pos):"):
             out.line("limit = len(buf)")
+            if self.is_bounded:
+                out.line(f"room = {ELEMENTS_MAX}")
             with out.block("try:"):
                 self.struct(self.spec.struct, depth=0, path="")
             with out.block("except BROKEN as error:"):
@@ -188,12 +197,14 @@ class _Decoder:
         if letter is not None and not isinstance(element, Uuid):
             width = self.bytes_min(element)
             self.bound(f"end = pos + {width} * n", path)
+            self.take_room(path)
             out.line(f'{target} = unpack_from(f">{{n}}{letter}", buf, pos)')
             out.line("pos = end")
             return
         items, each = f"items{depth}", self.bytes_min(element)
         with out.block(f"if n > (limit - pos) // {each}:"):
             out.line(f'raise Lie(f"{path}: count {{n}}, {{limit - pos}} bytes left")')
+        self.take_room(path)
         out.line(f"{items} = []")
         with out.block("for _ in range(n):"):
             if isinstance(element, Nested):
@@ -203,6 +214,15 @@ class _Decoder:
                 self.element(element, path, depth)
                 out.line(f"{items}.append(item)")
         out.line(f"{target} = tuple({items})")
+
+    def take_room(self, path: str) -> None:
+        """Count `n` elements."""
+        if not self.is_bounded:
+            return
+        self.out.line("room -= n")
+        with self.out.block("if room < 0:"):
+            words = f"more than {ELEMENTS_MAX} elements in all arrays"
+            self.out.line(f'raise Lie("{path}: {words}")')
 
     def element(self, element: WireType[Any], path: str, depth: int) -> None:
         """Read one string of an array of strings into the local `item`."""

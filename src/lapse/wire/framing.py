@@ -5,7 +5,9 @@ Sans-IO. An `asyncio.BufferedProtocol` lends `get_buffer` to the transport and g
 
 Small frames are received into one reused buffer and copied out of it. A frame larger than that
 buffer gets memory of its own, into which the transport receives directly, so its bytes are moved
-once at most. Memory is taken as bytes arrive, not as the announced size would have it.
+once at most. Memory is taken as bytes arrive, not as the announced size would have it: what is
+reserved is not touched (`numpy.empty`; a `bytearray` is zeros that were written), so the system
+gives it page by page. That is also what makes an idle connection's read buffer nearly free.
 
 Invariants: a frame handed out is writable (an append patches base offset and epoch in place), is
 nobody else's, and stays valid as long as someone holds it. After FrameSizeError the stream has lost
@@ -14,13 +16,16 @@ its place: the reader refuses everything.
 
 from __future__ import annotations
 
+import numpy as np
+
 from lapse.wire.errors import FrameSizeError
 
 SIZE_BYTES = 4
 READ_BYTES = 64 * 1024
-# A large frame starts with at most this much memory and grows by this factor as bytes come.
-# Frames of usual size never grow, and a lying size costs no more than this.
-LARGE_BYTES_FIRST = 4 * 1024 * 1024
+# A large frame starts with at most this much memory and grows by this factor as bytes come. Frames
+# of usual size (a batch of max.message.bytes and its request) never grow. From 4 MiB on NumPy asks
+# for huge pages, of which a single byte takes 2 MiB.
+LARGE_BYTES_FIRST = 3 << 19
 LARGE_GROWTH = 4
 
 
@@ -29,7 +34,7 @@ class FrameReader:
 
     def __init__(self, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
-        self._read = memoryview(bytearray(READ_BYTES))
+        self._read = _untouched(READ_BYTES)
         self._read_end = 0  # bytes received and not yet handed out
         self._large: memoryview | None = None  # the frame that did not fit, while it grows
         self._large_size = 0
@@ -78,6 +83,20 @@ class FrameReader:
         return frames
 
     @property
+    def large_bytes(self) -> int:
+        """What a large frame holds that is not complete."""
+        return 0 if self._large is None else self._large_end
+
+    @property
+    def missing_bytes(self) -> int:
+        """What it still lacks."""
+        return 0 if self._large is None else self._large_size - self._large_end
+
+    def forget(self) -> None:
+        """Let go of what is not complete: no more will come."""
+        self._large = None
+
+    @property
     def pending_bytes(self) -> int:
         """Bytes of a frame that is not complete; not 0 at end of stream means it was cut off."""
         return self._read_end if self._large is None else self._large_end + SIZE_BYTES
@@ -105,14 +124,20 @@ class FrameReader:
         return frames
 
     def _start_large(self, size: int, first: memoryview) -> None:
-        self._large = memoryview(bytearray(min(size, LARGE_BYTES_FIRST)))
+        self._large = _untouched(min(size, LARGE_BYTES_FIRST))
         self._large[: len(first)] = first
         self._large_size = size
         self._large_end = len(first)
 
     def _grow(self) -> None:
-        """Only for frames over LARGE_BYTES_FIRST; copies a third of such a frame in all."""
+        """Only for frames over LARGE_BYTES_FIRST; copies a third of such a frame in all, about."""
         assert self._large is not None
-        bigger = memoryview(bytearray(min(self._large_size, LARGE_GROWTH * len(self._large))))
+        room = LARGE_GROWTH * len(self._large)
+        bigger = _untouched(self._large_size if 2 * room > self._large_size else room)
         bigger[: self._large_end] = self._large
         self._large = bigger
+
+
+def _untouched(size: int) -> memoryview:
+    """Memory that costs nothing until it is written to."""
+    return np.empty(size, np.uint8).data

@@ -46,8 +46,11 @@ from lapse.wire.schema.api_versions import (
     API_VERSIONS,
     ApiVersion,
     ApiVersionsResponse,
+    FinalizedFeatureKey,
     SupportedFeatureKey,
 )
+from lapse.wire.schema.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
+from lapse.wire.schema.consumer_group_heartbeat import CONSUMER_GROUP_HEARTBEAT
 from lapse.wire.schema.create_acls import CREATE_ACLS
 from lapse.wire.schema.create_partitions import CREATE_PARTITIONS
 from lapse.wire.schema.create_topics import CREATE_TOPICS
@@ -155,6 +158,8 @@ _ANSWERED = (
     LIST_TRANSACTIONS,
     TXN_OFFSET_COMMIT,
     WRITE_TXN_MARKERS,
+    CONSUMER_GROUP_DESCRIBE,
+    CONSUMER_GROUP_HEARTBEAT,
 )
 
 
@@ -176,7 +181,16 @@ def advertised() -> tuple[ApiVersion, ...]:
 # KIP-584, by name: the least and the greatest version of each feature. A client that knows
 # KIP-87's flag sends a tombstone's value only to a broker that offers the feature (DESIGN §4.4).
 TOMBSTONE_VALUES = "lapse.tombstone.values"
-SUPPORTED_FEATURES = (SupportedFeatureKey(name=TOMBSTONE_VALUES, min_version=1, max_version=1),)
+# KIP-848's groups need level 1 of Kafka's `group.version`, which is in force here from the start.
+GROUP_VERSION = "group.version"
+SUPPORTED_FEATURES = (
+    SupportedFeatureKey(name=GROUP_VERSION, min_version=0, max_version=1),
+    SupportedFeatureKey(name=TOMBSTONE_VALUES, min_version=1, max_version=1),
+)
+FINALIZED_FEATURES = (
+    FinalizedFeatureKey(name=GROUP_VERSION, max_version_level=1, min_version_level=1),
+)
+FEATURES_EPOCH = 0
 
 
 # Quirk 2: the version in which `too_new` is sent, whatever was asked.

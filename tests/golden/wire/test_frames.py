@@ -1,7 +1,7 @@
 """Frames that real Kafka 4.3.1 and stock clients sent, byte for byte.
 
 `frames.jsonl.gz` holds requests and responses as they went over the wire, without their size:
-Java clients, librdkafka 2.16, kafka-python 3.
+Java clients, librdkafka 2.16, kafka-python 3. Logins are by passwords of one letter.
 """
 
 from __future__ import annotations
@@ -24,21 +24,13 @@ with gzip.open(Path(__file__).with_name("frames.jsonl.gz"), "rt", encoding="utf-
 
 # APIs of which no recording has a call in a version that is declared.
 NOT_RECORDED = {
-    "AddOffsetsToTxn",
-    "AlterClientQuotas",
-    "AlterConfigs",
-    "AlterUserScramCredentials",
-    "CreateAcls",
-    "DeleteAcls",
-    "DescribeClientQuotas",
-    "DescribeLogDirs",
-    "DescribeUserScramCredentials",
+    "DescribeLogDirs",  # newer than is declared
     "OffsetForLeaderEpoch",
-    "SaslAuthenticate",
-    "SaslHandshake",
-    "TxnOffsetCommit",
-    "WriteTxnMarkers",
+    "WriteTxnMarkers",  # newer too
 }
+
+# What librdkafka writes behind the end of a request, and Kafka passes over: tags once more.
+LEFT_OVER = {"AlterUserScramCredentials": b"\0"}
 
 
 def cases(kind: str) -> Any:
@@ -66,7 +58,8 @@ def test_a_request_is_read_and_written_back_as_it_was(frame: dict[str, Any]) -> 
     )
     assert (header.request_api_key, header.request_api_version) == (frame["api"], version)
     message, end = codec.decode(row.request, version, memoryview(data), pos)
-    assert end == len(data)
+    data, left_over = data[:end], data[end:]
+    assert left_over == LEFT_OVER.get(row.api.name, b"")
     parts = envelope.encode_request(
         message,
         version=version,

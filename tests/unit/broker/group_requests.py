@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lapse.base.errors import ErrorCode
+from lapse.wire.schema.consumer_group_describe import ConsumerGroupDescribeRequest
+from lapse.wire.schema.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from lapse.wire.schema.delete_groups import DeleteGroupsRequest
 from lapse.wire.schema.describe_groups import DescribeGroupsRequest
 from lapse.wire.schema.heartbeat import HeartbeatRequest
@@ -71,6 +73,15 @@ def group_requests(version: int) -> Mapping[int, Any]:
                 ),
             ),
         ),
+        68: ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id="m",
+            member_epoch=0,
+            rebalance_timeout_ms=10_000,
+            subscribed_topic_names=("t",),
+            topic_partitions=(),
+        ),
+        69: ConsumerGroupDescribeRequest(group_ids=("g",), include_authorized_operations=True),
     }
 
 

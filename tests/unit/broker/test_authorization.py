@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lapse.base.errors import ErrorCode
+from lapse.base.ids import TopicPartition
 from lapse.broker.authorization import RULES
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection, ConnectionLost
@@ -31,6 +32,7 @@ from lapse.wire.schema.fetch import FetchResponse
 from lapse.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from lapse.wire.schema.list_groups import ListGroupsRequest, ListGroupsResponse
 from lapse.wire.schema.metadata import (
+    METADATA,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -51,6 +53,7 @@ from lapse.wire.versions import SERVED
 from tests.unit.broker.running import (
     BY_NAME,
     batch_of,
+    connect,
     create,
     fetch_request,
     produce_request,
@@ -58,6 +61,7 @@ from tests.unit.broker.running import (
 )
 from tests.unit.broker.secured import WITH_ACLS, allow, logged_in, set_acls
 from tests.unit.broker.test_dispatch import ALL, request_for
+from tests.unit.broker.transaction_requests import TransactionalProducer
 
 O, R = Operation, ResourceType  # noqa: E741
 TOPIC, GROUP, CLUSTER = 29, 30, 31
@@ -66,6 +70,10 @@ REFUSALS = {TOPIC, GROUP, CLUSTER, 53, 65}
 FREE = {17, 18, 36, 60}
 LISTS = {3, 16, 66}
 UNKNOWN = -(1 << 31)
+FEW_PARTITIONS = {
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+}
 
 
 @pytest.fixture
@@ -121,6 +129,44 @@ async def test_who_may_nothing_is_told_nothing(
         return  # a topic's id is no secret, as in Kafka
     again = await alice.request(request, SERVED[key].response, version=version)
     assert again == answer
+
+
+async def test_what_is_there_and_what_is_not_are_refused_alike(tmp_path: Path) -> None:
+    """Topics, groups with members' offsets and transactional ids: a full broker and an empty one.
+
+    Where the cluster is and its id are told to everybody; a topic's id is no secret, as in Kafka.
+    """
+    advertised = "SASL_PLAINTEXT://here:1,PLAINTEXT://here:2"
+    settings = {**WITH_ACLS, **FEW_PARTITIONS, "advertised.listeners": advertised}
+    async with (
+        running_node(tmp_path / "full", settings) as full,
+        running_node(tmp_path / "empty", settings) as empty,
+    ):
+        await create(full, "t", 2)
+        async with await connect(full) as connection:
+            producer = TransactionalProducer(connection, "x")
+            await producer.start()
+            await producer.add(TopicPartition("t", 0))
+            assert await producer.add_offsets("g") == 0
+            assert await producer.commit_offsets("g", TopicPartition("t", 0), 7) == 0
+            assert await producer.end(commit=True) == 0
+        asked = [
+            (key, version, request_for(key, version, full))
+            for key, version in ALL
+            if key not in FREE and not (key == 1 and version >= 13)
+        ]
+        told = []
+        for node in (full, empty):
+            async with await logged_in(node, "alice") as alice:
+                told.append(
+                    [
+                        await alice.request(request, SERVED[key].response, version=version)
+                        for key, version, request in asked
+                    ]
+                )
+    for (key, version, _), there, missing in zip(asked, *told, strict=True):
+        same = {"cluster_id": missing.cluster_id} if key == METADATA.key else {}
+        assert replace(there, **same) == missing, (key, version)
 
 
 async def test_a_super_user_may_everything(node: Node) -> None:
@@ -198,6 +244,22 @@ async def test_metadata_of_some_and_of_all(node: Node, alice: BrokerConnection) 
         assert [(t.name, t.error_code, t.partitions) for t in answer.topics] == [
             ("hidden", TOPIC, ())
         ]
+
+
+@pytest.mark.parametrize("name", [None, ""])
+async def test_metadata_by_id_is_told_to_those_who_may_know(
+    node: Node, alice: BrokerConnection, name: str | None
+) -> None:
+    """Java's Admin sends an empty name: it is the id's topic that must be allowed."""
+    await create(node, "hidden")
+    await set_acls(node, [allow(O.DESCRIBE, R.TOPIC, "hid")])
+    topic_id = node.services.topics.image.topics["hidden"].topic_id
+    asked = MetadataRequest(topics=(MetadataRequestTopic(name=name, topic_id=topic_id),))
+    (answer,) = (await alice.request(asked, MetadataResponse)).topics
+    assert (answer.name, answer.error_code, answer.partitions) == (None, TOPIC, ())
+    await set_acls(node, [allow(O.DESCRIBE, R.TOPIC, "hidden")])
+    (answer,) = (await alice.request(asked, MetadataResponse)).topics
+    assert (answer.name, answer.error_code) == ("hidden", 0)
 
 
 async def test_asking_creates_only_what_may_be_created(tmp_path: Path) -> None:

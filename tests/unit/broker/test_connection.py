@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import struct
 
 import pytest
 
+from lapse.base.errors import LapseError
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
 from lapse.wire.envelope import decode_response, encode_request
 from lapse.wire.schema.api_versions import ApiVersionsResponse
 from lapse.wire.schema.metadata import MetadataRequest
-from tests.unit.broker.running import create
+from tests.unit.broker.running import batch_of, create, fetch, produce
 
 LIMIT = 100 << 20
 
@@ -88,6 +91,42 @@ async def test_a_client_that_leaves_is_no_error(
         while node.services.counters.connections:  # noqa: ASYNC110  (nothing to wait for)
             await asyncio.sleep(0.01)
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (BrokenPipeError(), ""),
+        (OSError(errno.EIO, "read error"), "a slice of a segment: read error"),
+    ],
+)
+async def test_what_ends_an_answer_in_its_middle(
+    node: Node,
+    connection: BrokerConnection,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    error: OSError,
+    line: str,
+) -> None:
+    """A client that leaves is no error, a file that cannot be read one line."""
+    await create(node, "t")
+    await produce(connection, "t", (0, batch_of(bytes(500_000))))
+    sent: list[int] = []
+
+    def fails_soon(out: int, fd: int, position: int, _size: int) -> int:
+        if sent:
+            raise error
+        sent.append(sendfile(out, fd, position, 1000))
+        return sent[-1]
+
+    sendfile = os.sendfile
+    monkeypatch.setattr(os, "sendfile", fails_soon)
+    caplog.set_level(logging.WARNING)
+    with pytest.raises(LapseError):
+        await fetch(connection, "t", (0, 0))
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == bool(line)
+    assert line in "".join(told)
 
 
 async def test_many_pipelined_requests_are_answered_in_order(node: Node) -> None:

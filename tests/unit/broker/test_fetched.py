@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,6 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.fetched import REPLICA, Client, client_of
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection
-from lapse.log.read_side import LogSlice
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.records.legacy import Message, MessageSpec, build_messages
@@ -21,11 +23,13 @@ from lapse.wire.schema.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    PartitionData,
     ReplicaState,
 )
 from tests.property.strategies import OLD_CODECS
 from tests.unit.broker.old_requests import T, magics, old_fetch, seen
 from tests.unit.broker.running import (
+    BY_NAME,
     batch_of,
     connect,
     create,
@@ -227,10 +231,51 @@ async def test_a_replica_gets_what_is_stored(node: Node, connection: BrokerConne
 
 # --- KIP-87 ---------------------------------------------------------------------------------------
 
+Asks = Callable[..., Awaitable[Callable[[], Awaitable[PartitionData]]]]
+
+
+async def sessionless(
+    connection: BrokerConnection, **fields: Any
+) -> Callable[[], Awaitable[PartitionData]]:
+    """A way to read the topic's only partition once there is something in it."""
+
+    async def ask() -> PartitionData:
+        (got,) = await fetch(connection, "t", (0, 0), **{"session_epoch": -1, **fields})
+        return got
+
+    return ask
+
+
+async def in_full(
+    connection: BrokerConnection, **fields: Any
+) -> Callable[[], Awaitable[PartitionData]]:
+    """By the fetch that begins a session."""
+    return await sessionless(connection, session_epoch=0, **fields)
+
+
+async def in_increments(
+    connection: BrokerConnection, **fields: Any
+) -> Callable[[], Awaitable[PartitionData]]:
+    """By one that goes on with a session, and names no partition."""
+    request = fetch_request("t", (0, 0), session_epoch=0, **fields)
+    begun = await connection.request(request, FetchResponse, version=BY_NAME)
+    assert begun.session_id
+
+    async def ask() -> PartitionData:
+        in_session = {"session_id": begun.session_id, "session_epoch": 1}
+        request = replace(fetch_request("t", **in_session, **fields), topics=())
+        answer = await connection.request(request, FetchResponse, version=BY_NAME)
+        assert (answer.error_code, answer.session_id) == (0, begun.session_id)
+        ((got,),) = (topic.partitions for topic in answer.responses)
+        return got
+
+    return ask
+
+
 CHANGING = [NewRecord(b"a", b"live", T), NewRecord(b"b", b"why", T + 1, tombstone=True)]
 
 
-@pytest.mark.parametrize("session_epoch", [-1, 0], ids=["sessionless", "session"])
+@pytest.mark.parametrize("asks", [sessionless, in_full, in_increments])
 @pytest.mark.parametrize("horizon_ms", [None, T + 99], ids=["", "horizon"])
 @pytest.mark.parametrize("transactional", [False, True], ids=["", "transactional"])
 @pytest.mark.parametrize("codec", Codec)
@@ -240,10 +285,15 @@ async def test_valued_tombstones_are_null_for_who_did_not_ask(
     codec: Codec,
     transactional: bool,
     horizon_ms: int | None,
-    session_epoch: int,
+    asks: Asks,
 ) -> None:
     """All else of the batch stays: count, offsets, producer, times, horizon, codec."""
     await create(node, "t", **FLAGGED)
+    ask = {
+        (level, aware): await asks(connection, isolation_level=level, tombstone_values=aware)
+        for level in (0, 1)
+        for aware in (False, True)
+    }
     log = node.services.partitions.get(TopicPartition("t", 0))
     producer = {"producer_id": 7, "producer_epoch": 3, "base_sequence": 0} if transactional else {}
     spec = BatchSpec(codec=codec, transactional=transactional, horizon_ms=horizon_ms, **producer)  # type: ignore[arg-type]
@@ -252,10 +302,9 @@ async def test_valued_tombstones_are_null_for_who_did_not_ask(
     if transactional:
         log.append_marker(7, 3, True, 0, leader_epoch=0, now_ms=T)
     for level in (0, 1):
-        asked = {"isolation_level": level, "session_epoch": session_epoch}
-        (aware,) = await fetch(connection, "t", (0, 0), tombstone_values=True, **asked)
+        aware = await ask[level, True]()
         assert bytes(aware.records).startswith(stored)  # type: ignore[arg-type]
-        (got,) = await fetch(connection, "t", (0, 0), **asked)
+        got = await ask[level, False]()
         raw = bytes(got.records)  # type: ignore[arg-type]
         expected = build_batch([CHANGING[0], NewRecord(b"b", None, T + 1)], spec)
         assert len(seen(got)) == len(seen(aware)) == 2 + transactional
@@ -304,23 +353,50 @@ async def test_what_needs_no_conversion_goes_from_the_file(
 ) -> None:
     """Of a topic with the flag too, as long as no batch in the slice has such a record."""
     sent: list[int] = []
-    loop = asyncio.get_running_loop()
-    sendfile = loop.sendfile
+    sendfile = os.sendfile
 
-    async def counted(transport: object, file: LogSlice, *rest: object, **named: object) -> int:
-        sent.append(file.size)
-        return await sendfile(transport, file, *rest, **named)  # type: ignore[arg-type]
+    def counted(out: int, fd: int, position: int, size: int) -> int:
+        sent.append(sendfile(out, fd, position, size))
+        return sent[-1]
 
-    monkeypatch.setattr(loop, "sendfile", counted)
+    monkeypatch.setattr(os, "sendfile", counted)
     await create(node, "t", **FLAGGED)
     await produce(connection, "t", (0, batch_of(b"x" * 200_000)))
     (got,) = await fetch(connection, "t", (0, 0))
-    assert sent == [len(got.records or b"")]
+    assert sum(sent) == len(got.records or b"") > 200_000
+    sent.clear()
     await produce(connection, "t", (0, build_batch(CHANGING)))
     await fetch(connection, "t", (0, 0))
-    assert len(sent) == 1
+    assert not sent
     await fetch(connection, "t", (0, 0), tombstone_values=True)
-    assert len(sent) == 2
+    assert sum(sent) > 200_000
+
+
+async def test_what_was_just_written_needs_no_thread(
+    node: Node, connection: BrokerConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless it is not in memory any more."""
+    await create(node, "t")
+    await produce(connection, "t", (0, batch_of(b"x")))
+    worked: list[object] = []
+    run = node.services.disk.run
+
+    async def counted(work: Callable[..., object], *rest: object) -> object:
+        worked.append(work)
+        return await run(work, *rest)
+
+    monkeypatch.setattr(node.services.disk, "run", counted)
+    (got,) = await fetch(connection, "t", (0, 0))
+    assert got.records
+    assert not worked
+
+    def gone(_fd: int, _length: int, _position: int) -> bytes:
+        raise BlockingIOError
+
+    monkeypatch.setattr("lapse.broker.api.fetch.pread_cached", gone)
+    (again,) = await fetch(connection, "t", (0, 0))
+    assert again.records == got.records
+    assert worked
 
 
 async def test_a_cut_batch_is_left_out_of_what_is_converted(

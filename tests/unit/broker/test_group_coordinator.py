@@ -39,11 +39,13 @@ from tests.unit.broker.test_state_log import commit as commit_record
 
 NONE = ErrorCode.NONE
 SETTINGS = {
+    "lapse.housekeeping.interval.ms": "20",
     "offsets.topic.num.partitions": "2",
     "group.initial.rebalance.delay.ms": "0",
     "offsets.retention.minutes": "1",
 }
 RETENTION_MS = 60_000
+FAR_MS = 10 * 86_400_000  # more than a clock may jump
 OUTSIDE = Commit()
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 _tokens = count()
@@ -300,6 +302,18 @@ async def test_without_their_topic_there_are_no_groups(tmp_path: Path) -> None:
 # --- time -----------------------------------------------------------------------------------------
 
 
+async def noticed(node: Node, clock: ManualClock) -> None:
+    """The broker has seen how late it is now; the intervals between its looks go by."""
+    now_ms = clock.now_ms()
+
+    def seen() -> bool:
+        clock.advance(20)
+        past_ms = node.services.partitions.past_ms(0)
+        return past_ms is not None and past_ms >= now_ms
+
+    await until(seen)
+
+
 async def test_offsets_expire_and_then_their_group(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running_node(tmp_path / "data", SETTINGS, clock=clock) as node:
@@ -309,12 +323,14 @@ async def test_offsets_expire_and_then_their_group(tmp_path: Path) -> None:
         assert await commit(node, OTHER, {T0: 5}) == {NONE}
         shards = await groups_of(node).all_shards()
         await leave(node, G, member)
-        clock.advance(RETENTION_MS - 1)
+        clock.advance(RETENTION_MS // 2)
+        await noticed(node, clock)
         for shard in shards:
             shard.expire()
         await asyncio.sleep(0.05)
         assert (await fetched(node, G), await fetched(node, OTHER)) == ({T0: 5}, {T0: 5})
-        clock.advance(1)
+        clock.advance(RETENTION_MS // 2)
+        await noticed(node, clock)
         for shard in shards:
             shard.expire()
         await until(lambda: not any(s.groups or list(s.offsets.groups()) for s in shards))
@@ -332,9 +348,27 @@ async def test_what_members_read_does_not_expire(tmp_path: Path) -> None:
         assert await commit(node, G, {T0: 5, read: 7}, committing) == {NONE}
         shard = await groups_of(node).shard_of(G)
         clock.advance(RETENTION_MS)
+        await noticed(node, clock)
         shard.expire()
         await until(lambda: not shard.offsets.has_any(G, T0))
         assert await fetched(node, G) == {read: 7}
+
+
+async def test_no_offset_expires_by_a_clock_that_jumped(tmp_path: Path) -> None:
+    """Neither before the jump is seen nor while nobody vouches for it."""
+    clock = ManualClock()
+    async with running_node(tmp_path / "data", SETTINGS, clock=clock) as node:
+        await create(node, "t")
+        assert await commit(node, G, {T0: 5}) == {NONE}
+        shard = await groups_of(node).shard_of(G)
+        await noticed(node, clock)
+        clock.jump(FAR_MS)
+        shard.expire()
+        clock.advance(1000)
+        await until(lambda: node.services.partitions.past_ms(0) is None)
+        shard.expire()
+        await asyncio.sleep(0.05)
+        assert await fetched(node, G) == {T0: 5}
 
 
 async def test_the_broker_looks_for_itself(tmp_path: Path) -> None:

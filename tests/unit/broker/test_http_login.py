@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from pathlib import Path
 
@@ -69,6 +70,19 @@ async def test_users_of_the_listeners_come_in(
         assert await admission(node, header) is found
         refused = header is not None and found is Admission.LOGIN
         assert node.services.counters.logins_refused == ({"HTTP": 1} if refused else {})
+
+
+async def test_failed_logins_are_held_back_one_after_the_other(tmp_path: Path) -> None:
+    delay = {"connection.failed.authentication.delay.ms": "150"}
+    async with running_node(tmp_path, {**SECURED, **delay}) as node:
+        login, now = HttpLogin(node.services), asyncio.get_running_loop().time
+        begun = now()
+        tries = (login.admit(basic("alice", "wrong"), "127.0.0.1") for _ in range(3))
+        assert await asyncio.gather(*tries) == [Admission.LOGIN] * 3
+        took = now() - begun
+        assert took >= 3 * 0.15
+        assert await login.admit(basic("alice", "b"), "127.0.0.1") is Admission.GRANTED
+        assert now() - begun - took < 3 * 0.15
 
 
 async def test_a_mechanism_that_no_listener_has_lets_nobody_in(tmp_path: Path) -> None:

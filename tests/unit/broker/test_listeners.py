@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from lapse.base.config import broker_config
@@ -63,6 +65,46 @@ def test_anything_else_is_named_and_refused(listeners: str) -> None:
 def test_a_name_counts_once() -> None:
     with pytest.raises(ConfigError, match="PLAINTEXT is there more than once"):
         kafka_listeners(broker_config({"listeners": "PLAINTEXT://:1,plaintext://:2"}))
+
+
+TWO = "INSIDE://:1,OUTSIDE://10.0.0.1:2,CONTROLLER://:3"
+BOTH = "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT"
+
+
+@pytest.mark.parametrize(
+    ("advertised", "told"),
+    [
+        ("", [(None, True), (None, True)]),
+        (
+            "inside://:0, OUTSIDE://kafka.example:443,CONTROLLER://0.0.0.1:3",
+            [(Address("0.0.0.0", 0), True), (Address("kafka.example", 443), True)],
+        ),
+        ("OUTSIDE://[fe80::1]:2", [(None, False), (Address("fe80::1", 2), True)]),
+    ],
+)
+def test_what_clients_are_told(advertised: str, told: list[tuple[Address | None, bool]]) -> None:
+    settings = {"listeners": TWO, MAP: BOTH, "advertised.listeners": advertised}
+    found = kafka_listeners(broker_config(settings))
+    assert [(one.advertised, one.is_advertised) for one in found] == told
+
+
+@pytest.mark.parametrize(
+    ("advertised", "why"),
+    [
+        ("INSIDE://0.0.0.0:1", "nobody can connect to 0.0.0.0"),
+        ("INSIDE://[::]:1", "nobody can connect to 0.0.0.0"),
+        ("INSIDE://a:1,OTHER://b:2", "OTHER must be among listeners, which has INSIDE, OUTSIDE"),
+        ("INSIDE://a:1,INSIDE://b:1", "INSIDE is there more than once"),
+        ("CONTROLLER://a:1", "none of them is for clients"),
+        ("a:1", "allowed is NAME://HOST:PORT"),
+    ],
+)
+def test_what_nobody_could_be_told_is_refused(advertised: str, why: str) -> None:
+    settings = {"listeners": TWO, MAP: BOTH, "advertised.listeners": advertised}
+    with pytest.raises(
+        ConfigError, match=rf"^advertised\.listeners={re.escape(advertised)}.*{why}"
+    ):
+        kafka_listeners(broker_config(settings))
 
 
 def test_a_protocol_that_there_is_not_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -196,3 +197,25 @@ async def test_slices_of_files_come_whole(node: Node, monkeypatch: pytest.Monkey
     assert got == bytes(wanted.responses[0].partitions[0].records)
     assert len(got) > 500_000
     streams[1].close()
+
+
+async def test_handshakes_under_way_count_as_connections(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A storm of them would cost most before the first is done."""
+    async with running_node(tmp_path, {**CERTS, "max.connections": "2"}) as node:
+        address = address_of(node, "CERTS")
+        begun = [await asyncio.open_connection(address.host, address.port) for _ in range(2)]
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert "max.connections is 2" in caplog.text
+        for _, one in (*begun, (reader, writer)):
+            one.close()
+        async with asyncio.timeout(10):
+            while True:  # until the places of both are free
+                with contextlib.suppress(OSError):
+                    streams = await by_tls(node, "client")
+                    break
+        assert (await ask(streams, METADATA, MetadataResponse, 9)).brokers
+        streams[1].close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,16 @@ def config(name: str, value: str) -> tuple[CreatableTopicConfig, ...]:
     return (CreatableTopicConfig(name=name, value=value),)
 
 
+def by_hand(*assigned: tuple[int, tuple[int, ...]]) -> CreatableTopic:
+    """Partitions with their brokers."""
+    assignments = tuple(
+        CreatableReplicaAssignment(partition_index=number, broker_ids=ids)
+        for number, ids in assigned
+    )
+    return topic("new", -1, -1, assignments=assignments)
+
+
+UNASSIGNABLE = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 REFUSED = {
     "slash": (topic("a/b"), ErrorCode.INVALID_TOPIC_EXCEPTION, "a/b"),
     "dots": (topic(".."), ErrorCode.INVALID_TOPIC_EXCEPTION, ".."),
@@ -49,15 +60,20 @@ REFUSED = {
     "none": (topic("new", 0), ErrorCode.INVALID_PARTITIONS, "at least 1"),
     "too many": (topic("new", 10_001), ErrorCode.POLICY_VIOLATION, "10000"),
     "replicas": (topic("new", 1, 3), ErrorCode.INVALID_REPLICATION_FACTOR, "one broker"),
-    "assigned": (
-        topic(
-            "new",
-            -1,
-            -1,
-            assignments=(CreatableReplicaAssignment(partition_index=0, broker_ids=(0,)),),
-        ),
-        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        "by hand",
+    "assigned elsewhere": (by_hand((0, (0,)), (1, (1,))), UNASSIGNABLE, "[(1,)]"),
+    "assigned twice": (by_hand((0, (0, 0))), UNASSIGNABLE, "[(0, 0)]"),
+    "assigned to nobody": (by_hand((0, ())), UNASSIGNABLE, "[()]"),
+    "a gap": (by_hand((0, (0,)), (2, (0,))), UNASSIGNABLE, "partitions [0, 2]"),
+    "a number twice": (by_hand((0, (0,)), (0, (0,))), UNASSIGNABLE, "partitions [0, 0]"),
+    "assigned and counted": (
+        replace(by_hand((0, (0,))), num_partitions=1),
+        ErrorCode.INVALID_REQUEST,
+        "are -1",
+    ),
+    "assigned and replicated": (
+        replace(by_hand((0, (0,))), replication_factor=3),
+        ErrorCode.INVALID_REQUEST,
+        "are -1",
     ),
     "bad value": (
         topic("new", configs=config("cleanup.policy", "shred")),
@@ -96,6 +112,12 @@ async def test_topics_are_judged_one_by_one(node: Node, connection: BrokerConnec
         "c": ErrorCode.INVALID_REQUEST,
     }
     assert set(node.services.topics.image.topics) == {"a"}
+
+
+async def test_partitions_assigned_by_hand(node: Node, connection: BrokerConnection) -> None:
+    (answer,) = await ask_to_create(connection, by_hand((1, (0,)), (0, (0,)), (2, (0,))))
+    assert (answer.error_code, answer.num_partitions, answer.replication_factor) == (0, 3, 1)
+    assert node.services.topics.image.topics["new"].partitions == 3
 
 
 async def test_the_answer_tells_the_settings(node: Node, connection: BrokerConnection) -> None:

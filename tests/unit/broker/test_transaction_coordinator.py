@@ -209,9 +209,61 @@ async def test_what_nobody_ends_times_out(
     await asyncio.sleep(0.6)
     assert states(node) == {"x": "CompleteAbort"}
     clock.advance(2_000)
-    await until(lambda: not states(node))  # and the id expires
+    await until_expired(node, clock)
     described = await producer.described()
     assert described.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+async def until_expired(node: Node, clock: ManualClock) -> None:
+    """No id is left; the intervals between looks go by."""
+
+    def expired() -> bool:
+        clock.advance(100)
+        return not states(node)
+
+    await until(expired)
+
+
+FAR_MS = 10 * 86_400_000  # more than a clock may jump
+
+
+@pytest.mark.parametrize("looks_every_ms", ["20", "3600000"])
+async def test_no_id_expires_by_a_clock_that_jumped(
+    tmp_path: Path, clock: ManualClock, looks_every_ms: str
+) -> None:
+    """Neither once the jump is seen nor before. Said to be right it counts, from now on."""
+    settings = {**SETTINGS, "lapse.housekeeping.interval.ms": looks_every_ms}
+    async with (
+        running_node(tmp_path / "data", settings, clock=clock) as node,
+        await connect(node) as connection,
+    ):
+        await TransactionalProducer(connection, "x").start()
+        clock.jump(FAR_MS)
+        await asyncio.sleep(0.6)  # two ticks
+        assert states(node) == {"x": "Empty"}
+        if looks_every_ms == "20":
+            await asyncio.to_thread((tmp_path / "data" / "clock-confirmed").touch)
+            await until(lambda: node.services.partitions.past_ms(0) is not None)
+            clock.advance(FAR_MS)  # as late as it may have been noted too early
+            await until_expired(node, clock)
+
+
+async def test_an_id_used_under_a_clock_that_was_behind_is_not_old(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    settings = {**SETTINGS, "lapse.housekeeping.interval.ms": "20"}
+    async with (
+        running_node(tmp_path / "data", settings, clock=clock) as node,
+        await connect(node) as connection,
+    ):
+        clock.jump(-FAR_MS)
+        await TransactionalProducer(connection, "x").start()
+        clock.jump(FAR_MS)
+        clock.advance(1_000)  # the interval between looks goes by
+        await asyncio.sleep(0.6)  # two ticks
+        assert states(node) == {"x": "Empty"}
+        clock.advance(100_001)
+        await until_expired(node, clock)
 
 
 async def test_a_timeout_above_what_is_allowed(connection: BrokerConnection) -> None:

@@ -241,8 +241,8 @@ def test_no_producer_ids_is_tried_again() -> None:
     refused = Reply(1, Answer(E.COORDINATOR_LOAD_IN_PROGRESS))
     assert coordinator.init_producer_id(1, ID, 9, None, NOW) == [refused, AllocateProducerIds(2)]
     assert coordinator.producer_ids_allocated(None, NOW) == []
-    assert coordinator.tick(NOW + 49) == []
-    assert coordinator.tick(NOW + 50) == [AllocateProducerIds(2)]
+    assert coordinator.tick(NOW + 49, None) == []
+    assert coordinator.tick(NOW + 50, None) == [AllocateProducerIds(2)]
     assert coordinator.producer_ids_allocated((40, 2), NOW) == []
     assert coordinator.init_producer_id(2, None, 9, None, NOW)[0] == Reply(2, Answer(OK, 40, 0))
     assert coordinator.list_transactions(TransactionFilter(), NOW).transactions == ()

@@ -227,6 +227,14 @@ def test_an_unused_id_expires(state: TransactionStatus) -> None:
     assert driver.started() == named(0, 1000)
 
 
+def test_without_a_clock_that_is_believed_nothing_expires() -> None:
+    driver = Driver({ID: value(S.EMPTY)})
+    driver.take(driver.coordinator.tick(driver.now + 8 * DAY_MS, None))
+    assert not driver.stores
+    driver.tick(8 * DAY_MS)  # and nothing was missed
+    assert driver.stored().value is None
+
+
 def test_an_id_that_could_not_be_removed_lives_on() -> None:
     driver = Driver({ID: value(S.EMPTY)})
     driver.tick(8 * DAY_MS)

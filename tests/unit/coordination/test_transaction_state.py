@@ -222,11 +222,6 @@ def test_too_old_is_older_than_the_timeout() -> None:
     assert TXN.is_timed_out(1061)
 
 
-def test_unused_is_unused_for_as_long_as_the_setting() -> None:
-    assert not TXN.is_expired(169, 100)
-    assert TXN.is_expired(170, 100)
-
-
 # --- the log -------------------------------------------------------------------------------
 
 

@@ -100,7 +100,8 @@ class Driver:
 
     def tick(self, later_ms: int = 0) -> None:
         self.now += later_ms
-        self.take(self.coordinator.tick(self.now))
+        unused_since = self.now - self.coordinator.settings.id_expiration_ms
+        self.take(self.coordinator.tick(self.now, unused_since))
 
     # --- what the owner reports ------------------------------------------------------------
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import struct
 import zlib
 
+import lz4.frame
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.base.config import TopicConfig, topic_config
 from lapse.base.errors import ErrorCode
+from lapse.kernels.keep import finish_batch
+from lapse.kernels.layout import HEADER_SIZE, LENGTH, LOG_OVERHEAD
 from lapse.records.batch import Record, headers_of, records_of, row_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch, varint
 from lapse.records.layout import Codec, TimestampType
@@ -82,6 +86,21 @@ def test_a_good_batch_passes_unchanged_and_uncopied() -> None:
     memoryview(result.data)[0] = 9  # the log patches its base offset in place …
     assert data[0] == 9  # … and in the request's own buffer
     assert not memoryview(checked(before).data).readonly
+
+
+def test_lz4_blocks_that_java_cannot_read_are_refused() -> None:
+    """As Kafka does: a Java consumer would stick there."""
+    record = NewRecord(b"k", b"v" * 200_000)  # several blocks
+    data = bytearray(batch(record, codec=Codec.LZ4))
+    checked(data)
+    plain = build_batch([record])[HEADER_SIZE:]
+    frame = lz4.frame.compress(plain, block_size=4, block_linked=True, store_size=False)
+    linked = bytearray(data[:HEADER_SIZE]) + frame
+    struct.pack_into(">i", linked, LENGTH, len(linked) - LOG_OVERHEAD)
+    finish_batch(np.frombuffer(linked, np.uint8), 0, len(linked))
+    refusal = refused(bytes(linked))
+    assert refusal.code is ErrorCode.INVALID_RECORD
+    assert "not independent" in str(refusal)
 
 
 def test_tombstones_are_counted() -> None:

@@ -20,7 +20,10 @@ def test_every_api_has_a_row_with_its_versions() -> None:
         assert page.count(f"\n| {key} | {row.api.name} | ") == 1, row.api.name
     assert "\n| 0 | Produce | 0-11 | [test_librdkafka.py](../tests/compat/test_lib" in page
     assert "\n| 47 | OffsetDelete | 0 | [test_java_tools.py](" in page
-    assert "\n| Java: the tools and consumers of Kafka | 4." in page
+    assert (
+        "\n| Java: the tools and clients of Kafka, Streams and Connect; clients of 3.9.2 too | 4."
+        in page
+    )
 
 
 def test_check_fails_when_the_table_has_moved_on(

@@ -16,7 +16,7 @@ CONFTEST = (Path(__file__).resolve().parents[2] / "conftest.py").read_text()
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository of one tier, `tests/unit`, with our own conftest and settings."""
-    (tmp_path / "tests" / "unit").mkdir(parents=True)
+    (tmp_path / "tests" / "crash").mkdir(parents=True)
     (tmp_path / "tests" / "oracle").mkdir()
     (tmp_path / "tests" / "conftest.py").write_text(CONFTEST)
     for name in ("oracle.py", "kafka.py"):
@@ -33,8 +33,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(repository: Path, code: str, *, seconds_max: float = 60) -> TierResult:
-    (repository / "tests" / "unit" / "test_x.py").write_text(code)
-    return run_tests.run_pytest("unit", "tests/unit", seconds_max, seed=7)
+    (repository / "tests" / "crash" / "test_x.py").write_text(code)
+    return run_tests.run_pytest("crash", "tests/crash", seconds_max, seed=7)
 
 
 def last_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -55,7 +55,7 @@ def test_warns(): warnings.warn("old")
 def broken(): yield; raise OSError("tear-down")
 def test_tear_down(broken): pass
 def test_seed(seed, scaled): assert scaled(1) == 1 and isinstance(seed, int)
-def test_tier(request): assert request.node.get_closest_marker("unit")
+def test_tier(request): assert request.node.get_closest_marker("crash")
 """
 
 
@@ -116,18 +116,18 @@ def test_a_folder_without_tests_is_no_tier(repository: Path) -> None:
 def test_a_skip_fails_in_ci_unless_listed(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (repository / "tests" / "unit" / "test_x.py").write_text(
+    (repository / "tests" / "crash" / "test_x.py").write_text(
         "import pytest\ndef test_good(): pass\ndef test_skipped(): pytest.skip('no mvn')\n"
     )
     monkeypatch.setenv("CI", "true")
-    assert run_tests.main(["unit"]) == 1
+    assert run_tests.main(["crash"]) == 1
     printed = capsys.readouterr().out
     assert printed.strip().splitlines()[-1] == "1 passed, 0 failed, 1 skipped"
-    assert "skipped: tests/unit/test_x.py::test_skipped  no mvn" in printed
-    assert "not listed in tests/allowed-skips.txt: tests/unit/test_x.py::test_skipped" in printed
-    allowed = "tests/unit/test_x.py::test_s*  # because\n"
+    assert "skipped: tests/crash/test_x.py::test_skipped  no mvn" in printed
+    assert "not listed in tests/allowed-skips.txt: tests/crash/test_x.py::test_skipped" in printed
+    allowed = "tests/crash/test_x.py::test_s*  # because\n"
     (repository / "tests" / "allowed-skips.txt").write_text(allowed)
-    assert run_tests.main(["unit"]) == 0
+    assert run_tests.main(["crash"]) == 0
 
 
 @pytest.mark.parametrize(("in_ci", "success"), [(True, False), (False, True)])
@@ -169,7 +169,7 @@ def test_the_run_seed_reaches_the_tests(repository: Path, monkeypatch: pytest.Mo
     seen = repository / "seen"
     code = f"def test_x(seed): open({str(seen)!r}, 'a').write(str(seed) + chr(10))"
     for run_seed in (1, 2):
-        (repository / "tests" / "unit" / "test_x.py").write_text(code)
-        run_tests.run_pytest("unit", "tests/unit", 60, seed=run_seed)
+        (repository / "tests" / "crash" / "test_x.py").write_text(code)
+        run_tests.run_pytest("crash", "tests/crash", 60, seed=run_seed)
     first, second = seen.read_text().split()
     assert first != second

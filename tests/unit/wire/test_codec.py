@@ -18,7 +18,7 @@ import pytest
 from kio.serial import entity_reader, entity_writer
 
 from lapse.base.errors import ErrorCode
-from lapse.wire import codec
+from lapse.wire import codec, decoder
 from lapse.wire.declaration import (
     INT32,
     STRING,
@@ -39,7 +39,16 @@ from lapse.wire.primitives import uvarint
 from lapse.wire.schema import fetch, metadata, produce
 from lapse.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from lapse.wire.schema.create_topics import CreatableTopicResult, CreateTopicsResponse
-from lapse.wire.schema.delete_topics import DeleteTopicsRequest
+from lapse.wire.schema.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from lapse.wire.schema.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
 from lapse.wire.schema.header import RequestHeader
 from tests.unit.wire.samples import CLASSES, MESSAGES, Sampler, is_own, name_of, versions_of
 
@@ -455,6 +464,29 @@ def test_a_lying_length_or_count_allocates_nothing(what: str) -> None:
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("topics", "fits"), [(3, True), (4, False)])
+def test_a_request_has_so_many_elements_in_all(
+    topics: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all its arrays together; an answer may have more."""
+    monkeypatch.setattr(decoder, "ELEMENTS_MAX", 12)
+    one = DeleteRecordsPartition(partition_index=0, offset=0)
+    request = DeleteRecordsRequest(
+        topics=tuple(DeleteRecordsTopic(name="t", partitions=(one,) * 3) for _ in range(topics)),
+        timeout_ms=1,
+    )
+    data = view(codec.encode(request, 2))
+    decode = decoder.compile_decoder(message_spec(DeleteRecordsRequest), 2)
+    if fits:
+        assert decode(data, 0)[0] == request
+    else:
+        with pytest.raises(MalformedMessage, match="more than 12 elements in all arrays"):
+            decode(data, 0)
+    answer = DeleteTopicsResponse(responses=(DeletableTopicResult(name="t", error_code=0),) * 13)
+    spec = message_spec(DeleteTopicsResponse)
+    assert decoder.compile_decoder(spec, 4)(view(codec.encode(answer, 4)), 0)[0] == answer
 
 
 def test_a_null_where_none_is_allowed_is_refused_by_name() -> None:

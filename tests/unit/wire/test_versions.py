@@ -19,6 +19,7 @@ from lapse.wire.versions import (
     response_header_version,
     too_new,
 )
+from tests.unit.wire.samples import MESSAGES
 
 # What each API is advertised with once it has a handler: ECOSYSTEM §1, capped as `versions` says.
 ADVERTISED = {
@@ -74,6 +75,14 @@ ADVERTISED = {
     "DescribeTopicPartitions": (75, 0, 0),
 }
 FIRST_FLEXIBLE = {0: 9, 1: 12, 2: 6, 3: 9, 10: 3, 18: 3, 19: 5, 20: 4, 22: 2, 24: 3, 68: 0}
+
+
+def test_every_advertised_version_is_compared_with_another_codec() -> None:
+    """`test_codec` goes over what is sampled, both ways."""
+    compared = set(MESSAGES)
+    for row in SERVED.values():
+        for version in range(row.versions.low, row.advertised_max + 1):
+            assert {(row.request, version), (row.response, version)} <= compared, row.api.name
 
 
 def test_the_table_of_declared_apis() -> None:

@@ -1,9 +1,9 @@
 """ApiVersions (key 18): the first request of a client.
 
-Behaviour: answers the table of `wire.versions`, whatever state the broker is in. One feature is
-offered, our own `lapse.tombstone.values` (KIP-87); brokers need not agree on it, so none is
-finalized. A request in a version newer than ours never gets here: `dispatch` answers it in v0
-(KIP-511).
+Behaviour: answers the table of `wire.versions`, whatever state the broker is in. Two features are
+offered: `group.version` (KIP-848), which is finalized, and our own `lapse.tombstone.values`
+(KIP-87), on which brokers need not agree. A request in a version newer than ours never gets here:
+`dispatch` answers it in v0 (KIP-511).
 
 v0-2 the table · v3 the client names itself, INVALID_REQUEST if its name is no name · v4 as v3.
 """
@@ -15,7 +15,12 @@ import re
 from lapse.base.errors import ErrorCode
 from lapse.broker.services import Services, Session
 from lapse.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from lapse.wire.versions import SUPPORTED_FEATURES, advertised
+from lapse.wire.versions import (
+    FEATURES_EPOCH,
+    FINALIZED_FEATURES,
+    SUPPORTED_FEATURES,
+    advertised,
+)
 
 # KIP-511: what a client may call itself.
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -33,4 +38,6 @@ async def handle(
         error_code=ErrorCode.NONE,
         api_keys=advertised(),
         supported_features=SUPPORTED_FEATURES,
+        finalized_features_epoch=FEATURES_EPOCH,
+        finalized_features=FINALIZED_FEATURES,
     )

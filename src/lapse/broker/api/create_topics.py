@@ -2,9 +2,10 @@
 
 Behaviour: topics are judged and created one by one; the answer comes when a topic is durable and
 its logs are open. INVALID_CONFIG names the setting and what is allowed. There is one broker, so a
-replication factor is 1 (or -1), and assignments by hand are INVALID_REPLICA_ASSIGNMENT. Names that
-differ only in '.' and '_' collide in metrics and are refused, as in Kafka. A topic named twice in
-one request is INVALID_REQUEST. `validate_only` judges and creates nothing.
+replication factor is 1 (or -1), and assignments by hand name it for each partition, from 0 on
+without gaps, else INVALID_REPLICA_ASSIGNMENT; with them both counts are -1, else INVALID_REQUEST.
+Names that differ only in '.' and '_' collide in metrics and are refused, as in Kafka. A topic named
+twice in one request is INVALID_REQUEST. `validate_only` judges and creates nothing.
 
 v2-3 the same · v4 -1 partitions: the broker's `num.partitions` · v5 the answer lists the settings
 in force · v7 topic id.
@@ -61,19 +62,17 @@ def judge(asked: CreatableTopic, topics: Topics, config: BrokerConfig) -> NewTop
     if asked.name in image.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {asked.name!r} already exists")
     _check_collision(asked.name, image)
+    partitions = asked.num_partitions
     if asked.assignments:
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"topic {asked.name}: there is one broker, partitions are not assigned by hand",
-        )
-    if asked.replication_factor not in {1, DEFAULT}:
+        _check_assignments(asked, config.node_id)
+        partitions = len(asked.assignments)
+    elif asked.replication_factor not in {1, DEFAULT}:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"topic {asked.name}: replication factor {asked.replication_factor}; there is one "
             "broker, so it is 1",
         )
-    partitions = asked.num_partitions
-    if partitions == DEFAULT:
+    elif partitions == DEFAULT:
         partitions = config.num_partitions
     if partitions < 1:
         raise KafkaError(
@@ -85,6 +84,25 @@ def judge(asked: CreatableTopic, topics: Topics, config: BrokerConfig) -> NewTop
             f"topic {asked.name}: {partitions} partitions; at most {PARTITIONS_MAX}",
         )
     return NewTopic(asked.name, partitions, _overrides(asked, topics.settings))
+
+
+def _check_assignments(asked: CreatableTopic, node_id: int) -> None:
+    """Partitions assigned by hand are all here, and their numbers have no gaps."""
+    if (asked.num_partitions, asked.replication_factor) != (DEFAULT, DEFAULT):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"topic {asked.name}: partitions are assigned by hand, so their number and the "
+            "replication factor are -1",
+        )
+    numbers = sorted(one.partition_index for one in asked.assignments)
+    elsewhere = [one.broker_ids for one in asked.assignments if one.broker_ids != (node_id,)]
+    if numbers != list(range(len(numbers))) or elsewhere:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"topic {asked.name}: partitions {numbers} are assigned by hand, "
+            f"to brokers {sorted(set(elsewhere)) or node_id}; allowed is each number from 0 on "
+            f"once, and the one broker {node_id}",
+        )
 
 
 def _check_collision(name: str, image: Image) -> None:

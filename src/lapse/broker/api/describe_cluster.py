@@ -1,8 +1,8 @@
 """DescribeCluster (key 60): brokers and controller, without topics (KIP-700).
 
 Behaviour: this broker is the whole cluster and its own controller; it names the address that
-Metadata does. Authorized operations are told by `authorization`. Endpoints of controllers
-(type 2) are MISMATCHED_ENDPOINT_TYPE, there are none of their own; any other type is
+Metadata does, or nobody. Authorized operations are told by `authorization`. Endpoints of
+controllers (type 2) are MISMATCHED_ENDPOINT_TYPE, there are none of their own; any other type is
 UNSUPPORTED_ENDPOINT_TYPE.
 
 v0 brokers only · v1 the type of endpoints is asked for, and told · v2 fenced brokers (none).
@@ -35,11 +35,16 @@ async def handle(
         return DescribeClusterResponse(
             error_code=code, error_message=message, cluster_id="", brokers=()
         )
-    address = services.address_for(session)
+    told = services.address_for(session)
+    brokers = (
+        ()
+        if told is None
+        else (DescribeClusterBroker(broker_id=node_id, host=told.host, port=told.port),)
+    )
     return DescribeClusterResponse(
         error_code=ErrorCode.NONE,
         endpoint_type=BROKERS,
         cluster_id=cluster_id,
         controller_id=node_id,
-        brokers=(DescribeClusterBroker(broker_id=node_id, host=address.host, port=address.port),),
+        brokers=brokers,
     )

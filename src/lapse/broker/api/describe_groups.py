@@ -1,6 +1,7 @@
 """DescribeGroups (key 15): a group's state, protocol and members.
 
-Behaviour: a group that nobody knows is `Dead`, as in Kafka; one that only has offsets is `Empty`.
+Behaviour: a group that nobody knows is `Dead`, as in Kafka, and so is one of KIP-848, which
+ConsumerGroupDescribe tells of; one that only has offsets is `Empty`.
 
 v0-2 the same to us · v3 authorized operations (by `authorization`) · v4 instance ids · v6 a group
 that nobody knows is GROUP_ID_NOT_FOUND as well (KIP-1043).
@@ -40,6 +41,8 @@ async def _describe(services: Services, group_id: str, version: int) -> Describe
 
 def _known(shard: Shard, group_id: str) -> DescribedGroup | None:
     group = shard.groups.get(group_id)
+    if group_id in shard.consumers.groups:
+        return None  # of another kind: ConsumerGroupDescribe tells of it
     if group is None:
         return _bare(group_id, State.EMPTY) if group_id in shard.offsets.groups() else None
     told = group.describe()

@@ -14,8 +14,8 @@ Behaviour:
   along with the look-up, which saves a round of system calls. What a client cannot read is
   converted for it (`broker.fetched`): formats newer than its version, and tombstones that carry a
   value (KIP-87), for which null is sent unless it says that it knows them;
-- there are no fetch sessions (KIP-227): a full fetch gets session id 0, which tells the client so;
-  an id we never gave out is FETCH_SESSION_ID_NOT_FOUND.
+- within a session (KIP-227) what is asked for is the session's and the answer only what is new:
+  `in_session` goes around authorization, quotas and `handle`, which see every fetch as a full one.
 
 v0-1 messages of format v0 · v2-3 of v1 · v0-2 never more than was asked for, so that a large
 message comes cut · v4 isolation level · v5 log start · v0-5 NOT_LEADER_OR_FOLLOWER for
@@ -26,16 +26,27 @@ our tag for KIP-87 · v13 topics by id: UNKNOWN_TOPIC_ID · v16, v17 nothing to 
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker.epochs import check_leader_epoch
-from lapse.broker.fetched import Client, Fetched, Stretch, client_of, records_for
+from lapse.broker.fetch_sessions import BY_ID_FROM
+from lapse.broker.fetched import (
+    CONVERTED_BYTES_MAX,
+    Client,
+    Fetched,
+    Stretch,
+    client_of,
+    converts,
+    records_for,
+)
 from lapse.broker.partitions import Partitions
 from lapse.broker.services import Services, Session
+from lapse.log.headers import Pread, pread_cached
 from lapse.log.partition_log import PartitionLog
 from lapse.log.read_side import LogSlice
 from lapse.metadata.image import Image
@@ -50,14 +61,13 @@ from lapse.wire.schema.fetch import (
 )
 
 READ_COMMITTED = 1
-BY_ID_FROM = 13
-NO_SESSION = 0
 NOTHING = LogSlice(None, 0, 0)
-SESSIONLESS_EPOCHS = frozenset({0, -1})
 STORAGE_ERROR_FROM = 6
 
 # Below this a copy through the process is cheaper than a second call to the kernel.
 SENDFILE_BYTES_MIN = 32 << 10
+# Some 15 us each: with more the event loop would serve nobody else for too long.
+AT_ONCE_PARTITIONS_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,48 +87,96 @@ class Got:
 
 
 @dataclass(frozen=True, slots=True)
+class Patience:
+    """How long is waited for how much."""
+
+    seconds: float
+    bytes_min: int
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
-    """What the whole request may return, and to whom."""
+    """What the whole request may return, to whom, and how files are read for it."""
 
     bytes_max: int
     committed: bool
     client: Client
+    pread: Pread = os.pread
+
+
+async def in_session(
+    services: Services,
+    session: Session,
+    version: int,
+    request: FetchRequest,
+    handle_whole: Callable[[FetchRequest], Awaitable[FetchResponse]],
+) -> FetchResponse:
+    """Make the whole of what is fetched of a request, and of its answer what the client gets."""
+    clock = services.clock
+    owner = session.principal
+    context = services.fetch_sessions.begin(owner, version, request, int(clock.monotonic() * 1000))
+    whole = await handle_whole(context.request)
+    return context.answer(whole, int(clock.monotonic() * 1000))
 
 
 async def handle(
     services: Services, session: Session, version: int, request: FetchRequest
 ) -> FetchResponse:
     """Read, and wait until there is enough or time is up."""
-    if request.session_id != NO_SESSION or request.session_epoch not in SESSIONLESS_EPOCHS:
-        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
     wanted = _wanted(services.topics.image, version, request.topics)
     limits = Limits(
         min(request.max_bytes, services.config.fetch_max_bytes),
         request.isolation_level == READ_COMMITTED,
         client_of(version, request),
     )
-    deadline = services.clock.monotonic() + request.max_wait_ms / 1000
+    bytes_min = min(request.min_bytes, limits.bytes_max)
+    got = _read_at_once(services, wanted, limits)
+    if got is None or _is_too_little(got, bytes_min):
+        got = await _read_until(
+            services, session, wanted, limits, Patience(request.max_wait_ms / 1000, bytes_min)
+        )
+    for want, g in zip(wanted, got, strict=True):
+        if want.partition is not None and g.size:
+            services.counters.topics[want.partition.topic].bytes_out += g.size
+    if version < STORAGE_ERROR_FROM:
+        got = [_without_storage_error(g) for g in got]
+    return FetchResponse(responses=_by_topic(request.topics, got))
+
+
+async def _read_until(
+    services: Services,
+    session: Session,
+    wanted: Sequence[Wanted],
+    limits: Limits,
+    patience: Patience,
+) -> list[Got]:
+    """Look, and look again whenever enough has come, until there is enough or time is up."""
+    deadline = services.clock.monotonic() + patience.seconds
     partitions = [w.partition for w in wanted if w.partition is not None]
     with services.purgatory.watch(partitions) as watch:
         session.watch = watch
         while True:
             watch.reset()
             got = await _read(services, wanted, limits)
-            missing = request.min_bytes - sum(g.size for g in got)
             seconds = deadline - services.clock.monotonic()
-            failed = any(g.data.error_code for g in got)
-            if missing <= 0 or failed or seconds <= 0 or not wanted or session.lost:
+            if not _is_too_little(got, patience.bytes_min) or seconds <= 0 or session.lost:
                 break
+            missing = patience.bytes_min - sum(g.size for g in got)
+            got = []  # it is read again, and may be much
             # Where a transaction holds the last stable offset back, any batch may be its marker,
             # and that lets far more be seen than its own few bytes.
             await watch.wait(1 if _is_held_back(services, wanted, limits) else missing, seconds)
         session.watch = None
-    for want, g in zip(wanted, got, strict=True):
-        if want.partition is not None and g.size:
-            services.counters.topics[want.partition.topic].bytes_out += g.size
-    if version < STORAGE_ERROR_FROM:
-        got = [_without_storage_error(g) for g in got]
-    return FetchResponse(session_id=NO_SESSION, responses=_by_topic(request.topics, got))
+    return got
+
+
+def _is_too_little(got: Sequence[Got], bytes_min: int) -> bool:
+    """Whether more is waited for; an error is told at once."""
+    return (
+        bool(got)
+        and sum([g.size for g in got]) < bytes_min
+        and not any(g.data.error_code for g in got)
+    )
 
 
 def _wanted(image: Image, version: int, topics: Sequence[FetchTopic]) -> list[Wanted]:
@@ -149,21 +207,55 @@ def _by_topic(
     )
 
 
+def _read_at_once(services: Services, wanted: Sequence[Wanted], limits: Limits) -> list[Got] | None:
+    """What needs no disk: most clients read what was just written. None if a file has to be asked.
+
+    Active segments are open, and what was just written is in memory; all else is for a worker.
+    """
+    partitions = services.partitions
+    if len(wanted) > AT_ONCE_PARTITIONS_MAX or not services.answer_bytes.has_room:
+        return None
+    if not all(_is_at_hand(partitions, want, limits) for want in wanted):
+        return None
+    try:
+        return read_all(partitions, wanted, replace(limits, pread=pread_cached))
+    except BlockingIOError:
+        return None
+
+
 async def _read(services: Services, wanted: Sequence[Wanted], limits: Limits) -> list[Got]:
     """One look at every partition; only those with something to read go to a worker thread."""
     partitions = services.partitions
-    if any(_has_more(partitions, want, committed=limits.committed) for want in wanted):
+    most = sum([_most_bytes(partitions, want, limits) for want in wanted])
+    if not most:
+        return read_all(partitions, wanted, limits)
+    await services.answer_bytes.reserve(most)
+    try:
         return await services.disk.run(read_all, partitions, wanted, limits)
-    return read_all(partitions, wanted, limits)
+    finally:
+        services.answer_bytes.made(most)
 
 
-def _has_more(partitions: Partitions, want: Wanted, *, committed: bool) -> bool:
-    """Whether answering takes a look into a file."""
+def _most_bytes(partitions: Partitions, want: Wanted, limits: Limits) -> int:
+    """What answering may take in memory; 0 where it takes no look into a file."""
     try:
         log = _log(partitions, want)
     except KafkaError:
+        return 0
+    end = _visible_end(log, committed=limits.committed)
+    if not log.log_start_offset <= want.asked.fetch_offset < end:
+        return 0
+    return CONVERTED_BYTES_MAX if converts(log, limits.client) else SENDFILE_BYTES_MIN
+
+
+def _is_at_hand(partitions: Partitions, want: Wanted, limits: Limits) -> bool:
+    try:
+        log = _log(partitions, want)
+    except KafkaError:
+        return True
+    if not log.is_recent(want.asked.fetch_offset) or converts(log, limits.client):
         return False
-    return log.log_start_offset <= want.asked.fetch_offset < _visible_end(log, committed=committed)
+    return not (limits.committed and log.segments[-1].may_have_aborts)
 
 
 def _is_held_back(services: Services, wanted: Sequence[Wanted], limits: Limits) -> bool:
@@ -204,7 +296,7 @@ def _read_one(
         # At the visible end there is nothing to read, and beyond the log's end `read` refuses.
         if not end <= asked.fetch_offset <= log.log_end_offset:
             bytes_max = max(min(asked.partition_max_bytes, left), 0)
-            wanted = Stretch(asked.fetch_offset, bytes_max, end, one_at_least)
+            wanted = Stretch(asked.fetch_offset, bytes_max, end, one_at_least, limits.pread)
             got = records_for(log, limits.client, wanted)
             if limits.committed:
                 aborted = _aborted(log, got.source, asked.fetch_offset, end)
@@ -215,10 +307,12 @@ def _read_one(
             last_stable_offset=stable,
             log_start_offset=log.log_start_offset,
             aborted_transactions=aborted if limits.committed else None,
-            records=_in_memory_if_short(got.records),
+            records=_in_memory_if_short(got.records, limits.pread),
         )
     except KafkaError as e:
         return Got(_error(asked.partition, e.code))
+    except BlockingIOError:  # it is for a worker thread
+        raise
     except (StorageError, CorruptData, OSError) as e:
         if want.partition is not None:
             partitions.report(want.partition, e)
@@ -257,14 +351,14 @@ def _visible_end(log: PartitionLog, *, committed: bool) -> int:
     return log.last_stable_offset if committed else log.high_watermark
 
 
-def _in_memory_if_short(records: LogSlice | bytes) -> bytes | LogSlice:
+def _in_memory_if_short(records: LogSlice | bytes, pread: Pread) -> bytes | LogSlice:
     if isinstance(records, bytes):
         return records
     if not records.size:
         return b""
     if records.size >= SENDFILE_BYTES_MIN:
         return records
-    return records.read()
+    return records.read(pread)
 
 
 def _without_storage_error(got: Got) -> Got:

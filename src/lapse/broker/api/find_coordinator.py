@@ -53,11 +53,14 @@ async def _coordinator(
             await services.groups.require_topic()
     except LapseError as e:
         return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(e))
+    told = services.address_for(session)
+    if told is None:
+        return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "this listener is not advertised")
     return Coordinator(
         key=key,
         node_id=services.config.node_id,
-        host=services.address_for(session).host,
-        port=services.address_for(session).port,
+        host=told.host,
+        port=told.port,
         error_code=ErrorCode.NONE,
         error_message=None,
     )

@@ -12,7 +12,8 @@ from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.group_coordinator import Shard
 from lapse.broker.services import Services, Session
 from lapse.coordination.classic_state import State
-from lapse.coordination.groups import CLASSIC
+from lapse.coordination.consumer_protocol import PROTOCOL_TYPE
+from lapse.coordination.groups import CLASSIC, CONSUMER
 from lapse.wire.schema.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 
@@ -37,8 +38,16 @@ async def handle(
 
 
 def _groups(shard: Shard) -> Iterator[ListedGroup]:
-    for group_id in sorted({*shard.groups, *shard.offsets.groups()}):
-        group = shard.groups.get(group_id)
+    for group_id in sorted({*shard.groups, *shard.consumers.groups, *shard.offsets.groups()}):
+        group, consumer = shard.groups.get(group_id), shard.consumers.groups.get(group_id)
+        if consumer is not None:
+            yield ListedGroup(
+                group_id=group_id,
+                protocol_type=PROTOCOL_TYPE,
+                group_state=consumer.state.phase,
+                group_type=CONSUMER,
+            )
+            continue
         told = None if group is None else group.describe()
         yield ListedGroup(
             group_id=group_id,

@@ -1,25 +1,29 @@
 """Metadata (key 3): brokers, controller, and who leads which partition.
 
 Behaviour: this broker is the whole cluster: it leads everything and is its own controller. It names
-the address it listens at, or, when it listens at all addresses, the one the client reached.
-A partition whose log is out of order is LEADER_NOT_AVAILABLE. An unknown topic is created if both
-`auto.create.topics.enable` and the request allow it, else UNKNOWN_TOPIC_OR_PARTITION; what is not
-even a name is INVALID_TOPIC_EXCEPTION. Authorized operations are told by `authorization`.
+the address that is advertised for the client's listener, or, where that is no host, the one that
+the client reached. By a listener that is not advertised there is no broker, and no partition has a
+leader. A partition whose log is out of order is LEADER_NOT_AVAILABLE. An unknown topic is created
+if both `auto.create.topics.enable` and the request allow it, else UNKNOWN_TOPIC_OR_PARTITION; what
+is not even a name is INVALID_TOPIC_EXCEPTION. Authorized operations are told by `authorization`.
 
-v0 an empty list means all topics · v1+ null does · v4 auto-creation may be declined · v10 topic ids
-· v12 topics by id; an unknown one is UNKNOWN_TOPIC_ID. Before it one without a name is
-INVALID_REQUEST.
+v0 an empty list means all topics · v1+ null does · v4 auto-creation may be declined · v6
+LISTENER_NOT_FOUND, LEADER_NOT_AVAILABLE before · v10 topic ids · v12 topics by id; an unknown one
+is UNKNOWN_TOPIC_ID. Before it one without a name is INVALID_REQUEST. Java's Admin, asking by id,
+sends an empty name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition, check_topic_name
 from lapse.broker.services import Services, Session
 from lapse.broker.topics import NewTopic
 from lapse.metadata.image import INTERNAL_TOPICS, LEADER_EPOCH, Image, Topic
+from lapse.wire.declaration import ZERO_UUID
 from lapse.wire.schema.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -30,6 +34,7 @@ from lapse.wire.schema.metadata import (
 )
 
 BY_ID_FROM = 12
+_LISTENER_KNOWN_FROM = 6
 _NAMELESS = MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name="", partitions=())
 
 
@@ -45,14 +50,18 @@ async def handle(
         image = services.topics.image
         topics = tuple(
             _NAMELESS
-            if topic.name is None and version < BY_ID_FROM
+            if is_by_id(topic) and version < BY_ID_FROM
             else _asked(services, image, topic, created)
             for topic in request.topics
         )
-    address = services.address_for(session)
+    told = services.address_for(session)
     node_id = services.config.node_id
+    if told is None:
+        topics = tuple(_unreachable(topic, version) for topic in topics)
     return MetadataResponse(
-        brokers=(MetadataResponseBroker(node_id=node_id, host=address.host, port=address.port),),
+        brokers=()
+        if told is None
+        else (MetadataResponseBroker(node_id=node_id, host=told.host, port=told.port),),
         cluster_id=image.cluster_id,
         controller_id=node_id,
         topics=topics,
@@ -77,18 +86,23 @@ async def _create_missing(
     return errors
 
 
+def is_by_id(asked: MetadataRequestTopic) -> bool:
+    """Whether a topic is asked for by its id, for all who judge the request."""
+    return asked.name is None or (not asked.name and asked.topic_id != ZERO_UUID)
+
+
 def _asked(
     services: Services,
     image: Image,
     asked: MetadataRequestTopic,
     errors: Mapping[str, ErrorCode],
 ) -> MetadataResponseTopic:
-    topic = image.ids.get(asked.topic_id) if asked.name is None else image.topics.get(asked.name)
+    name = None if is_by_id(asked) else asked.name
+    topic = image.ids.get(asked.topic_id) if name is None else image.topics.get(name)
     if topic is not None:
         return _known(services, topic)
-    error = _why_unknown(asked.name, errors)
     return MetadataResponseTopic(
-        error_code=error, name=asked.name, topic_id=asked.topic_id, partitions=()
+        error_code=_why_unknown(name, errors), name=name, topic_id=asked.topic_id, partitions=()
     )
 
 
@@ -125,4 +139,14 @@ def _partition(services: Services, topic: Topic, number: int) -> MetadataRespons
         replica_nodes=(node_id,),
         isr_nodes=(node_id,),
         offline_replicas=() if online else (node_id,),
+    )
+
+
+def _unreachable(topic: MetadataResponseTopic, version: int) -> MetadataResponseTopic:
+    """As told to who came by a listener that is not advertised."""
+    known = version >= _LISTENER_KNOWN_FROM
+    error = ErrorCode.LISTENER_NOT_FOUND if known else ErrorCode.LEADER_NOT_AVAILABLE
+    return replace(
+        topic,
+        partitions=tuple(replace(p, error_code=error, leader_id=-1) for p in topic.partitions),
     )

@@ -5,7 +5,9 @@ answered when they are in the log. Without generation and member id the commit c
 the group, which is fine as long as it has no members.
 
 v2-4 offsets may have a retention of their own · v6 leader epochs · v7 instance ids · v9 a group
-that nobody knows is GROUP_ID_NOT_FOUND, ILLEGAL_GENERATION before (KIP-848).
+that nobody knows is GROUP_ID_NOT_FOUND, ILLEGAL_GENERATION before (KIP-848); members of KIP-848
+must use it, and are STALE_MEMBER_EPOCH where they have not held a partition since the epoch that
+they say.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ async def handle(
                     topic_id=found.topic_id,
                 )
     if known:
-        errors |= await _commit(shard, request, known)
+        errors |= await _commit(shard, version, request, known)
         if version < _NOT_FOUND_FROM:
             errors = {tp: _OLDER.get(error, error) for tp, error in errors.items()}
     return OffsetCommitResponse(
@@ -81,12 +83,16 @@ async def _shard(services: Services, group_id: str) -> Shard | ErrorCode:
 
 async def _commit(
     shard: Shard | ErrorCode,
+    version: int,
     request: OffsetCommitRequest,
     offsets: Mapping[TopicPartition, NewOffset],
 ) -> Mapping[TopicPartition, ErrorCode]:
     if isinstance(shard, ErrorCode):
         return dict.fromkeys(offsets, shard)
     member = Commit(
-        request.member_id, request.generation_id_or_member_epoch, request.group_instance_id
+        request.member_id,
+        request.generation_id_or_member_epoch,
+        request.group_instance_id,
+        knows_epochs=version >= _NOT_FOUND_FROM,
     )
     return await shard.commit(request.group_id, member, offsets, request.retention_time_ms)

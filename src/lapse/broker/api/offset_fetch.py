@@ -4,7 +4,8 @@ Behaviour: offset -1 without an error where nothing was committed, also of parti
 knows; null topics ask for all that a group has committed.
 
 v1 one group · v2 null topics, and errors of the group · v5 leader epochs · v7 `require_stable`
-(KIP-447) · v8 several groups (KIP-709) · v9 members name themselves; classic ones need not.
+(KIP-447) · v8 several groups (KIP-709) · v9 members of KIP-848 name themselves: of another epoch
+they are STALE_MEMBER_EPOCH.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from lapse.broker.services import Services, Session
 from lapse.coordination.offset_store import FetchedOffset
 from lapse.wire.schema.offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
@@ -41,29 +43,35 @@ async def handle(
     """Ask each group's shard."""
     stable = request.require_stable
     if version < _SEVERAL_FROM:
-        found, error = await _fetch(services, request.group_id, request.topics, stable=stable)
+        found, error = await _fetch(services, request.group_id, request, stable=stable)
         if error and version < _GROUP_ERROR_FROM:
             found = {tp: FetchedOffset(error) for tp in _partitions(request.topics) or ()}
         return _of_one(found, error)
     groups = []
     for group in request.groups:
-        found, error = await _fetch(services, group.group_id, group.topics, stable=stable)
+        found, error = await _fetch(services, group.group_id, group, stable=stable)
         groups.append(_of_several(group.group_id, found, error))
     return OffsetFetchResponse(groups=tuple(groups))
 
 
 async def _fetch(
-    services: Services, group_id: str, topics: Asked, *, stable: bool
+    services: Services,
+    group_id: str,
+    asked: OffsetFetchRequest | OffsetFetchRequestGroup,
+    *,
+    stable: bool,
 ) -> tuple[Found, ErrorCode]:
     try:
         shard = await services.groups.shard_of(group_id)
     except KafkaError as e:
         return {}, e.code
-    group = shard.groups.get(group_id)
-    error = ErrorCode.NONE if group is None else group.check_fetch()
+    if isinstance(asked, OffsetFetchRequestGroup):
+        error = shard.check_fetch(group_id, asked.member_id, asked.member_epoch)
+    else:
+        error = shard.check_fetch(group_id, None, -1)
     if error:
         return {}, error
-    return shard.offsets.fetch(group_id, _partitions(topics), require_stable=stable), error
+    return shard.offsets.fetch(group_id, _partitions(asked.topics), require_stable=stable), error
 
 
 def _partitions(topics: Asked) -> list[TopicPartition] | None:

@@ -25,15 +25,16 @@ telling).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from lapse.base.clock import Clock
 from lapse.base.errors import ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker.partitions import Partitions
 from lapse.broker.services import CloseConnection, Services, Session
 from lapse.broker.transaction_verification import Verified, verify_produced
 from lapse.kernels.layout import ATTRIBUTES, CODEC_MASK, HEADER_SIZE, MAGIC
+from lapse.log.partition_log import PartitionLog
 from lapse.metadata.image import LEADER_EPOCH
 from lapse.records.layout import Codec
 from lapse.records.validate import RecordErrors, RefusedBatch, check_produced
@@ -52,6 +53,13 @@ V2, V2_FROM = 2, 3
 STORAGE_ERROR_FROM = 4
 ZSTD_FROM = 7
 NO_OFFSET = -1
+
+# What is plain and no longer than that is judged and copied in some 100 us: waking a thread for it,
+# and the loop again after it, costs three times as much.
+AT_ONCE_BYTES_MAX = 64 << 10
+PLAIN_TYPES = frozenset({"producer", "uncompressed"})
+
+Batches = list[tuple[TopicPartition, PartitionProduceData]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +81,18 @@ async def handle(
     services: Services, _session: Session, version: int, request: ProduceRequest
 ) -> ProduceResponse | None:
     """Append, account, and answer unless acks is 0."""
+    batches = _batches(request)
     try:
-        verified = await _verify(services, version, request)
+        verified = await _verify(services, version, request, batches)
     except KafkaError as refusal:
-        outcomes = [_refused(where, refusal) for where, _ in _batches(request)]
+        outcomes = [_refused(where, refusal) for where, _ in batches]
     else:
-        outcomes = await services.disk.run(
-            append_all, services.partitions, services.clock, _batches(request), version, verified
-        )
+        asked = services.partitions, services.clock.now_ms(), version, verified
+        outcomes = []
+        if sum([len(data.records or b"") for _, data in batches]) <= AT_ONCE_BYTES_MAX:
+            outcomes = services.disk.try_now(append_at_once, *asked, batches) or []
+        if len(outcomes) < len(batches):
+            outcomes += await services.disk.run(append_all, *asked, batches[len(outcomes) :])
     for outcome in outcomes:
         _account(services, outcome)
     if request.acks == 0:
@@ -89,19 +101,38 @@ async def handle(
     return _response(request, version, outcomes)
 
 
+def append_at_once(
+    partitions: Partitions, now_ms: int, version: int, verified: Verified, batches: Batches
+) -> list[Outcome]:
+    """Judge and append the first batches, up to one that the event loop must not wait for."""
+    outcomes = []
+    for where, data in batches:
+        outcome = _append(partitions, now_ms, version, where, data, verified, _append_if_quick)
+        if outcome is None:
+            break
+        outcomes.append(outcome)
+    return outcomes
+
+
 def append_all(
-    partitions: Partitions,
-    clock: Clock,
-    batches: list[tuple[TopicPartition, PartitionProduceData]],
-    version: int,
-    verified: Verified,
+    partitions: Partitions, now_ms: int, version: int, verified: Verified, batches: Batches
 ) -> list[Outcome]:
     """Judge and append each batch, in a worker thread."""
-    now_ms = clock.now_ms()
-    return [
-        _append(partitions, now_ms, version, where, data, verified.get(where))
+    outcomes = (
+        _append(partitions, now_ms, version, where, data, verified, _append_checked)
         for where, data in batches
-    ]
+    )
+    return [outcome for outcome in outcomes if outcome is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """One batch on its way into its log."""
+
+    where: TopicPartition
+    records: bytes | memoryview
+    now_ms: int
+    verified_at: int | None
 
 
 def _append(
@@ -110,22 +141,46 @@ def _append(
     version: int,
     where: TopicPartition,
     data: PartitionProduceData,
-    verified: int | KafkaError | None,
-) -> Outcome:
+    verified: Verified,
+    append: Callable[[PartitionLog, _Sent], Outcome | None],
+) -> Outcome | None:
     try:
-        if isinstance(verified, KafkaError):
-            raise verified
+        verified_at = verified.get(where)
+        if isinstance(verified_at, KafkaError):
+            raise verified_at
         log = partitions.get(where)
         records = data.records or b""
         if version < ZSTD_FROM or len(records) <= MAGIC or records[MAGIC] < V2:
             _check_version(records, version, where)
-        checked = check_produced(records, log.config, now_ms, str(where))
-        done = log.append(checked, leader_epoch=LEADER_EPOCH, now_ms=now_ms, verified_at=verified)
+        return append(log, _Sent(where, records, now_ms, verified_at))
     except (KafkaError, StorageError) as e:
         partitions.report(where, e)
         return _refused(where, e)
+
+
+def _append_if_quick(log: PartitionLog, sent: _Sent) -> Outcome | None:
+    """None where there is more to do than to copy it: a codec, a roll, a lock that is held."""
+    if log.config.compression_type not in PLAIN_TYPES or not _is_plain(sent.records):
+        return None
+    with log.at_once(len(sent.records)) as may:
+        return _append_checked(log, sent) if may else None
+
+
+def _is_plain(records: bytes | memoryview) -> bool:
+    return (
+        len(records) >= HEADER_SIZE
+        and records[MAGIC] == V2
+        and records[ATTRIBUTES + 1] & CODEC_MASK == Codec.NONE
+    )
+
+
+def _append_checked(log: PartitionLog, sent: _Sent) -> Outcome:
+    checked = check_produced(sent.records, log.config, sent.now_ms, str(sent.where))
+    done = log.append(
+        checked, leader_epoch=LEADER_EPOCH, now_ms=sent.now_ms, verified_at=sent.verified_at
+    )
     return Outcome(
-        where,
+        sent.where,
         done.base_offset,
         done.log_append_time_ms,
         done.log_start_offset,
@@ -154,23 +209,24 @@ def _refused(where: TopicPartition, error: KafkaError | StorageError) -> Outcome
     return Outcome(where, error=code, message=str(error), record_errors=record_errors)
 
 
-async def _verify(services: Services, version: int, request: ProduceRequest) -> Verified:
+async def _verify(
+    services: Services, version: int, request: ProduceRequest, batches: Batches
+) -> Verified:
     """What is known of transactional batches; raises KafkaError where none may be appended."""
     if request.acks not in ACKS:
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: -1, 0 or 1")
-    sent = [(where, data.records or b"") for where, data in _batches(request)]
+    sent = [(where, data.records or b"") for where, data in batches]
     verified = await verify_produced(
         services.transactions, services.partitions, request.transactional_id, sent, version
     )
-    return {**verified, **_too_few_replicas(services, request)}
+    refused = _too_few_replicas(services, batches) if request.acks == ALL else {}
+    return {**verified, **refused} if refused else verified
 
 
-def _too_few_replicas(
-    services: Services, request: ProduceRequest
-) -> dict[TopicPartition, KafkaError]:
+def _too_few_replicas(services: Services, batches: Batches) -> dict[TopicPartition, KafkaError]:
     """Partitions that acks=-1 asks more replicas of than there are, by `min.insync.replicas`."""
     refused = {}
-    for where, _ in _batches(request) if request.acks == ALL else ():
+    for where, _ in batches:
         topic = services.topics.image.topics.get(where.topic)
         wanted = 1 if topic is None else topic.config.min_insync_replicas
         if wanted > 1:
@@ -181,7 +237,7 @@ def _too_few_replicas(
     return refused
 
 
-def _batches(request: ProduceRequest) -> list[tuple[TopicPartition, PartitionProduceData]]:
+def _batches(request: ProduceRequest) -> Batches:
     return [
         (TopicPartition(topic.name, data.index), data)
         for topic in request.topic_data

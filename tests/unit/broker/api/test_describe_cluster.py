@@ -10,7 +10,10 @@ from lapse.base.errors import ErrorCode
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection
 from lapse.wire.schema.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from tests.unit.broker.running import running_node
+from lapse.wire.schema.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
+from tests.unit.broker.running import create, running_node
+from tests.unit.broker.secured import address_of
 
 
 async def ask(
@@ -29,6 +32,38 @@ async def test_the_one_broker(node: Node, connection: BrokerConnection, version:
     assert (broker.broker_id, broker.host, broker.port, broker.rack, broker.is_fenced) == (
         0, "127.0.0.1", node.services.address.port, None, False,
     )  # fmt: skip
+
+
+ADVERTISED = {
+    "listeners": "REACHED://127.0.0.1:0,NAMED://127.0.0.1:0,HIDDEN://127.0.0.1:0",
+    "listener.security.protocol.map": "REACHED:PLAINTEXT,NAMED:PLAINTEXT,HIDDEN:PLAINTEXT",
+    "advertised.listeners": "REACHED://:0,NAMED://kafka.example:443",
+}
+
+
+@pytest.mark.parametrize("listener", ["REACHED", "NAMED", "HIDDEN"])
+async def test_each_listener_tells_its_own_address(tmp_path: Path, listener: str) -> None:
+    """As do Metadata and FindCoordinator, of which two say that something is missing."""
+    async with running_node(tmp_path, ADVERTISED) as node:
+        await create(node, "t")
+        reached = address_of(node, listener)
+        async with await BrokerConnection.open(reached.host, reached.port) as connection:
+            described = await ask(connection)
+            metadata = [
+                await connection.request(MetadataRequest(topics=None), MetadataResponse, version=v)
+                for v in (5, 6)
+            ]
+            request = FindCoordinatorRequest(key="g")
+            found = await connection.request(request, FindCoordinatorResponse, version=3)
+    told = {"REACHED": [(reached.host, reached.port)], "NAMED": [("kafka.example", 443)]}
+    expected = told.get(listener, [])
+    assert [(b.host, b.port) for b in described.brokers] == expected
+    assert [[(b.host, b.port) for b in m.brokers] for m in metadata] == [expected] * 2
+    assert [(found.host, found.port)] == (expected or [("", -1)])
+    leads = [[(p.leader_id, p.error_code) for p in m.topics[0].partitions] for m in metadata]
+    unknown = [ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.LISTENER_NOT_FOUND]
+    assert leads == ([[(0, 0)]] * 2 if expected else [[(-1, code)] for code in unknown])
+    assert found.error_code == (0 if expected else ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 @pytest.mark.parametrize(

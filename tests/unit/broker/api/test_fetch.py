@@ -167,20 +167,6 @@ async def test_topics_by_id(node: Node, connection: BrokerConnection) -> None:
     assert second.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-@pytest.mark.parametrize(
-    ("session", "error"),
-    [((0, 0), 0), ((0, -1), 0), ((7, 1), ErrorCode.FETCH_SESSION_ID_NOT_FOUND)],
-)
-async def test_there_are_no_sessions(
-    node: Node, connection: BrokerConnection, session: tuple[int, int], error: int
-) -> None:
-    """KIP-227: id 0 in the answer to a full fetch tells the client so."""
-    await create(node, "t")
-    request = fetch_request("t", (0, 0), session_id=session[0], session_epoch=session[1])
-    answer = await connection.request(request, FetchResponse, version=12)
-    assert (answer.error_code, answer.session_id) == (error, 0)
-
-
 @pytest.mark.parametrize(("epoch", "error"), [(0, 0), (1, ErrorCode.UNKNOWN_LEADER_EPOCH), (-1, 0)])
 async def test_leader_epoch(
     node: Node, connection: BrokerConnection, epoch: int, error: int

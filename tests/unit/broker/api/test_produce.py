@@ -17,7 +17,7 @@ from lapse.base.fs import AppendFile, Buffer, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection
-from lapse.records.batch import scan_batches
+from lapse.records.batch import headers_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec, TimestampType
 from lapse.wire.envelope import encode_request
@@ -394,3 +394,54 @@ async def test_full_disk_loses_nothing_acknowledged(tmp_path: Path) -> None:
         assert (after.error_code, after.base_offset) == (0, 1)
     async with running_node(tmp_path / "data") as node:
         assert node.services.partitions.get(T0).log_end_offset == 2
+
+
+# --- without a thread -----------------------------------------------------------------------------
+
+
+async def test_only_what_may_wait_for_a_disk_or_takes_long_goes_to_a_thread(
+    node: Node, connection: BrokerConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worked: list[int] = []
+    run = node.services.disk.run
+
+    async def counted(work: Callable[..., object], *rest: object) -> object:
+        worked.append(1)
+        return await run(work, *rest)
+
+    async def threads(*batches: tuple[int, bytes]) -> int:
+        worked.clear()
+        answers = await produce(connection, "t", *batches)
+        assert [p.error_code for p in answers] == [0] * len(batches)
+        return len(worked)
+
+    await create(node, "t", 2, **{"segment.bytes": "1048576"})
+    monkeypatch.setattr(node.services.disk, "run", counted)
+    assert await threads((0, batch_of(b"a"))) == 1  # the first one opens the file
+    assert await threads((0, batch_of(b"a"))) == 0
+    assert await threads((0, batch_of(b"b")), (1, batch_of(b"c")), (0, batch_of(b"d"))) == 1
+    assert await threads((1, batch_of(b"e" * 500, spec=BatchSpec(codec=Codec.LZ4)))) == 1
+    assert await threads((0, batch_of(b"f" * 1_047_000))) == 1  # that takes a while
+    assert await threads((0, batch_of(b"f" * 2000))) == 1  # a segment is rolled
+    log = node.services.partitions.get(T0)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with log.at_once(1) as may:
+            assert may
+            held.set()
+            done.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    waiting = asyncio.ensure_future(threads((0, batch_of(b"g"))))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    done.set()
+    assert await waiting == 1
+    holder.join()
+    (got,) = await fetch(connection, "t", (0, 0))
+    sizes = [header.size for header in headers_of(scan_batches(got.records or b"", "t-0"))]
+    assert sizes[:4] == [len(batch_of(b"x"))] * 4
+    assert log.log_end_offset == 7

@@ -1,0 +1,96 @@
+"""ConsumerGroupDescribe (key 69): groups of KIP-848 with their members.
+
+Behaviour: GROUP_ID_NOT_FOUND for a group that nobody knows and for one of another kind; clients
+then try DescribeGroups.
+
+v0 flexible · v1 which calls a member uses (KIP-1099): always the new ones.
+"""
+
+from __future__ import annotations
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.broker.services import Services, Session
+from lapse.coordination import consumer_events as events
+from lapse.wire.schema.consumer_group_describe import (
+    Assignment,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+    Member,
+    TopicPartitions,
+)
+
+_CONSUMER = 1  # a member's type
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    """Describe each."""
+    groups = [await _describe(services, group_id) for group_id in request.group_ids]
+    return ConsumerGroupDescribeResponse(groups=tuple(groups))
+
+
+async def _describe(services: Services, group_id: str) -> DescribedGroup:
+    try:
+        shard = await services.groups.shard_of(group_id)
+    except KafkaError as e:
+        return _bare(group_id, e.code, str(e))
+    group = shard.consumers.groups.get(group_id)
+    if group is None:
+        is_other = group_id in shard.groups or group_id in shard.offsets.groups()
+        why = "is not a consumer group" if is_other else "not found"
+        return _bare(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {why}.")
+    cluster = services.topics.image
+    told = group.describe(cluster)
+    return DescribedGroup(
+        error_code=ErrorCode.NONE,
+        group_id=group_id,
+        group_state=told.state,
+        group_epoch=told.epoch,
+        assignment_epoch=told.target_epoch,
+        assignor_name=told.assignor,
+        members=tuple(_member(member, cluster) for member in told.members),
+    )
+
+
+def _member(told: events.DescribedMember, cluster: events.Cluster) -> Member:
+    return Member(
+        member_id=told.member_id,
+        instance_id=told.instance_id,
+        rack_id=told.rack_id,
+        member_epoch=told.epoch,
+        client_id=told.client_id,
+        client_host=told.client_host,
+        subscribed_topic_names=told.topics,
+        subscribed_topic_regex=told.pattern or None,
+        assignment=_assignment(told.assigned, cluster),
+        target_assignment=_assignment(told.target, cluster),
+        member_type=_CONSUMER,
+    )
+
+
+def _assignment(partitions: events.Partitions, cluster: events.Cluster) -> Assignment:
+    return Assignment(
+        topic_partitions=tuple(
+            TopicPartitions(
+                topic_id=topic_id,
+                topic_name=cluster.ids[topic_id].name,
+                partitions=tuple(sorted(numbers)),
+            )
+            for topic_id, numbers in sorted(partitions.items())
+        )
+    )
+
+
+def _bare(group_id: str, error: ErrorCode, words: str) -> DescribedGroup:
+    return DescribedGroup(
+        error_code=error,
+        error_message=words,
+        group_id=group_id,
+        group_state="",
+        group_epoch=0,
+        assignment_epoch=0,
+        assignor_name="",
+        members=(),
+    )

@@ -1,0 +1,222 @@
+"""Bytes of requests that are not handled yet, and of answers that are not read yet, of all clients.
+
+`RequestBytes` counts what connections received and still hold. Where that is more than
+`queued.max.request.bytes`, a connection in the middle of a large frame is not read from until there
+is room again. Bytes count as they come, so that an announced size that never comes takes no place
+(Kafka reserves whole frames). Then frames that have come in part could hold all the room and none
+ever be complete. So where frames wait, connections are closed of which nothing comes, or too
+slowly; and where those in part hold most, the one that lacks the least is read on all the same.
+Small frames always come, but each connection holds few of them.
+
+`AnswerBytes` counts what answers hold in memory while they are sent; slices of files do not count,
+they are sent by the kernel. Clients that do not read let it grow. When it is more than
+`lapse.queued.max.response.bytes` the connection whose answer is on its way for longest is closed.
+No more than that is made at a time either: what waits for threads in parallel is all there before
+the first of it is sent.
+
+Both live in the event loop. Connections are seen as what they are asked to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+# While frames wait for room: how long nothing may come of one in part that does not wait, and how
+# long the one may take that is read on without room.
+SILENT_SECONDS_MAX = 5.0
+URGENT_SECONDS_MAX = 10.0
+LOOK_SECONDS = 1.0
+
+
+class Sender(Protocol):
+    """A connection with a part of a large frame."""
+
+    @property
+    def missing_bytes(self) -> int:
+        """What its frame lacks."""
+        ...
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long nothing came of it."""
+        ...
+
+    def go_on(self) -> None:
+        """There is room: read from it again."""
+        ...
+
+    def give_up(self, reason: str) -> None:
+        """Close it."""
+        ...
+
+
+class Taker(Protocol):
+    """A connection with an answer on its way."""
+
+    def give_up(self, reason: str) -> None:
+        """Close it."""
+        ...
+
+
+class RequestBytes:
+    """What requests hold.
+
+    Attributes:
+        whole: bytes of frames that are complete and not handled yet.
+        partial: bytes of large frames that are not complete.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.whole = self.partial = 0
+        self._bytes_max = bytes_max
+        self._reading: dict[Sender, None] = {}  # those with a large frame in part,
+        self._waiting: dict[Sender, None] = {}  # and which of them may not read on
+        self._urgent: Sender | None = None
+        self._urgent_since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_short(self) -> bool:
+        """Whether there is no room."""
+        return self.whole + self.partial >= self._bytes_max
+
+    def change(self, whole: int, partial: int) -> None:
+        """Some connection holds that much more, or less."""
+        self.whole += whole
+        self.partial += partial
+        self._look()
+
+    def may_read(self, sender: Sender) -> bool:
+        """Whether a connection may be read on; if not, it is told when it may."""
+        self._reading[sender] = None
+        if not self.is_short or sender is self._urgent:
+            return True
+        if self._may_hurry():
+            self._hurry(sender)
+            return True
+        self._waiting[sender] = self._reading.pop(sender)
+        if self._timer is None:  # never at once: it would tell who has not heard yet
+            self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._watch)
+        return False
+
+    def done(self, sender: Sender) -> None:
+        """Its frame is complete, or will never be."""
+        self._reading.pop(sender, None)
+        self._waiting.pop(sender, None)
+        if sender is self._urgent:
+            self._urgent = None
+            self._look()
+
+    def _look(self) -> None:
+        if not self._waiting:
+            return
+        if not self.is_short:
+            self._let_in()
+        elif self._may_hurry():
+            least = min(self._waiting, key=lambda waiting: waiting.missing_bytes)
+            self._hurry(least)
+            self._let_go_on(least)
+
+    def _let_go_on(self, sender: Sender) -> None:
+        self._reading[sender] = self._waiting.pop(sender)
+        sender.go_on()
+
+    def _may_hurry(self) -> bool:
+        """What is whole will be handled and make room; it is what is not that may never move."""
+        return self._urgent is None and 2 * self.whole <= self._bytes_max
+
+    def _let_in(self) -> None:
+        """As many as there is room for, those that wait longest first."""
+        room = self._bytes_max - self.whole - self.partial
+        while self._waiting and room > 0:
+            sender = next(iter(self._waiting))
+            room -= sender.missing_bytes
+            self._let_go_on(sender)
+
+    def _hurry(self, sender: Sender) -> None:
+        self._urgent = sender
+        self._urgent_since = asyncio.get_running_loop().time()
+
+    def _watch(self) -> None:
+        """As long as some wait: close who keeps them waiting without getting on."""
+        self._timer = None
+        if not self._waiting:
+            return
+        loop = asyncio.get_running_loop()
+        slow = [s for s in self._reading if s.silent_seconds >= SILENT_SECONDS_MAX]
+        late = loop.time() - self._urgent_since >= URGENT_SECONDS_MAX
+        if self._urgent is not None and late and self._urgent not in slow:
+            slow.append(self._urgent)
+        for sender in slow:
+            sender.give_up(
+                f"its frame lacks {sender.missing_bytes} bytes that do not come, and others wait: "
+                f"queued.max.request.bytes ({self._bytes_max}) are in use"
+            )
+        self._timer = loop.call_later(LOOK_SECONDS, self._watch)
+
+
+class AnswerBytes:
+    """What answers hold that are on their way.
+
+    Attributes:
+        held: bytes, of all connections.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.held = 0
+        self._bytes_max = bytes_max
+        self._takers: dict[Taker, int] = {}
+        self._making = 0
+        self._makers: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether nobody waits for their turn: what is little and sent at once needs none."""
+        return not self._makers
+
+    async def reserve(self, size: int) -> None:
+        """Wait until that much may be made; one alone may be as large as it likes.
+
+        What was made is to be sent after `made` before anything is awaited.
+        """
+        if not self._makers and self._may_make(size):
+            self._making += size
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._makers.append((size, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it had been let in
+                self.made(size)
+            raise
+
+    def made(self, size: int) -> None:
+        """What was reserved is made."""
+        self._making -= size
+        while self._makers and self._may_make(self._makers[0][0]):
+            size, turn = self._makers.popleft()
+            if not turn.done():
+                self._making += size
+                turn.set_result(None)
+
+    def _may_make(self, size: int) -> bool:
+        return not self._making or self._making + size <= self._bytes_max
+
+    def begin(self, taker: Taker, size: int) -> None:
+        """An answer is sent; a connection sends one at a time."""
+        self._takers[taker] = size
+        self.held += size
+        while self.held > self._bytes_max and len(self._takers) > 1:
+            oldest = next(iter(self._takers))
+            self.end(oldest)
+            oldest.give_up(
+                f"it does not read its answer, and lapse.queued.max.response.bytes "
+                f"({self._bytes_max}) are in use"
+            )
+
+    def end(self, taker: Taker) -> None:
+        """It was sent, or never will be."""
+        self.held -= self._takers.pop(taker, 0)

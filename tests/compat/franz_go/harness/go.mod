@@ -1,0 +1,3 @@
+module lapse.test/harness
+
+go 1.26.0

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# usage: run.sh BOOTSTRAP [SUITE ...]   run suites (all of them) against a broker: a line a check, `N passed, M failed`
+#        run.sh prepare [SUITE ...]     resolve the jars and compile; print the last suite's class path
+# suites: tools clients old-clients compaction streams connect (compaction needs a broker whose cleaner runs every second)
+# Exit code 0: every check of every suite passed. What is made here stays in target/, by checksums of what it was made from.
+set -euo pipefail
+H="$(cd "$(dirname "$0")" && pwd)"
+T="$H/target"
+JAVA_FLAGS="-Xms64m -Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dorg.slf4j.simpleLogger.defaultLogLevel=${LOG_LEVEL:-warn}"
+ALL="tools clients old-clients compaction streams connect"
+
+sum_of() { cat "$@" | cksum | cut -d' ' -f1; }
+
+jars() { # PROFILE -> class path of the pom's jars; several processes may do this at once
+  local file="$T/cp-$1-$(sum_of "$H/pom.xml").txt"
+  if [ ! -f "$file" ]; then
+    mkdir -p "$T"
+    mvn -q -B -Dstyle.color=never -f "$H/pom.xml" -P"$1" dependency:build-classpath -DincludeScope=runtime -Dmdep.outputFile="$file.$$" >&2
+    mv "$file.$$" "$file"
+  fi
+  cat "$file"
+}
+
+classes() { # FOLDER CLASSPATH -> where its sources are compiled
+  local sources=("$H"/src/common/*.java "$H/src/$1"/*.java) into
+  into="$T/classes-$1-$(sum_of "${sources[@]}" "$H/pom.xml")"
+  if [ ! -d "$into" ]; then
+    mkdir -p "$into.$$"
+    javac --release 17 -nowarn -Xlint:none -cp "$2" -d "$into.$$" "${sources[@]}" >&2
+    mv "$into.$$" "$into" 2>/dev/null || rm -rf "$into.$$"
+  fi
+  echo "$into"
+}
+
+class_path() { # SUITE
+  local cp old
+  case "$1" in
+    tools | compaction) cp="$("$H/../../oracle/oracle.sh" prepare)"; echo "$(classes tools "$cp"):$cp" ;;
+    streams | connect) cp="$(jars new)"; echo "$(classes runtime "$cp"):$cp" ;;
+    clients) old="$(jars old)"; echo "$(classes clients "$old"):$(jars new)" ;; # compiled once, with the old jars
+    old-clients) old="$(jars old)"; echo "$(classes clients "$old"):$old" ;;
+    *) echo "run.sh: no suite $1; there are: $ALL" >&2; return 2 ;;
+  esac
+}
+
+program() {
+  case "$1" in
+    tools) echo ToolChecks ;;
+    compaction) echo CompactionCheck ;;
+    streams) echo StreamsChecks ;;
+    connect) echo ConnectChecks ;;
+    *) echo ClientChecks ;;
+  esac
+}
+
+[ $# -gt 0 ] || { sed -n '2,4s/^# //p' "$0" >&2; exit 2; }
+BOOTSTRAP="$1"; shift
+[ $# -gt 0 ] || set -- $ALL
+FAILED=0
+for SUITE in "$@"; do
+  CP="$(class_path "$SUITE")"
+  [ "$BOOTSTRAP" = prepare ] || java $JAVA_FLAGS -cp "$CP" "$(program "$SUITE")" "$BOOTSTRAP" "$SUITE" || FAILED=1
+done
+[ "$BOOTSTRAP" != prepare ] || echo "$CP"
+exit $FAILED
