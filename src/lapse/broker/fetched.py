@@ -1,7 +1,8 @@
 """What one client gets of one partition: a slice of a file, or its batches converted.
 
-Called by `api.fetch`, in a worker thread wherever a file is read. A slice is what nearly everybody
-gets; `records.downconvert` says who does not. Replicas always get what is stored.
+Called by `api.fetch`: in a worker thread, or in the event loop with a `pread` that never waits. A
+slice is what nearly everybody gets; `records.downconvert` says who does not. Replicas always get
+what is stored.
 """
 
 from __future__ import annotations

@@ -401,8 +401,12 @@ async def test_members_that_wait_are_sent_elsewhere(tmp_path: Path) -> None:
     settings = {**SETTINGS, "group.initial.rebalance.delay.ms": "60000"}
     async with running_node(tmp_path / "data", settings) as node:
         waiting = [asyncio.create_task(groups_of(node).ask(g, joining())) for g in (G, OTHER)]
-        await until(lambda: all(t.done() for t in groups_of(node)._shards.values()))
-        await asyncio.sleep(0.05)
+        shards = groups_of(node)._shards  # made and loaded, each with its member
+        await until(
+            lambda: (
+                len(shards) == 2 and all(t.done() and t.result().groups for t in shards.values())
+            )
+        )
         await groups_of(node).close()
         async with asyncio.timeout(20):
             answers = await asyncio.gather(*waiting)

@@ -20,12 +20,14 @@ from lapse.broker.group_coordinator import Shard
 from lapse.broker.services import Services, Session
 from lapse.coordination.classic_events import Commit
 from lapse.coordination.offset_store import NewOffset
+from lapse.metadata.image import Image
 from lapse.wire.schema.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from lapse.wire.schema.txn_offset_commit import TxnOffsetCommitRequest
 
 _NOT_FOUND_FROM = 9
 _OLDER = {ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.ILLEGAL_GENERATION}
@@ -37,22 +39,7 @@ async def handle(
     """Commit what can be, and answer for each."""
     shard = await _shard(services, request.group_id)
     # From here to the append nothing is waited for, so no topic is deleted in between.
-    topics = services.topics.image.topics
-    known: dict[TopicPartition, NewOffset] = {}
-    errors: dict[TopicPartition, ErrorCode] = {}
-    for topic in request.topics:
-        found = topics.get(topic.name)
-        for p in topic.partitions:
-            tp = TopicPartition(topic.name, p.partition_index)
-            if found is None or not 0 <= p.partition_index < found.partitions:
-                errors[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            else:
-                known[tp] = NewOffset(
-                    p.committed_offset,
-                    p.committed_leader_epoch,
-                    p.committed_metadata,
-                    topic_id=found.topic_id,
-                )
+    known, errors = known_offsets(services.topics.image, request)
     if known:
         errors |= await _commit(shard, version, request, known)
         if version < _NOT_FOUND_FROM:
@@ -79,6 +66,28 @@ async def _shard(services: Services, group_id: str) -> Shard | ErrorCode:
         return await services.groups.shard_of(group_id)
     except KafkaError as e:
         return e.code
+
+
+def known_offsets(
+    image: Image, request: OffsetCommitRequest | TxnOffsetCommitRequest
+) -> tuple[dict[TopicPartition, NewOffset], dict[TopicPartition, ErrorCode]]:
+    """What may be committed, and the partitions that there are none of."""
+    known: dict[TopicPartition, NewOffset] = {}
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for topic in request.topics:
+        found = image.topics.get(topic.name)
+        for p in topic.partitions:
+            tp = TopicPartition(topic.name, p.partition_index)
+            if found is None or not 0 <= p.partition_index < found.partitions:
+                errors[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                known[tp] = NewOffset(
+                    p.committed_offset,
+                    p.committed_leader_epoch,
+                    p.committed_metadata,
+                    topic_id=found.topic_id,
+                )
+    return known, errors
 
 
 async def _commit(

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
+from lapse.broker.api.offset_commit import known_offsets
 from lapse.broker.group_coordinator import Shard
 from lapse.broker.services import Services, Session
 from lapse.broker.state_log import Writer
 from lapse.broker.transaction_verification import for_client
 from lapse.coordination.classic_events import Commit
-from lapse.coordination.offset_store import NewOffset
 from lapse.coordination.transaction_state import ProducerIdAndEpoch
 from lapse.wire.schema.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -72,22 +72,7 @@ async def _commit(
     services: Services, shard: Shard, request: TxnOffsetCommitRequest, writer: Writer
 ) -> Errors:
     # From here to the append nothing is waited for, so no topic is deleted in between.
-    topics = services.topics.image.topics
-    known: dict[TopicPartition, NewOffset] = {}
-    errors: dict[TopicPartition, ErrorCode] = {}
-    for topic in request.topics:
-        found = topics.get(topic.name)
-        for p in topic.partitions:
-            tp = TopicPartition(topic.name, p.partition_index)
-            if found is None or not 0 <= p.partition_index < found.partitions:
-                errors[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            else:
-                known[tp] = NewOffset(
-                    p.committed_offset,
-                    p.committed_leader_epoch,
-                    p.committed_metadata,
-                    topic_id=found.topic_id,
-                )
+    known, errors = known_offsets(services.topics.image, request)
     if not known:
         return errors
     member = Commit(
