@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,11 +38,46 @@ hypothesis.settings.load_profile("lapse")
 # --- tiers and the report ------------------------------------------------------------------------
 
 
+# Files that take longest come first, so that the processes a tier is spread over end together.
+BEGUN_FIRST = {
+    file: rank
+    for rank, file in enumerate(
+        (
+            "spark/test_demo.py",
+            "spark/test_demo_fails.py",
+            "compat/test_other_languages.py",
+            "compat/test_beside_kafka.py",
+            "compat/test_java_programs.py",
+            "compat/test_groups.py",
+            "compat/test_up.py",
+            "compat/test_reads_everything.py",
+            "compat/test_consumer_protocol.py",
+            "compat/test_security.py",
+            "compat/test_bad_peers.py",
+            "compat/test_transactions.py",
+            "oracle/test_other_way.py",
+            "crash/test_commit.py",
+            "fuzz/test_fuzz.py",
+            "property/test_rewrite.py",
+            "property/test_kernels.py",
+            "unit/wire/test_codec.py",
+            "unit/broker/test_dispatch.py",
+            "unit/broker/test_authorization.py",
+        )
+    )
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Every test carries the marker of its tier: the folder it lives in, else `tidy`."""
+    ranks = {}
+    for path in {item.path for item in items}:
+        file = path.relative_to(TESTS).as_posix()
+        tier, _, rest = file.partition("/")
+        ranks[path] = BEGUN_FIRST.get(file, len(BEGUN_FIRST)), tier if rest else "tidy"
     for item in items:
-        tier = item.path.relative_to(TESTS).parts[0]
-        item.add_marker("tidy" if tier.endswith(".py") else tier)
+        item.add_marker(ranks[item.path][1])
+    items.sort(key=lambda item: ranks[item.path][0])
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -92,6 +128,13 @@ def seed(request: pytest.FixtureRequest) -> int:
     return zlib.crc32(f"{run_seed}:{request.node.nodeid}".encode())
 
 
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A folder on a disk, for what a file system in memory cannot do: `tmp_path` may be on one."""
+    with tempfile.TemporaryDirectory(prefix="lapse-disk-") as folder:
+        yield Path(folder)
+
+
 # --- real Kafka ----------------------------------------------------------------------------------
 
 
@@ -136,5 +179,5 @@ def kafka_tools(kafka_jars: str) -> Callable[..., subprocess.CompletedProcess[st
 @pytest.fixture
 def real_kafka(kafka_jars: str, tmp_path: Path) -> Iterator[kafka.RealKafka]:
     """A real broker on free ports, one to a test (4 s): a peer, not for unit tests."""
-    with kafka.RealKafka(tmp_path / "real-kafka") as running:
+    with kafka.RealKafka(tmp_path / "real-kafka", flags=kafka.QUICK_FLAGS) as running:
         yield running

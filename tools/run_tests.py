@@ -14,6 +14,7 @@ import fnmatch
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,17 +47,32 @@ TIERS: Mapping[str, tuple[str, int]] = {
     "spark": ("tests/spark", 240),
     "browser": ("tests/browser", 60),
 }
-# These compute and start nothing that is timed: as many processes as there are cores, by file, so
-# that fixtures of a module are made once.
-SPREAD = frozenset({"unit", "property", "golden"})
-SPREAD_OPTIONS = ("-n", "auto", "--dist", "loadfile", "--maxprocesses", "4")
+# All but the few tests of the repository itself run by file (so that fixtures of a module are made
+# once) in as many processes as there are cores, and those that mostly wait for other programs in
+# one more. Which file is begun first is decided in tests/conftest.py.
+CORES = min(4, os.cpu_count() or 1)
+SPREAD: Mapping[str, int] = {
+    **dict.fromkeys(TIERS.keys() - {"lint", "tidy"}, CORES),
+    "compat": CORES + 1,
+}
+BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
+NO_SECOND_TRY = ("--max-worker-restart", "0")  # a test that kills its process would kill them all
+BY_TEST = ("--dist", "worksteal")
+ONE_FILE = frozenset({"simulation"})  # and nothing in it is shared
+# These sync small files by the thousand and prove nothing about disks: in memory, if there is room,
+# though not in `make torture`.
+IN_MEMORY = frozenset({"unit", "property", "golden", "simulation"})
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 2 << 30
 BIN = Path(sys.prefix) / "bin"
 LINTERS: Mapping[str, Sequence[str]] = {
     "ruff check": ("ruff", "check", "--quiet"),
     "ruff format": ("ruff", "format", "--check", "--quiet"),
-    "mypy": ("mypy", "--no-error-summary"),
+    "mypy": ("mypy", "--no-error-summary", "--num-workers", str(CORES)),
     "import-linter": ("lint-imports",),
 }
+# Of a run that this one is a test of; and what makes each of many brokers compile all its source.
+NOT_HANDED_ON = ("PYTEST_XDIST", "PYTHONDONTWRITEBYTECODE")
 PYTEST_ENDS = {0, 1}  # everything passed; something failed. The rest are errors of the run itself.
 
 
@@ -141,6 +157,19 @@ def paths_of(where: str) -> list[str]:
     return [path for path in where.split() if has_tests(ROOT / path)]
 
 
+def spread_options(tier: str) -> Sequence[str]:
+    """What makes pytest run a tier in several processes, if it may."""
+    if tier not in SPREAD:
+        return ()
+    how = BY_TEST if tier in ONE_FILE else BY_FILE
+    return ("-n", str(SPREAD[tier]), *how, *NO_SECOND_TRY)
+
+
+def has_room(memory: Path) -> bool:
+    """Whether there is a file system in memory that takes what tests write."""
+    return os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= MEMORY_BYTES_MIN
+
+
 def run_linters() -> TierResult:
     tier = TierResult("lint")
     for name, command in LINTERS.items():
@@ -156,18 +185,24 @@ def run_linters() -> TierResult:
     return tier
 
 
-def run_pytest(name: str, where: str, seconds_max: float, *, seed: int) -> TierResult:
-    """One tier in its own process group, ended as a group if it takes far too long."""
+def run_pytest(
+    name: str, where: str, seconds_max: float, *, seed: int, memory: Path | None = None
+) -> TierResult:
+    """One tier in its own process group, ended as a group if it takes far too long.
+
+    Tests write below `memory` instead of the usual place if that is given.
+    """
     tier = TierResult(name)
     if not paths_of(where):
         return tier
-    with tempfile.TemporaryDirectory(prefix="lapse-tests-") as folder:
+    with tempfile.TemporaryDirectory(prefix="lapse-tests-", dir=memory) as folder:
         report = Path(folder) / "report.jsonl"
-        outside = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
+        outside = {k: v for k, v in os.environ.items() if not k.startswith(NOT_HANDED_ON)}
         environment = {**outside, "LAPSE_TEST_REPORT": str(report), "LAPSE_TEST_SEED": str(seed)}
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--color=auto"]
         command += [*paths_of(where), f"--hypothesis-seed={seed}"]
-        command += SPREAD_OPTIONS if name in SPREAD else ()
+        command += spread_options(name)
+        command += [f"--basetemp={folder}/tests"] if memory else ()
         started = time.monotonic()
         process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
         try:
@@ -270,9 +305,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seconds_max = 4 * seconds * max(1.0, scale / SCALE_DEFAULT)
         if name == "lint" or paths_of(where):
             print(f"=== {name} (scale {scale:g}, seed {seed})", flush=True)
-        results.append(
-            run_linters() if name == "lint" else run_pytest(name, where, seconds_max, seed=seed)
-        )
+        if name == "lint":
+            results.append(run_linters())
+            continue
+        in_memory = name in IN_MEMORY and scale <= SCALE_DEFAULT and has_room(MEMORY)
+        memory = MEMORY if in_memory else None
+        results.append(run_pytest(name, where, seconds_max, seed=seed, memory=memory))
     outcomes = [o for tier in results for o in tier.outcomes]
     unlisted = unlisted_skips(outcomes, (TESTS / "allowed-skips.txt").read_text())
     print_summary(results, unlisted)

@@ -137,7 +137,7 @@ def writes(repo: Repository) -> Iterator[Finding]:
             continue
         tree = repo.tree(path)
         used = list(_names_used(tree, WRITERS))
-        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+        calls = (node for node in _nodes(tree) if isinstance(node, ast.Call))
         used += [(how, call.lineno) for call in calls if (how := _writing(call))]
         for name, line in used:
             yield Finding("writes", path, f"line {line} uses {name}: take an Fs")
@@ -146,7 +146,7 @@ def writes(repo: Repository) -> Iterator[Finding]:
 def _names_used(tree: ast.Module, wanted: frozenset[str]) -> Iterator[tuple[str, int]]:
     """Mentions of dotted names, also under another name (`from os import rename as r`)."""
     known: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.Import):
             for a in node.names:
                 top = a.name.split(".")[0]
@@ -157,7 +157,7 @@ def _names_used(tree: ast.Module, wanted: frozenset[str]) -> Iterator[tuple[str,
                 known[a.asname or a.name] = full
                 if full in wanted:
                     yield full, node.lineno
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.Attribute) and (dotted := _dotted(node)):
             first, _, rest = dotted.partition(".")
             full = f"{known.get(first, first)}.{rest}"
@@ -236,7 +236,7 @@ def _imports(tree: ast.Module, path: str) -> set[str]:
     """Modules an import statement may mean: `from a.b import c` names a.b and a.b.c."""
     names: set[str] = set()
     package = PurePosixPath(path).parts[1:-1] if path.startswith("src/") else ()
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.Import):
             names |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -248,9 +248,9 @@ def _imports(tree: ast.Module, path: str) -> set[str]:
 
 def _strings(tree: ast.Module) -> set[str]:
     """Modules named inside strings (`-m lapse.x.y`, one handed to Spark); prose does not count."""
-    prose = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    prose = {id(n.value) for n in _nodes(tree) if isinstance(n, ast.Expr)}
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
             found |= set(re.findall(r"lapse(?:\.\w+)+", node.value))
     return found
@@ -353,6 +353,12 @@ def stray_tests(repo: Repository) -> Iterator[Finding]:
             here = nouns.get(folder, set())
             if not any(about == noun or about.startswith(noun + "_") for noun in here):
                 yield Finding("stray-tests", path, f"mirrors no module of {folder or 'lapse'}")
+
+
+@functools.cache
+def _nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes of a file, which several rules go through."""
+    return tuple(ast.walk(tree))
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lapse.testing.broker_process import BrokerProcess
-from tests.oracle.kafka import RealKafka
+from tests.oracle.kafka import RealKafka, building
 
 FOLDER = Path(__file__).parent / "java"
 SUITES = ("tools", "clients", "old-clients", "compaction", "streams", "connect")
@@ -69,9 +69,10 @@ def prepare(suite: str) -> str:
     if lacking:
         pytest.skip(f"Java programs need {' and '.join(lacking)} (make deps installs them)")
     command = [str(FOLDER / "run.sh"), "prepare", suite]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=BUILD_SECONDS_MAX, check=False
-    )
+    with building():
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=BUILD_SECONDS_MAX, check=False
+        )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout.strip()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 import warnings
 from collections.abc import Iterator
 
@@ -14,6 +16,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     ConfigSource,
     NewPartitions,
+    NewTopic,
     OffsetSpec,
     ResourceType,
 )
@@ -24,7 +27,15 @@ with warnings.catch_warnings():  # kafka-python reads its schemas by a deprecate
     import kafka.admin
     import kafka.errors
 
+from lapse.client.connection import BrokerConnection
 from lapse.testing.broker_process import BrokerProcess
+from lapse.wire.schema.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntityData,
+    EntryData,
+    OpData,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")
 
@@ -117,6 +128,28 @@ def test_librdkafka_grows_a_topic_and_deletes_records(
         future.result(SECONDS)
 
 
+def test_librdkafka_waits_for_its_quota_of_partitions(broker: BrokerProcess) -> None:
+    """It asks in versions that know of no refusal: who owes partitions waits (KIP-599)."""
+    asyncio.run(set_quota(broker.bootstrap, "limited", "controller_mutation_rate", 1))
+    limited = AdminClient({"bootstrap.servers": broker.bootstrap, "client.id": "limited"})
+    began = time.monotonic()
+    for name, partitions in (("within", 12), ("late", 1)):
+        (future,) = limited.create_topics([NewTopic(name, partitions)]).values()
+        assert future.result(SECONDS) is None
+    assert time.monotonic() - began >= 0.9
+
+
+async def set_quota(bootstrap: str, client_id: str, key: str, value: float) -> None:
+    """By our own frames: no Python client knows of quotas."""
+    entity = (EntityData(entity_type="client-id", entity_name=client_id),)
+    entry = EntryData(entity=entity, ops=(OpData(key=key, value=value, remove=False),))
+    request = AlterClientQuotasRequest(entries=(entry,), validate_only=False)
+    host, port = bootstrap.split(":")
+    async with await BrokerConnection.open(host, int(port)) as connection:
+        (done,) = (await connection.request(request, AlterClientQuotasResponse)).entries
+    assert done.error_code == 0
+
+
 def test_librdkafka_describes_the_cluster(admin: AdminClient) -> None:
     cluster = admin.describe_cluster().result(SECONDS)
     assert [node.id for node in cluster.nodes] == [0]
@@ -171,3 +204,16 @@ def test_kafka_python_looks_around(
     assert [p["leader_id"] for p in page["partitions"]] == [0] * 4
     last = kafka.TopicPartition(topic, 3)
     assert python_admin.delete_records({last: -1})[last]["low_watermark"] == 0
+
+
+def test_kafka_python_is_refused_more_partitions_than_its_quota(broker: BrokerProcess) -> None:
+    """One request may make as many as it likes; while they are owed, nobody may make more."""
+    name = "limited-python"
+    asyncio.run(set_quota(broker.bootstrap, name, "controller_mutation_rate", 1))
+    client = kafka.admin.KafkaAdminClient(bootstrap_servers=broker.bootstrap, client_id=name)
+    try:
+        client.create_topics([kafka.admin.NewTopic("python-within", 12, 1)])
+        with pytest.raises(kafka.errors.ThrottlingQuotaExceededError):
+            client.create_topics([kafka.admin.NewTopic("python-beyond", 1, 1)])
+    finally:
+        client.close()

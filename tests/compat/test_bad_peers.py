@@ -15,6 +15,7 @@ import socket
 import struct
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from lapse.records.builder import NewRecord, build_batch
 from lapse.testing.broker_process import BrokerProcess
 from lapse.wire.envelope import decode_response, encode_request
+from lapse.wire.schema.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntityData,
+    EntryData,
+    OpData,
+)
 from lapse.wire.schema.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
 from lapse.wire.schema.produce import (
@@ -287,6 +295,55 @@ def test_answers_that_nobody_reads_take_no_more_than_the_room(broker: BrokerProc
         grown = rss_bytes(broker) - before
     assert grown < 10 * ROOM
     assert "lapse.queued.max.response.bytes" in broker.log()
+
+
+def ip_quota(broker: BrokerProcess, rate: float | None, own: socket.socket) -> None:
+    """Connections a second that each address may open, by a connection that is open."""
+    op = OpData(key="connection_creation_rate", value=rate or 0, remove=rate is None)
+    everybody = (EntityData(entity_type="ip", entity_name=None),)
+    request = AlterClientQuotasRequest(
+        entries=(EntryData(entity=everybody, ops=(op,)),), validate_only=False
+    )
+    own.sendall(frame(request, 1))
+    answer = decode_response(AlterClientQuotasResponse, 1, answered(own))
+    assert [entry.error_code for entry in answer.entries] == [0]
+
+
+def test_a_storm_of_connections_is_of_its_address_alone(broker: BrokerProcess) -> None:
+    """300 at once, of which ten seconds' worth may be: others are closed, and counted.
+
+    Whoever came before, or comes from elsewhere, is answered meanwhile. Fails where an address is
+    not counted, where all are counted as one, and where the broker sleeps.
+    """
+    rate, n_answered, n_closed = 10, 0, 0
+    host, port = broker.bootstrap.split(":")
+    request = frame(MetadataRequest(topics=()), 9)
+    with socket.create_connection((host, int(port)), timeout=SECONDS) as own:
+        ip_quota(broker, rate, own)
+        began = time.monotonic()
+        with Peers(broker, PEERS) as peers:
+            elsewhere = ("127.0.0.2", 0)
+            with socket.create_connection((host, int(port)), SECONDS, elsewhere) as other:
+                for one in (own, other):
+                    one.sendall(request)
+                    assert decode_response(MetadataResponse, 9, answered(one)).brokers
+            for one in peers:
+                one.settimeout(SECONDS)
+                try:
+                    one.sendall(request)
+                    n_answered += len(answered(one)) > 0
+                except ConnectionError:
+                    n_closed += 1
+        seconds = time.monotonic() - began
+        ip_quota(broker, None, own)
+    assert 10 * rate <= n_answered <= (10 + seconds) * rate
+    with urllib.request.urlopen(f"http://{broker.http}/metrics", timeout=SECONDS) as page:
+        metrics = page.read().decode()
+    counted = re.search(r'connections_throttled_total\{listener="PLAINTEXT"\} (\d+)', metrics)
+    assert counted is not None
+    assert int(counted[1]) == n_closed > 0
+    assert broker.log().count("more a second than its quota") <= 1 + seconds * rate
+    is_served(broker)
 
 
 def test_who_neither_reads_nor_asks_is_not_kept(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from lapse.lifecycle.round.summarise import requests_of
 from lapse.log.summary import Summary
 from lapse.records.batch import records_of, scan_batches
 from lapse.records.control import control_type
-from tests.oracle.kafka import RealKafka
+from tests.oracle.kafka import QUICK_FLAGS, RealKafka
 
 TOPIC = "prices"
 KEYS = 50
@@ -92,7 +92,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 @pytest.mark.usefixtures("kafka_jars")
 def test_plan_beside_a_running_kafka_and_clean_after_it(tmp_path: Path) -> None:
-    with RealKafka(tmp_path / "kafka", {"log.cleaner.enable": "false"}) as kafka:
+    with RealKafka(tmp_path / "kafka", {"log.cleaner.enable": "false"}, QUICK_FLAGS) as kafka:
         last = write(kafka.bootstrap)
         logs, partition = kafka.log_dir, kafka.log_dir / f"{TOPIC}-0"
         before = files(partition)
@@ -182,7 +182,7 @@ def test_kafka_starts_on_uses_and_deletes_logs_that_hold_our_summaries(tmp_path:
              "log.segment.delete.delay.ms": 100, "log.initial.task.delay.ms": 100}  # fmt: skip
     settings = {"transaction.state.log.min.isr": 1, "offsets.topic.replication.factor": 1,
                 "transaction.state.log.replication.factor": 1, **quick}  # fmt: skip
-    with RealKafka(tmp_path / "kafka", settings) as kafka:
+    with RealKafka(tmp_path / "kafka", settings, QUICK_FLAGS) as kafka:
         write(kafka.bootstrap, min_cleanable_dirty_ratio="1", file_delete_delay_ms="100")
         write(kafka.bootstrap, "orders", min_cleanable_dirty_ratio="1", file_delete_delay_ms="100")
         transact(kafka.bootstrap, "orders")

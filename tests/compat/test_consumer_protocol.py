@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from confluent_kafka import (
@@ -21,10 +23,20 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from lapse.testing.broker_process import BrokerProcess
 from tests.compat.conftest import create_topic
+from tests.compat.group_members import (
+    RECORDS,
+    SECONDS,
+    CountedMember,
+    fill,
+    parts,
+    poll_until,
+    read,
+    unsubscribed,
+)
+from tests.compat.group_members import member as member_of
 
+member = partial(member_of, protocol="consumer")
 Tool = Callable[..., subprocess.CompletedProcess[str]]
-SECONDS = 40
-RECORDS = 200
 SETTINGS = {
     "offsets.topic.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "0",
@@ -49,58 +61,6 @@ def watcher(broker: BrokerProcess) -> Iterator[Consumer]:
     poll_until([consumer], lambda: len(consumer.assignment()) == 2)
     yield consumer
     consumer.close()
-
-
-def fill(broker: BrokerProcess, topic: str, first: int = 0) -> set[bytes]:
-    client = Producer({"bootstrap.servers": broker.bootstrap})
-    values = {b"value-%d" % n for n in range(first, first + RECORDS)}
-    for n, value in enumerate(sorted(values)):
-        client.produce(topic, value=value, partition=n % 2)
-    assert client.flush(SECONDS) == 0
-    return values
-
-
-def member(broker: BrokerProcess, group: str, topic: str, **settings: object) -> Consumer:
-    given = {name.replace("_", "."): value for name, value in settings.items()}
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": group,
-            "group.protocol": "consumer",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "topic.metadata.refresh.interval.ms": 1000,
-            **given,
-        }
-    )
-    consumer.subscribe([topic])
-    return consumer
-
-
-def read(consumers: list[Consumer], count: int) -> set[bytes]:
-    """That many values, whoever gets them."""
-    got: set[bytes] = set()
-    end = time.monotonic() + SECONDS
-    while len(got) < count:
-        assert time.monotonic() < end, f"only {len(got)} of {count}"
-        for consumer in consumers:
-            message = consumer.poll(0.05)
-            if message is not None:
-                assert message.error() is None, message.error()
-                got.add(message.value())
-    return got
-
-
-def poll_until(consumers: list[Consumer], what: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not what():
-        assert time.monotonic() < end, [c.assignment() for c in consumers]
-        for consumer in consumers:
-            consumer.poll(0.02)
-
-
-def parts(consumer: Consumer) -> list[tuple[str, int]]:
-    return sorted((tp.topic, tp.partition) for tp in consumer.assignment())
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
@@ -226,7 +186,7 @@ def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets(
     values = fill(broker, topic)
     group = f"g-{topic}"
     for protocol in ("classic", "consumer", "classic"):
-        consumer = member(broker, group, topic, group_protocol=protocol)
+        consumer = member(broker, group, topic, protocol=protocol)
         if values:
             assert read([consumer], len(values)) == values
             consumer.commit(asynchronous=False)
@@ -298,3 +258,57 @@ def test_commits_and_members_outlive_the_broker(broker: BrokerProcess, topic: st
     committed = again.committed([TopicPartition(topic, n) for n in range(2)], SECONDS)
     assert [p.offset for p in committed] == [RECORDS] * 2
     again.close()
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_rolling_upgrade_and_back(broker: BrokerProcess, topic: str, strategy: str) -> None:
+    """Classic in, new in, classic out, and back; once with the broker killed where both are in."""
+    group, counts, end = f"g-{topic}", Counter[bytes](), 0
+    wanted: set[bytes] = set()
+
+    def start(protocol: str) -> CountedMember:
+        of_classic = {"partition_assignment_strategy": strategy, "heartbeat_interval_ms": 200}
+        more = of_classic if protocol == "classic" else {}
+        consumer = unsubscribed(broker, group, protocol=protocol, **more)
+        return CountedMember(consumer, topic, counts)
+
+    def settle(*members: CountedMember) -> None:
+        """They share the topic, and all that is written is read once."""
+        nonlocal end
+        wanted.update(fill(broker, topic, end))
+        end += RECORDS
+        late = time.monotonic() + SECONDS
+        shares = [2 // len(members)] * len(members)
+        while counts.keys() < wanted or [len(m.consumer.assignment()) for m in members] != shares:
+            assert time.monotonic() < late, (len(counts), [parts(m.consumer) for m in members])
+            for one in members:
+                one.step()
+        assert counts == Counter(wanted), "each exactly once"
+
+    def kind() -> ConsumerGroupType:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        told = admin.describe_consumer_groups([group])[group].result(SECONDS)
+        assert told.type is not None
+        return ConsumerGroupType(told.type)
+
+    old = start("classic")
+    settle(old)
+    assert kind() is ConsumerGroupType.CLASSIC
+    new = start("consumer")
+    settle(old, new)
+    assert kind() is ConsumerGroupType.CONSUMER
+    if strategy == "cooperative-sticky":
+        broker.kill()
+        broker.start()
+        settle(old, new)
+    old.consumer.close()
+    settle(new)
+    old = start("classic")
+    settle(new, old)
+    assert kind() is ConsumerGroupType.CONSUMER
+    new.consumer.close()
+    settle(old)
+    assert kind() is ConsumerGroupType.CLASSIC
+    committed = old.consumer.committed([TopicPartition(topic, n) for n in range(2)], SECONDS)
+    assert [p.offset for p in committed] == [end // 2] * 2
+    old.consumer.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import aiokafka
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 with warnings.catch_warnings():  # kafka-python reads its schemas by a deprecated call
@@ -22,12 +22,11 @@ with warnings.catch_warnings():  # kafka-python reads its schemas by a deprecate
 
 from lapse.testing.broker_process import BrokerProcess
 from tests.compat.conftest import create_topic
+from tests.compat.group_members import RECORDS, SECONDS, fill, member, read
 
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")
 
 Tool = Callable[..., subprocess.CompletedProcess[str]]
-SECONDS = 40
-RECORDS = 200
 SETTINGS = {"group.initial.rebalance.delay.ms": "200", "offsets.topic.num.partitions": "3"}
 
 
@@ -36,45 +35,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("groups") / "data", SETTINGS) as running:
         yield running
         assert "ended by an error of ours" not in running.log()
-
-
-def fill(broker: BrokerProcess, topic: str, first: int = 0) -> set[bytes]:
-    client = Producer({"bootstrap.servers": broker.bootstrap})
-    values = {b"value-%d" % n for n in range(first, first + RECORDS)}
-    for n, value in enumerate(sorted(values)):
-        client.produce(topic, value=value, partition=n % 2)
-    assert client.flush(SECONDS) == 0
-    return values
-
-
-def member(broker: BrokerProcess, group: str, topic: str, **settings: object) -> Consumer:
-    given = {name.replace("_", "."): value for name, value in settings.items()}
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "session.timeout.ms": 6000,
-            **given,
-        }
-    )
-    consumer.subscribe([topic])
-    return consumer
-
-
-def read(consumers: list[Consumer], count: int) -> set[bytes]:
-    """That many values, whoever gets them."""
-    got: set[bytes] = set()
-    end = time.monotonic() + SECONDS
-    while len(got) < count:
-        assert time.monotonic() < end, f"only {len(got)} of {count}"
-        for consumer in consumers:
-            message = consumer.poll(0.05)
-            if message is not None:
-                assert message.error() is None, message.error()
-                got.add(message.value())
-    return got
 
 
 def wait_for(what: Callable[[], bool]) -> None:

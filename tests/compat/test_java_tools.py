@@ -22,6 +22,7 @@ Tool = Callable[..., subprocess.CompletedProcess[str]]
 SECONDS = 40.0
 GROUPS = "consumer.group.ConsumerGroupCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
+RATE = "max.connection.creation.rate"
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +208,7 @@ def test_config_command_on_brokers(kafka_tools: Tool, broker: BrokerProcess) -> 
 def test_config_command_on_quotas(kafka_tools: Tool, broker: BrokerProcess) -> None:
     alice = ["--entity-type", "users", "--entity-name", "alice"]
     clients = ["--entity-type", "clients", "--entity-default"]
-    added = "producer_byte_rate=1048576,request_percentage=50"
+    added = "producer_byte_rate=1048576,request_percentage=50,controller_mutation_rate=2.5"
     said(kafka_tools, CONFIGS, broker, "--alter", *alice, "--add-config", added)
     said(
         kafka_tools, CONFIGS, broker, "--alter", *alice, *clients,
@@ -216,10 +217,30 @@ def test_config_command_on_quotas(kafka_tools: Tool, broker: BrokerProcess) -> N
     told = said(kafka_tools, CONFIGS, broker, "--describe", *alice)
     assert "producer_byte_rate=1048576.0" in told
     assert "request_percentage=50.0" in told
+    assert "controller_mutation_rate=2.5" in told
     both = said(kafka_tools, CONFIGS, broker, "--describe", *alice, *clients)
     assert "consumer_byte_rate=2097152.0" in both
     said(kafka_tools, CONFIGS, broker, "--alter", *alice, "--delete-config", "request_percentage")
     assert "request_percentage" not in said(kafka_tools, CONFIGS, broker, "--describe", *alice)
+
+
+def test_config_command_on_addresses(kafka_tools: Tool, broker: BrokerProcess) -> None:
+    quota = "connection_creation_rate"
+    for address in (["--entity-name", "10.1.2.3"], ["--entity-default"]):
+        one = ["--entity-type", "ips", *address]
+        said(kafka_tools, CONFIGS, broker, "--alter", *one, "--add-config", f"{quota}=1000000")
+        assert f"{quota}=1000000.0" in said(kafka_tools, CONFIGS, broker, "--describe", *one)
+        said(kafka_tools, CONFIGS, broker, "--alter", *one, "--delete-config", quota)
+        assert quota not in said(kafka_tools, CONFIGS, broker, "--describe", *one)
+
+
+def test_config_command_on_connection_rates(kafka_tools: Tool, broker: BrokerProcess) -> None:
+    own = ["--entity-type", "brokers", "--entity-name", "0"]
+    for name in (RATE, f"listener.name.plaintext.{RATE}"):
+        said(kafka_tools, CONFIGS, broker, "--alter", *own, "--add-config", f"{name}=5000")
+        assert f"  {name}=5000 " in said(kafka_tools, CONFIGS, broker, "--describe", *own)
+        said(kafka_tools, CONFIGS, broker, "--alter", *own, "--delete-config", name)
+        assert f"  {name}=" not in said(kafka_tools, CONFIGS, broker, "--describe", *own)
 
 
 def test_delete_records_and_offsets(

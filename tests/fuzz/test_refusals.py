@@ -315,6 +315,17 @@ def test_epochs_that_go_back_are_as_good_as_none(tmp_path: Path) -> None:
         assert LeaderEpochs(RealFs(), tmp_path).entries == ()
 
 
+def test_an_epoch_that_no_answer_can_hold_is_as_good_as_none(tmp_path: Path) -> None:
+    """Else one file would keep Metadata of all topics from being told."""
+    path = tmp_path / "leader-epoch-checkpoint"
+    path.write_text("0\n2\n0 0\n2147483648 9\n")
+    with pytest.raises(CorruptData, match=f"{path}: .* more than 32 bits"):
+        read_epochs(path)
+    assert LeaderEpochs(RealFs(), tmp_path).current == 0
+    path.write_text("0\n2\n0 0\n2147483647 9\n")
+    assert LeaderEpochs(RealFs(), tmp_path).current == 2147483647
+
+
 @pytest.mark.parametrize("payload", [b"\x80", b"\xff\xff", b"\x81\xa1\xff\x00", b"\xc1"])
 def test_a_ledger_of_something_else_is_told(payload: bytes, tmp_path: Path) -> None:
     """Its checksum is right: somebody wrote it."""

@@ -6,13 +6,15 @@ The jars come from Maven, once, through `oracle.sh prepare`; they and the compil
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import socket
 import subprocess
 import time
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,20 +24,33 @@ BUILD_SECONDS_MAX = 600
 TOOL_SECONDS_MAX = 120
 START_SECONDS_MAX = 90
 TOOL_FLAGS = ("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-BROKER_FLAGS = ("-Xms512m", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=info")
+_LOG_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel=info"  # says when it is ready
+BROKER_FLAGS = ("-Xms512m", "-Xmx512m", _LOG_LEVEL)
+QUICK_FLAGS = (*TOOL_FLAGS, _LOG_LEVEL)  # ready for half the work; slower if it has much to do
 _PACKAGE = "org.apache.kafka.tools."
+
+
+@contextmanager
+def building() -> Iterator[None]:
+    """One at a time: Maven's store of jars is not made for several that download into it."""
+    target = SCRIPT.parent / "target"
+    target.mkdir(exist_ok=True)
+    with (target / "building.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @functools.cache
 def classpath() -> str:
     """Resolve the jars and compile the oracle if that is not done yet."""
-    done = subprocess.run(
-        [SCRIPT, "prepare"],
-        capture_output=True,
-        text=True,
-        timeout=BUILD_SECONDS_MAX,
-        check=False,
-    )
+    with building():
+        done = subprocess.run(
+            [SCRIPT, "prepare"],
+            capture_output=True,
+            text=True,
+            timeout=BUILD_SECONDS_MAX,
+            check=False,
+        )
     if done.returncode != 0:
         raise RuntimeError(f"oracle.sh prepare failed:\n{done.stderr[-4000:]}")
     return done.stdout.strip()
@@ -84,12 +99,18 @@ class RealKafka:
         pid: the JVM, for CPU and memory figures.
     """
 
-    def __init__(self, directory: Path, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[str, object] | None = None,
+        flags: Sequence[str] = BROKER_FLAGS,
+    ) -> None:
         self.directory = directory
         self.log_dir = directory / "data"
         self.bootstrap = f"127.0.0.1:{free_port()}"
         self._controller = f"127.0.0.1:{free_port()}"
         self._settings = dict(settings or {})
+        self._flags = flags
         self._output = directory / "broker.out"
 
     def __enter__(self) -> Self:
@@ -111,7 +132,7 @@ class RealKafka:
         config = self.directory / "server.properties"
         with self._output.open("w") as out:
             self._process = subprocess.Popen(
-                command("kafka.Kafka", [str(config)], BROKER_FLAGS),
+                command("kafka.Kafka", [str(config)], self._flags),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

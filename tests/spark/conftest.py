@@ -10,10 +10,16 @@ from lapse.base.clock import SystemClock
 from lapse.spark.engine import SparkEngine
 from lapse.spark.session import OpenSession, SessionOptions, open_session
 
+# A JVM that lives for a minute does a fifth less so.
+QUICK_JAVA = {"JDK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+
 
 @pytest.fixture(scope="session")
 def session() -> Iterator[OpenSession]:
-    opened = open_session(SessionOptions(master="local[2]", app_name="lapse tests"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in QUICK_JAVA.items():
+            patch.setenv(name, value)
+        opened = open_session(SessionOptions(master="local[2]", app_name="lapse tests"))
     yield opened
     opened.spark.stop()
 

@@ -1,4 +1,4 @@
-"""The demo: it passes though broker and service are killed, and not without service or Spark."""
+"""The demo passes though broker and service are killed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.spark.conftest import QUICK_JAVA
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def demo(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, ROOT / "tools" / "demo", *options],
-        env={**os.environ, "TMPDIR": str(folder), **environment},
+        env={**os.environ, **QUICK_JAVA, "TMPDIR": str(folder), **environment},
         capture_output=True,
         text=True,
         timeout=300,
@@ -33,19 +33,3 @@ def test_it_ends_0_though_broker_and_service_are_killed(tmp_path: Path) -> None:
     assert "lifecycle service None" not in said  # there was a round to be killed in
     assert "removed, tombstone expired, by round" in said
     assert "forgetting is complete" in said
-
-
-@pytest.mark.parametrize(
-    ("option", "wait_seconds", "why"),
-    [
-        (["--no-lifecycle"], "10", "a lifecycle service within 10 s"),
-        (["--engine", "inline"], "60", "every round is a Spark job"),
-    ],
-)
-def test_it_ends_1_without_service_or_spark(
-    option: list[str], wait_seconds: str, why: str, tmp_path: Path
-) -> None:
-    done = demo(tmp_path, *option, DEMO_SECONDS="12", DEMO_SERVICE_SECONDS=wait_seconds)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "not shown" in done.stdout
-    assert why in " ".join(done.stdout.split())

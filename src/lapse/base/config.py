@@ -14,8 +14,9 @@ the file's is `metadata.settings`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,9 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "up."),
     Setting("max.connections", whole(0, INT_MAX), str(INT_MAX),
             "Connections that there may be in all; one more is closed at once."),
+    Setting("max.connection.creation.rate", whole(0, INT_MAX), str(INT_MAX),
+            "Connections a second that are accepted (KIP-612); others wait. Of one listener with "
+            "listener.name.NAME. in front.", dynamic=True),
     Setting("queued.max.request.bytes", whole(-1), "-1",
             "Bytes of requests that may be on their way or wait; beyond it large ones are not read "
             "on until there is room. -1: an eighth of the memory that the broker may use."),
@@ -196,6 +200,10 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "Windows that a client's rate is counted over."),
     Setting("quota.window.size.seconds", whole(1, 3600), "1",
             "How long such a window is."),
+    Setting("controller.quota.window.num", whole(1, INT_MAX), "11",
+            "Windows whose worth of partitions a client may create or delete at once (KIP-599)."),
+    Setting("controller.quota.window.size.seconds", whole(1, INT_MAX), "1",
+            "How long such a window is."),
     Setting("transaction.state.log.num.partitions", whole(1, INT_MAX), "50",
             "Partitions of __transaction_state, when it is made."),
     Setting("transaction.state.log.segment.bytes", whole(1, INT_MAX), str(100 << 20),
@@ -234,10 +242,11 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "The shortest time between two assignments of such a group."),
     Setting("group.consumer.regex.refresh.interval.ms", whole(10_000, INT_MAX), "600000",
             "How old the topics may be that a member's regular expression was found to match."),
-    Setting("group.consumer.migration.policy", one_of("disabled"), "disabled",
-            "Whether groups with members may change from one protocol to the other. Only those "
-            "without can, so disabled is all it may be; Kafka also has upgrade, downgrade and "
-            "bidirectional."),
+    Setting("group.consumer.migration.policy",
+            one_of("bidirectional", "upgrade", "downgrade", "disabled"), "bidirectional",
+            "Which groups with members may change their protocol: classic ones to that of KIP-848 "
+            "(upgrade), when the first member joins by it, and back (downgrade), when the last one "
+            "that did is gone."),
     Setting("lapse.clock.jump.max.ms", MILLISECONDS, "3600000",
             "How far the wall clock may run ahead of the last recorded moment and the monotonic "
             "time since; beyond it nothing is cleaned or expires until it is confirmed."),
@@ -261,6 +270,7 @@ _TIMESTAMP_BOUNDS = tuple(
 _BROKER = {s.name: s for s in BROKER_SETTINGS}
 _SECURITY_FIELDS = {s.field for s in SECURITY_SETTINGS}
 _SYNONYMS = {name: (s, factor) for s in TOPIC_SETTINGS for name, factor in s.synonyms}
+_OF_LISTENER = re.compile(r"listener\.name\.(.+)\.(max\.connection\.creation\.rate)")
 _ALIASES = {"log.dir": "log.dirs", "broker.id": "node.id"}
 # Kafka's rule: of synonyms only the first, and no format that other brokers might not know.
 _DYNAMIC = {s.synonyms[0][0] for s in TOPIC_SETTINGS} - {"log.message.format.version"}
@@ -339,6 +349,7 @@ class BrokerConfig:
     max_connections_per_ip: int
     max_connections_per_ip_overrides: str
     max_connections: int
+    max_connection_creation_rate: int
     queued_max_request_bytes: int
     queued_max_response_bytes: int
     connections_max_idle_ms: int
@@ -357,6 +368,8 @@ class BrokerConfig:
     offset_metadata_max_bytes: int
     quota_window_num: int
     quota_window_size_seconds: int
+    controller_quota_window_num: int
+    controller_quota_window_size_seconds: int
     transaction_state_log_num_partitions: int
     transaction_state_log_segment_bytes: int
     transaction_max_timeout_ms: int
@@ -458,6 +471,9 @@ def broker_config(properties: Mapping[str, str]) -> BrokerConfig:
         for s in BROKER_SETTINGS
         if s.name in properties
     }
+    for name in filter(of_listener, properties):
+        check_broker_value(name, properties[name])
+        given[name] = properties[name]
     security = SecurityConfig.of(values, properties)
     own = {name: value for name, value in values.items() if name not in _SECURITY_FIELDS}
     return BrokerConfig(
@@ -477,7 +493,15 @@ def broker_setting(name: str) -> Setting:
         return _BROKER[name]
     if name in _SYNONYMS:
         return _SYNONYMS[name][0]
+    if found := of_listener(name):
+        return replace(_BROKER[found[1]], name=name)
     raise _unknown(name, (*_BROKER, *_SYNONYMS))
+
+
+def of_listener(name: str) -> tuple[str, str] | None:
+    """(listener in lower case, setting) if a setting of the broker is given for one listener."""
+    found = _OF_LISTENER.fullmatch(name)
+    return None if found is None else (found[1].lower(), found[2])
 
 
 def check_broker_value(name: str, text: str) -> None:
@@ -497,6 +521,8 @@ def topic_setting(name: str) -> Setting:
 
 def is_dynamic(name: str) -> bool:
     """Whether a broker setting may be changed while a broker runs."""
+    found = of_listener(name)
+    name = name if found is None else found[1]
     return name in _DYNAMIC or (name in _BROKER and _BROKER[name].dynamic)
 
 

@@ -9,7 +9,8 @@ answers that tell authorized operations (KIP-430) go through their rules.
 |---|---|
 | Produce | WRITE topic; WRITE transactional id |
 | Fetch, DescribeProducers | READ topic |
-| ListOffsets, OffsetForLeaderEpoch | DESCRIBE topic |
+| ListOffsets | DESCRIBE topic |
+| OffsetForLeaderEpoch | DESCRIBE topic, or CLUSTER_ACTION cluster |
 | Metadata, DescribeTopicPartitions | DESCRIBE topic; as CreateTopics where asking creates |
 | CreateTopics | CREATE cluster or topic; DESCRIBE_CONFIGS topic, to be told its settings |
 | DeleteTopics, DeleteRecords | DELETE topic |

@@ -358,7 +358,15 @@ RULES: Mapping[int, Rule] = {
         Items("topics", "topics", _of_name(_O.DELETE), _undeleted)
     ),
     offset_for_leader_epoch.OFFSET_FOR_LEADER_EPOCH.key: each(
-        Items("topics", "topics", _of_name(_O.DESCRIBE, "topic"), _without_epoch)
+        # A broker's right is enough, whoever the request says it is from.
+        Items(
+            "topics",
+            "topics",
+            lambda asker, topic: (
+                asker.may_cluster(_O.CLUSTER_ACTION) or asker.may_topic(_O.DESCRIBE, topic.topic)
+            ),
+            _without_epoch,
+        )
     ),
     create_partitions.CREATE_PARTITIONS.key: each(
         Items(

@@ -6,6 +6,9 @@ waits too. A fetch that is over its quota answers nothing, which uses nothing.
 
 A request's time is what the event loop spent on it; what it waited for, the disk for one, is not
 in it.
+
+Partitions created or deleted are noted as that is done (`charge_mutations`): beyond the quota newer
+clients are refused topic by topic, older ones wait afterwards (KIP-599).
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ from dataclasses import replace
 from typing import Any
 
 from lapse.base.clock import Clock
+from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.client_quotas import ClientQuotas
 from lapse.broker.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
-from lapse.broker.services import Session
+from lapse.broker.services import Services, Session
 from lapse.wire.schema.fetch import FETCH, FetchRequest, FetchResponse
 from lapse.wire.schema.produce import PRODUCE
 
@@ -65,8 +69,9 @@ async def charged(
     watch = Stopwatch(clock)
     answer = await watch.run(work)
     key, message, n_bytes = request
-    user, client_id = session.actor.principal.partition(":")[2], session.client_id
+    user, client_id = _whose(session)
     waits_ms = quotas.use(REQUEST_PERCENTAGE, user, client_id, _PERCENT * watch.seconds)
+    waits_ms = max(waits_ms, session.throttled_until_ms - _now_ms(clock))
     if key == PRODUCE.key:
         waits_ms = max(waits_ms, quotas.use(PRODUCER_BYTE_RATE, user, client_id, n_bytes))
     if key == FETCH.key and not is_replica(message):
@@ -80,6 +85,43 @@ async def charged(
     if waits_ms and hasattr(answer, "throttle_time_ms"):
         answer = replace(answer, throttle_time_ms=waits_ms)
     return answer
+
+
+async def wait_out(services: Services, session: Session) -> None:
+    """Let the time pass that a client is to wait; of one that is gone nothing more can come."""
+    session.watch = services.purgatory.watch(())
+    try:
+        await session.watch.wait(1, session.muted_ms / 1000)
+    finally:
+        session.watch = None
+
+
+def charge_mutations(
+    services: Services, session: Session, partitions: int, *, strict: bool
+) -> None:
+    """Note partitions that are about to be created or deleted.
+
+    Raises THROTTLING_QUOTA_EXCEEDED, where clients know it (`strict`), if they may not be.
+    """
+    user, client_id = _whose(session)
+    waits_ms = services.quotas.mutate(user, client_id, partitions, strict=strict)
+    if not waits_ms:
+        return
+    session.throttled_until_ms = _now_ms(services.clock) + waits_ms
+    if strict:
+        raise KafkaError(
+            ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+            f"the quota controller_mutation_rate is used up: again in {waits_ms} ms",
+        )
+
+
+def _whose(session: Session) -> tuple[str, str]:
+    """User and client id that are charged."""
+    return session.actor.principal.partition(":")[2], session.client_id
+
+
+def _now_ms(clock: Clock) -> int:
+    return int(clock.monotonic() * 1000)
 
 
 def is_replica(request: FetchRequest) -> bool:

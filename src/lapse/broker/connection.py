@@ -24,6 +24,7 @@ from collections import deque
 from typing import IO, cast
 
 from lapse.broker.authentication import Entrance
+from lapse.broker.charges import wait_out
 from lapse.broker.dispatch import answer
 from lapse.broker.limits import Admission
 from lapse.broker.services import CloseConnection, Services, Session
@@ -290,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
         if parts is not None and not self.session.lost:
             await self._send_counted(parts)
         if self.session.muted_ms and not self.session.lost:
-            await asyncio.sleep(self.session.muted_ms / 1000)
+            await wait_out(self._services, self.session)
         if self.session.ends:
             raise CloseConnection(self.session.ends)
         if self.session.sasl is not None and self.session.sasl.principal is not None:

@@ -4,6 +4,10 @@ Of each group one step is under way at a time: it is thought out, its entries ar
 then it counts and is answered. Who asks meanwhile waits; groups do not wait for each other. A step
 goes on when its client is gone.
 
+A member that joins a classic group with members makes it one of KIP-848; who asks by the classic
+calls is a member as well, and where only such are left, the group becomes a classic one. The shard
+of all groups (`group_shard`) has the classic ones and takes them back.
+
 Patterns are looked up in a worker thread, among the topics that the member may know of.
 """
 
@@ -19,6 +23,8 @@ from weakref import WeakValueDictionary
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.state_log import Parts
 from lapse.broker.timers import Timers
+from lapse.coordination.classic_events import Answer, Request, creates_group, refusal
+from lapse.coordination.classic_group import ClassicGroup
 from lapse.coordination.classic_state import APPEND_ERRORS
 from lapse.coordination.consumer_events import (
     JOINING,
@@ -28,7 +34,7 @@ from lapse.coordination.consumer_events import (
     ConsumerGroupSettings,
 )
 from lapse.coordination.consumer_group import ConsumerGroup, Step
-from lapse.coordination.consumer_state import ConsumerState, load_states
+from lapse.coordination.consumer_state import ConsumerState, Draft, load_states
 from lapse.coordination.entries import Entry, Folded
 from lapse.coordination.patterns import full_matches
 
@@ -36,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Append = Callable[[Sequence[Entry]], Awaitable[ErrorCode]]
-# Entries that remove a classic group without members, and who is to be told how that went.
+# Entries that remove a classic group, and who is to be told how that went.
 Retired = tuple[Sequence[Entry], Callable[[ErrorCode], None]]
 
 
@@ -47,12 +53,17 @@ class Surroundings:
     Attributes:
         append: in one batch; returns how it went.
         cluster: the topics of now.
-        retire: takes a classic group of that name out of the way; raises KafkaError where it lives.
+        predecessor: what a new group begins with: the members of a classic group of that name.
+            Raises KafkaError where that may not be converted.
+        retire: takes that classic group out of the way; nothing may be waited for in between.
+        succeed: a classic group takes the place of one of KIP-848.
     """
 
     append: Append
     cluster: Callable[[], Cluster]
+    predecessor: Callable[[str], Awaitable[Draft]]
     retire: Callable[[str], Retired]
+    succeed: Callable[[ClassicGroup], None]
     new_id: Callable[[], str]
 
 
@@ -97,11 +108,6 @@ class ConsumerShard:
         lock = self._locks.get(group_id)
         return group_id in self.groups or (lock is not None and lock.locked())
 
-    def has_members(self, group_id: str) -> bool:
-        """Whether a group lives."""
-        group = self.groups.get(group_id)
-        return group is not None and bool(group.state.members)
-
     # --- heartbeats -----------------------------------------------------------------------------
 
     async def heartbeat(self, asked: Asked) -> BeatTaken:
@@ -122,12 +128,42 @@ class ConsumerShard:
         beat = asked.beat
         if due:
             beat = replace(beat, resolved=await self._look_up(due, asked, cluster))
-        step = group.heartbeat(beat, cluster, self._clock.now_ms(), makes_own_id=asked.makes_own_id)
+        onto = None
+        if group_id not in self.groups:
+            onto = await self._around.predecessor(group_id)
+        step = group.heartbeat(
+            beat, cluster, self._clock.now_ms(), makes_own_id=asked.makes_own_id, onto=onto
+        )
         await self._take(group, step)
         if due >= group.state.patterns().keys():
             group.matched(cluster)
-        assert step.answer is not None
+        assert isinstance(step.answer, BeatTaken)
         return step.answer
+
+    async def ask(self, group_id: str, request: Request) -> Answer | None:
+        """What a group answers to a classic call; None where there is no such group any more.
+
+        One without members makes way for who would begin a classic group.
+        """
+
+        async def work() -> Answer | None:
+            group = self.groups.get(group_id)
+            if group is None:
+                return None
+            if group.state.members:
+                step = group.ask(request, self._around.cluster(), self._clock.now_ms())
+                await self._take(group, step)
+                assert not isinstance(step.answer, BeatTaken)
+                return step.answer
+            if not creates_group(request):
+                return refusal(request, ErrorCode.UNKNOWN_MEMBER_ID).answer
+            await self._remove(group, ())
+            return None
+
+        try:
+            return await self._alone(group_id, work)
+        except KafkaError as e:
+            return refusal(request, e.code).answer
 
     async def _look_up(
         self, patterns: Collection[str], asked: Asked, cluster: Cluster
@@ -162,8 +198,13 @@ class ConsumerShard:
             if not is_new:
                 self._set_timer(group)
             raise KafkaError(APPEND_ERRORS.get(error, error), f"group {group.state.group_id}")
+        group_id = group.state.group_id
+        if step.successor is not None:
+            self._forget(group_id)
+            self._around.succeed(step.successor)
+            return
         group.appended(step, self._clock.now_ms())
-        self.groups[group.state.group_id] = group
+        self.groups[group_id] = group
         self._set_timer(group)
 
     # --- time -----------------------------------------------------------------------------------
@@ -187,23 +228,6 @@ class ConsumerShard:
             await self._take(group, step)
 
     # --- the end of a group ---------------------------------------------------------------------
-
-    async def give_way(self, group_id: str, *, to_classic: bool) -> bool:
-        """Whether no group of this kind is in the way; one without members goes, if asked to.
-
-        Raises KafkaError where it cannot be removed.
-        """
-
-        async def work() -> bool:
-            group = self.groups.get(group_id)
-            if group is None:
-                return True
-            if group.state.members or not to_classic:
-                return False
-            await self._remove(group, ())
-            return True
-
-        return await self._alone(group_id, work)
 
     async def delete(
         self, group_id: str, more: Callable[[], Sequence[Entry] | None]
@@ -235,6 +259,9 @@ class ConsumerShard:
         error = await self._around.append([*more, *group.delete().entries])
         if error is not ErrorCode.NONE:
             raise KafkaError(APPEND_ERRORS.get(error, error), f"group {group_id}")
+        self._forget(group_id)
+
+    def _forget(self, group_id: str) -> None:
         del self.groups[group_id]
         self._timers.stop(group_id)
 

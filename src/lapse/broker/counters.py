@@ -24,9 +24,13 @@ class Counters:
         requests: by API name.
         connections: open now.
         connections_refused: ended by us, for garbage or an error of ours.
+        connections_throttled: closed, later, since their address opens too many a second; by
+            listener.
+        connections_delayed: taken late, since too many come a second; by listener.
         logins: that succeeded, by listener.
-        logins_refused: certificates that were not believed or name nobody, by listener; what fails
-            by SASL is counted by the listener's `FailedAuthentications`.
+        logins_refused: certificates that name nobody and handshakes that were broken off, by
+            listener; handshakes that fail, and what fails by SASL, are counted by the listener's
+            `FailedAuthentications`.
         certificates_renewed: new files of certificates put in force, by listener.
         certificates_refused: new files that cannot be used, by listener.
         housekeeping_failures: logs that housekeeping could not look after, by what failed.
@@ -38,6 +42,8 @@ class Counters:
     requests: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     connections: int = 0
     connections_refused: int = 0
+    connections_throttled: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    connections_delayed: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     logins: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     logins_refused: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     certificates_renewed: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))

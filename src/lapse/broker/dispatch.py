@@ -54,6 +54,7 @@ from lapse.broker.api import (
     offset_commit,
     offset_delete,
     offset_fetch,
+    offset_for_leader_epoch,
     produce,
     sasl_authenticate,
     sasl_handshake,
@@ -111,6 +112,7 @@ from lapse.wire.schema.metadata import METADATA
 from lapse.wire.schema.offset_commit import OFFSET_COMMIT
 from lapse.wire.schema.offset_delete import OFFSET_DELETE
 from lapse.wire.schema.offset_fetch import OFFSET_FETCH
+from lapse.wire.schema.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
 from lapse.wire.schema.produce import PRODUCE
 from lapse.wire.schema.sasl_authenticate import SASL_AUTHENTICATE
 from lapse.wire.schema.sasl_handshake import SASL_HANDSHAKE
@@ -151,6 +153,7 @@ HANDLERS: Mapping[int, Handler] = {
     OFFSET_COMMIT.key: offset_commit.handle,
     OFFSET_DELETE.key: offset_delete.handle,
     OFFSET_FETCH.key: offset_fetch.handle,
+    OFFSET_FOR_LEADER_EPOCH.key: offset_for_leader_epoch.handle,
     ALTER_USER_SCRAM_CREDENTIALS.key: alter_user_scram_credentials.handle,
     CREATE_ACLS.key: create_acls.handle,
     DELETE_ACLS.key: delete_acls.handle,

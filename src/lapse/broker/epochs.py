@@ -1,17 +1,19 @@
-"""Leader epochs that clients name: they must be ours (KIP-320)."""
+"""Leader epochs that clients name: they must be the partition's own (KIP-320)."""
 
 from __future__ import annotations
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.base.ids import TopicPartition
-from lapse.metadata.image import LEADER_EPOCH
+from lapse.log.partition_log import PartitionLog
 
 NOT_NAMED = -1
 
 
-def check_leader_epoch(named: int, where: TopicPartition) -> None:
+def check_leader_epoch(named: int, log: PartitionLog) -> None:
     """Raise FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH unless the client's epoch is current."""
-    if named in {NOT_NAMED, LEADER_EPOCH}:
+    if named == NOT_NAMED:
         return
-    code = ErrorCode.FENCED_LEADER_EPOCH if named < LEADER_EPOCH else ErrorCode.UNKNOWN_LEADER_EPOCH
-    raise KafkaError(code, f"{where}: leader epoch {named}, ours is {LEADER_EPOCH}")
+    current = log.leader_epoch
+    if named != current:
+        fenced = named < current
+        code = ErrorCode.FENCED_LEADER_EPOCH if fenced else ErrorCode.UNKNOWN_LEADER_EPOCH
+        raise KafkaError(code, f"{log.partition}: leader epoch {named}, ours is {current}")

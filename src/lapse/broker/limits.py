@@ -20,6 +20,7 @@ from pathlib import Path
 
 from lapse.base.config import INT_MAX, BrokerConfig
 from lapse.base.errors import ConfigError
+from lapse.broker.addresses import plain
 
 _DARWIN_MAX = 10_240  # its hard limit may say "infinity", which it then refuses
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -65,6 +66,7 @@ class ConnectionsByAddress:
 
     def enter(self, host: str) -> Admission:
         """One more; what is taken must `leave`."""
+        host = plain(host)
         if self._open[host] < self._most_of(host) and self._count < self._in_all:
             self._open[host] += 1
             self._count += 1
@@ -77,6 +79,7 @@ class ConnectionsByAddress:
 
     def limit(self, host: str) -> str:
         """The setting that keeps an address from having one more, for the log."""
+        host = plain(host)
         if self._open[host] < self._most_of(host):
             return f"max.connections is {self._in_all}"
         if host in self._overrides:
@@ -85,6 +88,7 @@ class ConnectionsByAddress:
 
     def leave(self, host: str) -> None:
         """One that was taken is over."""
+        host = plain(host)
         self._open[host] -= 1
         self._count -= 1
         self._refused.discard(host)

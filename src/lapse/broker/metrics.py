@@ -102,6 +102,25 @@ class BrokerCollector(Collector):
             "Connections ended for garbage or an error of ours.",
             counters.connections_refused,
         )
+        for name, doc, values in (
+            (
+                "throttled",
+                "Connections closed since their address opens too many a second.",
+                counters.connections_throttled,
+            ),
+            (
+                "delayed",
+                "Connections taken late since too many come a second.",
+                counters.connections_delayed,
+            ),
+        ):
+            family = CounterMetricFamily(
+                f"lapse_broker_connections_{name}", doc, labels=["listener"]
+            )
+            for entrance in self._services.entrances:
+                listener = entrance.listener.name
+                family.add_metric([listener], values.get(listener, 0))
+            yield family
         yield GaugeMetricFamily(
             "lapse_broker_partitions_offline",
             "Partitions whose log could not be opened, or whose directory failed.",
@@ -147,7 +166,7 @@ class BrokerCollector(Collector):
             (_SOCKETS + "failed_authentication", "Logins that failed, handshakes too.", refused),
             (
                 "lapse_broker_logins_held_back_ms",
-                "How long answers to failed logins were held back.",
+                "How long failed logins, handshakes too, were held back.",
                 held_back_ms,
             ),
         ):

@@ -26,6 +26,7 @@ from lapse.broker.authentication import HTTP, entrance, http_certificates
 from lapse.broker.certificates import CertificateWatch
 from lapse.broker.cleaner_metrics import CleanerCollector
 from lapse.broker.client_quotas import ClientQuotas
+from lapse.broker.connection_rates import ConnectionRates
 from lapse.broker.control import ControlServer
 from lapse.broker.counters import Counters
 from lapse.broker.disk import DiskThreads
@@ -39,7 +40,7 @@ from lapse.broker.limits import allowed_bytes, connections_allowed
 from lapse.broker.listeners import http_address, kafka_listeners
 from lapse.broker.partitions import Partitions
 from lapse.broker.purgatory import Purgatory
-from lapse.broker.quotas import Windows
+from lapse.broker.quotas import Quotas, Windows
 from lapse.broker.server import Server
 from lapse.broker.services import Services
 from lapse.broker.state_log import Parts
@@ -165,7 +166,11 @@ class Node:
         windows = Windows(
             self._config.quota_window_num, self._config.quota_window_size_seconds * 1000
         )
-        quotas = ClientQuotas(store, disk, self._env.clock, windows)
+        mutations = Windows(
+            self._config.controller_quota_window_num,
+            self._config.controller_quota_window_size_seconds * 1000,
+        )
+        quotas = ClientQuotas(store, disk, self._env.clock, Quotas(windows, mutations))
         await quotas.load()
         access = Access(store, disk, self._config.security)
         await access.load()
@@ -176,6 +181,7 @@ class Node:
             self._config, self._env.clock, disk, topics, partitions, purgatory,
             transactions, counters, groups, quotas, access,
             self._by_address,
+            ConnectionRates(windows, quotas.connection_rate, lambda: topics.settings),
             FetchSessions(
                 self._config.max_incremental_fetch_session_cache_slots,
                 self._config.min_incremental_fetch_session_eviction_ms,

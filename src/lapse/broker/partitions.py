@@ -29,6 +29,7 @@ from lapse.lifecycle.recovery import finish_rounds
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory, disk_failed
 from lapse.log.env import LogEnv
+from lapse.log.epochs import NO_EPOCH
 from lapse.log.partition_log import PartitionLog
 from lapse.metadata.image import Image, Topic
 
@@ -85,6 +86,11 @@ class Partitions:
     def is_online(self, partition: TopicPartition) -> bool:
         """Whether its log is open."""
         return partition in self._logs
+
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        """The epoch that it is led in; -1 while its log is not open."""
+        log = self._logs.get(partition)
+        return NO_EPOCH if log is None else log.leader_epoch
 
     def all(self) -> tuple[PartitionLog, ...]:
         """The open logs, as of now."""

@@ -7,9 +7,11 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from lapse.base.errors import LapseError
+from lapse.broker.acceptor import Acceptor, HeldBack
 from lapse.broker.authentication import Entrance
 from lapse.broker.connection import Connection, admitted
 from lapse.broker.services import Services
@@ -30,7 +32,8 @@ class Server:
     """Listens at one entrance's address, whose port is filled in when it was 0.
 
     Under TLS a connection begins with its handshake, here and not in asyncio's own server, which
-    tells nobody of those that fail.
+    tells nobody of those that fail. One that fails is held back like a failed login: asyncio ends
+    it at once, so a second descriptor keeps it open, and its address's place is taken until then.
     """
 
     def __init__(self, services: Services, entrance: Entrance) -> None:
@@ -38,7 +41,9 @@ class Server:
         self._entrance = entrance
         self._connections: set[Connection] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._beginning: set[asyncio.Task[object]] = set()
+        self._held = HeldBack()
+        self._acceptor: Acceptor | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -46,9 +51,9 @@ class Server:
         address = self._entrance.listener.address
         sock = bind(address.host, address.port, "listeners")
         address.port = sock.getsockname()[1]
-        self._server = await asyncio.get_running_loop().create_server(
-            self._accept, sock=sock, backlog=BACKLOG
-        )
+        name = self._entrance.listener.name
+        self._acceptor = Acceptor(self._services, name, sock, self._held, self._begin)
+        self._acceptor.start()
         if self._services.config.connections_max_idle_ms > 0:
             self._sweep()
 
@@ -60,7 +65,18 @@ class Server:
             connection.end_if_silent(since)
         self._sweeper = asyncio.get_running_loop().call_later(idle_s / _SWEEPS, self._sweep)
 
-    def _accept(self) -> asyncio.BaseProtocol:
+    def _begin(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(loop.connect_accepted_socket(self._protocol, sock))
+        self._beginning.add(task)
+        task.add_done_callback(self._begun)
+
+    def _begun(self, task: asyncio.Task[object]) -> None:
+        self._beginning.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("a connection could not begin: %s", error)
+
+    def _protocol(self) -> asyncio.BaseProtocol:
         connection = Connection(self._services, self._connections, self._entrance)
         tls = self._entrance.tls
         if tls is None:
@@ -82,6 +98,8 @@ class Server:
         self, transport: asyncio.Transport, connection: Connection, tls: ssl.SSLContext
     ) -> None:
         peer = transport.get_extra_info("peername")
+        leave = partial(self._services.by_address.leave, (peer or ("unknown",))[0])
+        second = _second(transport)
         try:
             encrypted = await asyncio.get_running_loop().start_tls(
                 transport,
@@ -92,29 +110,46 @@ class Server:
                 ssl_shutdown_timeout=SHUTDOWN_SECONDS_MAX,
             )
         except (OSError, TimeoutError) as e:  # what OpenSSL refuses is an OSError too
-            name = self._entrance.listener.name
-            reason = getattr(e, "reason", None) or e.strerror or str(e) or type(e).__name__
-            logger.warning("TLS handshake with %s failed at %s: %s", peer, name, reason)
-            self._services.counters.logins_refused[name] += 1
             transport.abort()
+            held_back_ms = self._failed(e, peer)
+            if second is None:
+                leave()
+            else:
+                self._held.hold(second, held_back_ms, leave)
             return
-        finally:  # its place is the connection's now, or anybody's
-            self._services.by_address.leave((peer or ("unknown",))[0])
+        except BaseException:
+            _let_go(second)
+            leave()
+            raise
+        _let_go(second)
+        leave()  # its place is the connection's now
         if encrypted is not None:
             connection.connection_made(encrypted)
+
+    def _failed(self, error: OSError | TimeoutError, peer: tuple[str, int] | None) -> int:
+        """Note a handshake that came to nothing; the milliseconds that its end is held back."""
+        name = self._entrance.listener.name
+        reason = getattr(error, "reason", None) or error.strerror or str(error)
+        logger.warning(
+            "TLS handshake with %s failed at %s: %s", peer, name, reason or type(error).__name__
+        )
+        if not isinstance(error, ssl.SSLError):  # the client went, or said nothing
+            self._services.counters.logins_refused[name] += 1
+            return 0
+        now_ms = int(self._services.clock.monotonic() * 1000)
+        return self._entrance.failures.failed((peer or ("unknown",))[0], now_ms)
 
     async def stop(self) -> None:
         """Stop accepting, then end every connection."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._server is not None:
-            self._server.close()
-        for task in tuple(self._handshakes):
+        if self._acceptor is not None:
+            self._acceptor.stop()
+        for task in (*self._beginning, *self._handshakes):
             task.cancel()
-        await asyncio.gather(*self._handshakes, return_exceptions=True)
+        await asyncio.gather(*self._beginning, *self._handshakes, return_exceptions=True)
+        self._held.close()
         await asyncio.gather(*(c.close() for c in tuple(self._connections)))
-        if self._server is not None:
-            await self._server.wait_closed()
 
 
 class _Accepted(asyncio.Protocol):
@@ -127,6 +162,19 @@ class _Accepted(asyncio.Protocol):
         accepted = cast("asyncio.Transport", transport)
         accepted.pause_reading()  # what comes now is the handshake's
         self._begin(accepted)
+
+
+def _second(transport: asyncio.Transport) -> socket.socket | None:
+    """Another descriptor of a connection, which is open until all of them are closed."""
+    try:
+        return cast("socket.socket", transport.get_extra_info("socket").dup())
+    except OSError:  # there is none left: then nothing is held back
+        return None
+
+
+def _let_go(sock: socket.socket | None) -> None:
+    if sock is not None:
+        sock.close()
 
 
 def bind(host: str, port: int, setting: str) -> socket.socket:

@@ -16,6 +16,7 @@ from lapse.base.errors import LapseError
 from lapse.broker.access import Access
 from lapse.broker.authentication import Entrance
 from lapse.broker.client_quotas import ClientQuotas
+from lapse.broker.connection_rates import ConnectionRates
 from lapse.broker.counters import Counters
 from lapse.broker.disk import DiskThreads
 from lapse.broker.fetch_sessions import FetchSessions
@@ -49,6 +50,8 @@ class Session:
         sasl: its login, where that listener wants one.
         certified: whom its certificate names, where it came by TLS alone.
         muted_ms: how long its client is to wait before the next request is handled (KIP-219).
+        throttled_until_ms: until when its client's changes of topics are over their quota, by the
+            monotonic clock.
         ends: why its connection ends after the answer; empty while it goes on.
         lost: nobody reads answers any more.
         watch: what the connection's current request waits for, if it does.
@@ -62,6 +65,7 @@ class Session:
     certified: str = ANONYMOUS
     ends: str = ""
     muted_ms: int = 0
+    throttled_until_ms: int = 0
     lost: bool = False
     watch: Watch | None = None
     client_id: str = ""
@@ -112,6 +116,7 @@ class Services:
     quotas: ClientQuotas
     access: Access
     by_address: ConnectionsByAddress
+    connection_rates: ConnectionRates
     fetch_sessions: FetchSessions
     request_bytes: RequestBytes
     answer_bytes: AnswerBytes

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lapse.base.clock import Clock
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
@@ -23,7 +23,6 @@ from lapse.coordination.entries import Marker, Types, Write, decode_entry
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.log.markers import EndMarker, parse_marker
 from lapse.log.partition_log import Appended, PartitionLog
-from lapse.metadata.image import LEADER_EPOCH
 from lapse.records.batch import headers_of, records_of, scan_prefix
 from lapse.records.builder import BatchSpec, NewRecord
 from lapse.wire.errors import MalformedMessage, UnsupportedVersion
@@ -57,12 +56,8 @@ class Writer:
         return BatchSpec(
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
-            leader_epoch=LEADER_EPOCH,
             transactional=True,
         )
-
-
-_NO_TRANSACTION = BatchSpec(leader_epoch=LEADER_EPOCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +160,16 @@ class StateLog:
 
     def _append(self, taken: Sequence[_Waiting]) -> Appended:
         now_ms, first = self._parts.clock.now_ms(), taken[0]
-        writer, marker = first.writer, first.marker
+        writer, marker, leader_epoch = first.writer, first.marker, self._log.leader_epoch
         if writer is not None and marker is not None:
             return self._log.append_marker(
                 writer.producer_id, writer.producer_epoch, marker.commit,
-                marker.coordinator_epoch, leader_epoch=LEADER_EPOCH, now_ms=now_ms,
+                marker.coordinator_epoch, leader_epoch=leader_epoch, now_ms=now_ms,
             )  # fmt: skip
         records = [NewRecord(k, v, now_ms) for waiting in taken for k, v in waiting.records]
-        if writer is None:
-            return self._log.append_own(records, _NO_TRANSACTION, now_ms=now_ms)
-        return self._log.append_own(
-            records, writer.spec, now_ms=now_ms, verified_at=writer.verified_at
-        )
+        spec = replace(BatchSpec() if writer is None else writer.spec, leader_epoch=leader_epoch)
+        verified_at = None if writer is None else writer.verified_at
+        return self._log.append_own(records, spec, now_ms=now_ms, verified_at=verified_at)
 
     # --- loading --------------------------------------------------------------------------------
 

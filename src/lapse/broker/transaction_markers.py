@@ -15,7 +15,6 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from lapse.broker.state_log import Parts, Writer
 from lapse.log.markers import EndMarker
-from lapse.metadata.image import LEADER_EPOCH
 
 Results = dict[TopicPartition, ErrorCode]
 
@@ -50,12 +49,13 @@ class MarkerWriter:
 
     def _append_to(self, tp: TopicPartition, writer: Writer, marker: EndMarker) -> ErrorCode:
         try:
-            self._parts.partitions.get(tp).append_marker(
+            log = self._parts.partitions.get(tp)
+            log.append_marker(
                 writer.producer_id,
                 writer.producer_epoch,
                 marker.commit,
                 marker.coordinator_epoch,
-                leader_epoch=LEADER_EPOCH,
+                leader_epoch=log.leader_epoch,
                 now_ms=self._parts.clock.now_ms(),
             )
         except (KafkaError, StorageError) as e:

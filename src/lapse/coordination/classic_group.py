@@ -21,7 +21,7 @@ memory; after the highest generation comes 0, since clients take negative ones f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from lapse.base.errors import ErrorCode
@@ -106,7 +106,8 @@ class ClassicGroup(GroupState):
         """A group from its record; its members' sessions start now.
 
         One that is larger than `size_max` by now begins a rebalance, in which only so many find
-        room.
+        room; and so do consumers without a leader, which a group of KIP-848 left
+        (`consumer_migration`).
         """
         group = cls(group_id, settings, new_id, now_ms)
         group.is_recorded = True
@@ -123,8 +124,32 @@ class ClassicGroup(GroupState):
             group.members.leader = value.leader
         group.state = State.STABLE if len(group.members) else State.EMPTY
         group.learn_topics()
-        if len(group.members) > settings.size_max:
+        was_converted = value.leader is None and group.protocol_type == PROTOCOL_TYPE
+        if len(group.members) > settings.size_max or (len(group.members) and was_converted):
             rebalance(group)
+        return group
+
+    @classmethod
+    def of_members(
+        cls,
+        group_id: str,
+        generation: int,
+        members: Iterable[Member],
+        settings: GroupSettings,
+        new_id: Callable[[], str],
+        now_ms: int,
+    ) -> ClassicGroup:
+        """A stable group of consumers that were in one of KIP-848, their sessions start now."""
+        group = cls(group_id, settings, new_id, now_ms)
+        group.is_recorded = True
+        group.generation = generation
+        group.protocol_type = PROTOCOL_TYPE
+        for member in members:
+            group.members.put(member)
+            group.extend_session(member)
+        group.protocol = group.members.choose_protocol()
+        group.state = State.STABLE
+        group.learn_topics()
         return group
 
     def stored(self, ticket: int, error: ErrorCode, now_ms: int) -> Effects:
@@ -254,6 +279,16 @@ class ClassicGroup(GroupState):
         if error is ErrorCode.NONE:
             handle(self, Event.DELETE, None)
         return error, self.take_effects()
+
+    def begin_rebalance(self) -> None:
+        """All members of a group that was just made are to join anew."""
+        rebalance(self)
+
+    def hand_over(self, now_ms: int) -> Effects:
+        """The group is one of KIP-848 now, with these members; all who wait are to join that."""
+        self.now_ms = now_ms
+        self.bury(ErrorCode.REBALANCE_IN_PROGRESS)
+        return self.take_effects()
 
     def unload(self, now_ms: int) -> Effects:
         """The group has another coordinator now; all who wait are told NOT_COORDINATOR."""

@@ -135,10 +135,9 @@ def check_commit(
 ) -> ErrorCode:
     """Whether a member may commit offsets of these partitions, or somebody from outside.
 
-    A member that has moved on to a later epoch may, for what it has held since the epoch that it
-    commits in (KIP-1251).
+    One that speaks the classic calls must be of its present generation. Another that has moved on
+    to a later epoch may, for what it has held since the epoch that it commits in (KIP-1251).
     """
-    stale = ErrorCode.ILLEGAL_GENERATION if commit.transactional else ErrorCode.STALE_MEMBER_EPOCH
     epoch = commit.generation
     if epoch < 0 and not state.members:
         return ErrorCode.NONE
@@ -148,8 +147,11 @@ def check_commit(
     member = state.members.get(commit.member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
+    if member.classic is not None:
+        return ErrorCode.NONE if epoch == member.epoch else ErrorCode.ILLEGAL_GENERATION
     if not commit.transactional and not commit.knows_epochs:
         return ErrorCode.UNSUPPORTED_VERSION
+    stale = ErrorCode.ILLEGAL_GENERATION if commit.transactional else ErrorCode.STALE_MEMBER_EPOCH
     if epoch == member.epoch:
         return ErrorCode.NONE
     if epoch > member.epoch or not all(_held_since(member, pair, epoch) for pair in partitions):
@@ -170,4 +172,7 @@ def check_fetch(state: ConsumerState, member_id: str | None, epoch: int) -> Erro
     member = state.members.get(member_id or NO_MEMBER_ID)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    return ErrorCode.NONE if epoch == member.epoch else ErrorCode.STALE_MEMBER_EPOCH
+    if epoch == member.epoch:
+        return ErrorCode.NONE
+    is_classic = member.classic is not None
+    return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH

@@ -1,5 +1,7 @@
 """What a group of KIP-848 is asked, what it answers, and what of the cluster it looks at; as data.
 
+Members that speak the classic calls ask in the words of `classic_events`.
+
 Null and -1 of Kafka's messages keep their meaning, "as before"; `epoch` 0 joins, -1 leaves, -2 is a
 static member that will be back.
 """
@@ -9,7 +11,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
+
+from lapse.coordination.classic_events import GroupSettings
+from lapse.coordination.consumer_groups import ClassicMemberMetadata
 
 JOINING = 0
 LEAVING = -1
@@ -20,6 +26,25 @@ AS_BEFORE_MS = -1
 
 Partitions = Mapping[uuid.UUID, frozenset[int]]
 """Partitions by the id of their topic."""
+
+
+class MigrationPolicy(StrEnum):
+    """`group.consumer.migration.policy`: which groups with members may change their protocol."""
+
+    BIDIRECTIONAL = "bidirectional"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    DISABLED = "disabled"
+
+    @property
+    def allows_upgrade(self) -> bool:
+        """Whether a classic group may become one of KIP-848."""
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE)
+
+    @property
+    def allows_downgrade(self) -> bool:
+        """Whether one of KIP-848 may become a classic group."""
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +58,7 @@ class ConsumerGroupSettings:
         assignors: `group.consumer.assignors`; the first is for members that name none.
         assignment_interval_ms: `group.consumer.assignment.interval.ms`, between two targets.
         regex_refresh_interval_ms: `group.consumer.regex.refresh.interval.ms`.
+        classic: what holds for members that speak the classic calls, and for classic groups.
     """
 
     session_timeout_ms: int = 45_000
@@ -41,6 +67,8 @@ class ConsumerGroupSettings:
     assignors: tuple[str, ...] = ("uniform", "range")
     assignment_interval_ms: int = 1_000
     regex_refresh_interval_ms: int = 600_000
+    migration: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    classic: GroupSettings = field(default_factory=GroupSettings)
 
 
 class TopicShape(Protocol):
@@ -68,7 +96,7 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """ConsumerGroupHeartbeat.
+    """ConsumerGroupHeartbeat; or what a JoinGroup comes to, if `classic` says with what it came.
 
     Attributes:
         topics: subscribed to, by name.
@@ -90,6 +118,7 @@ class Beat:
     client_id: str = ""
     client_host: str = ""
     resolved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    classic: ClassicMemberMetadata | None = None
 
     @property
     def is_full(self) -> bool:
@@ -122,6 +151,7 @@ class DescribedMember:
     pattern: str
     assigned: Partitions
     target: Partitions
+    is_classic: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,11 @@ def read_versioned(cls: type[M], data: bytes) -> tuple[M, int]:
     return codec.decode(cls, version, memoryview(data), _INT16.size)[0], version
 
 
-def write_versioned(message: ConsumerProtocolSubscription | ConsumerProtocolAssignment) -> bytes:
-    """In the newest version."""
-    version = message_spec(type(message)).versions.high
+def write_versioned(
+    message: ConsumerProtocolSubscription | ConsumerProtocolAssignment, version: int | None = None
+) -> bytes:
+    """In that version, else in the newest."""
+    if version is None:
+        version = message_spec(type(message)).versions.high
     assert version is not None
     return _INT16.pack(version) + codec.encode(message, version)

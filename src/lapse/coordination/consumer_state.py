@@ -44,6 +44,7 @@ class Member:
         epoch: 0 has yet to be given anything; -2 is away.
         assigned: what it is told it has.
         revoking: what it is to give up, and has not said that it did.
+        classic: what it joined with, of a member that speaks the classic calls.
     """
 
     member_id: str
@@ -60,6 +61,7 @@ class Member:
     state: MemberState = MemberState.STABLE
     assigned: Holding = field(default_factory=dict)
     revoking: Holding = field(default_factory=dict)
+    classic: records.ClassicMemberMetadata | None = None
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
         """Whether it has what the target of that epoch gives it."""
@@ -76,7 +78,7 @@ class Member:
             subscribed_topic_regex=self.pattern,
             rebalance_timeout_ms=self.rebalance_timeout_ms,
             server_assignor=self.assignor,
-            classic_member_metadata=None,
+            classic_member_metadata=self.classic,
         )
 
     def current(self) -> records.ConsumerGroupCurrentMemberAssignmentValue:
@@ -185,6 +187,11 @@ class ConsumerState:
         """The patterns of its members, and how many have each."""
         return Counter(m.pattern for m in self.members.values() if m.pattern)
 
+    def classic_protocols(self) -> tuple[Counter[str], int]:
+        """By protocol how many classic members support it, and how many of them there are."""
+        classic = [m.classic for m in self.members.values() if m.classic is not None]
+        return Counter(p.name for c in classic for p in c.supported_protocols), len(classic)
+
     def assignor(self, default: str) -> str:
         """What most members that have a wish want; of as many the first by name."""
         wishes = Counter(m.assignor for m in self.members.values() if m.assignor)
@@ -246,7 +253,15 @@ def _member(state: ConsumerState, key: MemberKey, value: Any) -> None:
         pattern=value.subscribed_topic_regex or "",
         rebalance_timeout_ms=value.rebalance_timeout_ms,
         assignor=value.server_assignor,
+        classic=_classic(value.classic_member_metadata),
     )
+
+
+def _classic(
+    value: records.ClassicMemberMetadata | None,
+) -> records.ClassicMemberMetadata | None:
+    """A record without the field reads as an empty struct; nobody joins without a protocol."""
+    return value if value is not None and value.supported_protocols else None
 
 
 def _target_member(state: ConsumerState, key: MemberKey, value: Any) -> None:

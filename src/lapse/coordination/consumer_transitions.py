@@ -58,14 +58,9 @@ def beat(draft: Draft, request: Beat, now: Now) -> BeatTaken:
     """A member joins or lives; raises KafkaError with the code it is refused with."""
     check_room(draft.state, request, now.settings.size_max)
     before = _member_before(draft, request)
-    member = _subscribed(before, request)
-    if member != before or member.member_id not in draft.state.members:
-        draft.write_member(member)
-    has_matches = _follow_patterns(draft, before.pattern, request, now)
-    resubscribed = (member.topics, member.pattern) != (before.topics, before.pattern)
-    _follow_epoch(draft, now, must=resubscribed or has_matches)
-    _follow_target(draft, now)
-    member = _reconcile(draft, member.member_id, request, now, has_resubscribed=resubscribed)
+    has_resubscribed = subscribe(draft, before, request, now)
+    follow_target(draft, now)
+    member = reconcile(draft, request, now, has_resubscribed=has_resubscribed)
     tells = request.epoch == JOINING or request.is_full
     if tells or plain(member.assigned) != plain(before.assigned):
         assignment = plain(member.assigned)
@@ -75,8 +70,11 @@ def beat(draft: Draft, request: Beat, now: Now) -> BeatTaken:
     return BeatTaken(member.member_id, member.epoch, interval_ms, assignment)
 
 
-def leave(draft: Draft, request: Beat, cluster: Cluster) -> BeatTaken:
-    """A member goes, for good or (-2) to come back; raises KafkaError where it is none."""
+def leave(draft: Draft, request: Beat) -> BeatTaken:
+    """A member goes, for good or (-2) to come back; raises KafkaError where it is none.
+
+    Who goes for good is still to be made up for: `bump`, or another kind of group.
+    """
     state = draft.state
     if request.instance_id is None:
         member = known_member(state, request.member_id)
@@ -86,18 +84,33 @@ def leave(draft: Draft, request: Beat, cluster: Cluster) -> BeatTaken:
         # It keeps its partitions for whoever comes back; what it was to give up is free.
         draft.write_current(replace(member, epoch=AWAY, revoking={}))
     else:
-        remove(draft, [member.member_id], cluster)
+        remove(draft, [member.member_id])
     return BeatTaken(member.member_id, request.epoch)
 
 
-def remove(draft: Draft, member_ids: Iterable[str], cluster: Cluster) -> None:
-    """Members are gone; those that stay find a new epoch."""
+def remove(draft: Draft, member_ids: Iterable[str]) -> None:
+    """Members are gone, and patterns that only they had."""
     for member_id in member_ids:
         draft.remove_member(member_id)
     state = draft.state
     for pattern in state.resolved.keys() - state.patterns().keys():
         draft.remove_pattern(pattern)
+
+
+def bump(draft: Draft, cluster: Cluster) -> None:
+    """Members that stay find a new epoch."""
     draft.write_group(draft.state.epoch + 1, metadata_hash(draft.state, cluster))
+
+
+def subscribe(draft: Draft, before: Member, request: Beat, now: Now) -> bool:
+    """The member as it subscribes now, and the group's epoch; whether it reads other topics."""
+    member = _subscribed(before, request)
+    if member != before or member.member_id not in draft.state.members:
+        draft.write_member(member)
+    has_matches = _follow_patterns(draft, before.pattern, request, now)
+    has_resubscribed = (member.topics, member.pattern) != (before.topics, before.pattern)
+    _follow_epoch(draft, now, must=has_resubscribed or has_matches)
+    return has_resubscribed
 
 
 # --- the member -------------------------------------------------------------------------------
@@ -114,15 +127,16 @@ def _member_before(draft: Draft, request: Beat) -> Member:
         found = state.static(request.instance_id)
         if found is None:
             return state.members.get(member_id, Member(member_id))
-        check_released(found, member_id)
-        return _replaced(draft, found, member_id)
+        if found.classic is None:
+            check_released(found, member_id)
+        return replaced(draft, found, member_id)
     else:
         member = known_instance(state, member_id, request.instance_id)
     check_epoch(member, request.epoch, request.owned)
     return member
 
 
-def _replaced(draft: Draft, old: Member, member_id: str) -> Member:
+def replaced(draft: Draft, old: Member, member_id: str) -> Member:
     """An instance comes back under another id, to what it had."""
     target = draft.state.targets.get(old.member_id, {})
     draft.remove_member(old.member_id)
@@ -149,6 +163,7 @@ def _subscribed(before: Member, request: Beat) -> Member:
             before.rebalance_timeout_ms if timeout_ms == AS_BEFORE_MS else timeout_ms
         ),
         assignor=request.assignor or before.assignor,
+        classic=request.classic,
     )
 
 
@@ -183,7 +198,7 @@ def _follow_epoch(draft: Draft, now: Now, *, must: bool) -> None:
         draft.write_group(state.epoch + 1 if state.epoch else FIRST_EPOCH, found)
 
 
-def _follow_target(draft: Draft, now: Now) -> None:
+def follow_target(draft: Draft, now: Now) -> None:
     """New targets where the epoch is ahead of them; not sooner than the interval allows."""
     state = draft.state
     since_ms = now.time_ms - state.target_ms
@@ -211,10 +226,9 @@ def _topic_ids(state: ConsumerState, member: Member, cluster: Cluster) -> frozen
     return frozenset(topics[n].topic_id for n in state.topics_of(member) if n in topics)
 
 
-def _reconcile(
-    draft: Draft, member_id: str, request: Beat, now: Now, *, has_resubscribed: bool
-) -> Member:
-    state = draft.state
+def reconcile(draft: Draft, request: Beat, now: Now, *, has_resubscribed: bool) -> Member:
+    """The member's next step to its target."""
+    state, member_id = draft.state, request.member_id
     member = state.members[member_id]
     if not has_resubscribed and member.is_reconciled_to(state.target_epoch):
         return member

@@ -29,6 +29,9 @@ class Deadlines(Generic[K]):
         if self._next_ms is None or at_ms < self._next_ms:
             self._next_ms = at_ms
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._at_ms
+
     def clear(self, key: K) -> None:
         """Forget `key`, if it has a deadline."""
         self._at_ms.pop(key, None)

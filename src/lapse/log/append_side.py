@@ -333,11 +333,11 @@ class AppendableLog(ReadableLog):
             ) or (config.roll_time == "record" and self._is_old_for(batches, now_ms)):
                 self._roll(max(first, self._end_offset))  # T-22
                 active = self._active
-            if self._epochs.unsaved:
-                self._epochs.save()
             for batch in batches:
                 if batch.leader_epoch > self._epochs.latest:
                     self._epochs.assign(batch.leader_epoch, batch.base_offset)
+            if self._epochs.unsaved:
+                self._epochs.save()
             active.append(
                 batches, data, now_ms=now_ms, interval_bytes=config.index_interval_bytes,
                 tombstones=tombstones, markers=markers,

@@ -26,6 +26,7 @@ META_PROPERTIES = "meta.properties"
 PARTITION_METADATA = "partition.metadata"
 
 _VERSION = "0"
+_EPOCH_MAX = (1 << 31) - 1
 
 
 def _read_text(path: Path) -> str | None:
@@ -85,6 +86,8 @@ def read_epochs(path: Path) -> list[tuple[int, int]]:
     for epoch, start in entries:
         if epoch <= before[0] or start <= before[1]:
             raise CorruptData(str(path), 0, f"epoch {epoch} at {start} does not ascend")
+        if epoch > _EPOCH_MAX:  # Metadata could not tell it
+            raise CorruptData(str(path), 0, f"epoch {epoch} has more than 32 bits")
         before = epoch, start
     return entries
 

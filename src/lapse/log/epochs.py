@@ -1,13 +1,33 @@
-"""Which leader epoch began at which offset: Kafka's `leader-epoch-checkpoint` of a partition."""
+"""Which leader epoch began at which offset: Kafka's `leader-epoch-checkpoint` of a partition.
+
+What Kafka's LeaderEpochFileCache does, rule by rule: epochs ascend with their offsets; what
+retention or DeleteRecords takes leaves the epoch in force at the new start, which then begins
+there; what recovery cuts off takes along the epochs that began beyond. KIP-101 and KIP-320 ask
+where an epoch ended.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs
 from lapse.log.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
+
+NO_EPOCH = -1
+FIRST_EPOCH = 0
+_epoch_of, _start_of = itemgetter(0), itemgetter(1)
+
+
+class EpochEnd(NamedTuple):
+    """The largest epoch not above the one asked for, and the offset after its last."""
+
+    epoch: int
+    end_offset: int
 
 
 class LeaderEpochs:
@@ -21,7 +41,10 @@ class LeaderEpochs:
 
     Attributes:
         latest: the newest epoch; -1 before the first.
-        unsaved: the file says more than this; `save` before the log goes on.
+        current: the epoch that this log's leader is in: the newest that was ever noted here, also
+            where nothing of it is in the log any more, and 0 before the first. It never goes back:
+            clients take what names an older epoch than they know for an outdated answer.
+        unsaved: the file says something else than this; `save` before the log goes on.
     """
 
     def __init__(self, fs: Fs, partition_dir: Path) -> None:
@@ -32,13 +55,40 @@ class LeaderEpochs:
             self._entries = read_epochs(self._path)
         except CorruptData:
             self._entries = []
-        self.latest = self._entries[-1][0] if self._entries else -1
+        self._written = self._entries
+        self.latest = self._entries[-1][0] if self._entries else NO_EPOCH
+        self.current = max(self.latest, FIRST_EPOCH)
         self.unsaved = False
         self._behind = False
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
         return tuple(self._entries)
+
+    # --- asking, without a lock: `_entries` is replaced, never changed ---------------------------
+
+    def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd | None:
+        """Where an epoch ended, as Kafka's `endOffsetFor` answers; None where nobody can tell.
+
+        The current epoch ends where the log does, and begins there while nothing of it is in the
+        log. An epoch from before the first known is told to end where that begins: what was of it
+        is gone.
+        """
+        entries, current = self._entries, self.current
+        if not 0 <= epoch <= current:
+            return None
+        after = bisect_right(entries, epoch, key=_epoch_of)
+        end_offset = entries[after][1] if after < len(entries) else log_end_offset
+        is_known = after and epoch != current
+        return EpochEnd(entries[after - 1][0] if is_known else epoch, end_offset)
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch in force at an offset; -1 below the first, as in messages of old formats."""
+        entries = self._entries
+        n = bisect_right(entries, offset, key=_start_of)
+        return entries[n - 1][0] if n else NO_EPOCH
+
+    # --- changes ---------------------------------------------------------------------------------
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Batches of `epoch` begin at `start_offset`; nothing happens unless it is a new one."""
@@ -81,6 +131,18 @@ class LeaderEpochs:
         if self.unsaved or self._behind:
             self._write(self._entries)
 
+    def finish(self, end_offset: int) -> None:
+        """The log is closed, and ends there: write what is owed, the current epoch above all.
+
+        Where nothing of it is in the log it is noted at the end, as Kafka's leaders do; else the
+        next owner would know only an older one. Mostly the file says just that.
+        """
+        if self.current > max(self.latest, FIRST_EPOCH):
+            kept = [entry for entry in self._entries if entry[1] < end_offset]
+            self._take([*kept, (self.current, end_offset)])
+            self.unsaved = self._entries != self._written
+        self.save()
+
     def _replace(self, entries: list[tuple[int, int]]) -> None:
         if entries != self._entries:
             self._write(entries)
@@ -88,11 +150,13 @@ class LeaderEpochs:
 
     def _write(self, entries: list[tuple[int, int]]) -> None:
         write_epochs(self._fs, self._path, entries)
+        self._written = entries
         self.unsaved = self._behind = False
 
     def _take(self, entries: list[tuple[int, int]]) -> None:
         self._entries = entries
-        self.latest = entries[-1][0] if entries else -1
+        self.latest = entries[-1][0] if entries else NO_EPOCH
+        self.current = max(self.current, self.latest)
 
 
 def _from(entries: Sequence[tuple[int, int]], start_offset: int) -> list[tuple[int, int]]:

@@ -32,6 +32,7 @@ from lapse.kernels import keep
 from lapse.log.append_clock import with_last_append
 from lapse.log.env import LogEnv
 from lapse.log.epochs import LeaderEpochs
+from lapse.log.epochs_found import epochs_in, note_epochs
 from lapse.log.estimate import estimate_active, estimate_sealed
 from lapse.log.offset_index import OffsetIndex
 from lapse.log.producers import Producers
@@ -150,12 +151,14 @@ def load(
         keep_snapshots(env.fs, partition_dir, ())  # their open transactions would never end
         sealed, active = [], ActiveSegment.create(partition_dir, env, log_start)
         loader.recovered.clear()
+    segments = [*sealed, active]
     epochs = LeaderEpochs(env.fs, partition_dir)
     epochs.cut(log_start, active.end_offset)
-    if loader.epochs:
-        epochs.extend(loader.epochs)
+    # Kafka reads only recovered segments, and else goes without.
+    found = loader.epochs if epochs.entries else epochs_in(segments)
+    if found:
+        epochs.extend(found)
         epochs.cut(log_start, active.end_offset)
-    segments = [*sealed, active]
     expiry = Expiry(options.believed_ms, options.producer_id_expiration_ms)
     parts = parts_of(segments)
     producers, aborted = rebuild(env.fs, partition_dir, parts, loader.recovered, expiry)
@@ -387,7 +390,7 @@ def scan_segment(
         try:
             for part in readable(segment, check_crc=check_crc):
                 builder.add_rows(part.rows, part.marker_of)
-                _note_epochs(part.rows, epochs)
+                note_epochs(part.rows, epochs)
                 _index(part.rows, interval_bytes, state, offset_index, time_index)
         except CorruptData as e:
             bad = e.reason
@@ -396,16 +399,6 @@ def scan_segment(
     known = read_clock(summary_path(partition_dir, base_offset))
     summary = with_estimated_clock(builder.build(), mtime_ms, known)
     return Scanned(summary, offset_index, time_index, int(state[2]), bad, epochs)
-
-
-def _note_epochs(
-    rows: np.ndarray[tuple[int], np.dtype[np.void]], epochs: list[tuple[int, int]]
-) -> None:
-    latest = epochs[-1][0] if epochs else -1
-    highest = np.maximum.accumulate(rows["leader_epoch"])  # -1 in v0 and v1
-    before = np.concatenate([[latest], np.maximum(highest[:-1], latest)])
-    begins = rows[rows["leader_epoch"] > before]
-    epochs += zip(begins["leader_epoch"].tolist(), begins["base_offset"].tolist(), strict=True)
 
 
 def _index(

@@ -38,6 +38,7 @@ from lapse.log.append_side import Opening
 from lapse.log.bad import read_bad
 from lapse.log.delete_side import DeletingLog
 from lapse.log.env import LogEnv
+from lapse.log.epochs import EpochEnd
 from lapse.log.facts import BadRange, LogFacts, ProducerLast, SegmentFacts
 from lapse.log.loader import OpenOptions, load, settle_txn_index
 from lapse.log.segment import (
@@ -140,8 +141,16 @@ class PartitionLog(DeletingLog):
 
     @property
     def leader_epoch(self) -> int:
-        """The newest leader epoch in the log; -1 if there is none."""
-        return self._epochs.latest
+        """The leader epoch that appends are made in, and clients are told: it never goes back."""
+        return self._epochs.current
+
+    def end_of_epoch(self, epoch: int) -> EpochEnd | None:
+        """Where a leader epoch ended (KIP-101, KIP-320); None where nobody can tell."""
+        return self._epochs.end_of(epoch, self._end_offset)
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch of an offset, of the log's end too; -1 where there was none yet."""
+        return self.leader_epoch if offset >= self._end_offset else self._epochs.epoch_at(offset)
 
     # --- roll, sync, close -----------------------------------------------------------------------
 
@@ -180,7 +189,7 @@ class PartitionLog(DeletingLog):
                 return
             if clean and self.offline_reason is None:
                 self._active.finish()
-                self._epochs.save()
+                self._epochs.finish(self._end_offset)
                 snapshot = segment_path(self.dir, self._end_offset, SNAPSHOT)
                 if not snapshot.exists():  # Kafka keeps one that is there, expired producers too
                     self._write_snapshot(self._end_offset)

@@ -13,9 +13,6 @@ from types import MappingProxyType
 
 from lapse.base.config import TopicConfig
 
-# A single node leads all its partitions from the first epoch on; elections come with a cluster.
-LEADER_EPOCH = 0
-
 # Kafka's own topics (KIP-848 and KIP-932 included); clients may read them and no more.
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 

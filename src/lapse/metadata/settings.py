@@ -26,6 +26,7 @@ from lapse.base.config import (
     broker_setting,
     check_broker_value,
     is_dynamic,
+    of_listener,
     overlaid,
     topic_config,
     topic_setting,
@@ -99,6 +100,12 @@ class BrokerSettings:
         in_force = self.config_of({})
         told = (_topic_setting(row, {}, self, in_force) for row in TOPIC_SETTINGS)
         return in_force, {one.name: one for one in told}
+
+    @cached_property
+    def of_listeners(self) -> tuple[str, ...]:
+        """Names of settings that some layer has for one listener (`listener.name.NAME.…`)."""
+        names = {*self.static, *self.cluster, *self.broker}
+        return tuple(sorted(filter(of_listener, names)))
 
     def config_of(self, overrides: Texts) -> TopicConfig:
         """A topic's settings in force; raises ConfigError."""
@@ -206,20 +213,23 @@ def as_text(setting: Setting, said: str, value: Any) -> str:
 
 def describe_broker(settings: BrokerSettings) -> list[Described]:
     """All settings of one broker; each begins its synonyms with its own name, as Kafka's do."""
-    return [_broker_setting(name, settings) for name in BROKER_NAMES]
+    return [_broker_setting(name, settings) for name in (*BROKER_NAMES, *settings.of_listeners)]
 
 
 def describe_all_brokers(settings: BrokerSettings) -> list[Described]:
     """The dynamic settings of all brokers, and no others, as Kafka does."""
     only = BrokerSettings({}, settings.cluster)
-    told = [_broker_setting(name, only) for name in BROKER_NAMES if name in settings.cluster]
+    names = (*BROKER_NAMES, *only.of_listeners)
+    told = [_broker_setting(name, only) for name in names if name in settings.cluster]
     return [_only_dynamic(one) for one in told]
 
 
 def _broker_setting(name: str, settings: BrokerSettings) -> Described:
     setting = broker_setting(name)
     factors = dict(setting.synonyms)
-    every = list(settings.synonyms(factors or (name,)))
+    found = of_listener(name)
+    names = factors or ((name,) if found is None else (name, found[1]))
+    every = list(settings.synonyms(names))
     first = next((n for n, one in enumerate(every) if one.name == name), len(every))
     synonyms = tuple(every[first:])
     return Described(

@@ -85,6 +85,7 @@ from lapse.wire.schema.metadata import METADATA
 from lapse.wire.schema.offset_commit import OFFSET_COMMIT
 from lapse.wire.schema.offset_delete import OFFSET_DELETE
 from lapse.wire.schema.offset_fetch import OFFSET_FETCH
+from lapse.wire.schema.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
 from lapse.wire.schema.produce import PRODUCE
 from lapse.wire.schema.sasl_authenticate import SASL_AUTHENTICATE
 from lapse.wire.schema.sasl_handshake import SASL_HANDSHAKE
@@ -142,6 +143,7 @@ _ANSWERED = (
     OFFSET_COMMIT,
     OFFSET_DELETE,
     OFFSET_FETCH,
+    OFFSET_FOR_LEADER_EPOCH,
     ALTER_USER_SCRAM_CREDENTIALS,
     CREATE_ACLS,
     DELETE_ACLS,

@@ -19,6 +19,7 @@ var administration = []Check{
 	{"settings_are_described_and_altered", altered},
 	{"records_are_deleted", trimmed},
 	{"offsets_by_time", byTime},
+	{"offsets_by_leader_epoch", byEpoch},
 	{"acls_need_an_authorizer", acls},
 	{"log_dirs_are_described", logDirs},
 	{"transactions_are_described", transactions},
@@ -134,6 +135,20 @@ func byTime(ctx context.Context) {
 	Equal(at(adm.ListEndOffsets(ctx, topic)), int64(10))
 	Equal(at(adm.ListCommittedOffsets(ctx, topic)), int64(10))
 	Equal(at(adm.ListLocalLogStartOffsets(ctx, topic)), int64(0))
+}
+
+func byEpoch(ctx context.Context) {
+	topic := topicFor(ctx, "by-epoch", 1, kept)
+	send(ctx, client(ctx), topic, numbered("value", 3)...)
+	ended := func(epoch int32) [2]int64 {
+		var asked kadm.OffsetForLeaderEpochRequest
+		asked.Add(topic, 0, epoch)
+		found := Got(admin(ctx).OffsetForLeaderEpoch(ctx, asked))[topic][0]
+		Must(found.Err)
+		return [2]int64{int64(found.LeaderEpoch), found.EndOffset}
+	}
+	Equal(ended(0), [2]int64{0, 3})
+	Equal(ended(1), [2]int64{-1, -1})
 }
 
 func acls(ctx context.Context) {

@@ -18,6 +18,7 @@ from lapse.base.config import (
     broker_setting,
     check_broker_value,
     is_dynamic,
+    of_listener,
     overlaid,
     read_properties,
     split_settings,
@@ -273,6 +274,9 @@ BROKER = {
     "offset.metadata.max.bytes": (4096, "-1", "0", 0),
     "quota.window.num": (11, "1", "2", 2),
     "quota.window.size.seconds": (1, "0", "3600", 3600),
+    "controller.quota.window.num": (11, "0", "1", 1),
+    "controller.quota.window.size.seconds": (1, "0", "1", 1),
+    "max.connection.creation.rate": (INT_MAX, "-1", "0", 0),
     "transaction.state.log.num.partitions": (50, "0", "1", 1),
     "transaction.state.log.segment.bytes": (100 << 20, "0", "1", 1),
     "transaction.max.timeout.ms": (900_000, "0", "1", 1),
@@ -301,7 +305,7 @@ BROKER = {
     ),
     "group.consumer.assignment.interval.ms": (1000, "-1", "0", 0),
     "group.consumer.regex.refresh.interval.ms": (600_000, "9999", "10000", 10_000),
-    "group.consumer.migration.policy": ("disabled", "upgrade", "disabled", "disabled"),
+    "group.consumer.migration.policy": ("bidirectional", "both", "upgrade", "upgrade"),
     "lapse.clock.jump.max.ms": (3_600_000, "-1", "0", 0),
     "lapse.housekeeping.interval.ms": (1000, "0", "1", 1),
     "lapse.lifecycle.master": ("local[*]", None, "local[2]", "local[2]"),
@@ -380,6 +384,20 @@ def test_which_settings_may_change_while_a_broker_runs() -> None:
     for name in ("log.retention.hours", "log.retention.minutes", "log.roll.hours", "node.id",
                  "listeners", "num.partitions", "nonsense", "retention.ms"):  # fmt: skip
         assert not is_dynamic(name), name
+
+
+def test_some_settings_may_be_a_listeners() -> None:
+    name = "listener.name.CLIENTS.max.connection.creation.rate"
+    assert of_listener(name) == ("clients", "max.connection.creation.rate")
+    assert broker_setting(name).name == name
+    assert is_dynamic(name)
+    assert dict(broker_config({name: "5"}).given)[name] == "5"
+    with pytest.raises(ConfigError, match=f"^{name}=-1: allowed is"):
+        broker_config({name: "-1"})
+    for other in ("listener.name.clients.num.partitions", "listener.name.max.connections",
+                  "max.connection.creation.rate"):  # fmt: skip
+        assert of_listener(other) is None
+    assert not is_dynamic("listener.name.clients.num.partitions")
 
 
 def test_one_source_over_another() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,13 @@ async def running_node(
 async def connect(node: Node) -> BrokerConnection:
     """A new connection."""
     return await BrokerConnection.open(node.services.address.host, node.services.address.port)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Wait for what nobody is told of, a counter for one."""
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 async def create(node: Node, name: str, partitions: int = 1, **configs: str) -> None:

@@ -14,7 +14,13 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.authorization import RULES
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection, ConnectionLost
-from lapse.security.acls import Operation, Permission, ResourceType
+from lapse.security.acls import (
+    CLUSTER_NAME,
+    AclBinding,
+    Operation,
+    Permission,
+    ResourceType,
+)
 from lapse.wire.declared import DECLARED
 from lapse.wire.schema.create_topics import (
     CreatableTopic,
@@ -48,8 +54,13 @@ from lapse.wire.schema.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
 )
+from lapse.wire.schema.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
 from lapse.wire.schema.produce import ProduceRequest, ProduceResponse, TopicProduceData
 from lapse.wire.versions import SERVED
+from tests.unit.broker.epoch_requests import epoch_request
 from tests.unit.broker.running import (
     BY_NAME,
     batch_of,
@@ -60,7 +71,7 @@ from tests.unit.broker.running import (
     running_node,
 )
 from tests.unit.broker.secured import WITH_ACLS, allow, logged_in, set_acls
-from tests.unit.broker.test_dispatch import ALL, request_for
+from tests.unit.broker.test_dispatch import ALL, FEW_PARTITIONS, request_for
 from tests.unit.broker.transaction_requests import TransactionalProducer
 
 O, R = Operation, ResourceType  # noqa: E741
@@ -70,15 +81,11 @@ REFUSALS = {TOPIC, GROUP, CLUSTER, 53, 65}
 FREE = {17, 18, 36, 60}
 LISTS = {3, 16, 66}
 UNKNOWN = -(1 << 31)
-FEW_PARTITIONS = {
-    "offsets.topic.num.partitions": "1",
-    "transaction.state.log.num.partitions": "1",
-}
 
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with running_node(tmp_path / "data", WITH_ACLS) as running:
+    async with running_node(tmp_path / "data", {**WITH_ACLS, **FEW_PARTITIONS}) as running:
         yield running
 
 
@@ -224,6 +231,31 @@ async def test_a_replica_needs_more_than_to_read(node: Node, alice: BrokerConnec
     )
     answer = await alice.request(replica, FetchResponse, version=BY_NAME)
     assert answer.responses[0].partitions[0].error_code == TOPIC
+
+
+@pytest.mark.parametrize(
+    ("right", "told"),
+    [
+        (allow(O.DESCRIBE, R.TOPIC, "t"), [("t", 0), ("u", TOPIC), ("x", TOPIC)]),
+        (allow(O.READ, R.TOPIC, "t"), [("t", 0), ("u", TOPIC), ("x", TOPIC)]),
+        (allow(O.CLUSTER_ACTION, R.CLUSTER, CLUSTER_NAME), [("t", 0), ("u", 0), ("x", 3)]),
+    ],
+)
+@pytest.mark.parametrize("replica_id", [-1, 1])
+async def test_epochs_are_told_to_who_may_describe_and_to_brokers(
+    node: Node, alice: BrokerConnection, right: AclBinding, told: list[tuple[str, int]],
+    replica_id: int,
+) -> None:  # fmt: skip
+    """Brokers need no right of the topic; consumers no right of brokers, whoever they say to be."""
+    for name in ("t", "u"):
+        await create(node, name)
+    await set_acls(node, [right])
+    topics = tuple(epoch_request((0, 0), topic=name).topics[0] for name in ("u", "t", "x"))
+    request = OffsetForLeaderEpochRequest(replica_id=replica_id, topics=topics)
+    answer = await alice.request(request, OffsetForLeaderEpochResponse)
+    assert sorted((t.topic, t.partitions[0].error_code) for t in answer.topics) == told
+    refused = {t.partitions[0] for t in answer.topics if t.partitions[0].error_code == TOPIC}
+    assert len(refused) <= 1  # alike, there or not
 
 
 async def test_metadata_of_some_and_of_all(node: Node, alice: BrokerConnection) -> None:

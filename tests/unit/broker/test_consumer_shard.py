@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -12,13 +14,28 @@ import pytest
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.consumer_shard import Asked
-from lapse.broker.group_coordinator import OFFSETS_TOPIC, Shard
+from lapse.broker.group_coordinator import OFFSETS_TOPIC
+from lapse.broker.group_shard import Shard
 from lapse.broker.node import Node
 from lapse.broker.state_log import read_events
-from lapse.coordination.classic_events import Commit, Heartbeat, Join, Leave, Leaving, Protocol
+from lapse.coordination.classic_events import (
+    Commit,
+    Heartbeat,
+    Join,
+    Joined,
+    Leave,
+    Leaving,
+    Protocol,
+    Sync,
+)
 from lapse.coordination.classic_state import State
 from lapse.coordination.consumer_events import Beat, BeatTaken
-from lapse.coordination.consumer_protocol import ConsumerProtocolSubscription, write_versioned
+from lapse.coordination.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartitions,
+    write_versioned,
+)
 from lapse.coordination.entries import Write
 from lapse.coordination.offset_store import NO_RETENTION_MS, NewOffset
 from lapse.coordination.offsets import TYPES
@@ -38,6 +55,7 @@ from lapse.wire.schema.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
 )
+from tests.unit.broker.failing import FailingFs
 from tests.unit.broker.running import connect, running_node
 from tests.unit.broker.test_group_coordinator import create, until
 from tests.unit.coordination.consumers import joining
@@ -191,8 +209,6 @@ async def test_a_classic_group_without_members_becomes_a_new_one(tmp_path: Path)
         await create(node, "t")
         groups, shard = node.services.groups, await shard_of(node)
         joined = await groups.ask(G, classic())
-        assert await code_of(node, joining("a", "t")) is E.GROUP_ID_NOT_FOUND
-        assert shard.groups[G].state is not State.DEAD
         await groups.ask(G, Leave(next(_tokens), (Leaving(joined.member_id),)))
         await commit(node, {T0: 5}, Commit())
         first = len(entries(node))
@@ -220,12 +236,11 @@ async def test_a_conversion_that_cannot_be_appended_leaves_the_classic_group(
         assert (await groups.ask(G, classic())).error is E.NONE
 
 
-async def test_classic_members_at_a_group_of_the_other_kind(tmp_path: Path) -> None:
+async def test_a_group_without_members_makes_way_for_a_classic_one(tmp_path: Path) -> None:
     async with running_node(tmp_path / "data", SETTINGS) as node:
         await create(node, "t")
         groups, shard = node.services.groups, await shard_of(node)
         await join(node)
-        assert (await groups.ask(G, classic())).error is E.INCONSISTENT_GROUP_PROTOCOL
         heartbeat = Heartbeat(next(_tokens), "a", 1)
         assert (await groups.ask(G, heartbeat)).error is E.UNKNOWN_MEMBER_ID
         await beat(node, Beat("a", -1))
@@ -240,6 +255,155 @@ async def test_classic_members_at_a_group_of_the_other_kind(tmp_path: Path) -> N
         assert isinstance(lost, KafkaError)
         assert (G in shard.groups, G in shard.consumers.groups) == (True, False)
         assert left(node) <= {2}
+
+
+async def stable(node: Node, session_ms: int = 10_000) -> Joined:
+    """A classic group of one member that has both partitions of `t`."""
+    groups = node.services.groups
+    joined = await groups.ask(G, replace(classic(), session_timeout_ms=session_ms))
+    own = TopicPartitions(topic="t", partitions=(0, 1))
+    given = write_versioned(ConsumerProtocolAssignment(assigned_partitions=(own,)))
+    sync = Sync(next(_tokens), joined.member_id, 1, assignments={joined.member_id: given})
+    assert (await groups.ask(G, sync)).error is E.NONE
+    return joined
+
+
+def heartbeat(member: Joined, generation: int) -> Heartbeat:
+    return Heartbeat(next(_tokens), member.member_id, generation)
+
+
+async def test_up_and_down_with_a_restart_in_each(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "data", SETTINGS) as node:
+        await create(node, "t")
+        shard, ask = await shard_of(node), node.services.groups.ask
+        c = await stable(node)
+        assert (await join(node, "n")).assignment == {}
+        assert (G in shard.groups, G in shard.consumers.groups) == (False, True)
+        assert 2 not in left(node)
+        assert (await ask(G, heartbeat(c, 1))).error is E.REBALANCE_IN_PROGRESS
+        assert await commit(node, {T0: 5}, Commit(c.member_id, 1, knows_epochs=False)) == {E.NONE}
+        refused = Commit(c.member_id, 2, knows_epochs=False)
+        assert await commit(node, {T0: 6}, refused) == {E.ILLEGAL_GENERATION}
+        state = shard.consumers.groups[G].state
+    async with running_node(tmp_path / "data", SETTINGS) as node:
+        shard, ask = await shard_of(node), node.services.groups.ask
+        assert shard.consumers.groups[G].state == state
+        assert (await ask(G, replace(classic(), member_id=c.member_id))).generation == 2
+        assert len((await beat(node, Beat("n", 2))).assignment or ()) == 1
+        told = ConsumerGroupDescribeRequest(group_ids=(G,), include_authorized_operations=False)
+        async with await connect(node) as connection:
+            answer = await connection.request(told, ConsumerGroupDescribeResponse, version=1)
+        kinds = {m.member_id: m.member_type for m in answer.groups[0].members}
+        assert kinds == {c.member_id: 0, "n": 1}
+        await beat(node, Beat("n", -1))
+        assert (G in shard.groups, G in shard.consumers.groups) == (True, False)
+        assert left(node) == {1, 2}
+    async with running_node(tmp_path / "data", SETTINGS) as node:
+        shard, ask = await shard_of(node), node.services.groups.ask
+        assert (await ask(G, heartbeat(c, 2))).error is E.REBALANCE_IN_PROGRESS
+        joined = await ask(G, replace(classic(), member_id=c.member_id))
+        assert (joined.error, joined.generation, joined.leader) == (E.NONE, 3, c.member_id)
+
+
+async def test_a_group_whose_conversion_cannot_be_appended_stays_classic(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "data", SETTINGS) as node:
+        await create(node, "t")
+        shard, ask = await shard_of(node), node.services.groups.ask
+        c = await stable(node)
+        small = {"max.message.bytes": "70", "cleanup.policy": "compact"}
+        await node.services.topics.alter(OFFSETS_TOPIC, lambda _: small)
+        assert await code_of(node, joining("n", "t")) is E.UNKNOWN_SERVER_ERROR
+        assert (G in shard.groups, G in shard.consumers.groups) == (True, False)
+        assert (await ask(G, heartbeat(c, 1))).error is E.NONE
+        await node.services.topics.alter(OFFSETS_TOPIC, lambda _: {"cleanup.policy": "compact"})
+        await join(node, "n")
+        await node.services.topics.alter(OFFSETS_TOPIC, lambda _: small)
+        assert await code_of(node, Beat("n", -1)) is E.UNKNOWN_SERVER_ERROR
+        assert (G in shard.groups, G in shard.consumers.groups) == (False, True)
+
+
+async def test_what_is_being_stored_comes_before_a_conversion(tmp_path: Path) -> None:
+    """What a leader gave is what its member holds, though it was on its way to the log."""
+    async with running_node(tmp_path / "data", SETTINGS) as node:
+        await create(node, "t")
+        shard, ask = await shard_of(node), node.services.groups.ask
+        syncing = asyncio.create_task(stable(node))
+
+        def is_assigning() -> bool:
+            group = shard.groups.get(G)
+            return group is not None and group.state is State.COMPLETING and bool(group.storing)
+
+        while not is_assigning():  # noqa: ASYNC110  (nobody is told of it)
+            await asyncio.sleep(0)
+        assert (await join(node, "n")).assignment == {}
+        c = await syncing
+        held = shard.consumers.groups[G].state.members[c.member_id].assigned
+        assert [sorted(numbers) for numbers in held.values()] == [[0, 1]]
+        assert (await ask(G, heartbeat(c, 1))).error is E.REBALANCE_IN_PROGRESS
+
+
+async def test_a_group_that_is_just_being_deleted_is_waited_for(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "data", SETTINGS) as node:
+        await create(node, "t")
+        shard = await shard_of(node)
+        c = await stable(node)
+        await node.services.groups.ask(G, Leave(next(_tokens), (Leaving(c.member_id),)))
+        async with asyncio.timeout(20):
+            deleted, taken = await asyncio.gather(shard.delete_group(G), join(node, "n"))
+        assert (deleted, taken.epoch) == (E.NONE, 2)
+        assert (G in shard.groups, G in shard.consumers.groups) == (False, True)
+
+
+class SlowFs(FailingFs):
+    """Nothing is written while `gate` is not set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def check(self, path: Path, doing: str) -> None:
+        assert self.gate.wait(20), f"{doing} {path}"
+
+
+async def test_nothing_happens_to_a_group_that_is_being_converted(tmp_path: Path) -> None:
+    """A session that ends meanwhile would have the classic group stored behind its tombstone."""
+    fs, settings = SlowFs(), {**SETTINGS, "group.min.session.timeout.ms": "1"}
+    async with running_node(tmp_path / "data", settings, fs=fs) as node:
+        await create(node, "t")
+        shard, session_ms = await shard_of(node), 300
+        c = await stable(node, session_ms)
+        fs.gate.clear()
+        try:
+            joining_ = asyncio.create_task(join(node, "n"))
+            await asyncio.sleep(session_ms / 1000 + 0.1)
+            assert (G in shard.groups, shard.consumers.holds(G)) == (True, True)
+        finally:
+            fs.gate.set()
+        await joining_
+        assert set(shard.consumers.groups[G].state.members) == {"n", c.member_id}
+        assert 2 not in left(node)
+
+
+async def test_who_waits_in_a_classic_group_is_answered_by_its_conversion(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "data", SETTINGS) as node:
+        await create(node, "t")
+        shard, ask = await shard_of(node), node.services.groups.ask
+        await stable(node)
+        waiting = asyncio.create_task(ask(G, classic()))
+        await until(lambda: len(shard.groups[G].members) == 2)
+        first, _ = await asyncio.gather(join(node, "n"), join(node, "m"))
+        assert first.epoch == 2
+        assert (await waiting).error is E.REBALANCE_IN_PROGRESS
+        assert len(shard.consumers.groups[G].state.members) == 4
+
+
+async def test_the_policy_is_the_brokers(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "group.consumer.migration.policy": "downgrade"}
+    async with running_node(tmp_path / "data", settings) as node:
+        await create(node, "t")
+        await stable(node)
+        assert await code_of(node, joining("n", "t")) is E.GROUP_ID_NOT_FOUND
 
 
 # --- the end of a group ---------------------------------------------------------------------------

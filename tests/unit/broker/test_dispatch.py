@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +24,15 @@ from lapse.wire.schema.list_offsets import (
 from lapse.wire.schema.metadata import MetadataRequest
 from lapse.wire.versions import SERVED
 from tests.unit.broker.admin_requests import ADMIN_REQUESTS
+from tests.unit.broker.epoch_requests import epoch_request
 from tests.unit.broker.group_requests import expected_error, group_requests
-from tests.unit.broker.running import batch_of, create, produce, produce_request
+from tests.unit.broker.running import (
+    batch_of,
+    create,
+    produce,
+    produce_request,
+    running_node,
+)
 from tests.unit.broker.security_requests import SECURITY_ERRORS, SECURITY_REQUESTS
 from tests.unit.broker.transaction_requests import TRANSACTION_ERRORS, transaction_requests
 
@@ -32,6 +41,17 @@ ALL = [
     for key, row in SERVED.items()
     for version in range(row.versions.low, row.advertised_max + 1)
 ]
+# Coordinators' topics are made anew in hundreds of tests.
+FEW_PARTITIONS = {
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+}
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with running_node(tmp_path / "data", FEW_PARTITIONS) as running:
+        yield running
 
 
 def request_for(key: int, version: int, node: Node) -> Any:
@@ -80,6 +100,7 @@ def request_for(key: int, version: int, node: Node) -> Any:
             topic_names=() if by_state else ("t", "x"),
             timeout_ms=1000,
         ),
+        23: epoch_request((0, 0), (9, 0)),
         22: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0),
         **ADMIN_REQUESTS,
         **group_requests(version),

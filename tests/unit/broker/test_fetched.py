@@ -373,30 +373,31 @@ async def test_what_needs_no_conversion_goes_from_the_file(
 
 
 async def test_what_was_just_written_needs_no_thread(
-    node: Node, connection: BrokerConnection, monkeypatch: pytest.MonkeyPatch
+    disk_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless it is not in memory any more."""
-    await create(node, "t")
-    await produce(connection, "t", (0, batch_of(b"x")))
-    worked: list[object] = []
-    run = node.services.disk.run
+    async with running_node(disk_path) as node, await connect(node) as connection:
+        await create(node, "t")
+        await produce(connection, "t", (0, batch_of(b"x")))
+        worked: list[object] = []
+        run = node.services.disk.run
 
-    async def counted(work: Callable[..., object], *rest: object) -> object:
-        worked.append(work)
-        return await run(work, *rest)
+        async def counted(work: Callable[..., object], *rest: object) -> object:
+            worked.append(work)
+            return await run(work, *rest)
 
-    monkeypatch.setattr(node.services.disk, "run", counted)
-    (got,) = await fetch(connection, "t", (0, 0))
-    assert got.records
-    assert not worked
+        monkeypatch.setattr(node.services.disk, "run", counted)
+        (got,) = await fetch(connection, "t", (0, 0))
+        assert got.records
+        assert not worked
 
-    def gone(_fd: int, _length: int, _position: int) -> bytes:
-        raise BlockingIOError
+        def gone(_fd: int, _length: int, _position: int) -> bytes:
+            raise BlockingIOError
 
-    monkeypatch.setattr("lapse.broker.api.fetch.pread_cached", gone)
-    (again,) = await fetch(connection, "t", (0, 0))
-    assert again.records == got.records
-    assert worked
+        monkeypatch.setattr("lapse.broker.api.fetch.pread_cached", gone)
+        (again,) = await fetch(connection, "t", (0, 0))
+        assert again.records == got.records
+        assert worked
 
 
 async def test_a_cut_batch_is_left_out_of_what_is_converted(

@@ -72,6 +72,9 @@ def test_some_addresses_may_have_more_or_fewer() -> None:
         while connections.enter(host) is TAKEN:
             taken[host] += 1
     assert list(taken.values()) == [2, 1, 0, 3]
+    assert connections.enter("::ffff:10.0.0.1") is not TAKEN  # the same, by a socket of IPv6
+    connections.leave("::ffff:10.0.0.1")
+    assert connections.enter("10.0.0.1") is TAKEN
     assert connections.limit("::1") == "max.connections.per.ip.overrides has ::1:0"
 
 

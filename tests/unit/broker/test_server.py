@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from lapse.broker import connection, server
+from lapse.broker.authentication import Entrance
+from lapse.broker.listeners import Address
 from lapse.broker.node import Node
 from lapse.broker.server import ListenError, bind
 from lapse.security.acls import Operation, ResourceType
@@ -29,6 +31,7 @@ from tests.unit.broker.running import (
     fetch_request,
     produce,
     running_node,
+    until,
 )
 from tests.unit.broker.secured import WITH_ACLS, address_of, allow, set_acls
 from tests.unit.security.certificates import CHECKED_IN
@@ -87,6 +90,10 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         yield running
 
 
+def of_certs(node: Node) -> Entrance:
+    return next(e for e in node.services.entrances if e.listener.name == "CERTS")
+
+
 async def by_tls(
     node: Node, certificate: str | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -143,7 +150,7 @@ async def test_certificates_that_are_not_believed_are_counted(
         await ask(streams, METADATA, MetadataResponse, 9)
     streams[1].close()
     assert "TLS handshake with" in caplog.text
-    assert node.services.counters.logins_refused == {"CERTS": 1}
+    assert of_certs(node).failures.counts.failures == 1
     assert node.services.counters.connections == 0
 
 
@@ -170,6 +177,55 @@ async def test_a_handshake_that_never_comes_is_given_up(
         assert await asyncio.wait_for(reader.read(), 10) == b""
         writer.close()
         assert node.services.counters.logins_refused == {"CERTS": 1}
+
+
+async def test_failed_handshakes_wait_for_each_other(tmp_path: Path) -> None:
+    """As failed logins do; until then their connections stay, and count for their address."""
+    settings = {
+        **CERTS,
+        "connection.failed.authentication.delay.ms": "60000",
+        "max.connections.per.ip": "3",
+    }
+    async with running_node(tmp_path, settings) as node:
+        address = address_of(node, "CERTS")
+        peers = [await no_handshake(address) for _ in range(3)]
+        await until(lambda: of_certs(node).failures.counts.failures == 3)
+        late, refused = await asyncio.open_connection(address.host, address.port)
+        assert await ended(late)
+        assert node.services.counters.connections_refused == 1
+        assert 5 * 60_000 < of_certs(node).failures.counts.waited_ms <= 6 * 60_000
+        assert not any(reader.at_eof() for reader, _ in peers)
+    for reader, writer in (*peers, (late, refused)):  # now they are gone
+        assert await ended(reader)
+        writer.close()
+
+
+async def test_a_handshake_that_failed_is_over_in_the_end(tmp_path: Path) -> None:
+    """And its place is free then, for one who can."""
+    async with running_node(tmp_path, {**CERTS, "max.connections.per.ip": "1"}) as node:
+        reader, writer = await no_handshake(address_of(node, "CERTS"))
+        assert await ended(reader)
+        async with asyncio.timeout(10):
+            while True:
+                with contextlib.suppress(OSError):
+                    streams = await by_tls(node, "client")
+                    break
+        assert (await ask(streams, METADATA, MetadataResponse, 9)).brokers
+        for one in (writer, streams[1]):
+            one.close()
+
+
+async def no_handshake(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    streams = await asyncio.open_connection(address.host, address.port)
+    streams[1].write(b"GET / HTTP/1.1\r\n\r\n")
+    return streams
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    """Waits for the end of a connection by which nothing comes."""
+    with contextlib.suppress(ConnectionResetError):
+        return await asyncio.wait_for(reader.read(), 10) == b""
+    return True
 
 
 async def test_stopping_ends_handshakes_under_way(tmp_path: Path) -> None:

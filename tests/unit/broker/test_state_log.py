@@ -14,9 +14,10 @@ from lapse.broker.node import Node
 from lapse.broker.state_log import BATCH_BYTES_MAX, KeyValue, Parts, StateLog, Writer
 from lapse.coordination.entries import UNKNOWN, Marker, Write, encode_entry
 from lapse.coordination.offsets import OFFSET_COMMIT, TYPES, OffsetCommitKey, OffsetCommitValue
+from lapse.log.markers import EndMarker
 from lapse.log.partition_log import PartitionLog
 from lapse.records.batch import scan_batches
-from lapse.records.builder import BatchSpec, NewRecord
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from tests.unit.broker.failing import FailingFs
 from tests.unit.broker.running import create, running_node
 
@@ -83,6 +84,18 @@ async def test_a_batch_has_one_producer_and_a_limit(node: Node) -> None:
     await log.close()
     assert [offset for _, _, offset in told] == [0, 1, 2, 3]
     assert batches(node) == [(n, 1) for n in range(4)]
+
+
+async def test_batches_carry_the_epoch_of_their_log(node: Node) -> None:
+    """A topic that was Kafka's goes on where its last leader stopped."""
+    log_of(node).append_raw(build_batch([NewRecord(b"k", b"v", 1)], BatchSpec(leader_epoch=7)))
+    log, told = state_log(node), Told()
+    append(log, told, "a", (b"k", b"v"))
+    append(log, told, "b", (b"k", b"v"), writer=WRITER)
+    log.append_marker(WRITER, EndMarker(True, 0), lambda *_: None)
+    await log.close()
+    rows = scan_batches(log_of(node).read(0, 1 << 20).read(), "t")
+    assert rows["leader_epoch"].tolist() == [7] * 4
 
 
 async def test_readers_that_wait_are_woken(node: Node) -> None:

@@ -17,7 +17,7 @@ from lapse.coordination.consumer_events import (
 from lapse.coordination.consumer_group import ConsumerGroup, Step
 from lapse.coordination.consumer_state import ConsumerState, load_states
 from lapse.coordination.entries import Write, decode_entry, encode_entry, fold
-from lapse.coordination.offsets import TYPES
+from lapse.coordination.offsets import GROUP_METADATA, TYPES
 
 G = "g"
 EAGER = ConsumerGroupSettings(assignment_interval_ms=0)
@@ -81,7 +81,7 @@ class Driver:
     def ask(self, beat: Beat, *, makes_own_id: bool = True) -> BeatTaken:
         step = self.group.heartbeat(beat, self.cluster, self.now_ms, makes_own_id=makes_own_id)
         self.append(step)
-        assert step.answer is not None
+        assert isinstance(step.answer, BeatTaken)
         return step.answer
 
     def tick(self) -> bool:
@@ -94,7 +94,8 @@ class Driver:
         records = [encode_entry(e.type, e.key, e.value, e.version) for e in step.entries]
         self.log += records
         for entry in (decode_entry(TYPES, *record) for record in records):
-            self.followed.apply(entry.type, entry.key, entry.value)
+            if entry.type is not GROUP_METADATA:
+                self.followed.apply(entry.type, entry.key, entry.value)
         self.group.appended(step, self.now_ms)
 
     def replayed(self) -> ConsumerState:

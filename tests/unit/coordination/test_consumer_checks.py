@@ -20,6 +20,7 @@ from lapse.coordination.consumer_checks import (
     known_member,
 )
 from lapse.coordination.consumer_events import Beat, ConsumerGroupSettings
+from lapse.coordination.consumer_groups import ClassicMemberMetadata
 from lapse.coordination.consumer_state import ConsumerState, Member
 from tests.unit.coordination.consumers import joining, partitions, topic_id
 
@@ -123,6 +124,28 @@ def test_epochs(epoch: int, owned: Any, code: ErrorCode | None) -> None:
 )
 def test_commits(commit: Commit, numbers: tuple[int, ...], code: ErrorCode) -> None:
     assert check_commit(STATE, commit, [(T, n) for n in numbers]) is code
+
+
+CLASSIC = ConsumerState("g", epoch=6, members={"m": replace(HELD, classic=ClassicMemberMetadata())})
+
+
+@pytest.mark.parametrize(
+    ("commit", "code"),
+    [
+        (Commit("m", 5, knows_epochs=False), E.NONE),
+        (Commit("m", 5, transactional=True), E.NONE),
+        (Commit("m", 4, knows_epochs=False), E.ILLEGAL_GENERATION),
+        (Commit("m", 6), E.ILLEGAL_GENERATION),
+        (Commit("", -1), E.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_commits_of_classic_members_are_of_their_generation(commit: Commit, code: E) -> None:
+    assert check_commit(CLASSIC, commit, [(T, 0)]) is code
+
+
+def test_fetches_of_classic_members() -> None:
+    assert check_fetch(CLASSIC, "m", 5) is E.NONE
+    assert check_fetch(CLASSIC, "m", 4) is E.ILLEGAL_GENERATION
 
 
 def test_commits_to_an_empty_group() -> None:

@@ -6,7 +6,13 @@ import random
 from dataclasses import replace
 
 from lapse.coordination import consumer_groups as records
-from lapse.coordination.consumer_groups import GroupKey, MemberKey, MemberState
+from lapse.coordination.consumer_groups import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    GroupKey,
+    MemberKey,
+    MemberState,
+)
 from lapse.coordination.consumer_state import ConsumerState, Draft, Member, load_states
 from lapse.coordination.entries import Write, decode_entry, encode_entry, fold
 from lapse.coordination.offsets import TYPES
@@ -14,12 +20,18 @@ from tests.unit.coordination.consumers import Driver, cluster, joining, partitio
 
 T = topic_id("t")
 GROUP = GroupKey(group_id="g")
+CLASSIC = ClassicMemberMetadata(
+    session_timeout_ms=9_000,
+    supported_protocols=(
+        ClassicProtocol(name="range", metadata=b"r"), ClassicProtocol(name="sticky", metadata=b""),
+    ),
+)  # fmt: skip
 
 
 def test_a_member_of_every_field_comes_back_from_the_log() -> None:
     member = Member(
         "m", "i", "r", "c", "/h", ("a", "t"), "t.*", 7, "range", 5, 4,
-        MemberState.UNREVOKED_PARTITIONS, {T: {0: 3, 2: 5}}, {T: {1: 2}},
+        MemberState.UNREVOKED_PARTITIONS, {T: {0: 3, 2: 5}}, {T: {1: 2}}, CLASSIC,
     )  # fmt: skip
     draft = Draft(ConsumerState("g"))
     draft.write_group(5, -9)
@@ -37,6 +49,19 @@ def test_a_member_of_every_field_comes_back_from_the_log() -> None:
     assert (draft.state.target_epoch, draft.state.target_ms) == (5, 123)
     assert draft.state.resolved["t.*"].topics == ("a", "t")
     assert draft.state.owners == {(T, 0): "m", (T, 1): "m", (T, 2): "m"}
+
+
+def test_a_record_from_before_classic_members_is_of_none() -> None:
+    """Without the field it reads as an empty struct, which is Kafka's default of it."""
+    value = replace(Member("m").metadata(), classic_member_metadata=ClassicMemberMetadata())
+    _, bare = encode_entry(records.MEMBER_METADATA, MemberKey(group_id="g", member_id="m"), value)
+    _, null = encode_entry(
+        records.MEMBER_METADATA, MemberKey(group_id="g", member_id="m"), Member("m").metadata()
+    )
+    assert len(bare or b"") < len(null or b"")
+    state = ConsumerState("g")
+    state.apply(records.MEMBER_METADATA, MemberKey(group_id="g", member_id="m"), value)
+    assert state.members == {"m": Member("m")}
 
 
 def test_a_draft_leaves_its_state_alone() -> None:

@@ -15,6 +15,15 @@ def test_what_is_due_comes_earliest_first_and_once() -> None:
     assert (list(table.take_due(20)), table.next_ms) == ([], 30)
 
 
+def test_what_has_a_deadline() -> None:
+    table: Deadlines[str] = Deadlines()
+    table.set("a", 10)
+    assert "a" in table
+    assert "b" not in table
+    assert list(table.take_due(10)) == ["a"]
+    assert "a" not in table
+
+
 def test_one_that_is_cleared_or_moved_on_meanwhile_is_not_given() -> None:
     table: Deadlines[str] = Deadlines()
     for key in "abc":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,10 +16,12 @@ CONTENT = bytes(range(256)) * 64
 
 
 @pytest.fixture
-def fd(tmp_path: Path) -> int:
-    path = tmp_path / "file"
+def fd(disk_path: Path) -> Iterator[int]:
+    path = disk_path / "file"
     path.write_bytes(CONTENT)
-    return os.open(path, os.O_RDONLY)
+    opened = os.open(path, os.O_RDONLY)
+    yield opened
+    os.close(opened)
 
 
 def test_what_is_in_memory_is_read_as_ever(fd: int) -> None:

@@ -141,6 +141,19 @@ def test_a_broker_tells_every_name_and_begins_with_its_own() -> None:
     assert told["log.message.format.version"].read_only
 
 
+def test_a_listeners_setting_is_told_where_somebody_set_it() -> None:
+    name, base = "listener.name.l.max.connection.creation.rate", "max.connection.creation.rate"
+    settings = BrokerSettings.of_file(broker_config({base: "9", name: "5"}))
+    one = broker(settings)[name]
+    assert (one.value, one.source, one.read_only) == ("5", Source.STATIC_BROKER, False)
+    assert pairs(one) == [(name, "5", 4), (base, "9", 4), (base, "2147483647", 5)]
+    check_changeable({name: "7"})
+    changed = replace(settings, cluster={name: "7"})
+    assert broker(changed)[name].value == "7"
+    assert [told.name for told in describe_all_brokers(changed)] == [name]
+    assert name not in broker(BrokerSettings({}))
+
+
 def test_a_password_is_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither its value nor a synonym's; whether it is set, and where, is no secret."""
     rows = {**config._BROKER, "listeners": replace(config._BROKER["listeners"], form=PASSWORD)}

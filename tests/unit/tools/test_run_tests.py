@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import BEGUN_FIRST
 from tools import run_tests
 from tools.run_tests import Outcome, TierResult
 
@@ -28,6 +29,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tests" / "allowed-skips.txt").write_text("# none\n")
     monkeypatch.setattr(run_tests, "ROOT", tmp_path)
     monkeypatch.setattr(run_tests, "TESTS", tmp_path / "tests")
+    monkeypatch.setattr(run_tests, "SPREAD", {})
     monkeypatch.delenv("CI", raising=False)
     return tmp_path
 
@@ -90,6 +92,44 @@ def test_a_run_that_ends_oddly_is_a_failure(repository: Path, code: str) -> None
     tier = run(repository, code)
     assert not run_tests.succeeded([tier], [], in_ci=False)
     assert " 0 failed" not in run_tests.closing_line([tier])
+
+
+def test_a_tier_in_several_processes_tells_which_test_one_died_with(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_tests, "SPREAD", {"crash": 2})
+    runs = repository / "runs"
+    dies = f"import os\ndef test_dies(): open({str(runs)!r}, 'a').write('x'); os._exit(0)\n"
+    (repository / "tests" / "crash" / "test_y.py").write_text(dies)
+    tier = run(repository, "def test_good(): pass\n")
+    found = {o.test.split("::")[1]: o.result for o in tier.outcomes}
+    assert runs.read_text() == "x"  # it is not tried again, to kill the next one
+    assert found["test_dies"] == "failed"
+    assert found.get("test_good", "passed") == "passed"
+    assert not run_tests.succeeded([tier], [], in_ci=False)
+
+
+def test_files_of_tests_go_where_there_is_memory(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And are gone afterwards; byte code is kept, whatever was set outside."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (repository / "memory").mkdir()
+    code = f"""
+import sys
+def test_x(tmp_path):
+    assert tmp_path.is_relative_to({str(repository / "memory")!r})
+    assert not sys.dont_write_bytecode
+"""
+    (repository / "tests" / "crash" / "test_x.py").write_text(code)
+    memory = repository / "memory"
+    tier = run_tests.run_pytest("crash", "tests/crash", 60, seed=7, memory=memory)
+    assert run_tests.closing_line([tier]) == "1 passed, 0 failed, 0 skipped"
+    assert list(memory.iterdir()) == []
+
+
+def test_every_file_that_is_begun_first_is_there() -> None:
+    assert [file for file in BEGUN_FIRST if not (run_tests.TESTS / file).is_file()] == []
 
 
 def test_a_hang_is_ended_with_all_it_started(repository: Path) -> None:

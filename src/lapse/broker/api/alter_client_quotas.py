@@ -1,13 +1,20 @@
 """AlterClientQuotas (key 49): set and remove quotas, each entity on its own (KIP-546).
 
+Behaviour: quotas are of users and client ids (bytes, time, KIP-599's partitions), or of addresses
+(KIP-612's connections). What an entity is given is in force and durable at the answer.
+INVALID_REQUEST for what is no entity or no quota of it, for an address that is none and no host
+either, and for an entity or a quota that is named twice.
+
 v0-1 the same to us.
 """
 
 from __future__ import annotations
 
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
+from lapse.broker.client_quotas import Ops
 from lapse.broker.quotas import entity_of
 from lapse.broker.services import Services, Session
+from lapse.metadata.store import Entity
 from lapse.wire.schema.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -20,18 +27,29 @@ async def handle(
     services: Services, _session: Session, _version: int, request: AlterClientQuotasRequest
 ) -> AlterClientQuotasResponse:
     """Change each."""
-    results = [
-        await _alter(services, entry, validate_only=request.validate_only)
-        for entry in request.entries
-    ]
+    seen: set[Entity] = set()
+    results = []
+    for entry in request.entries:
+        entity = entity_of((part.entity_type, part.entity_name) for part in entry.entity)
+        ops = None if entity in seen else _ops(entry)
+        seen.add(entity)
+        results.append(await _alter(services, entry, entity, ops, request.validate_only))
     return AlterClientQuotasResponse(entries=tuple(results))
 
 
-async def _alter(services: Services, entry: EntryData, *, validate_only: bool) -> EntryResult:
-    entity = entity_of((part.entity_type, part.entity_name) for part in entry.entity)
+def _ops(entry: EntryData) -> Ops | None:
+    """What is asked of an entity; None where a quota is named twice."""
     ops = {op.key: None if op.remove else op.value for op in entry.ops}
+    return ops if len(ops) == len(entry.ops) else None
+
+
+async def _alter(
+    services: Services, entry: EntryData, entity: Entity, ops: Ops | None, validate_only: bool
+) -> EntryResult:
     error, message = ErrorCode.NONE, None
     try:
+        if ops is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "an entity or a quota is named twice")
         await services.quotas.alter(entity, ops, validate_only=validate_only)
     except KafkaError as e:
         error, message = e.code, str(e)

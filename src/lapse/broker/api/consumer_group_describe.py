@@ -3,7 +3,7 @@
 Behaviour: GROUP_ID_NOT_FOUND for a group that nobody knows and for one of another kind; clients
 then try DescribeGroups.
 
-v0 flexible · v1 which calls a member uses (KIP-1099): always the new ones.
+v0 flexible · v1 which calls a member uses (KIP-1099).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lapse.wire.schema.consumer_group_describe import (
     TopicPartitions,
 )
 
-_CONSUMER = 1  # a member's type
+_CLASSIC, _CONSUMER = 0, 1  # a member's type
 
 
 async def handle(
@@ -66,7 +66,7 @@ def _member(told: events.DescribedMember, cluster: events.Cluster) -> Member:
         subscribed_topic_regex=told.pattern or None,
         assignment=_assignment(told.assigned, cluster),
         target_assignment=_assignment(told.target, cluster),
-        member_type=_CONSUMER,
+        member_type=_CLASSIC if told.is_classic else _CONSUMER,
     )
 
 

@@ -4,12 +4,14 @@ Behaviour: topics are judged and grown one by one; the answer comes when the new
 and the new logs are open. `count` is of all partitions: one that is not greater than what the topic
 has is INVALID_PARTITIONS, more than 10,000 new ones are POLICY_VIOLATION. Assignments by hand must
 name this broker once for each new partition, else INVALID_REPLICA_ASSIGNMENT. A topic named twice
-in one request is INVALID_REQUEST. `validate_only` judges and creates nothing.
+in one request is INVALID_REQUEST. `validate_only` judges and creates nothing; as in Kafka it counts
+for the client's quota of partitions all the same.
 
 Differs from Kafka: the internal topics are INVALID_TOPIC_EXCEPTION, since a group or transactional
 id finds its coordinator by the number of their partitions.
 
-v0-3 the same (nothing is throttled).
+v0-2 the same · v3 topics beyond the client's quota of partitions are THROTTLING_QUOTA_EXCEEDED,
+older clients are throttled (KIP-599).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections import Counter
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.api.create_topics import PARTITIONS_MAX
+from lapse.broker.charges import charge_mutations
 from lapse.broker.services import Services, Session
 from lapse.broker.topics import require_more
 from lapse.metadata.image import INTERNAL_TOPICS, Topic
@@ -28,9 +31,11 @@ from lapse.wire.schema.create_partitions import (
     CreatePartitionsTopicResult,
 )
 
+STRICT_FROM = 3
+
 
 async def handle(
-    services: Services, _session: Session, _version: int, request: CreatePartitionsRequest
+    services: Services, session: Session, version: int, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Grow what can be grown."""
     times = Counter(topic.name for topic in request.topics)
@@ -40,7 +45,8 @@ async def handle(
         try:
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
-            judge(asked, services.topics.image.topics.get(name), services.config.node_id)
+            added = judge(asked, services.topics.image.topics.get(name), services.config.node_id)
+            charge_mutations(services, session, added, strict=version >= STRICT_FROM)
             if not request.validate_only:
                 await services.topics.add_partitions(name, asked.count)
             answers.append(CreatePartitionsTopicResult(name=name, error_code=ErrorCode.NONE))
@@ -51,8 +57,8 @@ async def handle(
     return CreatePartitionsResponse(results=tuple(answers))
 
 
-def judge(asked: CreatePartitionsTopic, topic: Topic | None, node_id: int) -> None:
-    """Raise the KafkaError that says why a topic may not be grown."""
+def judge(asked: CreatePartitionsTopic, topic: Topic | None, node_id: int) -> int:
+    """How many partitions are new, or the KafkaError that says why a topic may not be grown."""
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.name!r}")
     if topic.name in INTERNAL_TOPICS:
@@ -68,7 +74,7 @@ def judge(asked: CreatePartitionsTopic, topic: Topic | None, node_id: int) -> No
             f"topic {topic.name}: {added} partitions more; at most {PARTITIONS_MAX} at once",
         )
     if asked.assignments is None:
-        return
+        return added
     if len(asked.assignments) != added:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -81,3 +87,4 @@ def judge(asked: CreatePartitionsTopic, topic: Topic | None, node_id: int) -> No
                 f"topic {topic.name}: assigned to brokers {list(assignment.broker_ids)}; there is "
                 f"one, {node_id}",
             )
+    return added

@@ -5,10 +5,12 @@ its logs are open. INVALID_CONFIG names the setting and what is allowed. There i
 replication factor is 1 (or -1), and assignments by hand name it for each partition, from 0 on
 without gaps, else INVALID_REPLICA_ASSIGNMENT; with them both counts are -1, else INVALID_REQUEST.
 Names that differ only in '.' and '_' collide in metrics and are refused, as in Kafka. A topic named
-twice in one request is INVALID_REQUEST. `validate_only` judges and creates nothing.
+twice in one request is INVALID_REQUEST. `validate_only` judges and creates nothing; as in Kafka it
+counts for the client's quota of partitions all the same.
 
 v2-3 the same · v4 -1 partitions: the broker's `num.partitions` · v5 the answer lists the settings
-in force · v7 topic id.
+in force · v6 topics beyond the client's quota of partitions are THROTTLING_QUOTA_EXCEEDED, older
+clients are throttled (KIP-599) · v7 topic id.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Mapping
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError
 from lapse.base.ids import check_topic_name
+from lapse.broker.charges import charge_mutations
 from lapse.broker.services import Services, Session
 from lapse.broker.topics import NewTopic, Topics
 from lapse.metadata.image import Image, Topic
@@ -34,10 +37,11 @@ from lapse.wire.schema.create_topics import (
 
 PARTITIONS_MAX = 10_000  # Kafka's limit on one request
 DEFAULT = -1
+STRICT_FROM = 6
 
 
 async def handle(
-    services: Services, _session: Session, _version: int, request: CreateTopicsRequest
+    services: Services, session: Session, version: int, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     """Create what can be created."""
     times = Counter(topic.name for topic in request.topics)
@@ -48,6 +52,7 @@ async def handle(
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
             new = judge(asked, services.topics, services.config)
+            charge_mutations(services, session, new.partitions, strict=version >= STRICT_FROM)
             topic = None if request.validate_only else await services.topics.create(new)
             answers.append(_created(new, topic, services.topics.settings))
         except KafkaError as e:

@@ -4,7 +4,8 @@ Behaviour: a topic is gone for clients at the answer; its files are renamed then
 `file.delete.delay.ms`. Answers are per topic: UNKNOWN_TOPIC_OR_PARTITION for a name,
 UNKNOWN_TOPIC_ID for an id, INVALID_REQUEST for a topic named twice or by name and id at once.
 
-v1-5 by name · v5 error message · v6 by name or id.
+v1-5 by name · v5 error message; topics beyond the client's quota of partitions are
+THROTTLING_QUOTA_EXCEEDED, older clients are throttled (KIP-599) · v6 by name or id.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 
 from lapse.base.errors import ErrorCode, KafkaError
+from lapse.broker.charges import charge_mutations
 from lapse.broker.services import Services, Session
 from lapse.metadata.image import Image, Topic
 from lapse.wire.declaration import ZERO_UUID
@@ -22,9 +24,11 @@ from lapse.wire.schema.delete_topics import (
     DeleteTopicState,
 )
 
+STRICT_FROM = 5
+
 
 async def handle(
-    services: Services, _session: Session, _version: int, request: DeleteTopicsRequest
+    services: Services, session: Session, version: int, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
     """Delete what can be deleted."""
     asked = request.topics or tuple(DeleteTopicState(name=name) for name in request.topic_names)
@@ -33,6 +37,7 @@ async def handle(
     for one in times:
         try:
             topic = _find(services.topics.image, one, times[one])
+            charge_mutations(services, session, topic.partitions, strict=version >= STRICT_FROM)
             await services.topics.delete(topic)
             services.counters.topics.pop(topic.name, None)
         except KafkaError as e:

@@ -10,7 +10,7 @@ that nobody knows is GROUP_ID_NOT_FOUND as well (KIP-1043).
 from __future__ import annotations
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.broker.group_coordinator import Shard
+from lapse.broker.group_shard import Shard
 from lapse.broker.services import Services, Session
 from lapse.coordination.classic_state import State
 from lapse.wire.schema.describe_groups import (

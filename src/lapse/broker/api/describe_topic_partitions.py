@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition, check_topic_name
 from lapse.broker.services import Services, Session
-from lapse.metadata.image import INTERNAL_TOPICS, LEADER_EPOCH, Topic
+from lapse.metadata.image import INTERNAL_TOPICS, Topic
 from lapse.wire.declaration import ZERO_UUID
 from lapse.wire.schema.describe_topic_partitions import (
     Cursor,
@@ -101,12 +101,13 @@ def _partition(
     services: Services, topic: Topic, number: int
 ) -> DescribeTopicPartitionsResponsePartition:
     node_id = services.config.node_id
-    online = services.partitions.is_online(TopicPartition(topic.name, number))
+    partition = TopicPartition(topic.name, number)
+    online = services.partitions.is_online(partition)
     return DescribeTopicPartitionsResponsePartition(
         error_code=ErrorCode.NONE if online else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=number,
         leader_id=node_id if online else -1,
-        leader_epoch=LEADER_EPOCH,
+        leader_epoch=services.partitions.leader_epoch(partition),
         replica_nodes=(node_id,),
         isr_nodes=(node_id,),
         eligible_leader_replicas=(),

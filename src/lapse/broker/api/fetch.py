@@ -14,6 +14,8 @@ Behaviour:
   along with the look-up, which saves a round of system calls. What a client cannot read is
   converted for it (`broker.fetched`): formats newer than its version, and tombstones that carry a
   value (KIP-87), for which null is sent unless it says that it knows them;
+- who tells the epoch of the last record it has (v12; followers do) is told where that epoch ended,
+  and given nothing, where its log must have left ours (KIP-595);
 - within a session (KIP-227) what is asked for is the session's and the answer only what is new:
   `in_session` goes around authorization, quotas and `handle`, which see every fetch as a full one.
 
@@ -52,6 +54,7 @@ from lapse.log.read_side import LogSlice
 from lapse.metadata.image import Image
 from lapse.wire.schema.fetch import (
     AbortedTransaction,
+    EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -62,6 +65,7 @@ from lapse.wire.schema.fetch import (
 
 READ_COMMITTED = 1
 NOTHING = LogSlice(None, 0, 0)
+NO_EPOCH_END = EpochEndOffset()
 STORAGE_ERROR_FROM = 6
 
 # Below this a copy through the process is cheaper than a second call to the kernel.
@@ -171,11 +175,11 @@ async def _read_until(
 
 
 def _is_too_little(got: Sequence[Got], bytes_min: int) -> bool:
-    """Whether more is waited for; an error is told at once."""
+    """Whether more is waited for; an error is told at once, and that logs have parted."""
     return (
         bool(got)
         and sum([g.size for g in got]) < bytes_min
-        and not any(g.data.error_code for g in got)
+        and not any(g.data.error_code or g.data.diverging_epoch.epoch >= 0 for g in got)
     )
 
 
@@ -288,13 +292,17 @@ def _read_one(
     asked = want.asked
     try:
         log = _log(partitions, want)
-        check_leader_epoch(asked.current_leader_epoch, log.partition)
+        check_leader_epoch(asked.current_leader_epoch, log)
         stable, high_watermark = log.last_stable_offset, log.high_watermark  # in this order
         end = stable if limits.committed else high_watermark
+        diverging = NO_EPOCH_END
+        if asked.last_fetched_epoch >= 0:
+            diverging = _diverging(log, asked)
         got = Fetched(NOTHING, NOTHING)
         aborted: tuple[AbortedTransaction, ...] = ()
         # At the visible end there is nothing to read, and beyond the log's end `read` refuses.
-        if not end <= asked.fetch_offset <= log.log_end_offset:
+        # Nor is there where the logs have parted.
+        if diverging is NO_EPOCH_END and not end <= asked.fetch_offset <= log.log_end_offset:
             bytes_max = max(min(asked.partition_max_bytes, left), 0)
             wanted = Stretch(asked.fetch_offset, bytes_max, end, one_at_least, limits.pread)
             got = records_for(log, limits.client, wanted)
@@ -306,6 +314,7 @@ def _read_one(
             high_watermark=high_watermark,
             last_stable_offset=stable,
             log_start_offset=log.log_start_offset,
+            diverging_epoch=diverging,
             aborted_transactions=aborted if limits.committed else None,
             records=_in_memory_if_short(got.records, limits.pread),
         )
@@ -318,6 +327,22 @@ def _read_one(
             partitions.report(want.partition, e)
         return Got(_error(asked.partition, ErrorCode.KAFKA_STORAGE_ERROR))
     return Got(data, got.size)
+
+
+def _diverging(log: PartitionLog, asked: FetchPartition) -> EpochEndOffset:
+    """KIP-595: where the log of who asks left ours, of whose last record it tells the epoch.
+
+    Raises KafkaError OFFSET_OUT_OF_RANGE where nobody can tell, or below the log start.
+    """
+    offset, epoch = asked.fetch_offset, asked.last_fetched_epoch
+    end = log.end_of_epoch(epoch)
+    if end is None or offset < log.log_start_offset:
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE, f"{log.partition}: offset {offset} after epoch {epoch}"
+        )
+    if end.epoch < epoch or end.end_offset < offset:
+        return EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
+    return NO_EPOCH_END
 
 
 def _aborted(

@@ -3,7 +3,7 @@
 Behaviour: the answer comes when the rebalance's first phase is over, which may take as long as the
 slowest member's rebalance timeout; a member without an id is given one first (KIP-394). Who may
 join and when is `coordination.classic_group`'s. An empty group id: INVALID_GROUP_ID. A group of
-KIP-848 that has members: INCONSISTENT_GROUP_PROTOCOL, where Kafka would take the member in; one
+KIP-848 that has members takes consumers in at once (`coordination.consumer_classic_members`); one
 without becomes a classic group.
 
 v0 the session timeout is the rebalance timeout · v1 rebalance timeout (KIP-62) · v4 ids first · v5

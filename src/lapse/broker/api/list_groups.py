@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.broker.group_coordinator import Shard
+from lapse.broker.group_shard import Shard
 from lapse.broker.services import Services, Session
 from lapse.coordination.classic_state import State
 from lapse.coordination.consumer_protocol import PROTOCOL_TYPE

@@ -21,7 +21,6 @@ from lapse.broker.epochs import check_leader_epoch
 from lapse.broker.partitions import Partitions
 from lapse.broker.services import Services, Session
 from lapse.log.partition_log import PartitionLog
-from lapse.metadata.image import LEADER_EPOCH
 from lapse.wire.schema.list_offsets import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -51,7 +50,11 @@ _SINCE = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An answer: where, and the timestamp there (-1 for places with a name)."""
+    """An answer: where, and the timestamp there (-1 for places with a name).
+
+    Attributes:
+        leader_epoch: of the record there, for the end the current one; -1 in old formats.
+    """
 
     offset: int = NONE
     timestamp: int = NONE
@@ -108,7 +111,7 @@ def _answer(
                 ErrorCode.UNSUPPORTED_VERSION, f"timestamp {asked.timestamp} in v{version}"
             )
         log = partitions.get(where)
-        check_leader_epoch(asked.current_leader_epoch, where)
+        check_leader_epoch(asked.current_leader_epoch, log)
         found, error = find(log, asked.timestamp, committed=committed), ErrorCode.NONE
     except KafkaError as e:
         found, error = Found(), e.code
@@ -128,13 +131,14 @@ def find(log: PartitionLog, timestamp: int, *, committed: bool) -> Found:
     """The place in one log that a timestamp names."""
     end = log.last_stable_offset if committed else log.high_watermark
     if timestamp == LATEST_TIMESTAMP:
-        return Found(end, leader_epoch=LEADER_EPOCH)
+        return Found(end, leader_epoch=log.leader_epoch)
     if timestamp in {EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP}:
-        return Found(log.log_start_offset, leader_epoch=LEADER_EPOCH)
+        start = log.log_start_offset
+        return Found(start, leader_epoch=log.epoch_at(start))
     if timestamp == LATEST_TIERED_TIMESTAMP:
         return Found()
     greatest = timestamp == MAX_TIMESTAMP
     hit = log.greatest_timestamp() if greatest else log.offset_for_time(timestamp)
     if hit is None or hit.offset >= end:
         return Found()
-    return Found(hit.offset, hit.timestamp, LEADER_EPOCH)
+    return Found(hit.offset, hit.timestamp, log.epoch_at(hit.offset))

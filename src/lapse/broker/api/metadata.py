@@ -20,9 +20,10 @@ from dataclasses import replace
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition, check_topic_name
+from lapse.broker.charges import charge_mutations
 from lapse.broker.services import Services, Session
 from lapse.broker.topics import NewTopic
-from lapse.metadata.image import INTERNAL_TOPICS, LEADER_EPOCH, Image, Topic
+from lapse.metadata.image import INTERNAL_TOPICS, Image, Topic
 from lapse.wire.declaration import ZERO_UUID
 from lapse.wire.schema.metadata import (
     MetadataRequest,
@@ -46,7 +47,7 @@ async def handle(
     if request.topics is None or (version == 0 and not request.topics):
         topics = tuple(_known(services, topic) for topic in image.topics.values())
     else:
-        created = await _create_missing(services, request, image)
+        created = await _create_missing(services, session, request, image)
         image = services.topics.image
         topics = tuple(
             _NAMELESS
@@ -69,9 +70,15 @@ async def handle(
 
 
 async def _create_missing(
-    services: Services, request: MetadataRequest, image: Image
+    services: Services, session: Session, request: MetadataRequest, image: Image
 ) -> Mapping[str, ErrorCode]:
-    """Create the unknown topics where that is wanted; why some could not be."""
+    """Create the unknown topics where that is wanted; why some could not be.
+
+    One beyond the client's quota of partitions stays unknown for now, and the client waits.
+    """
+    # Somebody was faster; it may not be now.
+    unsaid = {ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+    partitions = services.config.num_partitions
     if not (services.config.auto_create_topics_enable and request.allow_auto_topic_creation):
         return {}
     errors: dict[str, ErrorCode] = {}
@@ -79,9 +86,10 @@ async def _create_missing(
         if name not in image.topics:
             try:
                 check_topic_name(name)
-                await services.topics.create(NewTopic(name, services.config.num_partitions, {}))
+                charge_mutations(services, session, partitions, strict=True)
+                await services.topics.create(NewTopic(name, partitions, {}))
             except KafkaError as e:
-                if e.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # somebody was faster
+                if e.code not in unsaid:
                     errors[name] = e.code
     return errors
 
@@ -130,12 +138,13 @@ def _known(services: Services, topic: Topic) -> MetadataResponseTopic:
 
 def _partition(services: Services, topic: Topic, number: int) -> MetadataResponsePartition:
     node_id = services.config.node_id
-    online = services.partitions.is_online(TopicPartition(topic.name, number))
+    partition = TopicPartition(topic.name, number)
+    online = services.partitions.is_online(partition)
     return MetadataResponsePartition(
         error_code=ErrorCode.NONE if online else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=number,
         leader_id=node_id if online else -1,
-        leader_epoch=LEADER_EPOCH,
+        leader_epoch=services.partitions.leader_epoch(partition),
         replica_nodes=(node_id,),
         isr_nodes=(node_id,),
         offline_replicas=() if online else (node_id,),

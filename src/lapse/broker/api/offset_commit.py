@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.broker.group_coordinator import Shard
+from lapse.broker.group_shard import Shard
 from lapse.broker.services import Services, Session
 from lapse.coordination.classic_events import Commit
 from lapse.coordination.offset_store import NewOffset

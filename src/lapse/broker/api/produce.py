@@ -35,7 +35,6 @@ from lapse.broker.services import CloseConnection, Services, Session
 from lapse.broker.transaction_verification import Verified, verify_produced
 from lapse.kernels.layout import ATTRIBUTES, CODEC_MASK, HEADER_SIZE, MAGIC
 from lapse.log.partition_log import PartitionLog
-from lapse.metadata.image import LEADER_EPOCH
 from lapse.records.layout import Codec
 from lapse.records.validate import RecordErrors, RefusedBatch, check_produced
 from lapse.wire.schema.produce import (
@@ -177,7 +176,7 @@ def _is_plain(records: bytes | memoryview) -> bool:
 def _append_checked(log: PartitionLog, sent: _Sent) -> Outcome:
     checked = check_produced(sent.records, log.config, sent.now_ms, str(sent.where))
     done = log.append(
-        checked, leader_epoch=LEADER_EPOCH, now_ms=sent.now_ms, verified_at=sent.verified_at
+        checked, leader_epoch=log.leader_epoch, now_ms=sent.now_ms, verified_at=sent.verified_at
     )
     return Outcome(
         sent.where,

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.api.offset_commit import known_offsets
-from lapse.broker.group_coordinator import Shard
+from lapse.broker.group_shard import Shard
 from lapse.broker.services import Services, Session
 from lapse.broker.state_log import Writer
 from lapse.broker.transaction_verification import for_client

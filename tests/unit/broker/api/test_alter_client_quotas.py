@@ -9,7 +9,9 @@ import pytest
 from lapse.base.errors import ErrorCode
 from lapse.broker.quotas import (
     CLIENT_ID,
+    CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
     IP,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
@@ -89,9 +91,14 @@ REFUSED: dict[str, tuple[Entity, dict[str, float]]] = {
     "an empty name": (((USER, ""),), {PRODUCER_BYTE_RATE: 1}),
     "one type twice": (((USER, "a"), (USER, "b")), {PRODUCER_BYTE_RATE: 1}),
     "an address with a user": (((IP, "1.2.3.4"), (USER, "a")), {PRODUCER_BYTE_RATE: 1}),
-    "no address": (((IP, "not an address"),), {PRODUCER_BYTE_RATE: 1}),
-    "one that is not enforced": (((IP, "1.2.3.4"),), {"connection_creation_rate": 1}),
-    "one more": (ALICE, {"controller_mutation_rate": 1}),
+    "no address": (((IP, "not an address"),), {CONNECTION_CREATION_RATE: 1}),
+    "an empty address": (((IP, ""),), {CONNECTION_CREATION_RATE: 1}),
+    "a client's quota of an address": (((IP, "1.2.3.4"),), {CONTROLLER_MUTATION_RATE: 1}),
+    "an address's quota of a client": (ALICE, {CONNECTION_CREATION_RATE: 1}),
+    "half a connection": (((IP, "1.2.3.4"),), {CONNECTION_CREATION_RATE: 0.5}),
+    "no connection": (((IP, "1.2.3.4"),), {CONNECTION_CREATION_RATE: 0}),
+    "too many connections": (((IP, None),), {CONNECTION_CREATION_RATE: 1 << 31}),
+    "no partition": (ALICE, {CONTROLLER_MUTATION_RATE: 0}),
     "an unknown key": (ALICE, {"bytes": 1}),
     "nothing": (ALICE, {PRODUCER_BYTE_RATE: -1}),
     "half a byte": (ALICE, {PRODUCER_BYTE_RATE: 0.5}),
@@ -107,6 +114,56 @@ async def test_refusals_change_nothing(tmp_path: Path, what: str) -> None:
         assert result.error_code == ErrorCode.INVALID_REQUEST
         assert result.error_message
         assert told(await describe(connection)) == {}
+
+
+async def test_quotas_of_addresses_are_set_kept_and_removed(tmp_path: Path) -> None:
+    """By the address that is meant, however it is written; a host is looked up at a start too."""
+    quotas: dict[Entity, float] = {
+        ((IP, None),): 10,
+        ((IP, "10.0.0.1"),): 20,
+        ((IP, "2001:DB8::0:1"),): 30,
+        ((IP, "localhost"),): 40,
+    }
+    rates = {"10.0.0.1": 20, "2001:db8::1": 30, "127.0.0.1": 40, "10.0.0.2": 10}
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        for entity, rate in quotas.items():
+            result = await alter(connection, entity, **{CONNECTION_CREATION_RATE: rate})
+            assert result.error_code == 0
+        assert {host: node.services.quotas.connection_rate(host) for host in rates} == rates
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        assert {host: node.services.quotas.connection_rate(host) for host in rates} == rates
+        assert told(await describe(connection, (IP, 2, None))) == {
+            entity: {CONNECTION_CREATION_RATE: rate} for entity, rate in quotas.items()
+        }
+        only = await describe(connection, (IP, 0, "10.0.0.1"))
+        assert told(only) == {((IP, "10.0.0.1"),): {CONNECTION_CREATION_RATE: 20}}
+        for entity in reversed(quotas):
+            await alter(connection, entity, **{CONNECTION_CREATION_RATE: None})
+            if entity == ((IP, "10.0.0.1"),):  # now it has everybody's
+                assert node.services.quotas.connection_rate("10.0.0.1") == 10
+        assert {node.services.quotas.connection_rate(host) for host in rates} == {None}
+        assert told(await describe(connection)) == {}
+
+
+async def test_a_partition_may_take_seconds(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        ops = {CONTROLLER_MUTATION_RATE: 0.25, "nonsense that was never set": None}
+        assert (await alter(connection, ALICE, **ops)).error_code == 0
+        assert told(await describe(connection)) == {ALICE: {CONTROLLER_MUTATION_RATE: 0.25}}
+
+
+async def test_what_is_named_twice_is_refused(tmp_path: Path) -> None:
+    rates = tuple(alters.OpData(key=PRODUCER_BYTE_RATE, value=n, remove=False) for n in (1, 2))
+    who = (alters.EntityData(entity_type=USER, entity_name="alice"),)
+    other = (alters.EntityData(entity_type=USER, entity_name="bob"),)
+    asked = [(who, rates[:1]), (who, rates[1:]), (other, rates)]
+    entries = tuple(alters.EntryData(entity=entity, ops=ops) for entity, ops in asked)
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        request = alters.AlterClientQuotasRequest(entries=entries, validate_only=False)
+        response = await connection.request(request, alters.AlterClientQuotasResponse)
+        refused = ErrorCode.INVALID_REQUEST
+        assert [entry.error_code for entry in response.entries] == [0, refused, refused]
+        assert told(await describe(connection)) == {ALICE: {PRODUCER_BYTE_RATE: 1}}
 
 
 FILTERS: dict[str, tuple[list[tuple[str, int, str | None]], bool, set[Entity]]] = {

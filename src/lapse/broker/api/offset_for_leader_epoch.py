@@ -1,0 +1,64 @@
+"""OffsetForLeaderEpoch (key 23): where a leader epoch ended in a partition (KIP-101, KIP-320).
+
+Behaviour: consumers ask it of the epoch of the record before their position, and go back, or reset
+their position, where the epoch ended below it. Answered with the largest epoch that is not above
+the one asked for and the offset after its last; for the current one that is the log's end, above
+the high watermark too. An epoch above all that are known: -1, -1. Another `current_leader_epoch`
+than ours is FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH; -1 is not checked. A partition that is not
+here is UNKNOWN_TOPIC_OR_PARTITION, one whose log is offline KAFKA_STORAGE_ERROR. Replica ids change
+nothing: there is one replica, which leads.
+
+v2 the oldest · v3 replica id · v4 flexible.
+"""
+
+from __future__ import annotations
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.ids import TopicPartition
+from lapse.broker.epochs import check_leader_epoch
+from lapse.broker.partitions import Partitions
+from lapse.broker.services import Services, Session
+from lapse.wire.schema.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+
+async def handle(
+    services: Services, _session: Session, _version: int, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """Look each one up; epochs are in memory."""
+    return OffsetForLeaderEpochResponse(
+        topics=tuple(
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=tuple(
+                    _answer(services.partitions, TopicPartition(topic.topic, p.partition), p)
+                    for p in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _answer(
+    partitions: Partitions, where: TopicPartition, asked: OffsetForLeaderPartition
+) -> EpochEndOffset:
+    try:
+        log = partitions.get(where)
+        check_leader_epoch(asked.current_leader_epoch, log)
+    except KafkaError as e:
+        return EpochEndOffset(error_code=e.code, partition=where.partition)
+    end = log.end_of_epoch(asked.leader_epoch)
+    if end is None:
+        return EpochEndOffset(error_code=ErrorCode.NONE, partition=where.partition)
+    return EpochEndOffset(
+        error_code=ErrorCode.NONE,
+        partition=where.partition,
+        leader_epoch=end.epoch,
+        end_offset=end.end_offset,
+    )
