@@ -69,7 +69,7 @@ BEGUN_FIRST = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test carries the marker of its tier: the folder it lives in, else `tidy`."""
+    """Each has its tier as a marker: the folder it lives in, else `tidy`. Long ones first."""
     ranks = {}
     for path in {item.path for item in items}:
         file = path.relative_to(TESTS).as_posix()

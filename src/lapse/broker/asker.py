@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -78,7 +78,7 @@ class Asker:
         return fine, tuple(item for item in items if id(item) not in there)
 
 
-Rule = Callable[[Asker, int, Any, Handle], Awaitable[Any]]
+Rule = Callable[[Asker, int, Any, Handle], Coroutine[Any, Any, Any]]
 
 
 def whole(may: Callable[[Asker, Any], bool], refused: Callable[[Any], Any]) -> Rule:

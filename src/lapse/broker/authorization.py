@@ -42,7 +42,7 @@ be described. What may not be described is refused alike whether it is there or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -81,13 +81,13 @@ _TELLING = frozenset(
 )
 
 
-async def authorized(
+def authorized(
     services: Services, session: Session, key: int, version: int, request: Any, handler: Handler
-) -> Any:
+) -> Coroutine[Any, Any, Any]:
     """The handler's answer to what may be asked, with refusals of the rest."""
     rule = RULES[key]
     authorizer = services.access.authorizer
     if rule is None or (isinstance(authorizer, AllowAll) and key not in _TELLING):
-        return await handler(services, session, version, request)
+        return handler(services, session, version, request)
     asker = Asker(authorizer, session.actor, services)
-    return await rule(asker, version, request, partial(handler, services, session, version))
+    return rule(asker, version, request, partial(handler, services, session, version))

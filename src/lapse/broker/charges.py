@@ -55,17 +55,22 @@ class Stopwatch:
                 error = e
 
 
-async def charged(
+def charged(
     quotas: ClientQuotas, session: Session, clock: Clock, request: tuple[int, Any, int],
     work: Coroutine[Any, Any, Any],
-) -> Any:  # fmt: skip
+) -> Coroutine[Any, Any, Any]:  # fmt: skip
     """The answer that `work` gives, with what the client is told of waiting.
 
     `request`: API key, message, bytes of its frame. `session.muted_ms` says how long to wait.
     """
     session.muted_ms = 0
-    if not quotas.any:
-        return await work
+    return _charge(quotas, session, clock, request, work) if quotas.any else work
+
+
+async def _charge(
+    quotas: ClientQuotas, session: Session, clock: Clock, request: tuple[int, Any, int],
+    work: Coroutine[Any, Any, Any],
+) -> Any:  # fmt: skip
     watch = Stopwatch(clock)
     answer = await watch.run(work)
     key, message, n_bytes = request

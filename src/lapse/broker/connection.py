@@ -24,6 +24,7 @@ from collections import deque
 from typing import IO, cast
 
 from lapse.broker.authentication import Entrance
+from lapse.broker.begin import begin
 from lapse.broker.charges import wait_out
 from lapse.broker.dispatch import answer
 from lapse.broker.limits import Admission
@@ -140,11 +141,13 @@ class Connection(asyncio.BufferedProtocol):
         except FrameSizeError as e:
             frames = e.frames
             self._refusal = str(e)
-        self._frames += frames
-        self._queued_bytes += sum(map(len, frames))
-        self._count()
+        for frame in frames:
+            self._frames.append(frame)
+            self._queued_bytes += len(frame)
         if self._is_made:
             self._look()
+        else:
+            self._count()
 
     def pause_writing(self) -> None:
         self._drained = asyncio.get_running_loop().create_future()
@@ -221,10 +224,11 @@ class Connection(asyncio.BufferedProtocol):
         """Take up what has come; stop reading where it is too much, or enough is known."""
         if self.session.ends:
             return
+        if self._pump is None and (self._frames or self._refusal):
+            self._pump = begin(self._handle_all())
+        self._count()
         self._ask_for_room()
         self._steer()
-        if self._pump is None and (self._frames or self._refusal):
-            self._pump = asyncio.get_running_loop().create_task(self._handle_all())
 
     def _steer(self) -> None:
         """Read, or do not."""
@@ -283,20 +287,31 @@ class Connection(asyncio.BufferedProtocol):
             self._count()
 
     async def _handle(self, frame: memoryview) -> None:
+        session = self.session
         self._queued_bytes -= len(frame)
         self._handled_bytes = len(frame)
-        parts = await answer(self._services, self.session, frame)
+        parts = await answer(self._services, session, frame)
         self._handled_bytes = 0
-        self._count()
-        if parts is not None and not self.session.lost:
+        if parts is not None and not session.lost and not self._send_short(parts):
+            self._count()
             await self._send_counted(parts)
-        if self.session.muted_ms and not self.session.lost:
-            await wait_out(self._services, self.session)
-        if self.session.ends:
-            raise CloseConnection(self.session.ends)
-        if self.session.sasl is not None and self.session.sasl.principal is not None:
+        if session.muted_ms and not session.lost:
+            await wait_out(self._services, session)
+        if session.ends:
+            raise CloseConnection(session.ends)
+        if session.sasl is not None and session.sasl.principal is not None:
             self._reader.frame_bytes_max = self._frame_bytes_max
-        self._steer()
+        if self._is_paused:
+            self._steer()
+
+    def _send_short(self, parts: list[Part]) -> bool:
+        """Whether it was a short answer of one piece, and is sent: most are."""
+        first = cast("bytes", parts[0])  # an answer never begins with records
+        if len(parts) > 1 or len(first) > SMALL_ANSWER_BYTES_MAX or self._drained is not None:
+            return False
+        self._transport.write(first)
+        self._heard_at = self._services.clock.monotonic()
+        return True
 
     async def _send_counted(self, parts: list[Part]) -> None:
         """Send an answer; a long one is counted as long as it is held."""

@@ -7,7 +7,7 @@ Produce with acks=0. ApiVersions in a version newer than ours is answered (KIP-5
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from lapse.broker.api import (
@@ -195,10 +195,10 @@ async def answer(services: Services, session: Session, frame: memoryview) -> lis
     services.counters.requests[SERVED[key].api.name] += 1
     session.client_id = header.client_id or ""
 
-    async def handled(asked: Any) -> Any:
+    def handled(asked: Any) -> Coroutine[Any, Any, Any]:
         work = authorized(services, session, key, version, asked, HANDLERS[key])
         used = key, asked, len(frame)
-        return await charged(services.quotas, session, services.clock, used, work)
+        return charged(services.quotas, session, services.clock, used, work)
 
     message: Any
     if key == FETCH.key:

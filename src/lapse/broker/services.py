@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,4 +140,4 @@ class Services:
         return Address(host, address.port or listener.address.port)
 
 
-Handler = Callable[[Services, Session, int, Any], Awaitable[Any]]
+Handler = Callable[[Services, Session, int, Any], Coroutine[Any, Any, Any]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -75,6 +76,8 @@ async def serve(config: BrokerConfig) -> None:
         loop.add_signal_handler(number, node.request_stop)
     try:
         await node.start()
+        gc.collect()
+        gc.freeze()  # what a node is made of lasts as long as it: no search for garbage goes there
         print(node.ready_line(), flush=True)
         await node.wait_for_stop_request()
     finally:

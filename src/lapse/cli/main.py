@@ -7,11 +7,12 @@ lock held, a full disk).
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from lapse.base.errors import ConfigError, CorruptData, LapseError
 
@@ -50,8 +51,18 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in (only,) if only else COMMANDS:
-        importlib.import_module(COMMANDS[name]).add_parser(commands)
+        _imported(COMMANDS[name]).add_parser(commands)
     return parser
+
+
+def _imported(name: str) -> Any:
+    """A module whose objects all stay: looking for garbage among them, now or later, is in vain."""
+    gc.disable()
+    try:
+        return importlib.import_module(name)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

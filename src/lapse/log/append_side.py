@@ -13,7 +13,6 @@ import logging
 import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -169,33 +168,36 @@ class AppendableLog(ReadableLog):
                 self._write((batch,), data, now_ms, (checked.tombstones,))
             return Appended(base_offset, last_offset, time_ms, self._log_start_offset)
 
-    @contextmanager
-    def at_once(self, size: int) -> Iterator[bool]:
+    def try_begin(self, size: int) -> bool:
         """Whether appending that many bytes now is one write to an open file; if so, the lock.
 
-        For the event loop, which waits for no lock, roll, summary or checkpoint.
+        For the event loop, which waits for no lock, roll, summary or checkpoint. Whoever is told
+        yes appends and calls `end`.
         """
         # A write to a file that is being synced waits for that.
         if self._is_syncing or not self._lock.acquire(blocking=False):
-            yield False
-            return
-        try:
-            config, last_offset = (
-                self.config,
-                self._end_offset + size,
-            )  # a record has a byte or more
-            yield (
-                self._active.is_begun
-                and config.roll_time != "record"
-                and config.message_format_version == 2
-                and not self._epochs.unsaved
-                and self._epochs.latest >= 0
-                and not self._active.must_roll(
-                    last_offset, size, config.segment_bytes, config.segment_index_bytes
-                )
+            return False
+        config = self.config
+        is_quick = (
+            self._active.is_begun
+            and config.roll_time != "record"
+            and config.message_format_version == 2
+            and not self._epochs.unsaved
+            and self._epochs.latest == self._epochs.current
+            and not self._active.must_roll(
+                self._end_offset + size,  # a record has a byte or more
+                size,
+                config.segment_bytes,
+                config.segment_index_bytes,
             )
-        finally:
+        )
+        if not is_quick:
             self._lock.release()
+        return is_quick
+
+    def end(self) -> None:
+        """Give back what `try_begin` took."""
+        self._lock.release()
 
     def append_marker(
         self,

@@ -86,7 +86,18 @@ class IndexEntries:
 
     def _floor(self, key: int, field: int) -> int:
         """The last entry whose `field` is at most `key`; -1 if there is none."""
-        return bisect_right(range(self.count), key, key=lambda n: self.entry(n)[field]) - 1
+        data = self._data
+        if isinstance(data, IndexFile):
+            return bisect_right(range(self.count), key, key=lambda n: self.entry(n)[field]) - 1
+        low, high = 0, self.count  # by hand: of a log that is written, most fetches come by
+        unpack_from, size = self.ENTRY.unpack_from, self.ENTRY.size
+        while low < high:
+            middle = (low + high) // 2
+            if unpack_from(data, middle * size)[field] <= key:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
 
     def growing(self) -> Self:
         """The same entries in memory, to be appended to."""

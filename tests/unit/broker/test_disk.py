@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -144,16 +145,30 @@ def test_nothing_is_lost_when_a_thread_falls_asleep_as_work_comes() -> None:
     run(story)
 
 
-def test_what_took_long_is_not_done_in_the_loop_for_a_while(
+def test_what_waited_long_is_not_done_in_the_loop_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lapse.broker.disk.SLOW_FOR_SECONDS", 0.05)
+    monkeypatch.setattr("lapse.broker.disk.SLOW_FOR_SECONDS_MAX", 0.05)
 
     async def story(disk: DiskThreads) -> None:
         assert disk.try_now(pow, 3, 2) == 9
         disk.try_now(time.sleep, 0.01)
         assert disk.try_now(pow, 3, 2) is None
         await asyncio.sleep(0.06)
+        assert disk.try_now(pow, 3, 2) == 9
+
+    run(story)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts a thread's waits")
+def test_what_only_computed_for_long_says_nothing_of_the_disk() -> None:
+    def compute() -> None:
+        until = time.monotonic() + 0.01
+        while time.monotonic() < until:
+            pass
+
+    async def story(disk: DiskThreads) -> None:
+        disk.try_now(compute)
         assert disk.try_now(pow, 3, 2) == 9
 
     run(story)

@@ -32,6 +32,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
@@ -200,14 +201,16 @@ def _wanted(image: Image, version: int, topics: Sequence[FetchTopic]) -> list[Wa
 def _by_topic(
     topics: Sequence[FetchTopic], got: Sequence[Got]
 ) -> tuple[FetchableTopicResponse, ...]:
-    answers = iter(got)
+    answers = iter([g.data for g in got])
     return tuple(
-        FetchableTopicResponse(
-            topic=topic.topic,
-            topic_id=topic.topic_id,
-            partitions=tuple(next(answers).data for _ in topic.partitions),
-        )
-        for topic in topics
+        [
+            FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=tuple(islice(answers, len(topic.partitions))),
+            )
+            for topic in topics
+        ]
     )
 
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from lapse.base.errors import ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
@@ -161,8 +162,12 @@ def _append_if_quick(log: PartitionLog, sent: _Sent) -> Outcome | None:
     """None where there is more to do than to copy it: a codec, a roll, a lock that is held."""
     if log.config.compression_type not in PLAIN_TYPES or not _is_plain(sent.records):
         return None
-    with log.at_once(len(sent.records)) as may:
-        return _append_checked(log, sent) if may else None
+    if not log.try_begin(len(sent.records)):
+        return None
+    try:
+        return _append_checked(log, sent)
+    finally:
+        log.end()
 
 
 def _is_plain(records: bytes | memoryview) -> bool:
@@ -265,16 +270,16 @@ def _close_if_failed(outcomes: list[Outcome]) -> None:
 
 
 def _response(request: ProduceRequest, version: int, outcomes: list[Outcome]) -> ProduceResponse:
-    answers = iter(outcomes)
+    answers = iter([_answer(outcome, version) for outcome in outcomes])
     return ProduceResponse(
         responses=tuple(
-            TopicProduceResponse(
-                name=topic.name,
-                partition_responses=tuple(
-                    _answer(next(answers), version) for _ in topic.partition_data
-                ),
-            )
-            for topic in request.topic_data
+            [
+                TopicProduceResponse(
+                    name=topic.name,
+                    partition_responses=tuple(islice(answers, len(topic.partition_data))),
+                )
+                for topic in request.topic_data
+            ]
         )
     )
 
@@ -290,8 +295,10 @@ def _answer(outcome: Outcome, version: int) -> PartitionProduceResponse:
         log_append_time_ms=outcome.log_append_time_ms,
         log_start_offset=outcome.log_start_offset,
         record_errors=tuple(
-            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=why)
-            for index, why in outcome.record_errors
+            [
+                BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=why)
+                for index, why in outcome.record_errors
+            ]
         ),
         error_message=outcome.message,
     )

@@ -427,10 +427,10 @@ async def test_only_what_may_wait_for_a_disk_or_takes_long_goes_to_a_thread(
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with log.at_once(1) as may:
-            assert may
-            held.set()
-            done.wait(10)
+        assert log.try_begin(1)
+        held.set()
+        done.wait(10)
+        log.end()
 
     holder = threading.Thread(target=hold)
     holder.start()
