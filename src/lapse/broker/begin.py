@@ -24,7 +24,8 @@ def begin(work: Coroutine[Any, None, None]) -> asyncio.Task[None] | None:
         waits_for = work.send(None)
     except StopIteration:
         return None
-    return asyncio.get_running_loop().create_task(_Begun(work, waits_for))
+    name = getattr(work, "__qualname__", None)
+    return asyncio.get_running_loop().create_task(_Begun(work, waits_for), name=name)
 
 
 class _Begun(Coroutine[Any, None, None]):

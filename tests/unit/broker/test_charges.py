@@ -96,7 +96,7 @@ async def test_nothing_waits_for_a_client_that_is_gone(tmp_path: Path) -> None:
 
 def handling() -> list[str]:
     """Tasks of connections that handle a request, or wait after it."""
-    names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
+    names = [task.get_name() for task in asyncio.all_tasks()]
     return [name for name in names if name == "Connection._handle_all"]
 
 
