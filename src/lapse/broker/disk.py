@@ -68,9 +68,15 @@ class DiskThreads:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._look_again: asyncio.TimerHandle | None = None
         self._slow_until = 0.0
+        self._closed = False
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do `work` in a thread. Cancelling the caller does not stop work that has begun."""
+        """Do `work` in a thread. Cancelling the caller does not stop work that has begun.
+
+        Raises CancelledError once this is being closed.
+        """
+        if self._closed:
+            raise asyncio.CancelledError
         loop = self._loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._queued.append(_Work(future, lambda: work(*args, **kwargs)))
@@ -102,7 +108,8 @@ class DiskThreads:
         return done
 
     async def close(self) -> None:
-        """Wait for work that has begun; what has not is dropped."""
+        """Wait for work that has begun; what has not is dropped, and what is asked for meanwhile."""
+        self._closed = True
         if self._look_again is not None:
             self._look_again.cancel()
         while self._queued:

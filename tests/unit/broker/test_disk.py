@@ -125,6 +125,8 @@ def test_closing_waits_for_what_has_begun_and_drops_the_rest() -> None:
         closing = asyncio.ensure_future(disk.close())
         await asyncio.sleep(0.01)
         assert not closing.done()
+        with pytest.raises(asyncio.CancelledError):  # who would end the thread that is woken for it
+            await disk.run(never.append, 2)
         opened.set()
         await closing
         assert await first == "done"
