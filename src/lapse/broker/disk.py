@@ -108,7 +108,7 @@ class DiskThreads:
         return done
 
     async def close(self) -> None:
-        """Wait for work that has begun; what has not is dropped, and what is asked for meanwhile."""
+        """Wait for work that has begun; what has not is dropped, and what is asked meanwhile."""
         self._closed = True
         if self._look_again is not None:
             self._look_again.cancel()
