@@ -7,7 +7,14 @@ import threading
 import time
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.broker.peers import Peer, measured, quantile
@@ -49,8 +56,21 @@ def create(bootstrap: str, topic: str, partitions: int) -> None:
     """A topic, there when this returns."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
-    while topic not in admin.list_topics(timeout=10).topics:
+    while not _is_led(bootstrap, topic, partitions):
         time.sleep(0.05)
+
+
+def _is_led(bootstrap: str, topic: str, partitions: int) -> bool:
+    """Whether every partition answers; Kafka tells of a topic before it does."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "benchmark"})
+    try:
+        for p in range(partitions):
+            consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)
+    except KafkaException:
+        return False
+    finally:
+        consumer.close()
+    return True
 
 
 def delete(bootstrap: str, topic: str) -> None:
