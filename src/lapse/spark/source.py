@@ -1,4 +1,4 @@
-"""`spark.read.format("lapse")`: segment files as a table, without a broker.
+"""`spark.read.format("lapse")`: a log as a table, or a stream, with or without a broker.
 
     from lapse.spark import source
 
@@ -10,9 +10,12 @@
         .load()
     )
 
-Works on a directory that a broker, ours or Kafka's, is writing to; never writes, locks or rebuilds
-anything (DESIGN §4.10). Columns: `lapse.records.columns`; options: `source_options.OPTIONS`. The
-columns that Spark's Kafka source has too have its names, types and meaning.
+With `path` it needs no broker: it works on a directory that a broker, ours or Kafka's, is writing
+to; never writes, locks or rebuilds anything (DESIGN §4.10). Columns: `lapse.records.columns`;
+options: `source_options.OPTIONS`. The columns that Spark's Kafka source has too have its names,
+types and meaning.
+
+With `kafka.bootstrap.servers` the same comes from brokers, over our client (`source_broker`).
 
 Filters on `offset`, `timestamp`, `topic` and `partition` leave out what they exclude before it is
 read. Spark does not tell a source which columns a query uses: name them by the option `columns` or
@@ -23,7 +26,6 @@ A batch that cannot be read fails the query with its file and position; nothing 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -34,6 +36,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     EqualNullSafe,
     EqualTo,
     Filter,
@@ -57,12 +60,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError
 from lapse.records import columns
-from lapse.spark.source_options import SourceOptions, parse_options
-from lapse.spark.source_plan import Pruning, Split, plan
-from lapse.spark.source_read import ReadSpec, read_slice
+from lapse.spark.source_options import SourceOptions, columns_of, parse_options
+from lapse.spark.source_place import place_of
+from lapse.spark.source_plan import Pruning, Split
+from lapse.spark.source_read import read_split
+from lapse.spark.source_stream import LapseStreamReader
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 TYPES: dict[str, DataType] = {
@@ -101,16 +105,24 @@ class LapseSource(DataSource):
         return "lapse"
 
     def schema(self) -> StructType:
-        options = parse_options(self.options)
-        return StructType([StructField(name, TYPES[name]) for name in options.columns])
+        columns = columns_of(self.options)
+        return StructType([StructField(name, TYPES[name]) for name in columns])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = parse_options(self.options)
-        for field in schema.fields:
-            if TYPES.get(field.name) != field.dataType:
-                known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in TYPES.items())
-                raise ConfigError(f"no column {field.simpleString()}: there are {known}")
-        return LapseReader(replace(options, columns=tuple(schema.fieldNames())))
+        return LapseReader(_with_columns(parse_options(self.options), schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        options = parse_options(self.options, streaming=True)
+        return LapseStreamReader(_with_columns(options, schema))
+
+
+def _with_columns(options: SourceOptions, schema: StructType) -> SourceOptions:
+    """The columns of a schema, which Spark may have from the user; raises ConfigError."""
+    for field in schema.fields:
+        if TYPES.get(field.name) != field.dataType:
+            known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in TYPES.items())
+            raise ConfigError(f"no column {field.simpleString()}: there are {known}")
+    return replace(options, columns=tuple(schema.fieldNames()))
 
 
 class LapseReader(DataSourceReader):
@@ -126,28 +138,10 @@ class LapseReader(DataSourceReader):
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        return plan(self._options, self._pruning, SystemClock()) or [Split(())]
+        return place_of(self._options).plan(self._pruning) or [Split(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        _load_kernels()
-        options, clock = self._options, SystemClock()
-        spec = ReadSpec(
-            options.columns,
-            options.control,
-            options.committed,
-            options.fail_on_data_loss,
-            options.valued_tombstones,
-            self._pruning.timestamp_from,
-        )
-        assert isinstance(partition, Split)
-        for one in partition.slices:
-            yield from read_slice(one, spec, clock)
-
-
-@functools.cache
-def _load_kernels() -> None:
-    """Once a worker; the first on a machine compiles them, the others wait for it."""
-    columns.warm_up()
+        return read_split(self._options, partition, self._pruning.timestamp_from)
 
 
 # --- filters --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,15 +20,21 @@ from lapse.records.columns import TYPES, WITHOUT_HEADERS
 LATEST, EARLIEST = -1, -2
 
 OPTIONS: Mapping[str, str] = {
-    "path": "log directories or partition directories, comma-separated",
+    "path": "log directories or partition directories, comma-separated; or, instead of it,",
+    "kafka.bootstrap.servers": "HOST:PORT,HOST:PORT… to read from brokers",
+    "kafka.*": "settings of Kafka's clients for that: kafka.security.protocol, kafka.ssl.…, …",
     "subscribe": "topics, comma-separated",
     "topic": "the same",
     "subscribePattern": "a regular expression that topics must match as a whole",
     "assign": 'partitions as JSON: {"orders":[0,1]}',
-    "startingOffsets": 'earliest, or JSON: {"orders":{"0":17,"1":-2}} (-2: earliest)',
+    "startingOffsets": (
+        'earliest (a stream\'s default is latest), or JSON: {"orders":{"0":17,"1":-2}} '
+        "(-2: earliest; in a stream -1: latest); new partitions of a stream: earliest"
+    ),
     "endingOffsets": 'latest, or JSON: {"orders":{"0":99,"1":-1}} (-1: latest); exclusive',
     "startingTimestamp": "ms; from the first record of each partition at or after it",
     "endingTimestamp": "ms; up to the first record of each partition at or after it",
+    "maxOffsetsPerTrigger": "of a stream: no more offsets a batch, over all partitions",
     "includeHeaders": "true to have the column headers (default false)",
     "columns": "the columns wanted, comma-separated; fewer columns are faster",
     "includeControl": "true to have control records too (default false)",
@@ -38,6 +44,10 @@ OPTIONS: Mapping[str, str] = {
     "maxPartitionBytes": "bytes of segments a Spark partition (default 128 MiB)",
     "lapse.tombstone.values.enable": "true where the topics have it (default false): is_tombstone",
 }
+_BOOTSTRAP, _CLIENT_PREFIX = "kafka.bootstrap.servers", "kafka."
+_PATH_HELP = "log directories, comma-separated, or HOST:PORT,HOST:PORT…"
+_BATCH_ONLY = frozenset({"endingOffsets", "endingTimestamp"})
+_STREAM_ONLY = frozenset({"maxOffsetsPerTrigger"})
 _BY_LOWER = {name.lower(): name for name in OPTIONS}
 _MAX_PARTITION_BYTES = 128 << 20
 
@@ -64,12 +74,18 @@ class SourceOptions:
     """What was asked for.
 
     Attributes:
+        paths: where logs are, if they are read from files.
+        bootstrap: who is asked, if they are read from brokers; one of the two is given.
+        client: settings of Kafka's clients, secrets among them.
         topics: exactly these; None: any that `pattern` matches.
         pattern: internal topics (`__…`) are only read when named in full.
         partitions: exactly these; None: all of the topics.
+        offsets_max: of a stream, what a batch may have; None is no limit.
     """
 
-    paths: tuple[Path, ...]
+    paths: tuple[Path, ...] = ()
+    bootstrap: str = ""
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
     partitions: tuple[TopicPartition, ...] | None = None
@@ -82,22 +98,27 @@ class SourceOptions:
     partitions_min: int = 1
     partition_bytes_max: int = _MAX_PARTITION_BYTES
     valued_tombstones: bool = False
+    offsets_max: int | None = None
 
 
-def parse_options(given: Mapping[str, str]) -> SourceOptions:
+def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
     """Raises ConfigError naming the option, what it was, and what is allowed."""
     options = _known(given)
     take = _Taker(options)
     topics, pattern, partitions = _strategy(options, take)
+    _refuse_others(options, _BATCH_ONLY if streaming else _STREAM_ONLY, streaming=streaming)
+    starting = _stream_offsets if streaming else _starting_offsets
+    default = LATEST if streaming else EARLIEST
     return SourceOptions(
         paths=_paths(options),
+        bootstrap=options.get(_BOOTSTRAP, ""),
+        client=_client_settings(options),
         topics=topics,
         pattern=pattern,
         partitions=partitions,
-        starting=Bounds(
-            EARLIEST,
-            take("startingOffsets", _starting_offsets, {}),
-            take("startingTimestamp", _not_negative, None),
+        starting=replace(
+            take("startingOffsets", starting, Bounds(default)),
+            timestamp_ms=take("startingTimestamp", _not_negative, None),
         ),
         ending=Bounds(
             LATEST,
@@ -111,7 +132,13 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         partitions_min=take("minPartitions", _positive, 1),
         partition_bytes_max=take("maxPartitionBytes", _positive, _MAX_PARTITION_BYTES),
         valued_tombstones=take("lapse.tombstone.values.enable", _boolean, False),
+        offsets_max=take("maxOffsetsPerTrigger", _positive, None),
     )
+
+
+def columns_of(given: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns asked for, of a batch or of a stream; raises ConfigError as `parse_options`."""
+    return _columns(_Taker(_known(given)))
 
 
 class _Taker:
@@ -131,19 +158,43 @@ class _Taker:
 
 
 def _known(given: Mapping[str, str]) -> dict[str, str]:
-    unknown = sorted(name for name in given if name.lower() not in _BY_LOWER)
+    unknown = sorted(
+        name for name in given if name.lower() not in _BY_LOWER and not _is_of_client(name)
+    )
     if unknown:
         raise ConfigError(
             f"unknown option {', '.join(unknown)}: format('lapse') has {', '.join(OPTIONS)}"
         )
-    return {_BY_LOWER[name.lower()]: text for name, text in given.items()}
+    return {_BY_LOWER.get(name.lower(), name.lower()): text for name, text in given.items()}
+
+
+def _is_of_client(name: str) -> bool:
+    """Spark does not care for case in options; Kafka's settings have none but small letters."""
+    return name.lower().startswith(_CLIENT_PREFIX)
+
+
+def _client_settings(options: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name.removeprefix(_CLIENT_PREFIX): text
+        for name, text in options.items()
+        if name.startswith(_CLIENT_PREFIX) and name not in OPTIONS
+    }
+
+
+def _refuse_others(options: Mapping[str, str], others: frozenset[str], *, streaming: bool) -> None:
+    found = sorted(others & options.keys())
+    if found:
+        what = "streams do not have" if streaming else "only streams have"
+        raise ConfigError(f"option {', '.join(found)}: {what} it")
 
 
 def _paths(options: Mapping[str, str]) -> tuple[Path, ...]:
     texts = [text.strip() for text in options.get("path", "").split(",")]
     paths = tuple(Path(re.sub(r"^file:(//)?", "", text)) for text in texts if text)
-    if not paths:
-        raise ConfigError(f"option path is missing: {OPTIONS['path']}")
+    if bool(paths) == (_BOOTSTRAP in options):
+        raise ConfigError(
+            f"options path and {_BOOTSTRAP}: one of the two says where to read from ({_PATH_HELP})"
+        )
     return paths
 
 
@@ -215,15 +266,23 @@ def _assigned(text: str) -> tuple[TopicPartition, ...] | None:
     return tuple(TopicPartition(topic, int(n)) for topic, ns in found.items() for n in ns)
 
 
-def _starting_offsets(text: str) -> Mapping[TopicPartition, int]:
-    return _offsets(text, whole="earliest", refused=LATEST)
+def _starting_offsets(text: str) -> Bounds:
+    return Bounds(EARLIEST, _offsets(text, whole="earliest", refused=LATEST))
+
+
+def _stream_offsets(text: str) -> Bounds:
+    if text.lower() == "latest":
+        return Bounds(LATEST)
+    # As in Spark's Kafka source, what JSON does not name is read from its end.
+    everywhere = EARLIEST if text.lower() == "earliest" else LATEST
+    return Bounds(everywhere, _offsets(text, whole="earliest", refused=None))
 
 
 def _ending_offsets(text: str) -> Mapping[TopicPartition, int]:
     return _offsets(text, whole="latest", refused=EARLIEST)
 
 
-def _offsets(text: str, *, whole: str, refused: int) -> Mapping[TopicPartition, int]:
+def _offsets(text: str, *, whole: str, refused: int | None) -> Mapping[TopicPartition, int]:
     if text.lower() == whole:
         return {}
     if not text.startswith("{"):
