@@ -43,8 +43,9 @@ from lapse.lifecycle.owner_directory import DirectoryOwner
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.engine import Engine
 from lapse.lifecycle.round.inline import InlineEngine
-from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
+from lapse.lifecycle.round.plan import MapMemory, RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.sizing import sized_plan
 from lapse.lifecycle.round.summarise import requests_due
 from lapse.log.export import copy_logs
 from lapse.log.reader import DirectoryView
@@ -55,7 +56,6 @@ examples:
   lapse clean KAFKA-LOGS --partition orders-0 --to CLEANED -c cleanup.policy=compact
   lapse clean KAFKA-LOGS --force --json
 """
-_SMALL_PLAN = "small"  # one task a log
 _DONE = {RoundKind.CLEAN: "cleaned", RoundKind.TRIM: "trimmed"}
 
 
@@ -80,7 +80,7 @@ def add_parser(commands: Any) -> None:
     add("--kafka-exact", action="store_true", help="Kafka 4.3's result, its mistakes included")
     add("--engine", choices=("spark", "inline"), default="spark", help="default: %(default)s")
     add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
-    add("--memory", default="2g", metavar="SIZE", help="of the offset map (default: %(default)s)")
+    add("--memory", default="2g", metavar="SIZE", help="of all tasks (default: %(default)s)")
     add("--json", action="store_true", help="one JSON object a log")
     parser.set_defaults(run=run)
 
@@ -90,6 +90,8 @@ class Cleaned:
     """One log's line of the result.
 
     Attributes:
+        plan: one task for all of it, small, or stages of tasks, split.
+        why: it is that one.
         kind: of the round, clean or trim.
         bytes_per_dirty_byte: read and written; None where nothing was dirty.
     """
@@ -104,6 +106,7 @@ class Cleaned:
     records_written: int = 0
     map_entries: int = 0
     plan: str | None = None
+    why: str | None = None
     kind: str | None = None
     due: tuple[str, ...] = ()
     dirty_bytes: int = 0
@@ -228,7 +231,7 @@ def _clean(
             memory = replace(job.memory, bytes=max(job.memory.bytes // at_once, 1))
             rate = job.io_bytes_per_second / at_once
             round_id = f"clean-{SystemClock().now_ms()}-{os.getpid()}"
-            plans = [make_plan(d, round_id, rules, memory, rate) for d in order(decisions, rules)]
+            plans = [sized_plan(d, round_id, rules, memory, rate) for d in order(decisions, rules)]
             yield from _run(engine, plans, owner, job)
 
 
@@ -303,7 +306,8 @@ def _line(plan: RoundPlan, receipt: Receipt, result: CommitResult, engine: str) 
         records_read=receipt.records_read,
         records_written=receipt.records_written,
         map_entries=receipt.map_entries,
-        plan=_SMALL_PLAN,
+        plan=receipt.plan,
+        why=plan.why,
         kind=plan.kind.value,
         due=plan.due,
         dirty_bytes=plan.dirty_bytes,

@@ -12,6 +12,7 @@ is no directory is a topic, looked for in the directories of --data.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,9 +33,12 @@ from lapse.lifecycle.decide.deadline import next_look_ms
 from lapse.lifecycle.decide.explain import Context, explain
 from lapse.lifecycle.decide.promises import Promise, bounds_of
 from lapse.lifecycle.decide.select import Decision, LogInfo, decide
+from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.fate import Fate, fate_of
 from lapse.lifecycle.reports import Queue, ServiceProgress, read_progress, read_queue
 from lapse.lifecycle.round.commit import waiting_stamps
+from lapse.lifecycle.round.plan import MapMemory
+from lapse.lifecycle.round.sizing import sized_plan
 from lapse.log.facts import BadRange
 from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN
@@ -88,6 +92,7 @@ class Explained:
         until_ms: when it ends by itself, None if that is not known.
         next_look_ms: when another decision may come out at the earliest.
         waiting_behind: logs that have their round first.
+        plan: of the round that is due, small or split, and why.
         service: what the lifecycle service of this directory does, None where there is none.
     """
 
@@ -103,6 +108,7 @@ class Explained:
     bad: BadRange | None = None
     future_timestamps: tuple[FutureTimestamp, ...] = ()
     waiting_behind: int = 0
+    plan: str | None = None
     service: str | None = None
     fate: Fate | None = None
     finding: bool = False
@@ -157,14 +163,15 @@ class _Place:
     queue: Queue
     places_in_queue: dict[str, int]
     progress: ServiceProgress | None
+    memory: MapMemory
 
     @staticmethod
     def of(args: argparse.Namespace, logdir: Path, clock: Clock) -> _Place:
         policies = options.policies_in(logdir, args)
         view = DirectoryView(logdir)
         verdict = None
+        broker = broker_config({**policies.defaults, **policies.said_defaults})
         if args.now is None:
-            broker = broker_config({**policies.defaults, **policies.said_defaults})
             verdict = _verdict(logdir, clock, broker.clock_jump_max_ms)
         queue = read_queue(logdir) or Queue()
         return _Place(
@@ -175,6 +182,7 @@ class _Place:
             queue,
             {log: n for n, log in enumerate(queue.logs)},
             read_progress(logdir),
+            MapMemory(broker.lifecycle_memory_bytes // (os.cpu_count() or 1)),
         )
 
     def line(self, partition: TopicPartition, offset: int | None) -> Explained:
@@ -224,9 +232,17 @@ class _Place:
             bad=facts.bad,
             future_timestamps=future,
             waiting_behind=context.waiting_behind,
+            plan=self._plan(decision),
             service=self._service(),
             fate=fate,
         )
+
+    def _plan(self, decision: Decision) -> str | None:
+        """Which plan a round that is due has, with the service's memory on this machine."""
+        if not decision.due:
+            return None
+        plan = sized_plan(decision, "explained", Rules.LAPSE, self.memory)
+        return f"{plan.variant} plan: {plan.why}"
 
     def _service(self) -> str | None:
         """What the service says, or that it says nothing any more: rounds do not run then."""
@@ -291,6 +307,8 @@ def _more(line: Explained) -> Iterator[str]:
         yield f"segment {future.segment} has a timestamp from the future: " + time_text(
             future.timestamp_ms
         )
+    if line.plan is not None:
+        yield line.plan
     if line.service is not None:
         yield f"lifecycle service {line.service}"
 

@@ -25,10 +25,12 @@ COMMANDS = {
     "plan": "lapse.cli.plan",
     "explain": "lapse.cli.explain",
     "verify": "lapse.cli.verify",
+    "prove-erased": "lapse.cli.prove_erased",
     "dump": "lapse.cli.dump",
     "convert": "lapse.cli.convert",
     "topic": "lapse.cli.topic",
     "delete-records": "lapse.cli.delete_records",
+    "delete-consumed": "lapse.cli.delete_consumed",
     "bench": "lapse.cli.bench",
 }
 

@@ -33,8 +33,9 @@ from lapse.lifecycle.owner import Owner, OwnerGone
 from lapse.lifecycle.reports import Queue, RunOf, round_report
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.engine import Engine, OnProgress, Progress, failed
-from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
+from lapse.lifecycle.round.plan import MapMemory, RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.sizing import sized_plan
 from lapse.lifecycle.round.summarise import (
     SummaryReceipt,
     SummaryRequest,
@@ -195,7 +196,7 @@ class Service:
         plans = []
         for decision, round_id in zip(ready, self._round_ids(len(ready), now_ms), strict=True):
             try:
-                plans.append(make_plan(decision, round_id, Rules.LAPSE, memory, rate))
+                plans.append(sized_plan(decision, round_id, Rules.LAPSE, memory, rate))
             except Exception as e:
                 name = str(decision.info.facts.partition)
                 logger.exception("no plan can be made for %s", name)

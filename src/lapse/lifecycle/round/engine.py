@@ -166,11 +166,11 @@ def _run(
         seconds=Seconds(map=mapped_at - start, rewrite=clock.monotonic() - mapped_at),
         kind=plan.kind.value,
         upper=plan.upper,
-        log_start=_cleared_to(plan, mapped.end_offset),
+        log_start=cleared_to(plan, mapped.end_offset),
     )
 
 
-def _cleared_to(plan: RoundPlan, end_offset: int) -> int:
+def cleared_to(plan: RoundPlan, end_offset: int) -> int:
     """The log start, if the segment that holds it was rewritten without what is below it."""
     holders = [s.base_offset for s in plan.segments if s.base_offset < plan.log_start]
     reached = bool(holders) and holders[-1] < end_offset and plan.log_start <= plan.upper

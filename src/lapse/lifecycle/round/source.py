@@ -149,6 +149,11 @@ class SourceSegment:
         if self.file is not None:
             _require_whole(self.file, self.path, self.plan)
 
+    def forget(self) -> None:
+        """Give pages back that were read, so that a task stays within its memory."""
+        if self.file is not None:
+            self.file.forget()
+
     def close(self) -> None:
         if self.file is not None:
             self.file.close()

@@ -1,0 +1,183 @@
+"""One huge log of unique keys, cleaned by the split plan in worker processes without Spark.
+
+    python -m benchmarks.split --records 100000000 --memory 768m --workers 2 --folder /big/disk
+
+Says seconds for each stage and the most memory that all processes had at once: all of it, and the
+part that is not pages of mapped files, which the operating system takes back when it wants them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import shutil
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import MIB, save
+from lapse.base.clock import SystemClock
+from lapse.base.fs import RealFs
+from lapse.base.ids import TopicPartition
+from lapse.cli.options import byte_size
+from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.round.choice import split_for
+from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
+from lapse.lifecycle.round.split.drive import run_split
+from lapse.lifecycle.round.split.requests import Answer, Stage
+from lapse.lifecycle.round.split.rounds import Job
+from lapse.lifecycle.round.split.stages import decode_answer, encode, run_encoded
+from lapse.lifecycle.warm_up import warm_up
+from lapse.records.batch_writer import Bytes, RecordFields, no_headers, write_batch
+from lapse.records.builder import BatchSpec
+
+NOW_MS = 1_700_000_000_000
+KEY_BYTES = 16
+BATCH_RECORDS = 500
+SAMPLE_SECONDS = 0.05
+
+
+def measure_split(
+    folder: Path, records: int, value_bytes: int, memory_bytes: int, workers: int
+) -> dict[str, Any]:
+    """Write the log, clean it, and say what that took."""
+    segments = list(write_log(folder, records, value_bytes))
+    plan = replace(_plan(folder, segments), split=split_for(records, memory_bytes // workers))
+    warm_up(RealFs())
+    seconds: dict[str, float] = defaultdict(float)
+    numbers = iter(range(1 << 30))
+    with multiprocessing.get_context("fork").Pool(workers) as pool, _Memory() as memory:
+
+        def run_job(job: Job) -> Sequence[Answer[Any]]:
+            start = time.perf_counter()
+            asked = [
+                (job.stage, encode(request), f"{job.stage.value}-{next(numbers)}")
+                for request in job.requests
+            ]
+            answers = [decode_answer(job.stage, a) for a in pool.starmap(_run, asked, chunksize=1)]
+            seconds[job.stage.value] += time.perf_counter() - start
+            return answers
+
+        start = time.perf_counter()
+        receipt = run_split(plan, "last", RealFs(), SystemClock(), run_job, 8 * workers)
+        seconds["all"] = time.perf_counter() - start
+    if receipt.error is not None:
+        raise SystemExit(receipt.error)
+    return {
+        "records": records,
+        "log_mib": sum(s.size for s in segments) // MIB,
+        "segments": len(segments),
+        "split": {name: getattr(plan.split, name) for name in plan.split.__slots__},
+        "map_entries": receipt.map_entries,
+        "seconds": {name: round(s, 2) for name, s in seconds.items()},
+        "peak_mib": {name: n // 1024 for name, n in memory.peak_kib.items()},
+    }
+
+
+def _run(stage: Stage, data: bytes, attempt_id: str) -> bytes:
+    return run_encoded(stage, data, attempt_id, RealFs(), SystemClock())
+
+
+class _Memory:
+    """Samples what this process and its children have, while it is entered."""
+
+    def __init__(self) -> None:
+        self.peak_kib: dict[str, int] = {"VmRSS": 0, "RssAnon": 0}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> _Memory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._end.wait(SAMPLE_SECONDS):
+            ids = [os.getpid(), *(p.pid for p in multiprocessing.active_children() if p.pid)]
+            for name in self.peak_kib:
+                now = sum(_status_kib(pid, name) for pid in ids)
+                self.peak_kib[name] = max(self.peak_kib[name], now)
+
+
+def _status_kib(pid: int, name: str) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
+
+
+def write_log(
+    folder: Path, records: int, value_bytes: int, segment_bytes: int = 1 << 30
+) -> Iterator[PlanSegment]:
+    """Segments of records with a key each that no other has, in an order like any other's."""
+    folder.mkdir(parents=True)
+    value = bytes(range(256)) * (value_bytes // 256 + 1)
+    offset = 0
+    while offset < records:
+        base, size = offset, 0
+        path = folder / f"{base:020d}.log"
+        with path.open("wb") as file:
+            while offset < records and size < segment_bytes - MIB:
+                batch = _batch(offset, min(BATCH_RECORDS, records - offset), value[:value_bytes])
+                size += file.write(batch)
+                offset += BATCH_RECORDS
+        yield PlanSegment(base, size, path.stat().st_mtime_ns, 8, 12, NOW_MS, NOW_MS, False)
+
+
+def _batch(offset: int, count: int, value: bytes) -> bytearray:
+    keys = np.zeros((count, 2), "<u8")
+    keys[:, 0] = np.arange(offset, offset + count)
+    places = np.arange(count, dtype=np.int64) * KEY_BYTES
+    fields = RecordFields(
+        Bytes(np.frombuffer(keys.tobytes(), np.uint8), places, np.full(count, KEY_BYTES, np.int64)),
+        Bytes.same(value, count), no_headers(count), np.full(count, NOW_MS, np.int64),
+        np.zeros(count, np.bool_),
+    )  # fmt: skip
+    batch = write_batch(fields, BatchSpec())
+    batch[:8] = offset.to_bytes(8, "big")  # which no checksum covers
+    return batch
+
+
+def _plan(folder: Path, segments: Sequence[PlanSegment]) -> RoundPlan:
+    end = 1 << 62
+    return RoundPlan(
+        round_id="measured", partition=TopicPartition("huge", 0), dir=str(folder), generation=0,
+        now_ms=NOW_MS, rules=Rules.LAPSE, dirty=0, upper=end, segments=tuple(segments),
+        guarded_last_offsets=(), end_guard=end, horizon_ms=NOW_MS + 1, passed_until_ms=NOW_MS,
+        segment_bytes=1 << 30, segment_index_bytes=10 << 20, index_interval_bytes=4096,
+        map_entries_max=0, due=("measured",),
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, required=True, help="where the log is written")
+    parser.add_argument("--records", type=int, default=100_000_000)
+    parser.add_argument("--value-bytes", type=int, default=8)
+    parser.add_argument("--memory", default="768m", help="of all workers together")
+    parser.add_argument("--workers", type=int, default=2)
+    args = parser.parse_args()
+    folder = args.folder / f"split-{os.getpid()}" / "huge-0"
+    memory_bytes = byte_size("--memory", args.memory)
+    try:
+        found = measure_split(folder, args.records, args.value_bytes, memory_bytes, args.workers)
+    finally:
+        shutil.rmtree(folder.parent, ignore_errors=True)
+    save("split", {**found, "memory": args.memory, "workers": args.workers})
+
+
+if __name__ == "__main__":
+    main()

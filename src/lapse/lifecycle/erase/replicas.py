@@ -1,0 +1,147 @@
+"""A replica looked through while its files come and go: listed, audited, listed again.
+
+What vanishes or is renamed meanwhile is found under its new name by the next listing; that is over
+when two listings in a row have the same files and all of them have been looked through. A segment
+that only grows counts as far as it was read: what is appended later is not part of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lapse.base.clock import Clock
+from lapse.lifecycle.erase.findings import KEYLESS, RAW, AuditUnit, Findings, joined
+from lapse.lifecycle.erase.places import (
+    FileState,
+    Listing,
+    Place,
+    is_segment,
+    list_folder,
+    list_replica,
+    why_keyless,
+)
+
+LISTINGS_MAX = 50
+_PAUSE_SECONDS = 0.05
+
+# A number of units, done somewhere: by threads of this process, or as a job.
+Run = Callable[[Sequence[AuditUnit]], Iterable[Findings]]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where to look.
+
+    Attributes:
+        path: a log directory; with `scratch` any folder, of which everything counts.
+        partition: None: all of the topic.
+    """
+
+    path: str
+    topic: str
+    partition: int | None = None
+    scratch: bool = False
+
+    def listed(self) -> Listing:
+        path = Path(self.path)
+        return list_folder(path) if self.scratch else list_replica(path, self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFindings:
+    """What was found in a replica.
+
+    Attributes:
+        scratch: no log directory, but a folder of which everything counts (spark.local.dir).
+        problem: why it was not looked through, or not all of it.
+        partitions: directories of the topic that it has.
+        listings: how often it was listed until the files held still.
+    """
+
+    path: str
+    scratch: bool = False
+    problem: str | None = None
+    partitions: tuple[str, ...] = ()
+    listings: int = 0
+    files: tuple[Findings, ...] = ()
+
+
+def look_through(
+    where: Where, run: Run, clock: Clock, known: Iterable[Findings] = ()
+) -> ReplicaFindings:
+    """Look through all files that are not known already, until they hold still."""
+    done = {found.path: found for found in known}
+    before: set[tuple[str, int, int]] | None = None
+    listing = Listing()
+    for n in range(1, LISTINGS_MAX + 1):
+        listing = where.listed()
+        if listing.problem is not None:
+            return ReplicaFindings(where.path, where.scratch, listing.problem, listings=n)
+        news = [p for p in listing.places if not _is_known(done.get(p.path), p)]
+        names = {_identity(p) for p in listing.places}
+        if not news and names == before:
+            return _found(where, listing, done, n, None)
+        before = names
+        _settle(where, news, run, done)
+        if n > 2:
+            clock.sleep(_PAUSE_SECONDS)
+    return _found(where, listing, done, LISTINGS_MAX, "its files keep changing")
+
+
+def _identity(place: Place) -> tuple[str, int, int]:
+    state = place.state
+    return (place.path, -1, -1) if state is None else (place.path, state.device, state.inode)
+
+
+def _is_known(found: Findings | None, place: Place) -> bool:
+    """Whether what was found still speaks of the file that is there."""
+    if found is None or found.vanished:
+        return False
+    if found.kind == KEYLESS or place.problem is not None:
+        return found.problem == place.problem
+    return found.state == place.state or has_grown(found.state, place)
+
+
+def has_grown(state: FileState | None, place: Place) -> bool:
+    """Whether a segment is the same file, with more at its end."""
+    if state is None or place.state is None or not is_segment(place.path):
+        return False
+    same = (state.device, state.inode) == (place.state.device, place.state.inode)
+    return same and place.state.size > state.size
+
+
+def _settle(where: Where, places: Sequence[Place], run: Run, done: dict[str, Findings]) -> None:
+    asked = {place.path: place for place in places}
+    waiting: list[Place] = []
+    for place in places:
+        what = None if where.scratch else why_keyless(Path(where.path), place)
+        if place.problem is not None or what is not None:
+            done[place.path] = Findings(
+                place.path, place.folder, place.state, KEYLESS if what else RAW, what,
+                place.problem,
+            )  # fmt: skip
+        else:
+            waiting.append(place)
+    # The largest first, so that those who share the work end together.
+    waiting.sort(key=lambda p: -(p.state.size if p.state is not None else 0))
+    now: dict[str, Findings] = {}
+    for found in run([AuditUnit(where.path, place.path) for place in waiting]):
+        before = now.get(found.path)  # where a run split a file, its parts come in order
+        now[found.path] = found if before is None else joined(before, found)
+    for path, found in now.items():
+        state = found.state or asked[path].state  # of one that could not be opened, as listed
+        done[path] = replace(found, folder=asked[path].folder, state=state)
+
+
+def _found(
+    where: Where, listing: Listing, done: dict[str, Findings], listings: int, problem: str | None
+) -> ReplicaFindings:
+    if problem is None and not where.scratch and not listing.is_log_directory:
+        problem = "is no log directory: it has neither partitions nor a broker's files"
+    files = (done[p.path] for p in listing.places if p.path in done)
+    return ReplicaFindings(
+        where.path, where.scratch, problem, listing.partitions, listings,
+        tuple(sorted((f for f in files if not f.vanished), key=lambda f: f.path)),
+    )  # fmt: skip
