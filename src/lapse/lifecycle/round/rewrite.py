@@ -22,7 +22,14 @@ from pyroaring import BitMap
 from lapse.base.fs import Fs
 from lapse.kernels import keep, stretches, survey
 from lapse.kernels.crc32c import crc32c, crc32c_more
-from lapse.kernels.layout import BATCH, CODEC_MASK, CONTROL, DELETE_HORIZON, HEADER_SIZE
+from lapse.kernels.layout import (
+    BATCH,
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_SIZE,
+    TRANSACTIONAL,
+)
 from lapse.lifecycle.decide.groups import Group, group_segments, worth_rewriting
 from lapse.lifecycle.decide.select import RoundKind
 from lapse.lifecycle.decide.verdict import REASON_NAMES, RecordVerdict, Rules, Tables, tables
@@ -158,10 +165,13 @@ def _for_its_markers(round_: Round, judged: Sequence[Judged], at: int) -> Group 
     return (at,) if change else None
 
 
-def _let_live(round_: Round, segment: SourceSegment) -> None:
-    """All of a segment stays: so do the markers of the transactions it has data of."""
-    data = segment.rows["attributes"] & CONTROL == 0
-    txns = segment.transactions.txns[data]
+def _let_live(round_: Round, segment: SourceSegment, lo: int = 0, hi: int | None = None) -> None:
+    """Batches lo..hi-1 stay: so do the markers of the transactions they are data of."""
+    if not segment.some(TRANSACTIONAL):
+        return
+    those = slice(lo, hi)
+    data = segment.rows["attributes"][those] & CONTROL == 0
+    txns = segment.transactions.txns[those][data]
     round_.alive[txns[txns >= 0]] = 1
 
 
@@ -404,6 +414,7 @@ class GroupWriter:
         records = int(rows["count"].sum())
         self._state[keep.RECORDS_KEPT] += records
         self._state[keep.RECORDS_READ] += records
+        _let_live(self._round, segment, lo, hi)  # the kernel sees none of these
         rows["position"] += self.position - start
         self._count(rows)
         self.position += length
