@@ -27,7 +27,7 @@ from tests.oracle.kafka import RealKafka, free_port
 HERE = Path(__file__).parent
 BASELINE = bool(os.environ.get("LAPSE_BASELINE"))
 BUILD_SECONDS_MAX = 600
-SECONDS_MAX = 150
+SECONDS_MAX = 300
 DEAD_SECONDS_MAX = 60
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
