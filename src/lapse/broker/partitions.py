@@ -259,11 +259,12 @@ class Partitions:
                 f"{path} holds another topic's records (topic id {whose}, not "
                 f"{format_topic_id(topic_id)}); move it away"
             )
-        if len(own) > 1:
-            for unused in [d for d in own if _is_unused(d.path / str(partition))]:
-                if len(own) > 1:
-                    own.remove(unused)
-                    unused.delete_log(partition)
+        while len(own) > 1:
+            unused = next((d for d in own if _is_unused(d.path / str(partition))), None)
+            if unused is None:
+                break
+            own.remove(unused)
+            unused.delete_log(partition)
         if len(own) > 1:
             places = " and ".join(str(d.path) for d in own)
             raise NotUsable(f"it is in {places}; move one of them away")
