@@ -18,7 +18,7 @@ setup: ## lay out .venv from the lock file, find Java, compile the kernels; leav
 demo: setup ## the main job on real flight records, about a minute (CRASH=1 kills things midway, KEEP=1 stays up)
 	@CRASH=$(CRASH) KEEP=$(KEEP) $(VENV_PYTHON) tools/demo
 
-check: setup ## lint, types, layers, unit and property tests; no JVM, some six minutes
+check: setup ## lint, types, layers, unit and property tests; no JVM, some five minutes
 	@$(VENV_PYTHON) -m tools.run_tests lint tidy unit property
 
 test: setup ## every kind of test, counts times LAPSE_TEST_SCALE (0.05)

@@ -27,13 +27,15 @@ from tests.oracle.kafka import RealKafka, free_port
 HERE = Path(__file__).parent
 BASELINE = bool(os.environ.get("LAPSE_BASELINE"))
 BUILD_SECONDS_MAX = 600
-SECONDS_MAX = 150
+SECONDS_MAX = 300
 DEAD_SECONDS_MAX = 60
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "auto.create.topics.enable": "true",  # as in Kafka; kcat cannot create topics
     "num.partitions": "2",
+    "group.consumer.heartbeat.interval.ms": "1000",  # members take turns at it to share out anew
 }
+OF_KAFKA = {"group.consumer.min.heartbeat.interval.ms": "1000"}
 GO_NEEDED = (1, 26)  # what the go.mod of both clients asks for
 # client -> the commands it needs
 CLIENTS = {
@@ -57,7 +59,7 @@ class Peer:
 def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     folder = tmp_path_factory.mktemp("languages")
     if BASELINE:
-        with RealKafka(folder / "real-kafka", SETTINGS) as real:
+        with RealKafka(folder / "real-kafka", SETTINGS | OF_KAFKA) as real:
             yield Peer(real.bootstrap, None)
         return
     with BrokerProcess(folder / "data", SETTINGS) as running:

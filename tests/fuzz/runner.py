@@ -19,7 +19,8 @@ from tests.fuzz.worker import STATUS, TARGETS, saved
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 2
-STALL_SECONDS = 180.0  # on one case; kernels may have to be compiled first
+START_SECONDS = 300.0  # kernels may have to be compiled first
+STALL_SECONDS = 180.0  # on one case
 _POLL_SECONDS = 0.2
 _DYING_SECONDS = 10
 _MEMORY = Path("/dev/shm")  # thousands of small files are written, and none is worth a disk
@@ -65,6 +66,11 @@ def run(wanted: Wanted) -> Outcome:
         for worker in workers:
             worker.finish(outcome)
         return outcome
+
+
+def has_begun(status: bytes) -> bool:
+    """Whether a worker has come to its first case."""
+    return bool(STATUS.unpack(status)[0] >= 0)
 
 
 class _Started:
@@ -114,21 +120,22 @@ class _Started:
             now = self._status.read_bytes()
             if now != last:
                 last, since = now, time.monotonic()
-            elif time.monotonic() - since > STALL_SECONDS:
+            elif time.monotonic() - since > (STALL_SECONDS if has_begun(now) else START_SECONDS):
                 self._process.send_signal(signal.SIGABRT)  # faulthandler tells where it stands
                 try:
                     self._process.wait(_DYING_SECONDS)
                 except subprocess.TimeoutExpired:
                     self._process.kill()
                 self._process.wait()
-                return f"no end in {STALL_SECONDS:.0f} s"
+                return f"no end in {time.monotonic() - since:.0f} s"
         return f"the process ended with {self._process.returncode}"
 
     def _died(self, why: str) -> str:
-        place, number = STATUS.unpack(self._status.read_bytes())
+        status = self._status.read_bytes()
         error = f"{why}\n{(self._home / 'err').read_text()[-4000:]}"
-        if place < 0:
+        if not has_begun(status):
             return f"before the first case: {error}"
+        place, number = STATUS.unpack(status)
         target = TARGETS[place]
         os.environ[corpus.GOLDENS] = str(self._wanted.goldens)
         files = target.make(rng_of(self._wanted.seed, target.name, number))

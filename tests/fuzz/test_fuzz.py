@@ -50,7 +50,7 @@ def test_what_goes_wrong_is_told_with_its_input(
 ) -> None:
     """Workers that do something else instead."""
     if told == "no end in":
-        monkeypatch.setattr(runner, "STALL_SECONDS", 8.0)
+        monkeypatch.setattr(runner, "STALL_SECONDS", 4.0)
     monkeypatch.setenv(worker.FIRST, f"of_batches.{change}")
     outcome = run(Wanted(1, 100, goldens, tmp_path / "saved", only="codecs"))
     failure = outcome.failures[0]

@@ -49,9 +49,15 @@ class Account:
         self.sent[record.offset] = record
         self.by_key.setdefault(record.key, []).append(record)
 
-    def settle(self, now_ms: int) -> None:
-        """Note what has become stable by now, and what that supersedes."""
+    def settle(self, now_ms: int, log_start: int) -> None:
+        """Note what has become stable by now, and what that supersedes.
+
+        An open transaction of which the log has nothing any more may hold the rest (`note_held`),
+        but need not: opened anew, the log may not know of it.
+        """
         for record in self.sent.values():
+            if record.committed is None and record.offset < log_start:
+                continue
             if record.committed is None:
                 return
             if record.stable_ms is not None:

@@ -120,8 +120,9 @@ class Life:
 
     def check(self) -> None:
         now_ms = self.now_ms()
-        self.account.settle(now_ms)
-        wrong = judge(self.house.log(TP), self.account, self.bounds, now_ms)
+        log = self.house.log(TP)
+        self.account.settle(now_ms, log.log_start_offset)
+        wrong = judge(log, self.account, self.bounds, now_ms)
         assert not wrong, "\n".join(wrong[:10]) + f"\n{self.config}"
 
     # --- what may happen -------------------------------------------------------------------------
@@ -226,8 +227,8 @@ class Life:
         for _ in range(40):
             self.clock.advance(waits // 40)
             self.house.tick()
-        self.account.settle(self.clock.now_ms())
         start = self.house.log(TP).log_start_offset
+        self.account.settle(self.clock.now_ms(), start)
         live = {r.offset for r in self.account.live() if r.offset >= start}
         left = {o for o in in_files(self.house.path / str(TP)) if o >= start}
         assert live <= left, (sorted(live - left), config)

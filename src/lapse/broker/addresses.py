@@ -34,6 +34,11 @@ async def resolved(name: str) -> str | None:
     address = parsed(name)
     if address is not None:
         return address
+    # In a task, which the request that asks may not have yet (`broker.begin`).
+    return await asyncio.get_running_loop().create_task(_looked_up(name))
+
+
+async def _looked_up(name: str) -> str | None:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(_LOOK_UP_SECONDS_MAX):

@@ -47,7 +47,12 @@ class _Begun(Coroutine[Any, None, None]):
     def throw(self, *error: Any) -> Any:
         """A cancellation, say; also before the first `send` it is for the coroutine that waits."""
         self._waits_for = ()
-        return self._work.throw(*error)
+        try:
+            return self._work.throw(*error)
+        finally:
+            # Its traceback has this frame, which would have it: all that its frames hold, an answer
+            # of megabytes, would wait for the garbage collector.
+            del error
 
     def close(self) -> None:
         """End the coroutine."""

@@ -223,6 +223,7 @@ class Connection(asyncio.BufferedProtocol):
     def _look(self) -> None:
         """Take up what has come; stop reading where it is too much, or enough is known."""
         if self.session.ends:
+            self._count()
             return
         if self._pump is None and (self._frames or self._refusal):
             self._pump = begin(self._handle_all())
@@ -295,6 +296,12 @@ class Connection(asyncio.BufferedProtocol):
         if parts is not None and not session.lost and not self._send_short(parts):
             self._count()
             await self._send_counted(parts)
+        if self._drained is not None and not session.lost:  # that was more than the socket took
+            self._is_sending = True
+            try:
+                await self._drain()
+            finally:
+                self._is_sending = False
         if session.muted_ms and not session.lost:
             await wait_out(self._services, session)
         if session.ends:

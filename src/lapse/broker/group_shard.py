@@ -260,15 +260,7 @@ class Shard:
     ) -> Mapping[TopicPartition, ErrorCode]:  # fmt: skip
         """Errors by partition; those without are in the log."""
         now_ms = self._partitions.noting_ms()  # offsets are kept from then on
-        group, consumer = self.groups.get(group_id), self.consumers.groups.get(group_id)
-        if group is not None:
-            error = group.commit(member, now_ms)
-            self._set_timer(group)
-        elif consumer is not None:
-            error = check_commit(consumer.state, member, _by_id(offsets))
-        else:  # no group need be known for offsets to be kept
-            outside = member.generation < 0
-            error = ErrorCode.NONE if outside else ErrorCode.GROUP_ID_NOT_FOUND
+        error = self._check_commit(group_id, member, offsets, now_ms, ErrorCode.GROUP_ID_NOT_FOUND)
         if error is not ErrorCode.NONE:
             return dict.fromkeys(offsets, error)
         return await self._settle(self.offsets.commit(group_id, offsets, now_ms, retention_ms))
@@ -284,16 +276,25 @@ class Shard:
     ) -> Mapping[TopicPartition, ErrorCode]:  # fmt: skip
         """As `commit`, of offsets that are pending until the transaction's marker comes."""
         now_ms = self._partitions.noting_ms()  # offsets are kept from then on
-        group, consumer = self.groups.get(group_id), self.consumers.groups.get(group_id)
-        if group is not None:
-            error = group.commit(member, now_ms)
-        elif consumer is not None:
-            error = check_commit(consumer.state, member, _by_id(offsets))
-        else:
-            error = ErrorCode.NONE if member.generation < 0 else ErrorCode.ILLEGAL_GENERATION
+        error = self._check_commit(group_id, member, offsets, now_ms, ErrorCode.ILLEGAL_GENERATION)
         if error is not ErrorCode.NONE:
             return dict.fromkeys(offsets, error)
         return await self._settle(self.offsets.commit(group_id, offsets, now_ms), writer)
+
+    def _check_commit(
+        self, group_id: str, member: Commit, offsets: Mapping[TopicPartition, NewOffset],
+        now_ms: int, unknown: ErrorCode,
+    ) -> ErrorCode:  # fmt: skip
+        """Whether a member may commit; `unknown` where it names a group that nobody knows."""
+        group, consumer = self.groups.get(group_id), self.consumers.groups.get(group_id)
+        if group is not None:
+            error = group.commit(member, now_ms)
+            self._set_timer(group)
+            return error
+        if consumer is not None:
+            return check_commit(consumer.state, member, _by_id(offsets))
+        # No group need be known for offsets to be kept.
+        return ErrorCode.NONE if member.generation < 0 else unknown
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
         """Whether a group's offsets may be fetched; members of classic ones need not say who."""

@@ -88,7 +88,7 @@ class Partitions:
         return partition in self._logs
 
     def leader_epoch(self, partition: TopicPartition) -> int:
-        """The epoch that it is led in; -1 while its log is not open."""
+        """The epoch that it is led in; -1 while its log is not open, and only then."""
         log = self._logs.get(partition)
         return NO_EPOCH if log is None else log.leader_epoch
 
@@ -259,10 +259,12 @@ class Partitions:
                 f"{path} holds another topic's records (topic id {whose}, not "
                 f"{format_topic_id(topic_id)}); move it away"
             )
-        for unused in [d for d in own if _is_unused(d.path / str(partition))]:
-            if len(own) > 1:
-                own.remove(unused)
-                unused.delete_log(partition)
+        while len(own) > 1:
+            unused = next((d for d in own if _is_unused(d.path / str(partition))), None)
+            if unused is None:
+                break
+            own.remove(unused)
+            unused.delete_log(partition)
         if len(own) > 1:
             places = " and ".join(str(d.path) for d in own)
             raise NotUsable(f"it is in {places}; move one of them away")

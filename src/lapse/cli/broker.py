@@ -75,10 +75,12 @@ async def serve(config: BrokerConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.request_stop)
     try:
+        gc.disable()  # what a node is made of lasts as long as it: no search for garbage goes there
         await node.start()
-        gc.collect()
-        gc.freeze()  # what a node is made of lasts as long as it: no search for garbage goes there
+        gc.freeze()
+        gc.enable()
         print(node.ready_line(), flush=True)
         await node.wait_for_stop_request()
     finally:
+        gc.enable()
         await node.stop()

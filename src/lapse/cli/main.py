@@ -12,7 +12,7 @@ import importlib
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from lapse.base.errors import ConfigError, CorruptData, LapseError
 
@@ -53,25 +53,22 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in (only,) if only else COMMANDS:
-        _imported(COMMANDS[name]).add_parser(commands)
+        importlib.import_module(COMMANDS[name]).add_parser(commands)
     return parser
-
-
-def _imported(name: str) -> Any:
-    """A module whose objects all stay: looking for garbage among them, now or later, is in vain."""
-    gc.disable()
-    try:
-        return importlib.import_module(name)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; errors meant for people become one line."""
+    is_ours = argv is None  # the process, and not only a call in somebody else's
     argv = list(sys.argv[1:] if argv is None else argv)
     only = argv[0] if argv and argv[0] in COMMANDS else None
-    args = build_parser(only).parse_args(argv)
+    if is_ours:
+        gc.disable()
+    parser = build_parser(only)
+    if is_ours:  # all that was imported stays: looking for garbage there is in vain, now and later
+        gc.freeze()
+        gc.enable()
+    args = parser.parse_args(argv)
     try:
         code: int = args.run(args)
     except ConfigError as e:

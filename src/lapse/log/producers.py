@@ -277,6 +277,16 @@ class Producers:
         for producer_id in gone:
             del self._producers[producer_id]
 
+    def open_transactions(self) -> dict[int, int]:
+        """Producer id → where its open transaction began."""
+        return {producer_id: first for first, producer_id in self._open.items()}
+
+    def forget_transaction(self, producer_id: int) -> None:
+        """It has ended, nobody knows how; nothing of it is left that could tell."""
+        producer = self._producers[producer_id]
+        self._open.pop(producer.transaction_first_offset, None)
+        producer.transaction_first_offset = _NONE
+
     @property
     def first_unstable_offset(self) -> int | None:
         """Where the oldest open transaction begins."""

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs
+from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.log.headers import walk
 from lapse.log.markers import is_marker, read_marker
 from lapse.log.producers import Producers
@@ -69,6 +70,49 @@ def newest_snapshot(
     return None
 
 
+def taken_up(
+    partition_dir: Path, parts: Collection[LogPart], limit: int,
+    offsets: Collection[int] | None = None,
+) -> tuple[Producers, int] | None:  # fmt: skip
+    """The newest snapshot, as far as it is still true; see `newest_snapshot`."""
+    found = newest_snapshot(partition_dir, limit, offsets)
+    if found is not None:
+        _forget_ended(*found, partition_dir, parts)
+    return found
+
+
+def _forget_ended(
+    producers: Producers, offset: int, partition_dir: Path, parts: Iterable[LogPart]
+) -> None:
+    """Of a snapshot at `offset`: leave out transactions of which the log has no record before it.
+
+    They have ended since. A round takes a marker once nothing of its transaction is left, and then
+    only an older snapshot knows that it had begun: taken up after a crash, nobody would ever end it
+    again. Of an open one no round takes anything; what retention or DeleteRecords took of it holds
+    nobody up.
+    """
+    missing = producers.open_transactions()
+    for part in parts:
+        if missing and part.base_offset < offset and part.end_offset > min(missing.values()):
+            for producer_id, at in _transactional(partition_dir, part):
+                if missing.get(producer_id, offset) <= at < offset:
+                    del missing[producer_id]
+    for producer_id in missing:
+        producers.forget_transaction(producer_id)
+
+
+def _transactional(partition_dir: Path, part: LogPart) -> Iterator[tuple[int, int]]:
+    """Producer id and base offset of batches with records of transactions."""
+    path = segment_path(partition_dir, part.base_offset, LOG)
+    with path.open("rb") as file, contextlib.suppress(CorruptData):
+        for rows in walk(file.fileno(), 0, part.size, str(path)):
+            of_one = rows["attributes"] & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL
+            found = rows[of_one & (rows["magic"] == 2) & (rows["count"] > 0)]
+            yield from zip(
+                found["producer_id"].tolist(), found["base_offset"].tolist(), strict=True
+            )
+
+
 def replay(
     producers: Producers, partition_dir: Path, part: LogPart, start_offset: int = 0
 ) -> list[AbortedTxn]:
@@ -92,7 +136,7 @@ def replay(
 
 def producers_at_end(partition_dir: Path, parts: list[LogPart]) -> Producers:
     """The producers of a log that is only looked at."""
-    found = newest_snapshot(partition_dir, parts[-1].end_offset)
+    found = taken_up(partition_dir, parts, parts[-1].end_offset)
     producers, start = found or (Producers(), 0)
     for part in parts:
         if part.end_offset > start:
@@ -102,7 +146,7 @@ def producers_at_end(partition_dir: Path, parts: list[LogPart]) -> Producers:
 
 def aborted_in(partition_dir: Path, parts: list[LogPart], base_offset: int) -> list[AbortedTxn]:
     """The aborts of one segment, told from its batches and from what was open before it."""
-    found = newest_snapshot(partition_dir, base_offset)
+    found = taken_up(partition_dir, parts, base_offset)
     producers, start = found or (Producers(), 0)
     for part in parts:
         if part.base_offset == base_offset:
@@ -124,7 +168,7 @@ def rebuild(
     end_offset = parts[-1].end_offset
     limit = min(recovered, default=end_offset)
     offsets = snapshot_offsets(partition_dir)
-    found = newest_snapshot(partition_dir, limit, offsets)
+    found = taken_up(partition_dir, parts, limit, offsets)
     producers, start = found or (Producers(), bases[0])
     expiry.apply(producers)
     usable = {start, *(base for base in bases if base < start)} if found is not None else set()

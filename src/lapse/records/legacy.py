@@ -40,6 +40,9 @@ _REFUSALS = {
 }
 
 
+_SPAN_MAX = (1 << 31) - 1  # no batch of v2 could hold more
+
+
 def decode_message(
     data: NDArray[np.uint8], row: np.void, where: str
 ) -> tuple[NDArray[np.uint8], NDArray[np.void]]:
@@ -74,6 +77,9 @@ def _offset_inside(row: np.void, rows: NDArray[np.void], where: str) -> int:
     stored = rows["offset_delta"]
     if (np.diff(stored) <= 0).any() or stored[0] < 0:
         raise CorruptData(where, int(row["position"]), "offsets inside a wrapper do not ascend")
+    if last - int(stored[0]) > _SPAN_MAX:
+        reason = "offsets inside a wrapper lie further apart than those of a segment"
+        raise CorruptData(where, int(row["position"]), reason)
     relative = int(row["magic"]) == 1 and int(row["attributes"]) & CODEC_MASK
     if not relative or own == 0:  # early librdkafka left wrappers at 0: they begin there
         return own

@@ -45,10 +45,11 @@ var ended = regexp.MustCompile(`^--- (PASS|FAIL|SKIP): (\w+) `)
 
 // runPublished runs the compiled tests of kgo and reports each; one that says nothing has failed.
 func runPublished(report *Report, program string) {
-	command := exec.Command(program, "-test.v", "-test.timeout=60s", "-test.parallel=8",
+	command := exec.Command(program, "-test.v", "-test.timeout=240s", "-test.parallel=8",
 		"-test.run=^("+strings.Join(published, "|")+")$")
 	command.Env = append(os.Environ(), "KGO_SEEDS="+bootstrap, "KGO_TEST_RF=1", "KGO_LOG_LEVEL=none",
 		"KGO_TEST_RECORDS=2000", "KGO_TEST_MAX_TOPIC_PARTS=4")
+	command.Stderr = os.Stderr // where a test that took too long leaves the stacks
 	output := Got(command.StdoutPipe())
 	Must(command.Start())
 	said := map[string]string{}

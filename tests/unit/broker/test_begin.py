@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 
 import pytest
 
@@ -82,6 +83,36 @@ def test_an_error_is_raised_where_it_happens() -> None:
     asyncio.run(story())
 
 
+def test_what_a_cancelled_one_held_is_free_at_once() -> None:
+    """Answers of megabytes, of clients that are given up: they must not wait for a collection."""
+
+    class Answer:
+        pass
+
+    held: list[weakref.ref[Answer]] = []
+
+    async def work(future: asyncio.Future[None]) -> None:
+        answer = Answer()
+        held.append(weakref.ref(answer))
+        await future
+
+    async def story() -> None:
+        task = begin(work(asyncio.get_running_loop().create_future()))
+        assert task is not None
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        del task
+        await asyncio.sleep(0)
+        assert held[0]() is None
+
+    gc.disable()
+    try:
+        asyncio.run(story())
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("steps", [0, 1], ids=["before its task's first step", "after it"])
 def test_a_cancellation_reaches_what_waits(steps: int) -> None:
     ended: list[str] = []
@@ -103,7 +134,6 @@ def test_a_cancellation_reaches_what_waits(steps: int) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        gc.collect()  # what was forgotten would be tidied only now
         assert ended == ["cancelled", "tidied"]
 
     asyncio.run(story())

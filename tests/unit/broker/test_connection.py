@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import os
+import socket
 import struct
 
 import pytest
 
 from lapse.base.errors import LapseError
+from lapse.broker.connection import WRITE_BUFFER_BYTES_MAX, Connection
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
 from lapse.wire.envelope import decode_response, encode_request
 from lapse.wire.schema.api_versions import ApiVersionsResponse
 from lapse.wire.schema.metadata import MetadataRequest
-from tests.unit.broker.running import batch_of, create, fetch, produce
+from tests.unit.broker.running import batch_of, create, fetch, produce, until
 
 LIMIT = 100 << 20
 
@@ -154,3 +157,29 @@ async def test_api_versions_too_new_is_answered_in_version_0(node: Node) -> None
     assert {row.api_key for row in answer.api_keys} >= {0, 1, 2, 3, 18, 19, 20, 22}
     assert await reader.readexactly(4)
     writer.close()
+
+
+def made_connections() -> list[Connection]:
+    return [c for c in gc.get_objects() if isinstance(c, Connection) and c._is_made]
+
+
+async def test_a_client_that_does_not_read_short_answers_is_waited_for(node: Node) -> None:
+    """Else each one that fills the buffer would be followed by another, held in memory with it."""
+    await create(node, "t", 500)
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        await loop.sock_connect(client, ("127.0.0.1", node.services.address.port))
+        handled = node.services.counters.requests
+        for n in range(1000):
+            await loop.sock_sendall(client, METADATA)
+            await until(lambda n=n: handled["Metadata"] > n)
+            (served,) = [c for c in made_connections() if c._services is node.services]
+            if served._drained is not None:
+                break
+        assert served._is_sending
+        assert served._transport.get_write_buffer_size() < 2 * WRITE_BUFFER_BYTES_MAX
+        while served._drained is not None:
+            await loop.sock_recv(client, 1 << 20)
+        await until(lambda: not served._is_sending)

@@ -356,7 +356,9 @@ def test_an_instance_changes_to_the_classic_calls_though_it_did_not_say_goodbye(
     assert set(d.state.members) == {"n", c}
     assert (d.state.members[c].pattern, d.state.members[c].topics) == ("", ("t",))
     assert not d.state.resolved
-    assert d.state.members[c].classic.session_timeout_ms == SESSION_MS  # type: ignore[union-attr]
+    classic = d.state.members[c].classic
+    assert classic is not None
+    assert classic.session_timeout_ms == SESSION_MS
 
 
 def test_answers_of_heartbeats_are_heartbeats() -> None:

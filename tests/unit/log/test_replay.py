@@ -324,3 +324,34 @@ def test_a_bare_header_opens_no_transaction(with_snapshot: bool, tmp_path: Path)
     assert refusal(lambda: data(again, 7, 9, epoch=2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert data(again, 7, 6, epoch=2) == 5
     assert again.last_stable_offset == 5  # this one does
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_snapshot_from_before_an_end_that_rounds_took_holds_nothing(
+    ended: bool, tmp_path: Path
+) -> None:
+    """Nobody would ever end it again: it would hold readers and rounds for ever."""
+    log = open_log(tmp_path)
+    append(log, batch())
+    data(log, 7, 0)
+    data(log, 7, 2)
+    log.roll(NOW)
+    open_at = log.log_end_offset
+    if ended:
+        end(log, 7, commit=False)
+    append(log, batch())
+    log.roll(NOW)
+    append(log, batch())
+    log.flush()
+    if ended:
+        for n, segment in enumerate(log.segments[:2]):
+            attempt = tmp_path / ".lapse" / str(n) / "1"
+            rewritten = rewrite(log, [segment], lambda row: row.producer_id < 0, attempt)
+            log.replace_segments(rewritten.replacement, log.generation)
+    for path in tmp_path.glob("*.snapshot"):  # a crash may leave just the one that was synced
+        if int(path.stem) > open_at:
+            path.unlink()
+    stable = log.log_end_offset if ended else 3
+    assert read_facts(tmp_path, TP).last_stable_offset == stable
+    again = open_log(tmp_path, recovery_point=log.log_end_offset)
+    assert again.last_stable_offset == stable

@@ -78,6 +78,9 @@ def test_t11_offsets_inside() -> None:
     assert [r.offset for r in read(bytes(old))] == [40, 41, 45]
 
 
+FAR = Message(THREE[0].offset + (1 << 31), 0, None, b"far")
+
+
 def wrapper(value: bytes, *, magic: int = 1, codec: int = Codec.GZIP, offset: int = 5) -> bytes:
     """A wrapper around any bytes."""
     plain = build_messages([Message(offset, 0, None, value)], MessageSpec(magic))
@@ -94,6 +97,7 @@ def wrapper(value: bytes, *, magic: int = 1, codec: int = Codec.GZIP, offset: in
         (build_messages(THREE, MessageSpec(0)), "does not parse"),  # another magic
         (build_messages(THREE, MessageSpec(1, Codec.GZIP)), "a wrapper inside a wrapper"),
         (build_messages([THREE[1], THREE[0]], MessageSpec(1)), "do not ascend"),
+        (build_messages([THREE[0], FAR], MessageSpec(1)), "further apart"),
         (build_messages(THREE, MessageSpec(1))[:-1] + b"x", "checksum of a message inside"),
     ],
 )

@@ -23,6 +23,7 @@ from lapse.base.ids import TopicPartition, check_topic_name
 from lapse.broker.charges import charge_mutations
 from lapse.broker.services import Services, Session
 from lapse.broker.topics import NewTopic
+from lapse.log.epochs import NO_EPOCH
 from lapse.metadata.image import INTERNAL_TOPICS, Image, Topic
 from lapse.wire.declaration import ZERO_UUID
 from lapse.wire.schema.metadata import (
@@ -132,23 +133,29 @@ def _known(services: Services, topic: Topic) -> MetadataResponseTopic:
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=tuple(_partition(services, topic, n) for n in range(topic.partitions)),
+        partitions=_partitions(services, topic),
     )
 
 
-def _partition(services: Services, topic: Topic, number: int) -> MetadataResponsePartition:
-    node_id = services.config.node_id
-    partition = TopicPartition(topic.name, number)
-    online = services.partitions.is_online(partition)
-    return MetadataResponsePartition(
-        error_code=ErrorCode.NONE if online else ErrorCode.LEADER_NOT_AVAILABLE,
-        partition_index=number,
-        leader_id=node_id if online else -1,
-        leader_epoch=services.partitions.leader_epoch(partition),
-        replica_nodes=(node_id,),
-        isr_nodes=(node_id,),
-        offline_replicas=() if online else (node_id,),
-    )
+def _partitions(services: Services, topic: Topic) -> tuple[MetadataResponsePartition, ...]:
+    node_id, us = services.config.node_id, (services.config.node_id,)
+    epoch_of, name = services.partitions.leader_epoch, topic.name
+    told = []
+    for number in range(topic.partitions):
+        epoch = epoch_of(TopicPartition(name, number))
+        online = epoch != NO_EPOCH
+        told.append(
+            MetadataResponsePartition(
+                error_code=ErrorCode.NONE if online else ErrorCode.LEADER_NOT_AVAILABLE,
+                partition_index=number,
+                leader_id=node_id if online else -1,
+                leader_epoch=epoch,
+                replica_nodes=us,
+                isr_nodes=us,
+                offline_replicas=() if online else us,
+            )
+        )
+    return tuple(told)
 
 
 def _unreachable(topic: MetadataResponseTopic, version: int) -> MetadataResponseTopic:
