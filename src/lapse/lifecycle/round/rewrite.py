@@ -1,0 +1,576 @@
+"""The rewrite stage: bitmaps and plan in, new segments out. Hashes nothing, knows no rule.
+
+Segments are taken in the order of their offsets, since a marker may go only when nothing of its
+transaction stays, in whatever segment that is. Per segment the batches fall into three kinds: long
+stretches that lose nothing are copied file to file by the kernel of the operating system; plain
+batches (and whatever is decided by its header) go through `kernels.keep.rewrite`, many at a time;
+compressed ones that may lose something are inflated before and deflated after it.
+"""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from pyroaring import BitMap
+
+from lapse.base.fs import Fs
+from lapse.kernels import keep, stretches, survey
+from lapse.kernels.crc32c import crc32c, crc32c_more
+from lapse.kernels.layout import (
+    BATCH,
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_SIZE,
+    TRANSACTIONAL,
+)
+from lapse.lifecycle.decide.groups import Group, group_segments, worth_rewriting
+from lapse.lifecycle.decide.select import RoundKind
+from lapse.lifecycle.decide.verdict import REASON_NAMES, RecordVerdict, Rules, Tables, tables
+from lapse.lifecycle.round import roaring
+from lapse.lifecycle.round.aborted import aborted_entries
+from lapse.lifecycle.round.offset_map import MapResult, Tick
+from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
+from lapse.lifecycle.round.receipt import ABORTED, REMOVED, FileReceipt, GroupReceipt, attempt_file
+from lapse.lifecycle.round.source import PIECE_BYTES, Inflater, SourceSegment, marker_types_of
+from lapse.lifecycle.round.upgrade import narrowed
+from lapse.log.summary import Marker, Summary, SummaryBuilder
+from lapse.log.txn_index import AbortedTxn, encode_entries
+from lapse.records.batch import Header, scan_batches
+from lapse.records.compression import deflate
+
+OUT_BYTES = 1 << 20  # stays in cache between being written and being checksummed
+OUT_ROWS = 1 << 14
+REMOVED_OFFSETS = 1 << 17
+RESERVE_BYTES_MIN = 16 << 20  # a small file is not worth the call
+COPY_BYTES_MIN = 256 << 10  # below this a system call costs more than it saves
+
+_REMOVED = slice(keep.REMOVED, keep.REMOVED + keep.REASONS)
+
+# The removed offsets of one source segment: (its base offset, reason, serialized roaring bitmap
+# of offset - base offset).
+RemovedBlob = tuple[int, str, bytes]
+
+
+@dataclass(slots=True)
+class RewriteResult:
+    """What the rewrite stage hands to the receipt."""
+
+    groups: list[GroupReceipt]
+    records_read: int = 0
+    records_kept: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """A segment with what headers and bitmaps say of each batch.
+
+    Attributes:
+        classes, facts_of, guarded: a batch each; `kernels.keep` says what they mean.
+        touched: something changes for sure.
+        numbered: offset = base offset + number of the record, and the superseded bitmap is all
+            that is removed for that reason: it is what the ledger wants.
+    """
+
+    segment: SourceSegment
+    classes: NDArray[np.uint8]
+    facts_of: NDArray[np.uint16]
+    guarded: NDArray[np.uint8]
+    touched: bool
+    numbered: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """What all segments of a round are judged by.
+
+    Attributes:
+        alive: uint8[transactions], 1 once a batch of its data is known to stay.
+    """
+
+    plan: RoundPlan
+    mapped: MapResult
+    rules: Tables
+    alive: NDArray[np.uint8]
+
+    @staticmethod
+    def of(plan: RoundPlan, mapped: MapResult) -> Round:
+        alive = np.zeros_like(mapped.transactions.observed)
+        if plan.rules is Rules.KAFKA_43:
+            # X-7: Kafka asks for batches that it saw, whether they stay or go in this very pass.
+            alive = mapped.transactions.observed
+        return Round(plan, mapped, tables(plan.rules), alive)
+
+
+def rewrite(
+    plan: RoundPlan, mapped: MapResult, fs: Fs, folder: Path, tick: Tick, spend: Tick | None = None
+) -> RewriteResult:
+    """Write the new segments of a round into `folder`; nothing of the log itself changes.
+
+    `tick` is told of bytes read, `spend` of bytes written.
+    """
+    round_ = Round.of(plan, mapped)
+    within = [s for s in mapped.segments if s.plan.base_offset < mapped.end_offset]
+    judged = [judge(round_, segment) for segment in within]
+    touched = [this.touched for this in judged]
+    groups = {g[0]: g for g in groups_of(plan, [s.plan for s in within], touched)}
+    result = RewriteResult([])
+    at = 0
+    while at < len(judged):
+        group = groups.get(at)
+        if group is None:  # whatever becomes of its markers, its data stays
+            let_live(round_, judged[at].segment)
+            group = for_its_markers(round_, judged, at)
+        if group is None:
+            at += 1
+            continue
+        write_group(round_, [judged[i] for i in group], fs, folder, tick, result, spend)
+        at += len(group)
+    for segment in mapped.segments:
+        segment.require_whole()
+    return result
+
+
+def write_group(
+    round_: Round, members: Sequence[Judged], fs: Fs, folder: Path, tick: Tick,
+    result: RewriteResult, spend: Tick | None = None,
+) -> None:  # fmt: skip
+    """Write one group and add it to the result; groups come in the order of their offsets."""
+    writer = GroupWriter(round_, fs, folder, members)
+    for member in members:
+        before = writer.position
+        writer.add(member, tick)
+        if spend is not None:
+            spend(writer.position - before)
+    result.groups.append(writer.finish(members))
+    result.records_read += writer.records_read
+    result.records_kept += writer.records_kept
+    result.bytes_read += sum(m.segment.plan.size for m in members)
+    result.bytes_written += writer.position
+
+
+def for_its_markers(round_: Round, judged: Sequence[Judged], at: int) -> Group | None:
+    """A segment that changes in nothing but its markers, where the round is to look after them."""
+    this = judged[at]
+    change = round_.plan.stamp_markers and keep.markers_change(
+        this.segment.rows, this.classes, this.facts_of, this.segment.transactions.txns,
+        round_.alive, round_.rules.records,
+    )  # fmt: skip
+    return (at,) if change else None
+
+
+def let_live(round_: Round, segment: SourceSegment, lo: int = 0, hi: int | None = None) -> None:
+    """Batches lo..hi-1 stay: so do the markers of the transactions they are data of."""
+    if not segment.some(TRANSACTIONAL):
+        return
+    those = slice(lo, hi)
+    data = segment.rows["attributes"][those] & CONTROL == 0
+    txns = segment.transactions.txns[those][data]
+    round_.alive[txns[txns >= 0]] = 1
+
+
+def judge(round_: Round, segment: SourceSegment) -> Judged:
+    """What headers and the map stage's bitmaps say of a segment; raises BadSegment."""
+    plan, mapped, rows = round_.plan, round_.mapped, segment.rows
+    if plan.rules is Rules.KAFKA_43:
+        # L1: Kafka stamps past the map's reach too, so those batches must be looked into.
+        segment.tombstones[rows["last_offset"] > mapped.latest] += 1
+    facts_of = _facts_of(plan, segment)
+    classes = np.zeros(len(rows), np.uint8)
+    guards = _guarded(plan, segment).astype(np.uint8)
+    n = keep.classify(
+        rows, segment.ordinals, segment.superseded, segment.keyless, segment.tombstones, guards,
+        facts_of, round_.rules.records, plan.log_start, classes,
+    )  # fmt: skip
+    segment.check(classes != keep.UNTOUCHED)
+    numbered = _is_numbered(plan, segment) and keep.always_drops_superseded(round_.rules.records)
+    return Judged(segment, classes, facts_of, guards, n > 0, numbered)
+
+
+def _facts_of(plan: RoundPlan, segment: SourceSegment) -> NDArray[np.uint16]:
+    """Facts that all records of a batch share."""
+    rows, transactions = segment.rows, segment.transactions
+    found = np.zeros(len(rows), np.uint16)
+    found[transactions.aborted] |= keep.ABORTED
+    found[transactions.undecided] |= keep.UNDECIDED
+    if segment.some(CONTROL):
+        found[rows["attributes"] & CONTROL != 0] |= keep.CONTROL
+    by_age = plan.rules is Rules.KAFKA_43 and segment.plan.mtime_ms <= plan.legacy_horizon_ms
+    too_old = segment.old_format & by_age  # R-6: in old formats the file's age is the horizon
+    if segment.some(DELETE_HORIZON) or too_old.any():
+        has_horizon = rows["attributes"] & DELETE_HORIZON != 0
+        passed = has_horizon & (rows["base_timestamp"] <= plan.passed_until_ms) | too_old
+        if plan.rules is not Rules.KAFKA_43:
+            # L1: who stamped what no round of ours has covered yet, and when, nobody knows
+            passed &= rows["last_offset"] < plan.dirty
+        passed &= rows["last_offset"] < plan.removable_below
+        found[has_horizon | too_old] |= keep.HORIZON_SET
+        found[passed] |= keep.HORIZON_PASSED
+    return found
+
+
+def _guarded(plan: RoundPlan, segment: SourceSegment) -> NDArray[np.bool_]:
+    """Batches whose header must outlive their records (B-3, B-4)."""
+    rows = segment.rows
+    guarded = np.zeros(len(rows), np.bool_)
+    if len(plan.guarded_last_offsets):
+        of_producer = rows["producer_id"] >= 0
+        guarded = np.isin(rows["last_offset"], plan.guarded_last_offsets) & of_producer
+    if plan.guarded_markers and segment.some(CONTROL):
+        control = np.flatnonzero((rows["attributes"] & CONTROL != 0) & (rows["producer_id"] >= 0))
+        known = set(plan.guarded_markers)
+        mine = zip(
+            rows["producer_id"][control].tolist(), rows["producer_epoch"][control].tolist(),
+            strict=True,
+        )  # fmt: skip
+        guarded[control] |= np.array([pair in known for pair in mine], np.bool_)
+    at_end = segment.first_at(plan.end_guard - 1)
+    if at_end < len(rows) and rows[at_end]["last_offset"] + 1 == plan.end_guard:
+        guarded[at_end] = True
+    return guarded
+
+
+def _is_numbered(plan: RoundPlan, segment: SourceSegment) -> bool:
+    told = segment.transactions
+    only = segment.plan.base_offset >= plan.log_start and not segment.told[survey.GAPS]
+    return bool(only and not (told.aborted.any() or told.undecided.any()))
+
+
+def groups_of(
+    plan: RoundPlan, segments: Sequence[PlanSegment], touched: Sequence[bool]
+) -> list[Group]:
+    """Which segments are rewritten, ascending, those together that become one."""
+    if plan.kind is RoundKind.TRIM:
+        return [(i,) for i, changes in enumerate(touched) if changes]
+    sizes = [s.sizes for s in segments]
+    groups = group_segments(sizes, plan.limits, plan.upper)
+    if plan.rules is Rules.KAFKA_43:
+        return groups
+    return worth_rewriting(groups, sizes, touched, plan.limits)
+
+
+class GroupWriter:
+    """Writes one new segment: its records, its indexes, and the offsets it has lost."""
+
+    def __init__(self, round_: Round, fs: Fs, folder: Path, members: Sequence[Judged]) -> None:
+        self._round, self._plan, self._rules = round_, round_.plan, round_.rules
+        self._fs, self._folder = fs, folder
+        self._base_offset = members[0].segment.plan.base_offset
+        self._file = fs.open_append(folder / attempt_file(self._base_offset, "records"))
+        size_max = sum(m.segment.plan.size for m in members)
+        if size_max >= RESERVE_BYTES_MIN:
+            self._file.reserve(size_max)
+        self._crc = 0
+        self.position = 0
+        self._out = np.empty(OUT_BYTES, np.uint8)
+        self._rows = np.empty(OUT_ROWS, BATCH)
+        self._spare = np.empty(0, np.uint8)  # `_out` and this take turns
+        self._may_deflate = False
+        self._placed = 0  # rows whose position is already that in the new file
+        self._removed = np.empty((keep.REASONS, REMOVED_OFFSETS), np.uint32)
+        self._state = np.zeros(keep.STATE_SIZE, np.int64)
+        self._places = np.empty(1024, np.int64)
+        self._verdicts = np.empty(1024, np.uint8)
+        self._index_state = np.array([0, -1, -1], np.int64)
+        self._entries: list[NDArray[np.int64]] = []
+        self._bitmaps: dict[int, BitMap] = {}
+        self._blobs: list[RemovedBlob] = []
+        self._counts: dict[str, int] = {}
+        self._summary = SummaryBuilder(self._base_offset)
+        self._markers: dict[int, Marker] = {}
+        self._aborted: list[AbortedTxn] = []
+
+    @property
+    def records_read(self) -> int:
+        return int(self._state[keep.RECORDS_READ])
+
+    @property
+    def records_kept(self) -> int:
+        return int(self._state[keep.RECORDS_KEPT])
+
+    def add(self, judged: Judged, tick: Tick) -> None:
+        """Rewrite one source segment onto the end of the new one."""
+        segment = judged.segment
+        self._make_room(segment)
+        self._note_markers(segment)
+        for lo, hi, kind in _stretches(judged, alone=self._plan.rules is Rules.KAFKA_43):
+            if kind == stretches.VERBATIM:
+                self._copy(segment, lo, hi)
+            elif kind == stretches.KERNEL:
+                self._rewrite(judged, segment.data, (segment.starts, segment.ends), lo, hi)
+            elif kind == stretches.PACKED:
+                self._rewrite_packed(judged, lo, hi)
+            else:
+                self._rewrite_alone(judged, lo)
+            tick(segment.bytes_of(lo, hi))
+        self._flush()
+        self._account()
+        self._keep_removed(segment, numbered=judged.numbered)
+        self._aborted += aborted_entries(
+            self._plan, self._round.mapped.transactions, segment, self._round.alive
+        )
+
+    def _note_markers(self, segment: SourceSegment) -> None:
+        """What this segment's markers say, for the summary of the new one."""
+        if not segment.some(CONTROL):
+            self._markers = {}
+            return
+        control = np.flatnonzero(segment.rows["attributes"] & CONTROL)
+        offsets = segment.rows["last_offset"][control].tolist()
+        types = segment.transactions.types[control].tolist()
+        if self._plan.kind is RoundKind.TRIM and len(control):
+            types = marker_types_of(segment)[control].tolist()
+        self._markers = {at: Marker(kind) for at, kind in zip(offsets, types, strict=True)}
+
+    def _make_room(self, segment: SourceSegment) -> None:
+        """Buffers large enough for the largest batch; inflated ones see to their own."""
+        most = int(segment.told[survey.COUNT_MAX])
+        if most >= len(self._places):
+            self._places = np.empty(most + 1, np.int64)
+            self._verdicts = np.empty(most + 1, np.uint8)
+        if 2 * most >= self._removed.shape[1]:  # so that a full half always makes room for one
+            self._removed = np.empty((keep.REASONS, 2 * most + 2), np.uint32)
+        self._inflater = Inflater(segment)
+        self._may_deflate |= segment.some(CODEC_MASK)
+        self._grow_out(2 * int(segment.told[survey.SIZE_MAX]) + keep.GROWTH_MAX * most)
+
+    def _grow_out(self, size: int) -> None:
+        if size + HEADER_SIZE > len(self._out):
+            self._flush()
+            self._out = np.empty(size + HEADER_SIZE, np.uint8)
+
+    def _rewrite(
+        self, judged: Judged, data: NDArray[np.uint8],
+        places: tuple[NDArray[np.int64], NDArray[np.int64]], lo: int, hi: int,
+    ) -> None:  # fmt: skip
+        plan, segment = self._plan, judged.segment
+        while lo < hi:
+            why, lo = keep.rewrite(
+                segment.data, data, *places, segment.rows, lo, hi, segment.ordinals,
+                segment.superseded, judged.classes, judged.guarded,
+                judged.facts_of, segment.transactions.txns, self._round.alive,
+                self._rules.records, self._rules.batches,
+                self._round.mapped.latest, plan.log_start, plan.tombstone_values, plan.horizon_ms,
+                plan.rules is Rules.KAFKA_43, segment.plan.base_offset, not judged.numbered,
+                self._places, self._verdicts, self._out, self._rows, self._removed, self._state,
+            )  # fmt: skip
+            if why == keep.BROKEN:
+                raise segment.corrupt(lo, "a record does not parse")
+            if why == keep.NO_ROOM:
+                self._flush()
+
+    def _rewrite_packed(self, judged: Judged, lo: int, hi: int) -> None:
+        """Batches of which some are compressed and may change."""
+        rows, classes = judged.segment.rows[lo:hi], judged.classes[lo:hi]
+        packed = (rows["attributes"] & CODEC_MASK != 0) & (rows["count"] > 0)
+        wanted = packed & ((classes == keep.TOUCHED) | (classes == keep.MARKER))
+        for piece in self._inflater.pieces(lo, hi, wanted):
+            those = slice(piece.lo, piece.hi)
+            plain = piece.ends[those] - piece.starts[those]
+            rows = judged.segment.rows[those]
+            self._grow_out(int((rows["size"] + plain + keep.GROWTH_MAX * rows["count"]).max()))
+            places = piece.starts, piece.ends
+            self._rewrite(judged, piece.data, places, piece.lo, piece.hi)
+
+    def _rewrite_alone(self, judged: Judged, b: int) -> None:
+        """A batch of an old format, which Kafka turns into one of its own (B-6)."""
+        segment = judged.segment
+        self._flush()
+        if int(segment.rows[b]["attributes"]) & CODEC_MASK:
+            self._rewrite_packed(judged, b, b + 1)
+        else:
+            self._rewrite(judged, segment.data, (segment.starts, segment.ends), b, b + 1)
+        self._deflate()
+        self._as_kafka_upgrades(segment, b, int(self._state[keep.LAST_ACTION]))
+        self._flush()
+
+    def _as_kafka_upgrades(self, segment: SourceSegment, b: int, action: int) -> None:
+        if action == keep.EMPTY:
+            raise segment.corrupt(b, "Kafka cannot keep an empty batch of an old format (B-6)")
+        if action not in (keep.REWRITE, keep.STAMP):
+            return
+        size = int(self._state[keep.OUT_BYTES])
+        [row] = scan_batches(self._out[:size], str(segment.path), check_crc=False)
+        batch = narrowed(self._out[:size], row, str(segment.path))
+        self._out[: len(batch)] = np.frombuffer(batch, np.uint8)
+        [row] = scan_batches(batch, str(segment.path), check_crc=False)
+        self._rows[int(self._state[keep.OUT_ROWS]) - 1] = row
+        self._state[keep.OUT_BYTES] = len(batch)
+
+    def _copy(self, segment: SourceSegment, lo: int, hi: int) -> None:
+        """Batches lo..hi-1 as they are, file to file."""
+        self._flush()
+        self._account()
+        rows = segment.rows[lo:hi].copy()
+        start = int(rows[0]["position"])
+        length = int(rows[-1]["position"] + rows[-1]["size"]) - start
+        if segment.file is None:
+            self._file.write(segment.data[start : start + length].data)
+        else:
+            self._file.copy_from(segment.file.fd, start, length)
+        self._crc = crc32c_more(self._crc, segment.data, start, start + length)
+        records = int(rows["count"].sum())
+        self._state[keep.RECORDS_KEPT] += records
+        self._state[keep.RECORDS_READ] += records
+        let_live(self._round, segment, lo, hi)  # the kernel sees none of these
+        rows["position"] += self.position - start
+        self._count(rows)
+        self.position += length
+
+    def _deflate(self) -> None:
+        """Deflate what the kernel has left plain."""
+        rows = self._rows[self._placed : int(self._state[keep.OUT_ROWS])]
+        if not self._may_deflate or not (rows["crc"] == keep.PLAIN).any():
+            return
+        parts: list[NDArray[np.uint8]] = []
+        sizes = []
+        for row in rows:
+            start, size = int(row["position"]), int(row["size"])
+            parts.append(self._out[start : start + size])
+            if row["crc"] == keep.PLAIN:
+                codec = int(row["attributes"]) & CODEC_MASK
+                packed = np.frombuffer(deflate(codec, parts[-1][HEADER_SIZE:]), np.uint8)
+                parts[-1:] = parts[-1][:HEADER_SIZE], packed
+                size = HEADER_SIZE + len(packed)
+            sizes.append(size)
+        ends = np.cumsum(sizes)
+        end = int(ends[-1])
+        if len(self._spare) < max(end, len(self._out)):  # what does not compress may have grown
+            self._spare = np.empty(max(end, len(self._out)), np.uint8)
+        np.concatenate(parts, out=self._spare[:end])
+        rows["size"], rows["position"] = sizes, ends - sizes
+        keep.seal_plain(self._spare, rows)
+        self._out, self._spare = self._spare, self._out
+        self._state[keep.OUT_BYTES] = end
+
+    def _flush(self) -> None:
+        """Write out what the kernel has left, and make room where it is getting tight."""
+        self._deflate()
+        size, n_rows = int(self._state[keep.OUT_BYTES]), int(self._state[keep.OUT_ROWS])
+        if size:
+            self._file.write(self._out.data[:size])
+            self._crc = crc32c_more(self._crc, self._out, 0, size)
+            self._rows["position"][self._placed : n_rows] += self.position
+            self._placed = n_rows
+            self.position += size
+            self._state[keep.OUT_BYTES] = 0
+        if 2 * n_rows > len(self._rows):
+            self._account()
+        if 2 * int(self._state[_REMOVED].max()) > self._removed.shape[1]:
+            self._take_removed()
+
+    def _account(self) -> None:
+        """Index entries and summary for the batches written since the last time."""
+        rows = self._rows[: self._placed]
+        self._count(rows)
+        self._placed = self._state[keep.OUT_ROWS] = 0
+
+    def _count(self, rows: NDArray[np.void]) -> None:
+        entries = np.empty((len(rows), 4), np.int64)
+        n = keep.index_entries(rows, self._plan.index_interval_bytes, entries, self._index_state)
+        self._entries.append(entries[:n])
+        self._summary.add_rows(rows, self._marker_of)
+
+    def _marker_of(self, batch: Header) -> Marker | None:
+        return self._markers.get(batch.last_offset)
+
+    def _take_removed(self) -> None:
+        for reason in range(1, keep.REASONS):
+            n = int(self._state[keep.REMOVED + reason])
+            if n:
+                offsets = array.array("I")
+                offsets.frombytes(self._removed[reason, :n].tobytes())
+                self._bitmaps.setdefault(reason, BitMap()).update(BitMap(offsets))
+        self._state[_REMOVED] = 0
+
+    def _keep_removed(self, segment: SourceSegment, *, numbered: bool) -> None:
+        """Close the books on one source segment."""
+        segment_base = segment.plan.base_offset
+        self._take_removed()
+        if numbered:
+            name = REASON_NAMES[RecordVerdict.REMOVE_SUPERSEDED]
+            count = roaring.count_bits(segment.superseded)
+            if count:
+                blob = roaring.serialize_bits(segment.superseded)
+                self._blobs.append((segment_base, name, blob))
+                self._counts[name] = self._counts.get(name, 0) + count
+        for reason, offsets in sorted(self._bitmaps.items()):
+            name = REASON_NAMES[RecordVerdict(reason)]
+            offsets.run_optimize()
+            self._blobs.append((segment_base, name, offsets.serialize()))
+            self._counts[name] = self._counts.get(name, 0) + len(offsets)
+        self._bitmaps = {}
+
+    def finish(self, members: Sequence[Judged]) -> GroupReceipt:
+        """Write the side files; the attempt's files are then complete, though not yet synced."""
+        self._file.close()
+        sources = [member.segment for member in members]
+        last = sources[-1].plan
+        offsets, times = self._index_files()
+        removed = msgspec.msgpack.encode(self._blobs)
+        files = [FileReceipt("records", self.position, self._crc)]
+        side_files = [("offsets", offsets), ("times", times), (REMOVED, removed)]
+        if self._aborted:
+            side_files.append((ABORTED, encode_entries(self._aborted)))
+        for kind, data in side_files:
+            self._fs.write_file(self._folder / attempt_file(self._base_offset, kind), data)
+            crc = crc32c(np.frombuffer(data, np.uint8), 0, len(data))
+            files.append(FileReceipt(kind, len(data), crc))
+        return GroupReceipt(
+            base_offset=self._base_offset,
+            old_bases=tuple(s.plan.base_offset for s in sources),
+            mtime_ns=last.mtime_ns,
+            files=tuple(files),
+            summary=self._summary_of(sources),
+            stamped=int(self._state[keep.STAMPED]),
+            removed=self._counts,
+        )
+
+    def _index_files(self) -> tuple[bytes, bytes]:
+        """`.index` and `.timeindex` as Kafka would have written them (T-13, T-14, F-11)."""
+        entries = np.concatenate(self._entries) if self._entries else np.empty((0, 4), np.int64)
+        offsets = np.empty((len(entries), 2), ">i4")
+        offsets[:, 0] = entries[:, 0] - self._base_offset
+        offsets[:, 1] = entries[:, 1]
+        timed = np.concatenate([entries[:, 2:4], self._index_state[None, 1:3]])
+        timed = timed[timed[:, 0] >= 0]
+        newer = np.ones(len(timed), bool)
+        newer[1:] = timed[1:, 0] > timed[:-1, 0]
+        times = np.empty(int(newer.sum()), [("t", ">i8"), ("o", ">i4")])
+        times["t"] = timed[newer, 0]
+        times["o"] = timed[newer, 1] - self._base_offset
+        return offsets.tobytes(), times.tobytes()
+
+    def _summary_of(self, sources: Sequence[SourceSegment]) -> Summary:
+        """Facts from the batches written, the append clock from the segments they came from."""
+        clocks = [s.plan for s in sources if s.plan.append_first_ms >= 0]
+        return replace(
+            self._summary.build(),
+            size=self.position,
+            append_first_ms=min((c.append_first_ms for c in clocks), default=-1),
+            append_last_ms=max((c.append_last_ms for c in clocks), default=-1),
+            append_estimated=any(s.plan.append_estimated for s in sources),
+        )
+
+
+def _stretches(judged: Judged, *, alone: bool) -> list[list[int]]:
+    """The segment's batches as (first, after, how).
+
+    `alone`: those of old formats that change, too, are taken one by one.
+    """
+    segment = judged.segment
+    by_itself = segment.old_format & alone
+    found = np.empty((len(segment.rows), 3), np.int64)
+    n = stretches.stretches(
+        segment.rows, judged.classes, by_itself, COPY_BYTES_MIN, PIECE_BYTES, found
+    )
+    told: list[list[int]] = found[:n].tolist()
+    return told
