@@ -37,14 +37,18 @@ SETTINGS: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": (
         f"-XX:+UseSerialGC -Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
     ),
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.python.daemon.module": "lapse.spark.daemon",
     "spark.python.worker.reuse": "true",
     "spark.scheduler.mode": "FAIR",
     "spark.task.maxFailures": str(TASK_ATTEMPTS_MAX),
+}
+
+# Where all of Spark runs on this machine nobody else is to reach it.
+ON_THIS_MACHINE: Mapping[str, str] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
 }
 
 
@@ -57,7 +61,9 @@ class SessionOptions:
     """How a session differs from the usual.
 
     Attributes:
-        master: a Spark master; `local[N]` gets retries of its tasks, which Spark gives it not.
+        master: a Spark master; `local[N]` gets retries of its tasks, which Spark gives it not. With
+            one that has other machines, PYSPARK_PYTHON names the Python there, and Spark's own
+            settings (SPARK_LOCAL_IP, spark.driver.host) the address they reach us by.
         settings: Spark settings that win over ours.
     """
 
@@ -80,16 +86,16 @@ def open_session(options: SessionOptions) -> OpenSession:
     Raises JavaNotFound, saying what to install; SparkFailed with Spark's own reason.
     """
     java = find_java(os.environ)
-    os.environ.update(
-        JAVA_HOME=str(java.home),
-        PYSPARK_PYTHON=sys.executable,
-        PYSPARK_DRIVER_PYTHON=sys.executable,
-        SPARK_LOCAL_IP="127.0.0.1",
-    )
+    is_here = options.master.startswith("local")
+    os.environ.update(JAVA_HOME=str(java.home), PYSPARK_DRIVER_PYTHON=sys.executable)
+    if is_here:
+        os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Numeric libraries start a thread a core at import; a daemon that forks must have none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     builder = SparkSession.builder.master(with_retries(options.master)).appName(options.app_name)
-    for name, text in {**SETTINGS, **options.settings}.items():
+    ours = {**SETTINGS, **(ON_THIS_MACHINE if is_here else {})}
+    for name, text in {**ours, **options.settings}.items():
         builder = builder.config(name, text)
     try:
         spark = builder.getOrCreate()
