@@ -60,7 +60,7 @@ def test_else_it_is_the_environments_or_the_users(
 
 
 def test_a_package_that_lies_somewhere_else_finds_its_kernels_compiled(tmp_path: Path) -> None:
-    """As on an executor, where it was unpacked a moment ago (Numba itself goes by path and time)."""
+    """As on an executor, where it was unpacked a moment ago (Numba itself goes by its path)."""
     package = Path(jit.__file__).parents[1]
     shutil.copytree(package, tmp_path / "unpacked" / "lapse", copy_function=shutil.copyfile)
     said = subprocess.run(
