@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -204,17 +204,39 @@ class Service:
         return plans
 
     def _run(self, plans: Sequence[RoundPlan], now_ms: int) -> None:
-        """One run of the engine, and the commit of what came of it, even if the engine is lost."""
+        """One run of the engine, and the commit of what came of it, even if the engine is lost.
+
+        Small rounds are committed together, which is one sync for all; none of them waits for a
+        split one, which may take long.
+        """
         lost: LapseError | None = None
-        receipts: list[Receipt] = []
+        by_id = {plan.round_id: plan for plan in plans}
+        small = sum(plan.split is None for plan in plans)
+        waiting: list[Receipt] = []
+        unasked: list[str] = []  # logs that nobody attempted
         try:
             for receipt in self._receipts(plans, now_ms):
-                receipts.append(receipt)  # noqa: PERF402  (what came before a failure counts)
+                waiting.append(receipt)
+                unasked += [receipt.name] if receipt.attempt_id == NO_ATTEMPT else []
+                is_small = by_id[receipt.round_id].split is None
+                small -= is_small
+                if not (is_small and small):
+                    self._commit(by_id, waiting)
+                    waiting = []
+        except OwnerGone:
+            raise
         except LapseError as e:
             lost = e
+        self._commit(by_id, waiting)
+        if not self._stopping:
+            self._companions.failed([plan.name for plan in plans], unasked)
+        if lost is not None:
+            raise lost
+
+    def _commit(self, by_id: Mapping[str, RoundPlan], receipts: Sequence[Receipt]) -> None:
+        """Have the owner commit, tell of it, and learn from it."""
         job_ids = () if self._jobs is None else self._jobs.last_job_ids
         run = RunOf(self._engine.name, job_ids, os.getpid())
-        by_id = {plan.round_id: plan for plan in plans}
         try:
             results: Sequence[CommitResult] = self._owner.commit(receipts) if receipts else ()
         except OwnerGone as e:
@@ -225,12 +247,7 @@ class Service:
             plan = by_id[receipt.round_id]
             told.append(round_report(run, plan, receipt, result))
             self._learn(plan, receipt, result)
-        if not self._stopping:
-            nobody = [r.name for r in receipts if r.attempt_id == NO_ATTEMPT]
-            self._companions.failed([plan.name for plan in plans], nobody)
         self._board.report(told)
-        if lost is not None:
-            raise lost
 
     def _receipts(self, plans: Sequence[RoundPlan], now_ms: int) -> Iterator[Receipt]:
         """As they come; where the engine's run breaks off, the rest are failed ones.
@@ -345,7 +362,7 @@ class Service:
             )
 
     def _report_gone(
-        self, run: RunOf, plans: dict[str, RoundPlan], receipts: Sequence[Receipt], e: OwnerGone
+        self, run: RunOf, plans: Mapping[str, RoundPlan], receipts: Sequence[Receipt], e: OwnerGone
     ) -> None:
         """Nobody knows what became of them: the owner settles that when it is back."""
         now_ms = self._clock.now_ms()
