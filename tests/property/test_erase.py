@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from lapse.lifecycle.erase.findings import Count
 from lapse.lifecycle.erase.inline import InlineAudits
+from lapse.lifecycle.erase.order import Due, tombstones_due
 from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, REMAINS, judge, totals
 from lapse.lifecycle.erase.replicas import ReplicaFindings, Where, look_through
-from lapse.lifecycle.erase.search import make_search, told
+from lapse.lifecycle.erase.search import Bound, make_search, told
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.records.legacy import Message, MessageSpec, build_messages
@@ -197,3 +198,37 @@ def test_a_key_in_each_kind_of_place(place: str, others: list[Part]) -> None:
         written(Path(folder), {NAMES[5]: free, name: [*before, data, *behind]})
         assert looked(Path(folder), (KEY,))[1] == state
         assert looked(Path(folder), (NEVER,))[1] == PROVEN
+
+
+# --- which tombstones are due ---------------------------------------------------------------------
+
+ops = st.lists(
+    st.tuples(st.sampled_from(KEYS), st.booleans(), st.sampled_from(Codec), st.booleans()),
+    max_size=12,
+)  # key, whether it has a value, codec, whether a segment begins here
+
+
+@settings(deadline=None)
+@given(ops, st.integers(0, 12))
+def test_a_tombstone_is_due_where_the_newest_record_is_an_older_value(
+    written_ops: list[tuple[bytes, bool, Codec, bool]], bound: int
+) -> None:
+    newest: dict[bytes, tuple[int, bool]] = {}
+    segments: dict[int, list[bytes]] = {0: []}
+    for offset, (key, has_value, codec, rolls) in enumerate(written_ops):
+        base = offset if rolls else max(segments)
+        record = NewRecord(key, b"v" if has_value else None)
+        segments.setdefault(base, []).append(build_batch([record], BatchSpec(offset, codec)))
+        newest[key] = offset, has_value
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / "t-3").mkdir()
+        for base, content in segments.items():
+            (Path(name) / "t-3" / f"{base:020d}.log").write_bytes(b"".join(content))
+        seen, _ = looked(Path(name), KEYS)
+    due = tombstones_due([seen], len(KEYS), [Bound(3, bound)])
+    expected = [
+        Due(3, n)
+        for n, key in enumerate(KEYS)
+        if key in newest and newest[key][1] and newest[key][0] < bound
+    ]
+    assert due == expected

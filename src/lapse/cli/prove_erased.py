@@ -12,11 +12,12 @@ looked through, or the bytes of a key are where no record can be read.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -46,7 +47,7 @@ from lapse.lifecycle.erase.proof import (
     name_of,
     totals,
 )
-from lapse.lifecycle.erase.replicas import ReplicaFindings, Where, look_through
+from lapse.lifecycle.erase.replicas import ReplicaFindings, Run, Where, look_through
 from lapse.lifecycle.erase.search import (
     KEY_FORMATS,
     Asked,
@@ -105,6 +106,9 @@ def add_parser(commands: Any) -> None:
     add("--check", type=Path, metavar="REPORT",
         help="check a report: its signature, and what is there now (--replica: where)")  # fmt: skip
     add("--public-key", type=Path, metavar="PEM", help="with --check: whose signature it must be")
+    add("--engine", choices=("spark", "inline"), default="inline",
+        help="who looks files through: this process, or Spark (default: %(default)s)")  # fmt: skip
+    add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
     add("--json", action="store_true", help="the signed report itself; with --check, what differs")
     parser.set_defaults(run=run)
 
@@ -123,11 +127,14 @@ def _prove(args: argparse.Namespace, clock: Clock) -> int:
         raise ConfigError("--public-key: allowed only with --check")
     places, search = _places(args), _search(args)
     _check_report_path(args.report)
-    key = _signing_key(args) if args.report is not None or args.json else None
+    key = signing_key(args) if args.report is not None or args.json else None
     warm_up()
     started_ms = clock.now_ms()
-    with _progress("looking through", clock) as on_progress:
-        run_units = InlineAudits(search, clock, on_progress)
+    with (
+        progress("looking through", clock) as on_progress,
+        audits(args, clock, on_progress) as runs,
+    ):
+        run_units = runs(search)
         replicas = tuple(look_through(where, run_units, clock) for where in places)
     asked = told(search, secrets.token_hex(_SALT_BYTES))
     report = Report(
@@ -137,11 +144,25 @@ def _prove(args: argparse.Namespace, clock: Clock) -> int:
     if key is not None:
         _hand_out(args, sign.seal(encode_report(report), key))
     if not args.json:
-        _show(replicas, asked, report.verdict)
-        _show_limits()
+        show_verdict(replicas, asked, report.verdict)
+        show_limits()
     if key is not None:
-        _say_key(sign.public_key_of(key), args.report)
+        say_key(sign.public_key_of(key), args.report)
     return EXIT_CODES[report.verdict.state]
+
+
+@contextmanager
+def audits(
+    args: argparse.Namespace, clock: Clock, on_progress: OnProgress
+) -> Iterator[Callable[[Search], Run]]:
+    """Who looks files through for a search, as `--engine` and `--master` say."""
+    if args.engine == "inline":
+        yield lambda search: InlineAudits(search, clock, on_progress)
+        return
+    from lapse.spark.erase_job import spark_audits  # noqa: PLC0415  (no JVM unless asked for)
+
+    with spark_audits(args.master, clock, on_progress) as runs:
+        yield runs
 
 
 def _check_report_path(path: Path | None) -> None:
@@ -186,7 +207,8 @@ def _keys(args: argparse.Namespace) -> list[bytes]:
     return keys
 
 
-def _signing_key(args: argparse.Namespace) -> Any:
+def signing_key(args: argparse.Namespace) -> Any:
+    """The key of `--sign-with`, or our own."""
     if args.sign_with is not None:
         return sign.load_key(args.sign_with)
     path = _own_key_path()
@@ -207,14 +229,16 @@ def _hand_out(args: argparse.Namespace, sealed: bytes) -> None:
         sys.stdout.write(sealed.decode())
 
 
-def _say_key(public_key: str, report: Path | None) -> None:
+def say_key(public_key: str, report: Path | None) -> None:
+    """With which key a report is signed."""
     where = "signed" if report is None else f"{report}: signed"
     print(f"{where} with key {sign.fingerprint(public_key)}, its public half:", file=sys.stderr)
     print(sign.public_pem(public_key), end="", file=sys.stderr)
 
 
 @contextmanager
-def _progress(title: str, clock: Clock) -> Iterator[OnProgress]:
+def progress(title: str, clock: Clock) -> Iterator[OnProgress]:
+    """A bar, for what takes a while."""
     began = clock.monotonic()
     with progress_bar(title, lambda: clock.monotonic() - began) as on_progress:
         yield on_progress
@@ -243,7 +267,7 @@ def _check(args: argparse.Namespace, clock: Clock) -> int:
     if args.replica and len(args.replica) != len(report.replicas):
         raise ConfigError(f"--replica: the report has {len(report.replicas)}, in this order")
     warm_up()
-    with _progress("comparing", clock) as on_progress:
+    with progress("comparing", clock) as on_progress:
         done = 0
 
         def on_bytes(more: int) -> None:
@@ -251,8 +275,12 @@ def _check(args: argparse.Namespace, clock: Clock) -> int:
             done += more
             on_progress(Progress(done, max(done, _bytes_in(report))))
 
-        run_units = None if search is None else InlineAudits(search, clock, on_progress)
-        checked = check(report, run_units, clock, on_bytes, [str(path) for path in args.replica])
+        with contextlib.ExitStack() as stack:
+            run_units = None
+            if search is not None:
+                run_units = stack.enter_context(audits(args, clock, on_progress))(search)
+            moved = [str(path) for path in args.replica]
+            checked = check(report, run_units, clock, on_bytes, moved)
     _show_check(report, checked, whose, as_json=args.json)
     return EXIT_CODES[checked.verdict.state]
 
@@ -284,13 +312,14 @@ def _show_check(report: Report, checked: Checked, whose: str, *, as_json: bool) 
     print(f"{checked.as_it_was} files are as they were")
     for difference in checked.differences:
         print(f"  {difference.path}: {difference.what}")
-    _show(checked.replicas, report.asked, checked.verdict)
+    show_verdict(checked.replicas, report.asked, checked.verdict)
 
 
 # --- telling --------------------------------------------------------------------------------------
 
 
-def _show(replicas: Sequence[ReplicaFindings], asked: Asked, verdict: Verdict) -> None:
+def show_verdict(replicas: Sequence[ReplicaFindings], asked: Asked, verdict: Verdict) -> None:
+    """What was looked through, what is there, and what follows."""
     for replica in replicas:
         what = replica.problem or ", ".join(replica.partitions) or _nothing_there(replica)
         print(f"{replica.path}: {what}")
@@ -316,7 +345,7 @@ def _show_targets(counts: dict[int, Count], asked: Asked) -> None:
         "at or above the bound": lambda row: str(row[1].beyond),
         "bytes in what cannot be read": lambda row: str(row[1].raw),
     }
-    if asked.below_offset is None:
+    if asked.below_offset is None and not asked.bounds:
         del columns["at or above the bound"]
     if rows:
         show_table(rows, columns, as_json=False)
@@ -328,7 +357,8 @@ def _tombstones(count: Count) -> str:
     return f"{count.tombstones} (the key itself is in them)" if count.tombstones else "0"
 
 
-def _show_limits() -> None:
+def show_limits() -> None:
+    """What no proof says."""
     print("This cannot see:")
     for text in CANNOT_SEE:
         print(f"  - {text}")

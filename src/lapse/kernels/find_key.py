@@ -32,6 +32,7 @@ from lapse.kernels.layout import (
     MAGIC,
     PRODUCER_EPOCH,
     PRODUCER_ID,
+    TRANSACTIONAL,
     V0_KEY,
     V1_KEY,
 )
@@ -55,8 +56,10 @@ READ, BROKEN, CONTROL_ONLY = 0, 1, 2
 # Words of `totals`.
 RECORDS, HITS = 0, 1
 
-# Rows of `counts`: how many records there are of each target (the keys, then the offsets).
-WITH_VALUE, TOMBSTONES, BEYOND = 0, 1, 2
+# Rows of `counts`: how many records there are of each target (the keys, then the offsets); and what
+# comes after the last one with a value, and after the last tombstone that is in no transaction.
+WITH_VALUE, TOMBSTONES, BEYOND, AFTER_VALUE, AFTER_TOMBSTONE = 0, 1, 2, 3, 4
+COUNTS = 5
 
 # One row per record found. `position` is that of the record in the bytes looked at.
 HIT = np.dtype(
@@ -221,11 +224,16 @@ def _first_offset_from(offsets: NDArray[np.int64], least: int) -> int:
 
 @inlined
 def _found(
-    target: int, batch: int, offset: int, position: int, has_value: bool, below: int,
-    counts: NDArray[np.int64], hits: NDArray[np.void], totals: NDArray[np.int64],
+    target: int, batch: int, offset: int, position: int, has_value: bool, settled: bool,
+    below: NDArray[np.int64], counts: NDArray[np.int64], hits: NDArray[np.void],
+    totals: NDArray[np.int64],
 ) -> None:  # fmt: skip
     """Count a record, and keep its place while there is room."""
-    if offset >= below:
+    if has_value:
+        counts[AFTER_VALUE, target] = max(counts[AFTER_VALUE, target], offset + 1)
+    elif settled:
+        counts[AFTER_TOMBSTONE, target] = max(counts[AFTER_TOMBSTONE, target], offset + 1)
+    if offset >= below[WITH_VALUE if has_value else TOMBSTONES]:
         counts[BEYOND, target] += 1
         return
     counts[WITH_VALUE if has_value else TOMBSTONES, target] += 1
@@ -239,17 +247,18 @@ def _found(
 @inlined
 def _judge(
     table: KeyTable, buf: NDArray[np.uint8], key: int, key_length: int, offsets_too: bool,
-    batch: int, offset: int, position: int, has_value: bool, below: int,
-    counts: NDArray[np.int64], hits: NDArray[np.void], totals: NDArray[np.int64],
+    batch: int, offset: int, position: int, has_value: bool, settled: bool,
+    below: NDArray[np.int64], counts: NDArray[np.int64], hits: NDArray[np.void],
+    totals: NDArray[np.int64],
 ) -> None:  # fmt: skip
     target = _key_of(table, buf, key, key_length)
     if target >= 0:
-        _found(target, batch, offset, position, has_value, below, counts, hits, totals)
+        _found(target, batch, offset, position, has_value, settled, below, counts, hits, totals)
     if offsets_too:
         n = _first_offset_from(table.offsets, offset)
         if n < table.offsets.shape[0] and table.offsets[n] == offset:
             target = table.starts.shape[0] + n
-            _found(target, batch, offset, position, has_value, below, counts, hits, totals)
+            _found(target, batch, offset, position, has_value, settled, below, counts, hits, totals)
     totals[RECORDS] += 1
 
 
@@ -273,15 +282,15 @@ def _message_key(buf: NDArray[np.uint8], position: int, end: int, magic: int) ->
 @kernel
 def find_keys(
     plain: NDArray[np.uint8], batches: NDArray[np.void], starts: NDArray[np.int64],
-    ends: NDArray[np.int64], table: KeyTable, below: int, counts: NDArray[np.int64],
+    ends: NDArray[np.int64], table: KeyTable, below: NDArray[np.int64], counts: NDArray[np.int64],
     hits: NDArray[np.void], totals: NDArray[np.int64], states: NDArray[np.uint8],
 ) -> None:  # fmt: skip
     """Look through the records of batches that are not compressed, or no longer.
 
     Those of a v2 batch b are plain[starts[b]:ends[b]]; a message of v0 or v1 lies there whole.
-    Records from offset `below` on are only counted. `states` says of each batch whether it was
-    read; BROKEN is one whose records do not fill it or lie outside its offsets, and what was found
-    before that counts.
+    Records with a value from offset below[0] on are only counted, as are tombstones from below[1]
+    on. `states` says of each batch whether it was read; BROKEN is one whose records do not fill it
+    or lie outside its offsets, and what was found before that counts.
     """
     for b in range(batches.shape[0]):
         row = batches[b]
@@ -294,7 +303,8 @@ def find_keys(
             if key >= 0:
                 has_value = load_i32_be(plain, key + max(key_length, 0)) >= 0
                 _judge(table, plain, key, key_length, table.offsets.shape[0] > 0, b,
-                       row.base_offset, i, has_value, below, counts, hits, totals)  # fmt: skip
+                       row.base_offset, i, has_value, True, below, counts, hits,
+                       totals)  # fmt: skip
                 states[b] = READ
             continue
         if row.attributes & CONTROL != 0:
@@ -303,6 +313,7 @@ def find_keys(
         wanted = _first_offset_from(table.offsets, row.base_offset)
         offsets_too = wanted < table.offsets.shape[0] and table.offsets[wanted] <= row.last_offset
         span = row.last_offset - row.base_offset
+        settled = row.attributes & TRANSACTIONAL == 0
         done = True
         for _ in range(row.count):
             after, _, _, delta, key, key_length, _, value_length = next_record(plain, i, end)
@@ -310,7 +321,7 @@ def find_keys(
                 done = False
                 break
             _judge(table, plain, key, key_length, offsets_too, b, row.base_offset + delta, i,
-                   value_length >= 0, below, counts, hits, totals)  # fmt: skip
+                   value_length >= 0, settled, below, counts, hits, totals)  # fmt: skip
             i = after
         if done and i == end:
             states[b] = READ
@@ -319,7 +330,8 @@ def find_keys(
 @kernel
 def find_keys_in_rows(
     plain: NDArray[np.uint8], records: NDArray[np.void], base_offset: int, table: KeyTable,
-    below: int, counts: NDArray[np.int64], hits: NDArray[np.void], totals: NDArray[np.int64],
+    below: NDArray[np.int64], counts: NDArray[np.int64], hits: NDArray[np.void],
+    totals: NDArray[np.int64],
 ) -> None:  # fmt: skip
     """As `find_keys`, in rows of RECORD that point into `plain`; their batch is number 0."""
     offsets_too = table.offsets.shape[0] > 0
@@ -328,8 +340,8 @@ def find_keys_in_rows(
         if r.key_length > 0 and (r.key_position < 0 or r.key_position + r.key_length > len(plain)):
             continue
         _judge(table, plain, r.key_position, r.key_length, offsets_too, 0,
-               base_offset + r.offset_delta, r.position, r.value_length >= 0, below, counts, hits,
-               totals)  # fmt: skip
+               base_offset + r.offset_delta, r.position, r.value_length >= 0, True, below, counts,
+               hits, totals)  # fmt: skip
 
 
 # --- bytes ----------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ longer than that says, is not opaque; nor are zeros.
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 from collections.abc import Callable
@@ -66,6 +67,8 @@ _GROWTHS_MAX = 5
 _GROWTH_SECONDS = 0.02  # an append of a batch is one write
 _QUIET_MS = 5000  # nobody is writing a file that has not changed for so long
 
+logger = logging.getLogger(__name__)
+
 OnBytes = Callable[[int], None]  # told how many bytes more were looked through
 
 
@@ -86,6 +89,18 @@ def audit(
         os.close(fd)
 
 
+def audit_or_say(
+    unit: AuditUnit, search: Search, table: kernel.KeyTable, clock: Clock, on_bytes: OnBytes
+) -> Findings:
+    """`audit`, and a finding too where that breaks off: out of memory, say, or a bug of ours."""
+    try:
+        return audit(unit, search, table, clock, on_bytes)
+    except Exception as e:
+        logger.exception("looking through %s of %s", unit.path, unit.replica)
+        reason = f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
+        return Findings(unit.path, problem=f"could not be looked through: {reason}")
+
+
 class _Look:
     """One walk through one file."""
 
@@ -97,7 +112,10 @@ class _Look:
         self._clock, self._on_bytes = clock, on_bytes
         self._state = FileState.of(os.fstat(fd))
         self._window = Window(fd, unit.start, self._state.size if unit.end is None else unit.end)
-        self._counts = np.zeros((3, search.targets), np.int64)
+        bound = search.below if unit.below is None else min(search.below, unit.below)
+        self._below = np.array([bound, search.below], np.int64)
+        self._counts = np.zeros((kernel.COUNTS, search.targets), np.int64)
+        self._damaged_counts: NDArray[np.int64] | None = None  # of what no consumer is given
         self._hits = np.empty(SPOTS_MAX, kernel.HIT)
         self._totals = np.zeros(2, np.int64)
         self._spots: list[Spot] = []
@@ -208,7 +226,7 @@ class _Look:
         self._inflated += len(plain)
         base_offset = int(row["base_offset"])
         kernel.find_keys_in_rows(
-            as_array(plain), records, base_offset, self._table, self._search.below, self._counts,
+            as_array(plain), records, base_offset, self._table, self._below, self._counts,
             self._hits, self._totals,
         )  # fmt: skip
         self._note_spots(np.array([row], BATCH), damaged=False)
@@ -218,9 +236,13 @@ class _Look:
         ends: NDArray[np.int64], *, damaged: bool = False,
     ) -> NDArray[np.uint8]:  # fmt: skip
         states = np.empty(len(rows), np.uint8)
+        if damaged and self._damaged_counts is None:
+            self._damaged_counts = np.zeros_like(self._counts)
+        counts = self._damaged_counts if damaged else self._counts
+        assert counts is not None
         kernel.find_keys(
-            plain, rows, starts, ends, self._table, self._search.below, self._counts, self._hits,
-            self._totals, states,
+            plain, rows, starts, ends, self._table, self._below, counts, self._hits, self._totals,
+            states,
         )  # fmt: skip
         self._note_spots(rows, damaged=damaged)
         if not damaged:
@@ -355,11 +377,23 @@ class _Look:
     def _counted(self) -> tuple[Count, ...]:
         raw = np.zeros(self._search.targets, np.int64)
         raw[: len(self._raw.counts)] = self._raw.counts
-        found = np.flatnonzero(self._counts.any(axis=0) | (raw != 0))
-        with_value, tombstones, beyond = self._counts
+        counts = self._counts
+        if self._damaged_counts is not None:
+            counts = counts.copy()
+            counts[: kernel.AFTER_VALUE] += self._damaged_counts[: kernel.AFTER_VALUE]
+        found = np.flatnonzero(counts.any(axis=0) | (raw != 0))
+        rows = counts[:, found].T.tolist()
         return tuple(
-            Count(int(n), int(with_value[n]), int(tombstones[n]), int(beyond[n]), int(raw[n]))
-            for n in found
+            Count(
+                n, with_value, tombstones, beyond, raw_places, after_value - 1, after_tombstone - 1
+            )
+            for n, raw_places, (
+                with_value,
+                tombstones,
+                beyond,
+                after_value,
+                after_tombstone,
+            ) in zip(found.tolist(), raw[found].tolist(), rows, strict=True)
         )
 
 

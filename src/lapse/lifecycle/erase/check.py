@@ -56,7 +56,10 @@ def check(
     paths = list(moved) or [replica.path for replica in report.replicas]
     replicas, differences, same = [], [], 0
     for before, path in zip(report.replicas, paths, strict=True):
-        where = Where(path, report.topic, report.partition, before.scratch)
+        where = Where(
+            path, report.topic, report.partition, before.scratch, report.asked.bounds,
+            report.asked.topic_id,
+        )  # fmt: skip
         now, told, unchanged = _replica(before, where, run, clock, on_bytes)
         replicas.append(now)
         differences += told

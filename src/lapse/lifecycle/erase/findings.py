@@ -22,12 +22,14 @@ class AuditUnit:
         path: of the file, from there on.
         start: where a batch begins; 0, or the end of what was looked through before.
         end: None: as far as the file goes when it is read.
+        below: records with a value from this offset on may stay; None: as the search says.
     """
 
     replica: str
     path: str
     start: int = 0
     end: int | None = None
+    below: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class Count:
         records: with a value. tombstones: without.
         beyond: either, at or above the bound that was asked for.
         raw: places of the key's bytes where no record can be read.
+        last_value: highest offset of a record with a value, beyond the bound too; -1: none.
+        last_tombstone: of a tombstone that is in no transaction. Neither counts damaged batches.
     """
 
     target: int
@@ -100,6 +104,19 @@ class Count:
     tombstones: int = 0
     beyond: int = 0
     raw: int = 0
+    last_value: int = -1
+    last_tombstone: int = -1
+
+    def __add__(self, other: Count) -> Count:
+        return Count(
+            self.target,
+            self.records + other.records,
+            self.tombstones + other.tombstones,
+            self.beyond + other.beyond,
+            self.raw + other.raw,
+            max(self.last_value, other.last_value),
+            max(self.last_tombstone, other.last_tombstone),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +191,5 @@ def joined(before: Findings, after: Findings) -> Findings:
 def _added(counts: tuple[Count, ...]) -> tuple[Count, ...]:
     by_target: dict[int, Count] = {}
     for c in counts:
-        b = by_target.get(c.target, Count(c.target))
-        by_target[c.target] = Count(
-            c.target, b.records + c.records, b.tombstones + c.tombstones, b.beyond + c.beyond,
-            b.raw + c.raw,
-        )  # fmt: skip
+        by_target[c.target] = by_target.get(c.target, Count(c.target)) + c
     return tuple(by_target[target] for target in sorted(by_target))

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lapse.base.clock import Clock
-from lapse.lifecycle.erase.audit import audit
+from lapse.lifecycle.erase.audit import audit_or_say
 from lapse.lifecycle.erase.findings import AuditUnit, Findings
 from lapse.lifecycle.erase.search import Search
 from lapse.lifecycle.erase.table import table_of
@@ -30,11 +30,11 @@ class InlineAudits:
     def __call__(self, units: Sequence[AuditUnit]) -> Iterator[Findings]:
         if not units:
             return
-        self._total += sum(map(_size, units))
+        self._total += sum(map(unit_bytes, units))
         table = table_of(self._search)
 
         def one(unit: AuditUnit) -> Findings:
-            return audit(unit, self._search, table, self._clock, self.count)
+            return audit_or_say(unit, self._search, table, self._clock, self.count)
 
         with ThreadPoolExecutor(min(self._threads, len(units))) as pool:
             yield from pool.map(one, units)
@@ -46,7 +46,8 @@ class InlineAudits:
             self._on_progress(Progress(self._done, max(self._total, self._done)))
 
 
-def _size(unit: AuditUnit) -> int:
+def unit_bytes(unit: AuditUnit) -> int:
+    """How much there is to read; 0 where that cannot be told."""
     try:
         end = (Path(unit.replica) / unit.path).stat().st_size if unit.end is None else unit.end
     except OSError:

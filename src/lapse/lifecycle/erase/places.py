@@ -179,7 +179,8 @@ def _file(root: Path, path: str, folder: str) -> Iterator[Place]:
     except OSError as e:
         yield Place(path, folder, None, f"cannot be looked at: {e.strerror or e}")
         return
-    problem = None if stat.S_ISREG(told.st_mode) else "no ordinary file: not read"
+    ordinary = stat.S_ISREG(told.st_mode) or stat.S_ISSOCK(told.st_mode)
+    problem = None if ordinary else "no ordinary file: not read"
     yield Place(path, folder, FileState.of(told), problem)
 
 
@@ -192,8 +193,10 @@ def why_keyless(replica: Path, place: Place) -> str | None:
     Ours are read, so that one which is not what its name says is searched after all.
     """
     name = place.path.rpartition("/")[2]
+    if (replica / place.path).is_socket():
+        return "a socket: nothing is kept in it"
     if not place.folder:
-        known = name in _BESIDE or name.startswith("lapse-metadata.sqlite-")
+        known = name.removesuffix(".tmp") in _BESIDE or name.startswith("lapse-metadata.sqlite-")
         return "offsets, settings and times of a whole directory" if known else None
     inside = place.path.removeprefix(f"{place.folder}/")
     if "/" not in inside:

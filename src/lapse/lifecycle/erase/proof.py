@@ -117,11 +117,7 @@ def totals(replicas: Iterable[ReplicaFindings]) -> dict[int, Count]:
     summed: dict[int, Count] = {}
     for _, found in _files(replicas):
         for c in found.counts:
-            b = summed.get(c.target, Count(c.target))
-            summed[c.target] = Count(
-                c.target, b.records + c.records, b.tombstones + c.tombstones, b.beyond + c.beyond,
-                b.raw + c.raw,
-            )  # fmt: skip
+            summed[c.target] = summed.get(c.target, Count(c.target)) + c
     return summed
 
 

@@ -7,11 +7,14 @@ that only grows counts as far as it was read: what is appended later is not part
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lapse.base.clock import Clock
+from lapse.base.errors import LapseError
+from lapse.base.ids import TopicPartition
 from lapse.lifecycle.erase.findings import KEYLESS, RAW, AuditUnit, Findings, joined
 from lapse.lifecycle.erase.places import (
     FileState,
@@ -22,8 +25,12 @@ from lapse.lifecycle.erase.places import (
     list_replica,
     why_keyless,
 )
+from lapse.lifecycle.erase.search import Bound
+from lapse.log.checkpoints import read_topic_id
 
 LISTINGS_MAX = 50
+MISSED_MAX = 3  # how often a file may be listed and not be there
+NOT_THERE = "is listed, but is not where it was to be read; every executor must see the replica"
 _PAUSE_SECONDS = 0.05
 
 # A number of units, done somewhere: by threads of this process, or as a job.
@@ -37,16 +44,41 @@ class Where:
     Attributes:
         path: a log directory; with `scratch` any folder, of which everything counts.
         partition: None: all of the topic.
+        bounds, topic_id: what may stay in a partition, and of which topic (`search.Asked`).
     """
 
     path: str
     topic: str
     partition: int | None = None
     scratch: bool = False
+    bounds: tuple[Bound, ...] = ()
+    topic_id: str | None = None
 
     def listed(self) -> Listing:
         path = Path(self.path)
         return list_folder(path) if self.scratch else list_replica(path, self.topic, self.partition)
+
+    def units(self, places: Sequence[Place]) -> list[AuditUnit]:
+        """All of each file."""
+        below = {folder: self._below(folder) for folder in {place.folder for place in places}}
+        return [AuditUnit(self.path, place.path, below=below[place.folder]) for place in places]
+
+    def _below(self, folder: str) -> int | None:
+        """The bound of a partition's directory, if that is of the topic that is meant."""
+        found = TopicPartition.parse(folder)
+        for bound in self.bounds if found is not None else ():
+            if found is not None and bound.partition == found.partition:
+                return bound.offset if self._is_of_the_topic(folder) else None
+        return None
+
+    def _is_of_the_topic(self, folder: str) -> bool:
+        if self.topic_id is None:
+            return True
+        try:
+            topic_id = read_topic_id(Path(self.path) / folder)
+        except (LapseError, OSError):
+            return False
+        return topic_id is not None and topic_id.hex == self.topic_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +105,7 @@ def look_through(
 ) -> ReplicaFindings:
     """Look through all files that are not known already, until they hold still."""
     done = {found.path: found for found in known}
+    missed: Counter[str] = Counter()
     before: set[tuple[str, int, int]] | None = None
     listing = Listing()
     for n in range(1, LISTINGS_MAX + 1):
@@ -80,19 +113,41 @@ def look_through(
         if listing.problem is not None:
             return ReplicaFindings(where.path, where.scratch, listing.problem, listings=n)
         news = [p for p in listing.places if not _is_known(done.get(p.path), p)]
-        names = {_identity(p) for p in listing.places}
-        if not news and names == before:
+        if not news and _names(listing, done) == before:
             return _found(where, listing, done, n, None)
-        before = names
         _settle(where, news, run, done)
+        _note_missed(news, done, missed)
+        before = _names(listing, done)
         if n > 2:
             clock.sleep(_PAUSE_SECONDS)
     return _found(where, listing, done, LISTINGS_MAX, "its files keep changing")
 
 
+def _names(listing: Listing, done: dict[str, Findings]) -> set[tuple[str, int, int]]:
+    """Which files there are, but for a broker's own beside them: these change all the time."""
+    return {_identity(p) for p in listing.places if p.folder or not _is_keyless(done.get(p.path))}
+
+
 def _identity(place: Place) -> tuple[str, int, int]:
     state = place.state
     return (place.path, -1, -1) if state is None else (place.path, state.device, state.inode)
+
+
+def _is_keyless(found: Findings | None) -> bool:
+    return found is not None and found.kind == KEYLESS
+
+
+def _note_missed(places: Sequence[Place], done: dict[str, Findings], missed: Counter[str]) -> None:
+    """What is listed time and again, and is not there for who reads it, is nobody's renaming."""
+    for place in places:
+        found = done.get(place.path)
+        if found is not None and not found.vanished:
+            continue
+        missed[place.path] += 1
+        if missed[place.path] >= MISSED_MAX:
+            done[place.path] = Findings(
+                place.path, place.folder, place.state, problem=NOT_THERE
+            )  # fmt: skip
 
 
 def _is_known(found: Findings | None, place: Place) -> bool:
@@ -127,7 +182,7 @@ def _settle(where: Where, places: Sequence[Place], run: Run, done: dict[str, Fin
     # The largest first, so that those who share the work end together.
     waiting.sort(key=lambda p: -(p.state.size if p.state is not None else 0))
     now: dict[str, Findings] = {}
-    for found in run([AuditUnit(where.path, place.path) for place in waiting]):
+    for found in run(where.units(waiting)):
         before = now.get(found.path)  # where a run split a file, its parts come in order
         now[found.path] = found if before is None else joined(before, found)
     for path, found in now.items():

@@ -46,6 +46,14 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """Records of a partition with a value from this offset on may stay: they came later."""
+
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class KeyHash:
     """A key as a report names it: SHA-256 of the salt's hexadecimal text and the key's bytes."""
 
@@ -55,13 +63,21 @@ class KeyHash:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A search as a report tells it; `salt` is hexadecimal, drawn anew for every report."""
+    """A search as a report tells it; `salt` is hexadecimal, drawn anew for every report.
+
+    Attributes:
+        bounds: of an erasure, where the logs ended when it began.
+        topic_id: hexadecimal. The bounds hold for directories of partitions that say it is theirs,
+            not for those on their way out or in, and not for an older topic's of the same name.
+    """
 
     salt: str
     keys: tuple[KeyHash, ...]
     offsets: tuple[int, ...]
     below_offset: int | None
     tombstones_too: bool
+    bounds: tuple[Bound, ...] = ()
+    topic_id: str | None = None
 
 
 def make_search(
@@ -86,7 +102,9 @@ def make_search(
     return Search(distinct, wanted, below_offset, tombstones_too)
 
 
-def told(search: Search, salt: str) -> Asked:
+def told(
+    search: Search, salt: str, bounds: tuple[Bound, ...] = (), topic_id: str | None = None
+) -> Asked:
     """The search without its keys."""
     return Asked(
         salt,
@@ -94,6 +112,8 @@ def told(search: Search, salt: str) -> Asked:
         search.offsets,
         search.below_offset,
         search.tombstones_too,
+        bounds,
+        topic_id,
     )
 
 
@@ -159,7 +179,53 @@ def _line(line: str) -> list[str]:
     return [line] if line else []
 
 
+def read_keys_by_topic(
+    path: Path, key_format: str, column: str | None = None, topic_column: str = "topic"
+) -> dict[str, list[bytes]]:
+    """The keys of each topic, from a table with a column that names the topic; as `read_keys`."""
+    suffix = path.suffix.lower()
+    if suffix not in _TABLES:
+        raise ConfigError(f"--topic: needed, for {path} is no table with a column of topics")
+    try:
+        keys = _column_of_keys(path, suffix, key_format, column, but=topic_column)
+        _, _, topics = _values(path, suffix, topic_column)
+    except OSError as e:
+        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+    found: dict[str, list[bytes]] = {}
+    for topic, key in zip(topics, keys, strict=True):
+        if key is None:
+            continue
+        if not isinstance(topic, str) or not topic:
+            raise ConfigError(f"{path}: a key has no topic in column {topic_column}")
+        found.setdefault(topic, []).append(key)
+    return found
+
+
 def _of_table(path: Path, suffix: str, key_format: str, column: str | None) -> list[bytes]:
+    keys = _column_of_keys(path, suffix, key_format, column)
+    return [key for key in keys if key is not None]
+
+
+def _column_of_keys(
+    path: Path, suffix: str, key_format: str, column: str | None, but: str | None = None
+) -> list[bytes | None]:
+    """A key a row, None where there is none."""
+    name, kind, values = _values(path, suffix, column, but)
+    keys: list[bytes | None] = []
+    for value in values:
+        if value in {None, "", b""}:
+            keys.append(None)
+        elif isinstance(value, str | bytes):
+            keys.append(value if isinstance(value, bytes) else parse_key(value, key_format))
+        else:
+            raise ConfigError(f"{path}: column {name} has {kind}, not text or bytes")
+    return keys
+
+
+def _values(
+    path: Path, suffix: str, column: str | None, but: str | None = None
+) -> tuple[str, str, list[object]]:
+    """The column that is meant, its type, and what is in it; whole numbers as text."""
     # Arrow takes a tenth of a second to load, and most searches have their keys from options.
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import csv, parquet  # noqa: PLC0415
@@ -168,7 +234,7 @@ def _of_table(path: Path, suffix: str, key_format: str, column: str | None) -> l
         names = csv.open_csv(path).schema.names if suffix == ".csv" else (
             parquet.read_schema(path).names
         )  # fmt: skip
-        name = _column_of(path, names, column)
+        name = _column_of(path, [n for n in names if n != but], column)
         if suffix == ".csv":  # as text: "007" is no number here
             options = csv.ConvertOptions(include_columns=[name], column_types={name: pa.string()})
             values = csv.read_csv(path, convert_options=options)[name]
@@ -176,13 +242,10 @@ def _of_table(path: Path, suffix: str, key_format: str, column: str | None) -> l
             values = parquet.read_table(path, columns=[name])[name]
     except pa.ArrowInvalid as e:
         raise StorageError(f"reading {path}: {e}") from e
+    kind = str(values.type)
     if pa.types.is_integer(values.type):
         values = values.cast(pa.string())
-    present = [value for value in values.to_pylist() if value not in {None, "", b""}]
-    for value in present:
-        if not isinstance(value, str | bytes):
-            raise ConfigError(f"{path}: column {name} has {values.type}, not text or bytes")
-    return [v if isinstance(v, bytes) else parse_key(v, key_format) for v in present]
+    return name, kind, values.to_pylist()
 
 
 def _column_of(path: Path, names: Sequence[str], column: str | None) -> str:

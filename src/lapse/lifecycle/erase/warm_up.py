@@ -21,18 +21,17 @@ def warm_up() -> None:
     data = as_array(build_batch([NewRecord(_KEY, b"")]))
     search, end = make_search([_KEY]), len(data)
     rows, few = np.empty(1, BATCH), np.zeros(1, np.int64)
-    counts, hits = np.zeros((3, 1), np.int64), np.empty(1, find_key.HIT)
+    counts, hits = np.zeros((find_key.COUNTS, 1), np.int64), np.empty(1, find_key.HIT)
+    below = np.array([search.below] * 2, np.int64)
     totals, states = np.zeros(2, np.int64), np.zeros(1, np.uint8)
     with first_compile("erase"):
         table = table_of(search)
         crc32c_more(0, data, 0, end)
         scan.scan(data, 0, end, rows, True)
         find_key.find_keys(
-            data, rows, few + HEADER_SIZE, few + end, table, search.below, counts, hits, totals,
+            data, rows, few + HEADER_SIZE, few + end, table, below, counts, hits, totals,
             states,
         )  # fmt: skip
-        find_key.find_keys_in_rows(
-            data, np.empty(0, RECORD), 0, table, search.below, counts, hits, totals
-        )
+        find_key.find_keys_in_rows(data, np.empty(0, RECORD), 0, table, below, counts, hits, totals)
         find_key.find_raw(data, 0, end, end, table, counts[0], few.copy(), few.copy(), 0)
         find_key.next_candidate(data, 0, end, end)

@@ -84,6 +84,20 @@ def test_tombstones_and_what_lies_at_the_bound_are_counted_apart(tmp_path: Path)
     assert counted(found_in(path, make_search([KEY], below_offset=3))) == (1, 2, 1, 0)
 
 
+def test_the_last_ones_are_told_of_but_not_what_a_transaction_may_take_back(tmp_path: Path) -> None:
+    """Nor what is damaged, which no consumer is given."""
+    open_one = build_batch([NewRecord(KEY, None)], BatchSpec(9, producer_id=1, transactional=True))
+    path = written(
+        tmp_path / FIRST, batch(3, KEY, codec=Codec.ZSTD), batch(5, KEY, value=None), open_one,
+        damaged(batch(11, KEY, value=None), at=20), others(20),
+    )  # fmt: skip
+    [count] = found_in(path, make_search([KEY], below_offset=4)).counts
+    assert (count.last_value, count.last_tombstone, count.beyond) == (3, 5, 3)
+    [count] = found_in(path, below=3).counts
+    assert (count.records, count.tombstones, count.beyond) == (0, 3, 1)
+    assert (count.last_value, count.last_tombstone) == (3, 5)
+
+
 def test_a_tombstone_with_a_value_is_a_record(tmp_path: Path) -> None:
     path = written(tmp_path / FIRST, build_batch([NewRecord(KEY, b"why", tombstone=True)]))
     assert counted(found_in(path)) == (1, 0, 0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from lapse.lifecycle.erase.proof import (
     encode_report,
     judge,
 )
-from lapse.lifecycle.erase.search import make_search, told
+from lapse.lifecycle.erase.search import Bound, make_search, told
 from lapse.testing.clock import ManualClock
 from tests.unit.lifecycle.erase.replica import (
     FIRST,
@@ -67,6 +68,16 @@ def test_nothing_changed(replica: Path) -> None:
     for keys in (True, False):
         found = checked(report, keys=keys)
         assert (found.verdict.state, found.differences, found.as_it_was) == (PROVEN, (), 2)
+
+
+@pytest.mark.parametrize(("bound", "state"), [(20, PROVEN), (21, REMAINS)])
+def test_the_bounds_of_an_erasure_hold_for_what_came_since(
+    bound: int, state: str, replica: Path
+) -> None:
+    report = report_on(replica)
+    report = replace(report, asked=replace(report.asked, bounds=(Bound(0, bound),)))
+    written(replica / "t-0" / "00000000000000000020.log", batch(20, KEY))
+    assert checked(report).verdict.state == state
 
 
 def test_what_remained_remains(replica: Path) -> None:

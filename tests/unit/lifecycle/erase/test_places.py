@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,14 @@ def test_what_cannot_be_read_is_listed_with_the_reason(tmp_path: Path) -> None:
         "t-0/dangling": "a link to what is not there",
         "t-0/pipe": "no ordinary file: not read",
     }
+
+
+def test_a_brokers_socket_holds_nothing_and_stands_in_no_proofs_way(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(tmp_path / "control.sock"))
+    [place] = list_replica(tmp_path, "t", None).places
+    assert place.problem is None
+    assert "a socket" in (why_keyless(tmp_path, place) or "")
 
 
 def test_a_directory_that_is_not_there_or_is_none_of_kafkas(tmp_path: Path) -> None:

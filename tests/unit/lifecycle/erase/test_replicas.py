@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from lapse.base.fs import RealFs
 from lapse.lifecycle.erase import replicas
 from lapse.lifecycle.erase.findings import KEYLESS, AuditUnit, Findings
 from lapse.lifecycle.erase.inline import InlineAudits
-from lapse.lifecycle.erase.replicas import LISTINGS_MAX, ReplicaFindings, Run, Where, look_through
-from lapse.lifecycle.erase.search import make_search
+from lapse.lifecycle.erase.places import Listing
+from lapse.lifecycle.erase.replicas import (
+    LISTINGS_MAX,
+    NOT_THERE,
+    ReplicaFindings,
+    Run,
+    Where,
+    look_through,
+)
+from lapse.lifecycle.erase.search import Bound, make_search
+from lapse.log.checkpoints import write_topic_id
 from lapse.testing.clock import ManualClock
 from tests.unit.lifecycle.erase.replica import (
     FIRST,
@@ -135,6 +146,62 @@ def test_files_that_never_hold_still_are_no_proof(
         tmp_path, *[lambda: written(tmp_path / "t-0" / str(next(names))) for _ in range(20)]
     )
     assert seen.problem == "its files keep changing"
+
+
+def test_a_file_of_the_brokers_that_is_replaced_all_the_time_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service says some times a second how far it has come, through a file beside it."""
+    written(tmp_path / "t-0" / FIRST, others(0))
+    written(tmp_path / "lapse-progress.json", b"{}")
+    list_now = Where.listed
+
+    def listed(where: Where) -> Listing:
+        temp = written(tmp_path / "lapse-progress.json.tmp", b"{}")
+        now = list_now(where)
+        temp.rename(tmp_path / "lapse-progress.json")
+        return now
+
+    monkeypatch.setattr(Where, "listed", listed)
+    seen = looked(tmp_path)
+    assert (seen.problem, seen.listings) == (None, 2)
+
+
+def test_a_file_that_is_listed_and_never_there_is_told_of(tmp_path: Path) -> None:
+    """Another machine was asked, say, which does not have the directory."""
+    written(tmp_path / "t-0" / FIRST, others(0))
+    blind: Run = lambda units: (Findings(u.path, vanished=True) for u in units)  # noqa: E731
+    seen = look_through(Where(str(tmp_path), "t"), blind, ManualClock(NOW))
+    assert [found.problem for found in seen.files] == [NOT_THERE]
+
+
+def test_what_came_later_may_stay_in_the_partitions_own_directory(tmp_path: Path) -> None:
+    """A tombstone may not, nor a value in a directory that may be of an older topic."""
+    gone = "t-1.0123456789abcdef0123456789abcdef-delete"
+    later = (batch(7, KEY), batch(8, KEY, value=None))
+    for folder in ("t-0", "t-1", gone):
+        written(tmp_path / folder / FIRST, batch(6, KEY), *later)
+    search, clock = make_search([KEY]), ManualClock(NOW)
+    where = Where(str(tmp_path), "t", bounds=(Bound(0, 6), Bound(1, 7)))
+    seen = look_through(where, InlineAudits(search, clock, lambda _: None), clock)
+    assert counts_by_path(seen) == {
+        f"t-0/{FIRST}": (0, 1, 2, 0), f"t-1/{FIRST}": (1, 1, 1, 0), f"{gone}/{FIRST}": (2, 1, 0, 0),
+    }  # fmt: skip
+
+
+def test_what_came_later_may_not_stay_in_an_older_topic_of_the_same_name(tmp_path: Path) -> None:
+    ours, older = uuid.UUID(int=1), uuid.UUID(int=2)
+    for n, topic_id in enumerate((ours, older)):
+        written(tmp_path / f"t-{n}" / FIRST, batch(6, KEY))
+        write_topic_id(RealFs(), tmp_path / f"t-{n}", topic_id)
+    written(tmp_path / "t-2" / FIRST, batch(6, KEY))
+    search, clock = make_search([KEY]), ManualClock(NOW)
+    bounds = tuple(Bound(n, 5) for n in range(3))
+    where = Where(str(tmp_path), "t", bounds=bounds, topic_id=ours.hex)
+    seen = look_through(where, InlineAudits(search, clock, lambda _: None), clock)
+    assert counts_by_path(seen) == {
+        f"t-0/{FIRST}": (0, 0, 1, 0), f"t-1/{FIRST}": (1, 0, 0, 0), f"t-2/{FIRST}": (1, 0, 0, 0),
+    }  # fmt: skip
 
 
 def test_a_directory_that_is_missing_or_none_of_kafkas_says_so(tmp_path: Path) -> None:

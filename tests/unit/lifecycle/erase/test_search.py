@@ -16,6 +16,7 @@ from lapse.lifecycle.erase.search import (
     make_search,
     parse_key,
     read_keys,
+    read_keys_by_topic,
     recalled,
     told,
 )
@@ -98,6 +99,25 @@ def test_a_parquet_file_as_bytes_text_or_numbers(tmp_path: Path) -> None:
     assert read_keys(path, "text", "id") == [b"1", b"2"]
     with pytest.raises(ConfigError, match="weight has double"):
         read_keys(path, "text", "weight")
+
+
+def test_keys_of_several_topics(tmp_path: Path) -> None:
+    path = tmp_path / "gone.csv"
+    path.write_text("topic,user\na,007\nb,1\na,2\n,\n")
+    assert read_keys_by_topic(path, "text") == {"a": [b"007", b"2"], "b": [b"1"]}
+    assert read_keys_by_topic(path, "text", "topic", "user")["007"] == [b"a"]
+    with pytest.raises(ConfigError, match="topic, user"):
+        read_keys_by_topic(path, "text", "user", "where")
+    path.write_text("topic,key\n,1\n")
+    with pytest.raises(ConfigError, match="a key has no topic in column topic"):
+        read_keys_by_topic(path, "text")
+    with pytest.raises(StorageError, match="missing"):
+        read_keys_by_topic(tmp_path / "missing.csv", "text")
+    with pytest.raises(ConfigError, match="no table"):
+        read_keys_by_topic(tmp_path / "lines", "text")
+    table = pa.table({"topic": ["a", "b"], "key": pa.array([b"\0", None], pa.binary())})
+    parquet.write_table(table, tmp_path / "gone.parquet")
+    assert read_keys_by_topic(tmp_path / "gone.parquet", "hex") == {"a": [b"\0"]}
 
 
 def test_a_report_tells_no_key_and_whoever_knows_it_can_tell() -> None:

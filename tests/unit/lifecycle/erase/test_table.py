@@ -26,12 +26,12 @@ def test_every_key_is_found_and_no_other(count: int, seed: int) -> None:
     rng.shuffle(written)
     data = as_array(build_batch([NewRecord(key, b"v") for key in written]))
     rows = scan_batches(data, "")
-    counts = np.zeros((3, search.targets), np.int64)
+    counts = np.zeros((kernel.COUNTS, search.targets), np.int64)
     hits, totals = np.empty(len(written), kernel.HIT), np.zeros(2, np.int64)
     states = np.empty(1, np.uint8)
     kernel.find_keys(
         data, rows, rows["position"] + HEADER_SIZE, rows["position"] + rows["size"],
-        table_of(search), 1 << 62, counts, hits, totals, states,
+        table_of(search), np.full(2, 1 << 62), counts, hits, totals, states,
     )  # fmt: skip
     assert totals.tolist() == [len(written), len(keys)]
     assert counts[kernel.WITH_VALUE].tolist() == [1] * len(keys)
