@@ -1,21 +1,25 @@
-"""One huge log of unique keys, cleaned by the split plan in worker processes without Spark.
+"""One huge log of unique keys, cleaned by the split plan: on Spark, or in processes without it.
 
     python -m benchmarks.split --records 100000000 --memory 768m --workers 2 --folder /big/disk
+    python -m benchmarks.split --engine processes …
 
 Says seconds for each stage and the most memory that all processes had at once: all of it, and the
 part that is not pages of mapped files, which the operating system takes back when it wants them.
+Spark's Java is told apart: `--memory` is of what tasks have. What a process has in common with the
+one it was forked from counts for each. Spark's start and its first job are told apart too.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import shutil
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +34,7 @@ from lapse.cli.options import byte_size
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.choice import split_for
 from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
+from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.split.drive import run_split
 from lapse.lifecycle.round.split.requests import Answer, Stage
 from lapse.lifecycle.round.split.rounds import Job
@@ -45,11 +50,29 @@ SAMPLE_SECONDS = 0.05
 
 
 def measure_split(
-    folder: Path, records: int, value_bytes: int, memory_bytes: int, workers: int
+    folder: Path, records: int, value_bytes: int, memory_bytes: int, workers: int, engine: str
 ) -> dict[str, Any]:
     """Write the log, clean it, and say what that took."""
     segments = list(write_log(folder, records, value_bytes))
     plan = replace(_plan(folder, segments), split=split_for(records, memory_bytes // workers))
+    receipt, seconds, memory = _ENGINES[engine](plan, workers)
+    if receipt.error is not None:
+        raise SystemExit(receipt.error)
+    assert plan.split is not None
+    return {
+        "engine": engine,
+        "records": records,
+        "log_mib": sum(s.size for s in segments) // MIB,
+        "segments": len(segments),
+        "split": {name: getattr(plan.split, name) for name in plan.split.__slots__},
+        "map_entries": receipt.map_entries,
+        "seconds": {name: round(s, 2) for name, s in seconds.items()},
+        "peak_mib": {name: n // 1024 for name, n in memory.peak_kib.items()},
+    }
+
+
+def in_processes(plan: RoundPlan, workers: int) -> Measured:
+    """A pool of workers, forked from a process that has its kernels loaded."""
     warm_up(RealFs())
     seconds: dict[str, float] = defaultdict(float)
     numbers = iter(range(1 << 30))
@@ -68,17 +91,25 @@ def measure_split(
         start = time.perf_counter()
         receipt = run_split(plan, "last", RealFs(), SystemClock(), run_job, 8 * workers)
         seconds["all"] = time.perf_counter() - start
-    if receipt.error is not None:
-        raise SystemExit(receipt.error)
-    return {
-        "records": records,
-        "log_mib": sum(s.size for s in segments) // MIB,
-        "segments": len(segments),
-        "split": {name: getattr(plan.split, name) for name in plan.split.__slots__},
-        "map_entries": receipt.map_entries,
-        "seconds": {name: round(s, 2) for name, s in seconds.items()},
-        "peak_mib": {name: n // 1024 for name, n in memory.peak_kib.items()},
-    }
+    return receipt, seconds, memory
+
+
+def on_spark(plan: RoundPlan, workers: int) -> Measured:
+    """The engine of `lapse clean`, warm."""
+    from lapse.spark.engine import open_engine  # noqa: PLC0415  (no Spark unless asked for)
+
+    start = time.perf_counter()
+    engine = open_engine(f"local[{workers}]")
+    seconds = {"spark_start_and_first_job": time.perf_counter() - start}
+    try:
+        with _Memory() as memory:
+            start = time.perf_counter()
+            [receipt] = engine.run([plan], lambda _: None)
+            seconds["all"] = time.perf_counter() - start
+    finally:
+        engine.close()
+    seconds |= {"scan, merge, judge": receipt.seconds.map, "rewrite": receipt.seconds.rewrite}
+    return receipt, seconds, memory
 
 
 def _run(stage: Stage, data: bytes, attempt_id: str) -> bytes:
@@ -89,7 +120,7 @@ class _Memory:
     """Samples what this process and its children have, while it is entered."""
 
     def __init__(self) -> None:
-        self.peak_kib: dict[str, int] = {"VmRSS": 0, "RssAnon": 0}
+        self.peak_kib: dict[str, int] = defaultdict(int)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -103,18 +134,38 @@ class _Memory:
 
     def _watch(self) -> None:
         while not self._end.wait(SAMPLE_SECONDS):
-            ids = [os.getpid(), *(p.pid for p in multiprocessing.active_children() if p.pid)]
-            for name in self.peak_kib:
-                now = sum(_status_kib(pid, name) for pid in ids)
-                self.peak_kib[name] = max(self.peak_kib[name], now)
+            now: dict[str, int] = defaultdict(int)
+            for pid in _descendants(os.getpid()):
+                status = _status(pid)
+                whose = "java " if status.get("Name") == "java" else ""
+                for name in ("VmRSS", "RssAnon"):
+                    now[whose + name] += int(status.get(name, "0").split()[0])
+            for name, kib in now.items():
+                self.peak_kib[name] = max(self.peak_kib[name], kib)
 
 
-def _status_kib(pid: int, name: str) -> int:
+def _descendants(pid: int) -> Iterator[int]:
+    """A process, and those below it."""
+    yield pid
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # it has just ended
+            for child in path.read_text().split():
+                yield from _descendants(int(child))
+
+
+def _status(pid: int) -> dict[str, str]:
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
+        return {}
+    return {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}
+
+
+Measured = tuple[Receipt, dict[str, float], _Memory]
+_ENGINES: dict[str, Callable[[RoundPlan, int], Measured]] = {
+    "spark": on_spark,
+    "processes": in_processes,
+}
 
 
 def write_log(
@@ -169,14 +220,17 @@ def main() -> None:
     parser.add_argument("--value-bytes", type=int, default=8)
     parser.add_argument("--memory", default="768m", help="of all workers together")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--engine", choices=_ENGINES, default="spark")
     args = parser.parse_args()
     folder = args.folder / f"split-{os.getpid()}" / "huge-0"
     memory_bytes = byte_size("--memory", args.memory)
     try:
-        found = measure_split(folder, args.records, args.value_bytes, memory_bytes, args.workers)
+        found = measure_split(
+            folder, args.records, args.value_bytes, memory_bytes, args.workers, args.engine
+        )
     finally:
         shutil.rmtree(folder.parent, ignore_errors=True)
-    save("split", {**found, "memory": args.memory, "workers": args.workers})
+    save(f"split-{args.engine}", {**found, "memory": args.memory, "workers": args.workers})
 
 
 if __name__ == "__main__":

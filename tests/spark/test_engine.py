@@ -54,7 +54,9 @@ def owning(
 
 
 def plans_of(owner: DirectoryOwner, prefix: str) -> list[RoundPlan]:
-    return [plan_of(info, f"{prefix}{n}", NOW) for n, info in enumerate(owner.logs())]
+    """Small plans, whatever they take."""
+    plans = [plan_of(info, f"{prefix}{n}", NOW) for n, info in enumerate(owner.logs())]
+    return [replace(plan, split=None) for plan in plans]
 
 
 def files_of(plan: RoundPlan, receipt: Receipt) -> dict[str, bytes]:
@@ -197,25 +199,38 @@ class Killing:
 
 def worker_pids() -> set[int]:
     """Children of the daemons below this process's JVM."""
+    ours, parents = _pythons()
+    return {pid for pid in ours if parents.get(pid) in ours}
+
+
+def daemon_pids() -> set[int]:
+    """Those daemons."""
+    ours, parents = _pythons()
+    return {pid for pid in ours if parents.get(pid) not in ours}
+
+
+def _pythons() -> tuple[set[int], dict[int, int]]:
+    """Daemons and workers below this process, and everybody's parent."""
     parents: dict[int, int] = {}
-    names: dict[int, str] = {}
+    daemons: set[int] = set()
     for path in Path("/proc").glob("[0-9]*"):
         try:
             stat = (path / "stat").read_text()
-            names[int(path.name)] = (path / "cmdline").read_text()
+            words = (path / "cmdline").read_text().split("\0")
         except OSError:
             continue
         parents[int(path.name)] = int(stat.rpartition(")")[2].split()[1])
-    found = set()
-    for pid, parent in parents.items():
-        line, at = [], pid
-        while at > 1 and len(line) < 20:
-            line.append(at)
-            at = parents.get(at, 0)
-        daemon = "lapse.spark.daemon" in names.get(pid, "")
-        if os.getpid() in line and daemon and "lapse.spark.daemon" in names.get(parent, ""):
-            found.add(pid)
-    return found
+        if words[1:3] == ["-m", "lapse.spark.daemon"]:  # Java's line names it too
+            daemons.add(int(path.name))
+    return {pid for pid in daemons if os.getpid() in _line_of(pid, parents)}, parents
+
+
+def _line_of(pid: int, parents: dict[int, int]) -> list[int]:
+    line: list[int] = []
+    while pid > 1 and len(line) < 20:
+        line.append(pid)
+        pid = parents.get(pid, 0)
+    return line
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds workers by /proc")

@@ -28,7 +28,7 @@ from lapse.records.layout import Codec
 from lapse.spark.engine import Job, SparkEngine
 from lapse.spark.task import encode_plans, run_bins
 from lapse.testing.clock import ManualClock
-from tests.spark.test_engine import decode, files_of, plans_of, quiet, worker_pids
+from tests.spark.test_engine import daemon_pids, decode, files_of, plans_of, quiet, worker_pids
 from tests.unit.lifecycle.rounds import NOW, compacted, env_of
 
 LOGS = tuple(TopicPartition(f"t{n}", 0) for n in range(3))
@@ -85,11 +85,11 @@ def undisturbed(owner: DirectoryOwner) -> dict[str, tuple[object, dict[str, byte
 
 
 @contextmanager
-def killing(after_s: float, killed: list[int]) -> Iterator[None]:
-    """All workers die so long from now."""
+def killing(after_s: float, killed: list[int], *, daemons: bool = False) -> Iterator[None]:
+    """All workers die so long from now, or whoever forks them too."""
 
     def kill() -> None:
-        for pid in worker_pids():
+        for pid in worker_pids() | (daemon_pids() if daemons else set()):
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
 
@@ -123,7 +123,7 @@ def test_killed_and_repeated_attempts_leave_the_same_bytes(
         assert runs < RUNS_MAX, "no worker was at work when it was killed"
         runs += 1
         plans = plans_of(owner, f"r{runs}-")
-        with killing(chance.uniform(0.0, 0.4), killed):
+        with killing(chance.uniform(0.0, 0.4), killed, daemons=chance.random() < 0.2):
             twice = chance.random() < 0.5
             receipts = run_twice(engine, plans) if twice else list(engine.run(plans, quiet))
         by_name = {plan.name: plan for plan in plans}

@@ -254,7 +254,8 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "How often the broker looks for segments to roll and files to unlink."),
     Setting("lapse.lifecycle.master", TEXT, "local[*]", "Spark master of the lifecycle service."),
     Setting("lapse.lifecycle.memory.bytes", whole(16 << 20), str(2 << 30),
-            "Memory of the offset maps of all rounds that run at once."),
+            "What the tasks of all rounds that run at once may use; on one machine at most three "
+            "quarters of its memory. A log that needs more than a task has is split."),
     *SECURITY_SETTINGS,
 )  # fmt: skip
 

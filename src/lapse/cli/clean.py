@@ -26,6 +26,7 @@ from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
+from lapse.cli.task_memory import memory_of
 from lapse.lifecycle.clock_guard import TOOL, ClockGuard
 from lapse.lifecycle.decide.clock import ClockVerdict, judge_clock
 from lapse.lifecycle.decide.explain import Context, explain
@@ -228,11 +229,18 @@ def _clean(
             decisions = [decide(info, now_ms, wish) for info in owner.logs()]
             for line in (_left_alone(d, rules) for d in decisions if not d.due):
                 yield replace(line, outcome=refused.get(line.partition, line.outcome))
-            memory = replace(job.memory, bytes=max(job.memory.bytes // at_once, 1))
-            rate = job.io_bytes_per_second / at_once
+            memory, due = _task_memory(job, at_once), order(decisions, rules)
+            rate = job.io_bytes_per_second / max(min(at_once, len(due)), 1)
             round_id = f"clean-{SystemClock().now_ms()}-{os.getpid()}"
-            plans = [sized_plan(d, round_id, rules, memory, rate) for d in order(decisions, rules)]
+            plans = [sized_plan(d, round_id, rules, memory, rate) for d in due]
             yield from _run(engine, plans, owner, job)
+
+
+def _task_memory(job: Job, at_once: int) -> MapMemory:
+    """What a task may use; Kafka's rules say it by a setting, whatever there is."""
+    if job.wish.rules is Rules.KAFKA_43:
+        return job.memory
+    return memory_of(job.memory.bytes, at_once, job.args.master)
 
 
 def _time(directory: Path, job: Job) -> tuple[ClockVerdict, str]:

@@ -12,7 +12,6 @@ is no directory is a topic, looked for in the directories of --data.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from lapse.base.errors import ConfigError, LapseError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.plan import policy_text, time_text
+from lapse.cli.task_memory import memory_here
 from lapse.lifecycle.clock_guard import CONFIRMED, KEEPERS, read_record
 from lapse.lifecycle.decide.clock import ClockVerdict, judge_clock
 from lapse.lifecycle.decide.deadline import next_look_ms
@@ -182,7 +182,7 @@ class _Place:
             queue,
             {log: n for n, log in enumerate(queue.logs)},
             read_progress(logdir),
-            MapMemory(broker.lifecycle_memory_bytes // (os.cpu_count() or 1)),
+            memory_here(broker.lifecycle_memory_bytes, broker.lifecycle_master),
         )
 
     def line(self, partition: TopicPartition, offset: int | None) -> Explained:

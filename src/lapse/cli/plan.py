@@ -27,6 +27,7 @@ from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
 from lapse.cli.plan_count import Counted, count, plan_of
+from lapse.cli.task_memory import memory_here
 from lapse.lifecycle.decide.explain import explain
 from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, decide
 from lapse.lifecycle.round.commit import waiting_stamps
@@ -59,7 +60,10 @@ def add_parser(commands: Any) -> None:
         "--count", action="store_true", help="count what would go, by going through the rounds"
     )
     parser.add_argument(
-        "--memory", default="2g", metavar="SIZE", help="of a round (default: %(default)s)"
+        "--memory",
+        default="2g",
+        metavar="SIZE",
+        help="of all tasks, one a processor, as `lapse clean` has them (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=run)
@@ -108,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     policies = options.policies(args)
     now_ms = SystemClock().now_ms() if args.now is None else args.now
     view = DirectoryView(args.logdir)
-    memory = MapMemory(options.byte_size("--memory", args.memory))
+    memory = memory_here(options.byte_size("--memory", args.memory))
     partitions = options.chosen_partitions(args)
     found = list(plan_lines(view, partitions, policies, now_ms, memory))
     lines = [line if args.no_keys else with_keys(line, d, memory) for line, d in found]

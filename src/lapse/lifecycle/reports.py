@@ -58,7 +58,9 @@ class RoundReport:
         bad: the place that could not be read, if that is why (L10).
         dirty_bytes: that the round was to clean (SEMANTICS S-5).
         io_per_dirty_byte: bytes read and written for each of them; None where there were none.
-        map_entries_max: keys the map might have held.
+        map_entries_max: keys the map might have held; 0 where nothing bounds them.
+        plan: "small" or "split".
+        why: it was that one.
     """
 
     round_id: str
@@ -88,6 +90,8 @@ class RoundReport:
     dirty_bytes: int = 0
     io_per_dirty_byte: float | None = None
     map_entries_max: int = 0
+    plan: str = "small"
+    why: str = ""
 
     @property
     def total_seconds(self) -> float:
@@ -141,7 +145,9 @@ def round_report(
         bad=result.bad,
         dirty_bytes=plan.dirty_bytes,
         io_per_dirty_byte=round(io / plan.dirty_bytes, 3) if plan.dirty_bytes else None,
-        map_entries_max=plan.map_entries_max,
+        map_entries_max=0 if plan.split is not None else plan.map_entries_max,
+        plan=plan.variant,
+        why=plan.why,
     )
 
 

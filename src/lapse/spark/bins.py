@@ -1,4 +1,4 @@
-"""How the plans of a run, or the segments to be looked through, are dealt out to Spark's tasks.
+"""How plans, segments to be looked through, or requests of a split plan are dealt out to tasks.
 
 A task costs some 20 ms, a small log a few: so a task takes many small logs and never one alone,
 and a giant gets a task to itself (MEASURED §6). Pure.
@@ -7,6 +7,7 @@ and a giant gets a task to itself (MEASURED §6). Pure.
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,19 @@ from lapse.lifecycle.round.summarise import SummaryRequest
 LOG_COST_BYTES = 2 << 20  # opening, mapping and renaming a log takes as long as so much work
 SEGMENT_COST_BYTES = 256 << 10  # opening a segment and telling of it
 BIN_COST_BYTES_MIN = 16 << 20  # below this another task costs more than it saves
+BIN_COST_BYTES_MAX = 256 << 20  # of neighbours: what is lost with a worker, but for a giant
 BINS_PER_SLOT = 4  # so that a slot that is done early finds more to do
+
+_LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\d+)?\])?")
+
+
+def local_slots(master: str, processors: int) -> int | None:
+    """Tasks that run at once on this machine; None where a master has others."""
+    found = _LOCAL.fullmatch(master)
+    if found is None:
+        return None
+    threads = found[1] or "1"
+    return processors if threads == "*" else max(int(threads), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +52,24 @@ def pack_requests(
     """The same for segments to be looked through."""
     costs = [SEGMENT_COST_BYTES + request.size for request in requests]
     return [tuple(requests[i] for i in members) for members in _dealt(costs, task_slots)]
+
+
+def neighbours(costs: Sequence[int], task_slots: int) -> list[range]:
+    """The stage of a split plan: its requests in their order, some to a task.
+
+    As few as keep a task worth its while and every slot busy; a giant is alone or comes last.
+    """
+    share = sum(costs) // (task_slots * BINS_PER_SLOT)
+    enough = max(BIN_COST_BYTES_MIN, min(share, BIN_COST_BYTES_MAX))
+    bins, first, load = [], 0, 0
+    for n, cost in enumerate(costs):
+        load += cost
+        if load >= enough:
+            bins.append(range(first, n + 1))
+            first, load = n + 1, 0
+    if first < len(costs):
+        bins.append(range(first, len(costs)))
+    return bins
 
 
 def _dealt(costs: Sequence[int], task_slots: int) -> list[list[int]]:

@@ -1,9 +1,10 @@
-"""Rounds as Spark jobs: all plans of a run in one job, packed into bins (`bins`, `task`).
+"""Rounds as Spark jobs: all small plans of a run in one job, packed into bins (`bins`, `task`).
 
-So are segments that are looked through for their summaries. The driver collects receipts and
-nothing else. While the job runs it watches the counter files that attempts leave in their folders,
-since Spark's accumulators arrive only when a task ends. A job that fails as a whole gives failed
-receipts: what cannot be done now is tried again later.
+So are segments that are looked through for their summaries. A split plan has a job for each of its
+stages, after the small ones and one plan after the other (`split`, `split_task`). The driver
+collects receipts and nothing else. While a job runs it watches the counter files that attempts
+leave in their folders, since Spark's accumulators arrive only when a task ends. A job that fails as
+a whole gives failed receipts: what cannot be done now is tried again later.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ from pyspark.sql import SparkSession
 
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import LapseError
+from lapse.base.fs import Fs, RealFs
 from lapse.lifecycle.round.engine import OnProgress, Progress, failed, read_progress, work_bytes
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, failed_summary
 from lapse.spark.bins import Bin, pack, pack_requests
 from lapse.spark.session import SessionOptions, open_session, stop_jvm
+from lapse.spark.split import Cluster, OnBytes, run_split_plan
+from lapse.spark.split_task import run_split_bins
 from lapse.spark.task import encode_plans, encode_requests, run_bins, summarise_bins
 
 logger = logging.getLogger(__name__)
@@ -44,7 +48,7 @@ _SPARK_ERRORS = (Py4JError, PySparkException, OSError, EOFError)
 def open_engine(master: str, app_name: str = "lapse") -> SparkEngine:
     """Start Spark and have its workers ready; raises JavaNotFound, SparkFailed, EngineLost."""
     opened = open_session(SessionOptions(master=master, app_name=app_name))
-    engine = SparkEngine(opened.spark, SystemClock())
+    engine = SparkEngine(opened.spark, RealFs(), SystemClock())
     engine.warm_up()
     logger.info(
         "Spark %s is ready: %s, %d tasks at once, %s",
@@ -77,9 +81,9 @@ class SparkEngine:
 
     name = "spark"
 
-    def __init__(self, session: SparkSession, clock: Clock) -> None:
+    def __init__(self, session: SparkSession, fs: Fs, clock: Clock) -> None:
         self._spark = session.sparkContext
-        self._clock = clock
+        self._fs, self._clock = fs, clock
         self._driver = ThreadPoolExecutor(1, "lapse-spark-driver")
         self._cancelled = threading.Event()
         self.task_slots = int(self._spark.defaultParallelism)
@@ -107,23 +111,54 @@ class SparkEngine:
         stop_jvm()
 
     def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
-        """One receipt a plan, once all are there; raises EngineLost where there is no Spark."""
+        """One receipt a plan: of the small ones once all are there, then of each split one.
+
+        Raises EngineLost where there is no Spark.
+        """
         self.last_job_ids = ()
         self._cancelled.clear()
-        if not plans:
-            return
+        total, done = sum(work_bytes(plan) for plan in plans), 0
+
+        def tell(n_bytes: int) -> None:
+            on_progress(Progress(done + n_bytes, total))
+
+        small = [plan for plan in plans if plan.split is None]
+        if small:
+            receipts = self._run_small(small, tell)
+            done += sum(work_bytes(plan) for plan in small)
+            tell(0)
+            yield from receipts
+        for plan in (plan for plan in plans if plan.split is not None):
+            receipt = self._run_split(plan, tell)
+            done += work_bytes(plan)
+            tell(0)
+            yield receipt
+
+    def _run_small(self, plans: Sequence[RoundPlan], tell: OnBytes) -> list[Receipt]:
         self._require_alive()
         bins = pack(plans, self.task_slots)
         watch = Watch(bins)
         encoded = [encode_plans(b.plans) for b in bins]
         job = Job(describe(plans), run_bins, encoded)
-        answers, error = self._run_job(job, lambda: on_progress(watch.look()))
-        on_progress(Progress(watch.bytes_total, watch.bytes_total))
+        answers, error = self._run_job(job, lambda: tell(watch.look().bytes_done))
         receipts = [msgspec.json.decode(data, type=Receipt) for data in answers]
         received = {(r.round_id, r.name): r for r in receipts}
-        for plan in plans:
-            receipt = received.get((plan.round_id, plan.name))
-            yield receipt or failed(plan, "none", f"{plan.name}: {error}")
+        return [
+            received.get((plan.round_id, plan.name))
+            or failed(plan, "none", f"{plan.name}: {error}")
+            for plan in plans
+        ]
+
+    def _run_split(self, plan: RoundPlan, tell: OnBytes) -> Receipt:
+        self._require_alive()
+
+        def run_tasks(
+            description: str, bins: list[bytes], on_wait: Callable[[], None]
+        ) -> tuple[list[bytes], str]:
+            return self._run_job(Job(description, run_split_bins, bins), on_wait)
+
+        cluster = Cluster(self._fs, self._clock, self.task_slots, run_tasks)
+        return run_split_plan(plan, cluster, tell)
 
     def summarise(
         self, requests: Sequence[SummaryRequest], on_progress: OnProgress
@@ -147,6 +182,8 @@ class SparkEngine:
 
     def _run_job(self, job: Job, on_wait: Callable[[], None]) -> tuple[list[bytes], str]:
         """What the tasks hand back, and why there may be no answer to something."""
+        if self._cancelled.is_set():  # before, in another job of this run
+            return [], "cancelled"
         group = f"lapse-{secrets.token_hex(6)}"
         running = self._driver.submit(self._collect, group, job)
         try:
@@ -158,7 +195,7 @@ class SparkEngine:
             self._cancel(group)
             raise
         answers, error = self._outcome(running)
-        self.last_job_ids = self._job_ids(group)
+        self.last_job_ids += self._job_ids(group)
         return answers, error
 
     def _collect(self, group: str, job: Job) -> list[bytes]:

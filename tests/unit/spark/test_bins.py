@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.base.ids import TopicPartition
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
-from lapse.spark.bins import BINS_PER_SLOT, Bin, pack
+from lapse.spark.bins import BINS_PER_SLOT, Bin, local_slots, neighbours, pack
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -58,7 +59,39 @@ def test_every_plan_is_in_one_bin_and_no_bin_is_empty(sizes: list[int], slots: i
     assert len(bins) <= slots * BINS_PER_SLOT
 
 
+@pytest.mark.parametrize(
+    ("master", "slots"),
+    [
+        ("local", 1), ("local[*]", 8), ("local[3]", 3), ("local[*,4]", 8), ("local[2,4]", 2),
+        ("local-cluster[2,1,1024]", None), ("spark://host:7077", None), ("yarn", None),
+    ],
+)  # fmt: skip
+def test_which_masters_are_this_machine(master: str, slots: int | None) -> None:
+    assert local_slots(master, 8) == slots
+
+
 def test_a_bin_travels_as_json() -> None:
     plans = (plan(1, MIB), plan(2, 0))
     again = msgspec.json.decode(msgspec.json.encode(Bin(plans)), type=Bin)
     assert again == Bin(plans)
+
+
+def test_neighbours_share_a_task_that_is_worth_it() -> None:
+    assert neighbours([], 2) == []
+    assert neighbours([MIB] * 10, 2) == [range(10)]
+    assert neighbours([MIB] * 40, 2) == [range(16), range(16, 32), range(32, 40)]
+    thousand = neighbours([100 * MIB] * 1000, 2)
+    assert {len(some) for some in thousand[:-1]} == {3}, "a worker that dies costs little"
+    slots_busy = neighbours([10 * MIB] * 64, 4)
+    assert [len(some) for some in slots_busy] == [4] * 16
+
+
+@given(st.lists(st.integers(0, 8 * GIB), max_size=60), st.integers(1, 8))
+def test_neighbours_keep_their_order_and_a_giant_is_the_last_of_its_task(
+    costs: list[int], slots: int
+) -> None:
+    bins = neighbours(costs, slots)
+    assert [n for some in bins for n in some] == list(range(len(costs)))
+    assert all(bins)
+    for some in bins:
+        assert sum(costs[n] for n in some[:-1]) < 256 * MIB

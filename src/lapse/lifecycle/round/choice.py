@@ -23,6 +23,8 @@ _TABLE_SHARE = 2
 _CHUNK_ENTRIES_MAX = 1 << 24
 _ENTRIES_MIN = 1 << 12
 
+_HOST_SHARE = 4  # all but a fourth of a machine: for Java, page cache and everybody else
+
 _TABLE_FILL = 0.5
 _UNSURE = 1.3  # a sketch is 3 % off; ranges are a little uneven
 _CACHED_KEYS = 1 << 18  # a table of so many stays in the cache: a probe of it is no DRAM miss
@@ -79,6 +81,17 @@ class Choice:
         return "small" if self.split is None else "split"
 
 
+def task_memory(asked_bytes: int, tasks: int, host_bytes: int | None) -> int:
+    """Bytes that one of so many tasks at once may use, of those asked for all.
+
+    `host_bytes`: memory of the machine that all of them run on, which bounds what can be asked for;
+    None where they run on several.
+    """
+    if host_bytes is not None:
+        asked_bytes = min(asked_bytes, host_bytes - host_bytes // _HOST_SHARE)
+    return max(asked_bytes // max(tasks, 1), 1)
+
+
 def choose(load: Load, memory_bytes: int) -> Choice:
     """The plan for a round whose tasks may use so many bytes each."""
     keys = f"{load.records} keys at most" if load.keys is None else f"about {load.keys_max} keys"
@@ -113,4 +126,5 @@ def split_for(keys: int, memory_bytes: int) -> Split:
 
 
 def _text(n_bytes: int) -> str:
-    return f"{n_bytes / (1 << 20):.1f} MiB"
+    unit, shift = ("MiB", 20) if n_bytes >= 1 << 20 else ("KiB", 10)
+    return f"{n_bytes / (1 << shift):.1f} {unit}"

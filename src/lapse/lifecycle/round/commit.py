@@ -334,7 +334,8 @@ def _end(c: _Commit, env: DirectoryEnv) -> None:
         bad.clear(env.fs, log_dir)
         c.log.set_bad(None)
     env.fs.unlink(intent_path(log_dir))
-    sweep(log_dir, receipt.round_id, env.fs)
+    with contextlib.suppress(StorageError):  # another attempt may still write there: swept later
+        sweep(log_dir, receipt.round_id, env.fs)
 
 
 # --- places that cannot be read (L10) ------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lapse.lifecycle.round.choice import SLOT_BYTES, Load, choose, split_for
+from lapse.lifecycle.round.choice import SLOT_BYTES, Load, choose, split_for, task_memory
 
 MIB = 1 << 20
 
@@ -26,7 +26,8 @@ MIB = 1 << 20
 def test_which_plan(load: Load, memory_bytes: int, name: str) -> None:
     choice = choose(load, memory_bytes)
     assert choice.name == name
-    assert f"{memory_bytes / MIB:.1f} MiB" in choice.why
+    mib, kib = f"{memory_bytes / MIB:.1f} MiB", f"{memory_bytes / 1024:.1f} KiB"
+    assert f"a task has {mib if memory_bytes >= MIB else kib}" in choice.why
 
 
 def test_the_reason_in_words() -> None:
@@ -57,3 +58,19 @@ def test_a_task_stays_within_its_memory(memory_mib: int, keys: int) -> None:
 def test_next_to_no_memory_is_enough() -> None:
     assert split_for(10**9, 1).ranges == 1 << 16
     assert split_for(0, 1).ranges == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "tasks", "host", "each"),
+    [
+        (768, 2, 4096, 384),
+        (2048, 2, 1024, 384),  # three quarters of what there is
+        (2048, 2, None, 1024),  # on several machines nobody knows
+        (2048, 0, None, 2048),
+        (1, 100, 1024, 1),
+    ],
+)
+def test_tasks_share_what_was_asked_for(
+    asked: int, tasks: int, host: int | None, each: int
+) -> None:
+    assert task_memory(asked, tasks, host) == each

@@ -1,11 +1,13 @@
 """The driver's effects of a split round: run the jobs, clear away, put the groups in one folder.
 
 The rewrite's tasks each wrote to a folder of their own; a commit wants the files of one attempt. So
-those that the answers name are renamed into a last one, which no task knows.
+those that the answers name are renamed into a last one, which no task knows. A round that comes to
+nothing takes its files with it: runs are large, and a full disk may be why it did.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Callable, Sequence
@@ -18,7 +20,7 @@ from lapse.base.errors import LapseError
 from lapse.base.fs import Fs
 from lapse.lifecycle.round.engine import cleared_to, failed
 from lapse.lifecycle.round.plan import RoundPlan
-from lapse.lifecycle.round.receipt import THIS_PROCESS, Receipt, Seconds, attempt_file
+from lapse.lifecycle.round.receipt import THIS_PROCESS, BadSpot, Receipt, Seconds, attempt_file
 from lapse.lifecycle.round.split.requests import Answer, Stage, folder_of
 from lapse.lifecycle.round.split.rounds import Job, Result, steps
 from lapse.lifecycle.round.split.stages import run_request
@@ -52,13 +54,13 @@ def run_split(
     except StopIteration as end:
         result: Result = end.value
     except (LapseError, OSError) as e:
-        return failed(plan, attempt_id, f"{plan.name}: {e}")
+        return _came_to_nothing(plan, attempt_id, fs, f"{plan.name}: {e}")
     if result.error is not None:
-        return failed(plan, attempt_id, result.error, result.bad)
+        return _came_to_nothing(plan, attempt_id, fs, result.error, result.bad)
     try:
         _gather_files(plan, attempt_id, result, fs)
     except LapseError as e:
-        return failed(plan, attempt_id, f"{plan.name}: {e}")
+        return _came_to_nothing(plan, attempt_id, fs, f"{plan.name}: {e}")
     mapping = sum(seconds[stage] for stage in (Stage.SCAN, Stage.MERGE, Stage.JUDGE))
     return Receipt(
         round_id=plan.round_id,
@@ -81,6 +83,14 @@ def run_split(
         log_start=cleared_to(plan, result.end_offset),
         plan=plan.variant,
     )
+
+
+def _came_to_nothing(
+    plan: RoundPlan, attempt_id: str, fs: Fs, error: str, bad: BadSpot | None = None
+) -> Receipt:
+    with contextlib.suppress(LapseError):  # a task that is dying may write yet: its owner sweeps
+        fs.remove_tree(folder_of(plan, attempt_id).parent)
+    return failed(plan, attempt_id, error, bad)
 
 
 def _gather_files(plan: RoundPlan, attempt_id: str, result: Result, fs: Fs) -> None:

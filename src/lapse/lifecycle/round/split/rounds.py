@@ -12,11 +12,13 @@ and one for each segment that may change in its markers only.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from lapse.base.config import LONG_MAX
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import BadSpot, GroupReceipt
 from lapse.lifecycle.round.rewrite import groups_of
@@ -148,17 +150,30 @@ class _Round:
     def __init__(self, plan: RoundPlan, seed: tuple[int, int], merge_tasks: int) -> None:
         assert plan.split is not None, "a split plan"
         self.plan, self._seed, self._merge_tasks = plan, seed, merge_tasks
+        self._guarded = sorted(plan.guarded_last_offsets)
         self._ends = [after.base_offset for _, after in pairwise(plan.segments)] + [plan.upper]
         mapped = bool(plan.segments) and self._ends[-1] > plan.dirty
         self.latest = (self._ends[-1] if mapped else plan.dirty) - 1
 
     def _with(self, first: int, after: int) -> RoundPlan:
-        return replace(self.plan, segments=self.plan.segments[first:after])
+        """The plan for these segments, without what is of others: there may be many producers."""
+        start = self.plan.segments[first].base_offset if 0 < first < after else -1
+        end = self._ends[after - 1] if 0 < after < len(self._ends) else LONG_MAX
+        lo, hi = bisect_left(self._guarded, start), bisect_left(self._guarded, end)
+        return replace(
+            self.plan, segments=self.plan.segments[first:after], outcomes=(),
+            guarded_last_offsets=tuple(self._guarded[lo:hi]),
+        )  # fmt: skip
+
+    def _for_keys(self, first: int, after: int) -> RoundPlan:
+        """The same where only keys count."""
+        plan = self._with(first, after)
+        return replace(plan, guarded_last_offsets=(), guarded_markers=())
 
     def scans(self) -> tuple[ScanRequest, ...]:
         """One a segment."""
         return tuple(
-            ScanRequest(self._with(n, n + 1), n, end, self._seed)
+            ScanRequest(self._for_keys(n, n + 1), n, end, self._seed)
             for n, end in enumerate(self._ends)
         )
 
@@ -172,7 +187,8 @@ class _Round:
         n = min(self._merge_tasks, split.ranges)
         cuts = [split.ranges * k // n for k in range(n + 1)]
         return tuple(
-            MergeRequest(self._with(0, 0), first, after, runs) for first, after in pairwise(cuts)
+            MergeRequest(self._for_keys(0, 0), first, after, runs)
+            for first, after in pairwise(cuts)
         )
 
     def judges(

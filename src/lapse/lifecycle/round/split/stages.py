@@ -1,6 +1,6 @@
 """Any request of a split plan carried out, as it travels: bytes in, bytes out.
 
-A Spark job of a stage is `mapPartitions` over `encode`d requests with `run_encoded` for each; this
+Whoever has workers sends them `encode`d requests, and reads their answers by `decode_answer`; this
 process runs the same through `run_request`.
 """
 
@@ -56,13 +56,18 @@ def run_request(stage: Stage, request: Any, attempt_id: str, fs: Fs, clock: Cloc
 
 def run_encoded(stage: Stage, data: bytes, attempt_id: str, fs: Fs, clock: Clock) -> bytes:
     """The same as it travels."""
-    request = msgspec.json.decode(data, type=_WORK[stage].request)
-    return msgspec.json.encode(run_request(stage, request, attempt_id, fs, clock))
+    answer = run_request(stage, decode_request(stage, data), attempt_id, fs, clock)
+    return msgspec.json.encode(answer)
 
 
 def encode(request: Any) -> bytes:
     """A request as it travels."""
     return msgspec.json.encode(request)
+
+
+def decode_request(stage: Stage, data: bytes) -> Any:
+    """Inverse of `encode`."""
+    return msgspec.json.decode(data, type=_WORK[stage].request)
 
 
 def decode_answer(stage: Stage, data: bytes) -> Answer[Any]:

@@ -76,6 +76,8 @@ def attempt(
         progress = ProgressFile(fs, folder / PROGRESS_FILE, clock)
         this = Attempt(attempt_id, fs, folder, progress, IoBudget(plan.io_bytes_per_second, clock))
         done = work(this)
+        if this.bytes_read:
+            this.fs.write_file(folder / PROGRESS_FILE, b"%d" % this.bytes_read)
     except BadSegment as e:
         return failed(e, e)
     except (LapseError, OSError) as e:

@@ -45,19 +45,47 @@ def test_a_bad_place_is_told_and_no_more_is_done(tmp_path: Path) -> None:
     broken = bytearray(TWO[0][1])
     broken[-1] ^= 1
     plan = planned(tmp_path, [(0, bytes(broken)), TWO[1]], 3)
-    receipt = run_split_here(plan, RealFs(), ManualClock())
+    fs = Begun()
+    receipt = run_split_here(plan, fs, ManualClock())
     assert (receipt.groups, receipt.end_offset) == ((), plan.dirty)
     assert receipt.bad is not None
     assert (receipt.bad.segment_base, receipt.bad.position) == (0, 0)
-    names = [p.name for p in folder_of(plan, "x").parent.iterdir()]
-    assert len(names) == 1, "the second segment was not begun"
+    assert len(fs.folders) == 1, "the second segment was not begun"
+    assert not folder_of(plan, "x").parent.exists(), "it takes its files with it"
+
+
+class Begun(RealFs):
+    """Knows which attempts were begun."""
+
+    def __init__(self) -> None:
+        self.folders: list[Path] = []
+
+    def make_dir(self, path: Path) -> None:
+        self.folders.append(path)
+        super().make_dir(path)
 
 
 def test_a_job_that_fails_as_a_whole(tmp_path: Path) -> None:
+    plan = planned(tmp_path, TWO, 3)
+
     def lost(_: Job) -> Sequence[Answer[Any]]:
+        RealFs().make_dir(folder_of(plan, "half-done"))
         raise OSError("the cluster is gone")
 
+    receipt = run_split(plan, "a", RealFs(), ManualClock(), lost, 1)
+    assert receipt.error == "t-0: the cluster is gone"
+    assert not folder_of(plan, "half-done").parent.exists()
+
+
+def test_a_folder_that_cannot_be_cleared_away_changes_nothing(tmp_path: Path) -> None:
+    """A task that is dying may still write to it; the log's owner sweeps."""
     plan = planned(tmp_path, TWO, 3)
+
+    def lost(_: Job) -> Sequence[Answer[Any]]:
+        folder_of(plan, "x").parent.parent.mkdir()
+        folder_of(plan, "x").parent.write_bytes(b"no folder")
+        raise OSError("the cluster is gone")
+
     receipt = run_split(plan, "a", RealFs(), ManualClock(), lost, 1)
     assert receipt.error == "t-0: the cluster is gone"
 

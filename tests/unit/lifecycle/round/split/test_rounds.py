@@ -44,6 +44,27 @@ def judged(job: Job, *touched: int) -> list[Answer[Any]]:
     ]
 
 
+def test_a_request_tells_nothing_of_other_segments(tmp_path: Path) -> None:
+    """Of many producers each request would hold all, in the driver's memory at once."""
+    plan = planned(
+        tmp_path, SEGMENTS, 30, guarded_last_offsets=(29, 3, 9, 10, 20, 99), outcomes=((7, True),),
+        guarded_markers=((8, 0),),
+    )  # fmt: skip
+    round_ = steps(plan, SEED, 1)
+    job = next(round_)
+    keys = [job]
+    keys.append(job := round_.send(scanned(job)))
+    for request in (r for job in keys for r in job.requests):
+        told = request.plan
+        assert (told.guarded_last_offsets, told.guarded_markers, told.outcomes) == ((), (), ())
+    job = round_.send(merged(job))
+    assert [r.plan.guarded_last_offsets for r in job.requests] == [(3, 9), (10,), (20, 29, 99)]
+    job = round_.send(judged(job, 0, 2))
+    assert [r.plan.guarded_last_offsets for r in job.requests] == [(3, 9), (20, 29, 99)]
+    assert {r.plan.guarded_markers for r in job.requests} == {((8, 0),)}
+    assert {r.plan.outcomes for r in job.requests} == {()}
+
+
 @pytest.mark.parametrize(("tasks", "cuts"), [(1, [(0, 7)]), (3, [(0, 2), (2, 4), (4, 7)]), (99, 7)])
 def test_a_round_from_stage_to_stage(tmp_path: Path, tasks: int, cuts: Any) -> None:
     plan = planned(tmp_path, SEGMENTS, 30, split=Split(7, 1, 1, 2))
