@@ -1,4 +1,4 @@
-"""Streams of `format("lapse")` in a real session: from files and from a broker, with checkpoints."""
+"""Streams of `format("lapse")` in a real session: files and a broker, with checkpoints."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StreamingQuery
 
 from lapse.log.partition_log import PartitionLog
 from lapse.spark import source
 from lapse.spark.session import OpenSession
+from lapse.spark.source_options import parse_options
+from lapse.spark.source_place import place_of
+from lapse.spark.source_plan import Extent
 from lapse.testing.broker_process import BrokerProcess
 from tests.unit.log.logs import NOW, append, batch, open_log
 
@@ -29,7 +33,8 @@ def spark(session: OpenSession) -> SparkSession:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as process:
+    settings = {"auto.create.topics.enable": "true"}
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings) as process:
         yield process
 
 
@@ -38,14 +43,18 @@ def stream(spark: SparkSession, **options: str) -> DataFrame:
     return spark.readStream.format("lapse").options(**given).load()
 
 
-def run(frame: DataFrame, sink: Path) -> StreamingQuery:
+def start(frame: DataFrame, sink: Path) -> StreamingQuery:
     """All that is there now, in batches; the sink is idempotent by batch, like any file sink."""
-    query = (
+    return (
         frame.writeStream.format("parquet")
         .option("checkpointLocation", str(sink / "checkpoint"))
         .trigger(availableNow=True)
         .start(str(sink / "data"))
     )
+
+
+def run(frame: DataFrame, sink: Path) -> StreamingQuery:
+    query = start(frame, sink)
     assert query.awaitTermination(SECONDS_MAX)
     return query
 
@@ -64,17 +73,24 @@ def grow(log: PartitionLog, batches: int) -> None:
         append(log, batch(timestamp=NOW + n))
 
 
-def test_each_record_counts_once_across_restarts(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_record_counts_once_across_deaths(spark: SparkSession, tmp_path: Path) -> None:
+    """In the middle of a batch, and between the sink's commit and Spark's."""
     logs, sink = tmp_path / "logs", tmp_path / "sink"
     log = open_log(logs / "a-0")
     grow(log, 40)
     limited = {"path": str(logs), "maxOffsetsPerTrigger": "50"}
+    dies = F.when(F.col("offset") == 75, F.raise_error("dies")).otherwise(F.lit(True))
+    with pytest.raises(PySparkException, match="dies"):
+        run(stream(spark, **limited).where(dies), sink)
+    assert written(spark, sink) == of("a-0", 50)
     query = run(stream(spark, **limited), sink)
-    assert len([p for p in query.recentProgress if p["numInputRows"]]) == 3  # 50 + 50 + 20
+    assert [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]] == [50, 20]
+    commits = sink / "checkpoint" / "commits"
+    for name in ("2", ".2.crc"):
+        (commits / name).unlink()
     grow(log, 10)
     grow(open_log(logs / "b-1"), 2)  # it is new
     run(stream(spark, **limited), sink)
-    run(stream(spark, **limited), sink)  # nothing is new
     assert written(spark, sink) == of("a-0", 50 * RECORDS) + of("b-1", 2 * RECORDS)
 
 
@@ -91,15 +107,34 @@ def test_what_was_lost_fails_the_query(spark: SparkSession, tmp_path: Path) -> N
     assert written(spark, sink) == of("a-0", 15) + of("a-0", 105)[60:]
 
 
-def test_a_stream_from_a_broker(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
+def test_from_topic_to_topic_and_what_was_read_is_deleted(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """Batches end at 100, 200 and 250. Spark never commits the last one: the next start tells."""
     producer = Producer({"bootstrap.servers": broker.bootstrap})
-    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "s"}
-    for until in (100, 250):
-        for n in range(until - 100 if until == 100 else 100, until):
-            producer.produce("s", b"v%d" % n, b"k%d" % n)
-        assert not producer.flush(SECONDS_MAX)
-        run(stream(spark, **options), tmp_path)
-    assert written(spark, tmp_path) == of("s-0", 250)
+    for n in range(250):
+        producer.produce("s", b"v%d" % n, b"k%d" % n, headers=[("h", b"x")], timestamp=NOW + n)
+    assert not producer.flush(SECONDS_MAX)
+    where = {"kafka.bootstrap.servers": broker.bootstrap}
+    read = {**where, "subscribe": "s", "maxOffsetsPerTrigger": "100", "deleteConsumed": "true"}
+    given = {**read, "startingOffsets": "earliest", "includeHeaders": "true"}
+    frame = spark.readStream.format("lapse").options(**given).load().drop("topic")
+    for low_watermark in (200, 250):
+        query = (
+            frame.writeStream.format("lapse")
+            .options(**where, topic="copy", checkpointLocation=str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(SECONDS_MAX)
+        place = place_of(parse_options({**where, "subscribe": "s"}))
+        assert list(place.extents().values()) == [Extent(low_watermark, 250)]
+    copy = spark.read.format("lapse").options(**where, subscribe="copy", includeHeaders="true")
+    rows = copy.load().orderBy("offset").collect()
+    assert [(bytes(r.key), bytes(r.value), r.headers[0].key) for r in rows] == [
+        (b"k%d" % n, b"v%d" % n, "h") for n in range(250)
+    ]
+    assert [round(r.create_time.timestamp() * 1000) for r in rows] == [NOW + n for n in range(250)]
 
 
 def test_a_batch_from_a_broker_is_the_same_as_from_its_files(

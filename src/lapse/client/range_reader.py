@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from lapse.base.backoff import backoff_ms
-from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.client.cluster import RETRIABLE, Cluster
 from lapse.client.connection import ConnectionLost
@@ -65,7 +65,7 @@ async def read_range(
     Raises:
         KafkaError: OFFSET_OUT_OF_RANGE where `offset_from` is deleted, or another refusal.
         ConnectionLost: nobody answers for `api_timeout_ms`.
-        CorruptData: a batch does not parse.
+        CorruptData: a batch does not parse, or is not one that was asked for.
     """
     reader = _Reader(cluster, wanted.partition, wanted.offset_until, committed, patience)
     offset = wanted.offset_from
@@ -74,8 +74,11 @@ async def read_range(
         while asking is not None:
             one = await asking
             asking = None
-            if one is None or one.next_offset <= offset:
+            if one is None:
                 return
+            if one.next_offset <= offset:  # who stopped here would leave records out
+                what = f"what was fetched at offset {offset} ends before it"
+                raise CorruptData(str(wanted.partition), 0, what)
             offset = one.next_offset
             if offset < wanted.offset_until:
                 asking = asyncio.create_task(reader.ask(offset))

@@ -17,8 +17,8 @@ order. The slow twin is `tests/reference/from_arrow.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -69,6 +69,14 @@ class WriteSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedRecords:
+    """Records of one partition, in their order."""
+
+    partition: TopicPartition
+    fields: RecordFields
+
+
+@dataclass(frozen=True, slots=True)
 class EncodedBatch:
     """A batch of format v2 for one partition; base offset and leader epoch are the broker's."""
 
@@ -78,15 +86,24 @@ class EncodedBatch:
 
 
 def encode_batches(rows: Rows, spec: WriteSpec) -> Iterator[EncodedBatch]:
-    """The rows as batches, ascending by topic and partition.
+    """The rows as batches, ascending by topic and partition; raises as `place_records`."""
+    for placed in place_records(rows, spec):
+        yield from _batches(placed.fields, placed.partition, spec)
+
+
+def place_records(rows: Rows, spec: WriteSpec) -> list[PlacedRecords]:
+    """The rows by topic and partition, ascending; for who numbers batches himself (KIP-98).
 
     Raises ConfigError, which names the column and the first record, where something cannot be
     written as asked.
     """
-    _check_columns(rows)
+    check_columns(rows.schema.names)
+    control = typed_column(rows, "control", pa.bool_())
+    if control is not None:
+        _refuse_first(_true(control), "is a control record, which nobody but a broker writes")
     count = len(rows)
     if not count:
-        return
+        return []
     values = bytes_column(rows, "value", count)
     fields = RecordFields(
         keys=bytes_column(rows, "key", count),
@@ -101,17 +118,22 @@ def encode_batches(rows: Rows, spec: WriteSpec) -> Iterator[EncodedBatch]:
     order = np.lexsort((places, codes))  # stable: offsets will ascend as the rows do
     fields, codes, places = _taken(fields, order), codes[order], places[order]
     edges = np.flatnonzero((np.diff(codes) != 0) | (np.diff(places) != 0)) + 1
-    for begin, end in pairwise([0, *edges.tolist(), count]):
-        partition = TopicPartition(names[codes[begin]], int(places[begin]))
-        yield from _batches(_cut(fields, begin, end), partition, spec)
+    return [
+        PlacedRecords(
+            TopicPartition(names[codes[begin]], int(places[begin])), _cut(fields, begin, end)
+        )
+        for begin, end in pairwise([0, *edges.tolist(), count])
+    ]
 
 
 def _batches(
     fields: RecordFields, partition: TopicPartition, spec: WriteSpec
 ) -> Iterator[EncodedBatch]:
     for first, until in split(fields.sizes(), spec.batch_bytes_max - HEADER_SIZE):
-        data = write_batch(_cut(fields, first, until), BatchSpec(codec=spec.codec))
-        yield EncodedBatch(partition, data, until - first)
+        some = _cut(fields, first, until)
+        if some.tombstones.any():  # then null values must say so too (KIP-87)
+            some = replace(some, tombstones=some.tombstones | (some.values.lengths < 0))
+        yield EncodedBatch(partition, write_batch(some, BatchSpec(codec=spec.codec)), until - first)
 
 
 def _taken(fields: RecordFields, which: NDArray[np.int64]) -> RecordFields:
@@ -139,8 +161,8 @@ def _cut(fields: RecordFields, begin: int, end: int) -> RecordFields:
 # --- what is written where ------------------------------------------------------------------------
 
 
-def _check_columns(rows: Rows) -> None:
-    names = rows.schema.names
+def check_columns(names: Collection[str]) -> None:
+    """Raises ConfigError where records with such columns cannot be written."""
     unknown = [name for name in names if name not in TYPES]
     if unknown or "value" not in names:
         wrong = f"no column {unknown[0]!r}" if unknown else "column value is missing"
@@ -148,9 +170,6 @@ def _check_columns(rows: Rows) -> None:
             f"{wrong}: written are key, value, headers, topic, partition, timestamp (or "
             "create_time) and is_tombstone; what else the source reads is left out"
         )
-    control = typed_column(rows, "control", pa.bool_())
-    if control is not None:
-        _refuse_first(_true(control), "is a control record, which nobody but a broker writes")
 
 
 def _topics(rows: Rows, spec: WriteSpec) -> tuple[list[str], NDArray[np.int64]]:

@@ -37,6 +37,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     EqualNullSafe,
     EqualTo,
     Filter,
@@ -62,11 +64,18 @@ from pyspark.sql.types import (
 
 from lapse.base.errors import ConfigError
 from lapse.records import columns
-from lapse.spark.source_options import SourceOptions, columns_of, parse_options
+from lapse.spark.source_options import (
+    SourceOptions,
+    columns_of,
+    parse_options,
+    parse_write_options,
+)
 from lapse.spark.source_place import place_of
 from lapse.spark.source_plan import Pruning, Split
 from lapse.spark.source_read import read_split
 from lapse.spark.source_stream import LapseStreamReader
+from lapse.spark.source_view import VIEW, LapseViewReader, view_schema
+from lapse.spark.source_write import LapseStreamWriter, LapseWriter
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 TYPES: dict[str, DataType] = {
@@ -105,15 +114,30 @@ class LapseSource(DataSource):
         return "lapse"
 
     def schema(self) -> StructType:
+        if VIEW in self.options:
+            return view_schema(self.options)
         columns = columns_of(self.options)
         return StructType([StructField(name, TYPES[name]) for name in columns])
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if VIEW in self.options:
+            return LapseViewReader(self.options, schema)
         return LapseReader(_with_columns(parse_options(self.options), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        if VIEW in self.options:
+            raise ConfigError("option view: a view is no stream; read it by spark.read")
         options = parse_options(self.options, streaming=True)
         return LapseStreamReader(_with_columns(options, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return LapseWriter(parse_write_options(self.options, overwrite=overwrite), schema)
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        options = parse_write_options(self.options, overwrite=overwrite, streaming=True)
+        return LapseStreamWriter(options, schema)
 
 
 def _with_columns(options: SourceOptions, schema: StructType) -> SourceOptions:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
@@ -28,19 +27,16 @@ from lapse.client.login import login
 from lapse.client.range_reader import DEFAULTS, Patience, Wanted, read_range
 from lapse.spark.source_files import DataLost
 from lapse.spark.source_options import EARLIEST, LATEST, Bounds, SourceOptions
-from lapse.spark.source_plan import BrokerSlice, Pruning, Split, named, not_there
+from lapse.spark.source_plan import BrokerSlice, Extent, Pruning, Split, named, not_there
 
 T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _AHEAD = 2  # answers that wait to be looked at
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """Where the log of a partition begins, and where readers must end."""
-
-    start_offset: int
-    end_offset: int
+_GONE = {
+    ErrorCode.OFFSET_OUT_OF_RANGE: "offset {} is gone",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "not there any more",
+    ErrorCode.UNKNOWN_TOPIC_ID: "not there any more",
+}
 
 
 # --- in the driver --------------------------------------------------------------------------------
@@ -65,17 +61,19 @@ def starts(options: SourceOptions) -> dict[TopicPartition, int]:
     return asyncio.run(_with_consumer(options, ask))
 
 
-def ends(options: SourceOptions) -> dict[TopicPartition, int]:
-    """The offset after the last that may be read, of each partition asked for, as of now."""
+def extents(options: SourceOptions, *, lenient: bool = False) -> dict[TopicPartition, Extent]:
+    """Each partition asked for as it is now; `lenient` leaves out what is named and not there."""
 
-    async def ask(consumer: Consumer) -> dict[TopicPartition, int]:
-        return {p: e.end_offset for p, e in (await _extents(consumer, options)).items()}
+    async def ask(consumer: Consumer) -> dict[TopicPartition, Extent]:
+        return await _extents(consumer, options, lenient=lenient)
 
     return asyncio.run(_with_consumer(options, ask))
 
 
 async def _with_consumer(options: SourceOptions, ask: Callable[[Consumer], Awaitable[T]]) -> T:
-    config = ConsumerConfig(read_committed=options.committed)
+    config = ConsumerConfig(
+        read_committed=options.committed, default_api_timeout_ms=options.api_timeout_ms
+    )
     async with Consumer(options.bootstrap, config, login=login(options.client)) as consumer:
         return await ask(consumer)
 
@@ -113,16 +111,14 @@ def _cut(
             yield BrokerSlice(options.bootstrap, options.client, partition, first, last)
 
 
-async def _extents(consumer: Consumer, options: SourceOptions) -> dict[TopicPartition, Extent]:
-    chosen = await _chosen(consumer, options)
+async def _extents(
+    consumer: Consumer, options: SourceOptions, *, lenient: bool = False
+) -> dict[TopicPartition, Extent]:
+    there = await consumer.partitions()
+    chosen = sorted(named(options, there, f"at {options.bootstrap}", lenient=lenient))
     first = await consumer.beginning_offsets(chosen)
     last = await consumer.end_offsets(chosen)
     return {p: Extent(first[p], max(first[p], last[p])) for p in chosen}
-
-
-async def _chosen(consumer: Consumer, options: SourceOptions) -> list[TopicPartition]:
-    there = await consumer.partitions()
-    return sorted(named(options, there, f"at {options.bootstrap}"))
 
 
 async def _resolved(
@@ -211,6 +207,6 @@ def _fetch_all(
         asyncio.run(fetch())
     except BaseException as e:  # noqa: BLE001  (it is the task's)
         end = e
-    if isinstance(end, KafkaError) and end.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-        end = DataLost(f"{asked.partition}: offset {asked.offset_from} is gone: {end}")
+    if isinstance(end, KafkaError) and end.code in _GONE:
+        end = DataLost(f"{asked.partition}: {_GONE[end.code].format(asked.offset_from)}: {end}")
     answers.put(end)

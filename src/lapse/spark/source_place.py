@@ -9,7 +9,7 @@ from lapse.base.clock import Clock, SystemClock
 from lapse.base.ids import TopicPartition
 from lapse.spark import source_broker, source_plan
 from lapse.spark.source_options import SourceOptions
-from lapse.spark.source_plan import Pruning, Split
+from lapse.spark.source_plan import Extent, Pruning, Split
 
 
 class Place(Protocol):
@@ -23,8 +23,8 @@ class Place(Protocol):
         """Where a stream begins in each partition asked for."""
         ...
 
-    def ends(self) -> dict[TopicPartition, int]:
-        """The offset after the last that may be read, of each partition asked for, as of now."""
+    def extents(self, *, lenient: bool = False) -> dict[TopicPartition, Extent]:
+        """Each partition asked for as it is now; `lenient` leaves out what is not there."""
         ...
 
 
@@ -41,8 +41,8 @@ class Files:
     def starts(self) -> dict[TopicPartition, int]:
         return source_plan.starts(self.options, self.clock)
 
-    def ends(self) -> dict[TopicPartition, int]:
-        return source_plan.ends(self.options, self.clock)
+    def extents(self, *, lenient: bool = False) -> dict[TopicPartition, Extent]:
+        return source_plan.extents(self.options, self.clock, lenient=lenient)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class Brokers:
     def starts(self) -> dict[TopicPartition, int]:
         return source_broker.starts(self.options)
 
-    def ends(self) -> dict[TopicPartition, int]:
-        return source_broker.ends(self.options)
+    def extents(self, *, lenient: bool = False) -> dict[TopicPartition, Extent]:
+        return source_broker.extents(self.options, lenient=lenient)
 
 
 def place_of(options: SourceOptions) -> Place:

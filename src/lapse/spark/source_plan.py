@@ -70,7 +70,7 @@ class BrokerSlice:
     """The same, to be asked of a broker; `client` has settings of Kafka's clients."""
 
     bootstrap: str
-    client: Mapping[str, str]
+    client: Mapping[str, str] = field(repr=False)
     partition: TopicPartition
     offset_from: int
     offset_until: int
@@ -126,6 +126,14 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """Where the log of a partition begins, and where readers must end."""
+
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Range:
     """The offsets wanted of a log."""
 
@@ -158,13 +166,18 @@ def starts(options: SourceOptions, clock: Clock) -> dict[TopicPartition, int]:
     }
 
 
-def ends(options: SourceOptions, clock: Clock) -> dict[TopicPartition, int]:
-    """The offset after the last that may be read, of each partition asked for, as of now."""
-    return {log.partition: _upper(log, options) for log in _logs(options, clock)}
+def extents(
+    options: SourceOptions, clock: Clock, *, lenient: bool = False
+) -> dict[TopicPartition, Extent]:
+    """Each partition asked for as it is now; `lenient` leaves out what is named and not there."""
+    return {
+        log.partition: Extent(log.start_offset, max(log.start_offset, _upper(log, options)))
+        for log in _logs(options, clock, lenient=lenient)
+    }
 
 
-def _logs(options: SourceOptions, clock: Clock) -> Iterator[Log]:
-    for partition, (directory, log_start) in sorted(_chosen(options).items()):
+def _logs(options: SourceOptions, clock: Clock, *, lenient: bool = False) -> Iterator[Log]:
+    for partition, (directory, log_start) in sorted(_chosen(options, lenient=lenient).items()):
         try:
             yield look(directory, partition, log_start, clock)
         except DataLost:
@@ -174,7 +187,9 @@ def _logs(options: SourceOptions, clock: Clock) -> Iterator[Log]:
 # --- which logs -----------------------------------------------------------------------------------
 
 
-def _chosen(options: SourceOptions) -> dict[TopicPartition, tuple[Path, int]]:
+def _chosen(
+    options: SourceOptions, *, lenient: bool = False
+) -> dict[TopicPartition, tuple[Path, int]]:
     """Directory and log start of each partition asked for."""
     there: dict[TopicPartition, tuple[Path, int]] = {}
     for path in options.paths:
@@ -183,7 +198,8 @@ def _chosen(options: SourceOptions) -> dict[TopicPartition, tuple[Path, int]]:
             if twice[0].resolve() != found[0].resolve():
                 raise ConfigError(f"option path: {partition} is in {twice[0]} and in {found[0]}")
     where = f"in {', '.join(map(str, options.paths))}"
-    return {partition: there[partition] for partition in named(options, there, where)}
+    chosen = named(options, there, where, lenient=lenient)
+    return {partition: there[partition] for partition in chosen}
 
 
 def _partitions_in(path: Path) -> Iterator[tuple[TopicPartition, tuple[Path, int]]]:
@@ -217,25 +233,32 @@ def _log_starts(log_dir: Path) -> dict[TopicPartition, int]:
 
 
 def named(
-    options: SourceOptions, there: Collection[TopicPartition], where: str
+    options: SourceOptions,
+    there: Collection[TopicPartition],
+    where: str,
+    *,
+    lenient: bool = False,
 ) -> set[TopicPartition]:
-    """Which partitions are asked for, of those that are there; raises ConfigError."""
-    chosen = _named(options, there, where)
+    """Which partitions are asked for, of those that are there.
+
+    Raises ConfigError where one is named that is not there, unless that is no error (`lenient`).
+    """
+    chosen = _named(options, there)
+    if lenient:
+        return chosen & set(there)
+    missing = set(options.topics or ()) - {partition.topic for partition in there}
+    if missing:
+        raise ConfigError(f"there is no topic {', '.join(sorted(missing))} {where}")
     unknown = sorted(str(p) for p in _mentioned(options) - set(there))
     if unknown:
         raise ConfigError(f"there is no {', '.join(unknown)} {where}")
     return chosen
 
 
-def _named(
-    options: SourceOptions, there: Collection[TopicPartition], where: str
-) -> set[TopicPartition]:
+def _named(options: SourceOptions, there: Collection[TopicPartition]) -> set[TopicPartition]:
     if options.partitions is not None:
         return set(options.partitions)
     if options.topics is not None:
-        missing = set(options.topics) - {partition.topic for partition in there}
-        if missing:
-            raise ConfigError(f"there is no topic {', '.join(sorted(missing))} {where}")
         return {partition for partition in there if partition.topic in options.topics}
     pattern = re.compile(options.pattern or ".*")
     return {

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import InputPartition
 
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import CorruptData
+from lapse.client.range_reader import DEFAULTS, Patience
 from lapse.kernels.layout import CONTROL, LENGTH, LOG_OVERHEAD
 from lapse.log.headers import read_at
 from lapse.log.txn_index import committed
@@ -42,6 +43,7 @@ class ReadSpec:
 
     Attributes:
         timestamp_from: batches that hold nothing at or after it may be left out (ms).
+        api_timeout_ms: how long a broker that does not answer is tried.
     """
 
     columns: tuple[str, ...]
@@ -51,6 +53,7 @@ class ReadSpec:
     valued_tombstones: bool
     timestamp_from: int | None = None
     block_bytes: int = BLOCK_BYTES
+    api_timeout_ms: int = DEFAULTS.api_timeout_ms
 
 
 def read_split(
@@ -66,6 +69,7 @@ def read_split(
         options.fail_on_data_loss,
         options.valued_tombstones,
         timestamp_from,
+        api_timeout_ms=options.api_timeout_ms,
     )
     assert isinstance(partition, Split)
     for one in partition.slices:
@@ -107,7 +111,8 @@ def read_broker_slice(asked: BrokerSlice, spec: ReadSpec) -> Iterator[pa.RecordB
         ),
     )
     try:
-        for one in source_broker.read_slice(asked, committed=spec.committed):
+        patience = Patience(api_timeout_ms=spec.api_timeout_ms)
+        for one in source_broker.read_slice(asked, committed=spec.committed, patience=patience):
             rows = one.rows
             wanted = one.counts
             if spec.control:

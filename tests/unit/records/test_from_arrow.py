@@ -90,8 +90,10 @@ def test_tombstones() -> None:
     )
     [found] = written(table, ONE).values()
     assert [(r.value, r.flagged) for r in found] == [
-        (b"live", False), (b"gone, and why", True), (None, False), (None, False),
+        (b"live", False), (b"gone, and why", True), (None, True), (None, True),
     ]  # fmt: skip
+    [plain] = written(rows(value=pa.array([b"live", None])), ONE).values()
+    assert [r.flagged for r in plain] == [False, False]
 
 
 def test_batches_end_at_the_size() -> None:

@@ -15,6 +15,7 @@ import pytest
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
+from lapse.client.admin import Admin
 from lapse.client.range_reader import Patience
 from lapse.records.builder import NewRecord, build_batch
 from lapse.spark import source_broker
@@ -23,7 +24,7 @@ from lapse.spark.source_options import parse_options
 from lapse.spark.source_place import Brokers, Files, place_of
 from lapse.spark.source_plan import BrokerSlice, Pruning
 from lapse.spark.source_read import read_split
-from tests.unit.broker.running import create, running_node
+from tests.unit.broker.running import connect, create, running_node
 from tests.unit.log.logs import append
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -105,6 +106,7 @@ def test_options_say_where(broker: Broker, tmp_path: Path) -> None:
     assert isinstance(place_of(there), Brokers)
     assert dict(there.client) == {"security.protocol": "SSL"}
     assert "SSL" not in repr(there)  # secrets travel there
+    assert "SSL" not in repr(BrokerSlice("b:1", there.client, A0, 0, 1))
     for both in ({}, {"path": "/a", "kafka.bootstrap.servers": "b:1"}):
         with pytest.raises(ConfigError, match="one of the two"):
             parse_options(both)
@@ -178,6 +180,25 @@ def test_lost_data_is_said_or_passed_over(broker: Broker) -> None:
     (again,) = place_of(lenient).plan(Pruning())
     found = [row["offset"] for part in read_split(lenient, again) for row in part.to_pylist()]
     assert found == list(range(8, 20))
+
+
+def test_a_topic_that_is_gone(broker: Broker) -> None:
+    """Between planning and reading: it is waited for as long as clients wait."""
+    broker.do(lambda node: create(node, "gone", 1))
+    broker.write(TopicPartition("gone", 0), 0, 1)
+    options = parse_options(
+        asked(broker, subscribe="gone", **{"kafka.default.api.timeout.ms": "200"})
+    )
+    (split,) = place_of(options).plan(Pruning())
+
+    async def delete(node: Node) -> None:
+        async with await connect(node) as connection:
+            await Admin(connection).delete_topic("gone")
+
+    broker.do(delete)
+    with pytest.raises(DataLost, match="gone-0: not there any more"):
+        list(read_split(options, split))
+    assert list(read_split(replace(options, fail_on_data_loss=False), split)) == []
 
 
 def test_who_stops_reading_leaves_no_thread(broker: Broker) -> None:

@@ -166,3 +166,71 @@ def test_a_topic_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(DataLost, match=r"b-1: not there any more; failOnDataLoss=false"):
         reader(tmp_path).latestOffset(start, ALL)
     assert reader(tmp_path, failOnDataLoss="false").latestOffset(start, ALL) == start
+
+
+@pytest.mark.parametrize("given", [{"startingOffsets": "latest"}, {"startingTimestamp": "9" * 15}])
+def test_who_begins_at_the_end_has_nothing_in_the_first_batch(
+    tmp_path: Path, given: dict[str, str]
+) -> None:
+    """Killed in that batch it begins at another end; what came in between is the next batch's."""
+    log = write(tmp_path, A, 1)
+    first_life = reader(tmp_path, **given)
+    start = first_life.initialOffset()
+    grow(log, 1)
+    end = first_life.latestOffset(start, ALL)
+    assert end == start == {"a": {"0": RECORDS}}
+    assert first_life.latestOffset(end, ALL) == {"a": {"0": 2 * RECORDS}}
+    second_life = reader(tmp_path, **given)
+    again = second_life.initialOffset()
+    assert again == {"a": {"0": 2 * RECORDS}}
+    assert read(second_life, again, end) == []
+    after = second_life.latestOffset(end, ALL)
+    assert read(second_life, end, after) == [f"a:{n}" for n in range(RECORDS, 2 * RECORDS)]
+
+
+def test_a_new_partition_is_limited_from_where_it_begins(tmp_path: Path) -> None:
+    log = write(tmp_path, A, 40)
+    log.delete_records(100)
+    stream = reader(tmp_path, maxOffsetsPerTrigger="5")
+    end = stream.latestOffset({}, stream.getDefaultReadLimit())
+    assert end == {"a": {"0": 105}}
+    assert read(stream, {}, end) == [f"a:{n}" for n in range(100, 105)]
+
+
+def test_a_log_that_ends_before_what_was_read(tmp_path: Path) -> None:
+    """Its topic was made anew: what is read of the old one says nothing of these records."""
+    write(tmp_path, A, 4)
+    start = reader(tmp_path).latestOffset({}, ALL)
+    shutil.rmtree(tmp_path / str(A))
+    log = write(tmp_path, A, 1)
+    with pytest.raises(DataLost, match="a-0: read up to offset 12, but the log ends at 3"):
+        reader(tmp_path).latestOffset(start, ALL)
+    lenient = reader(tmp_path, failOnDataLoss="false")
+    end = lenient.latestOffset(start, ALL)
+    assert (end, read(lenient, start, end)) == ({"a": {"0": 3}}, [])
+    grow(log, 1)
+    assert read(lenient, end, lenient.latestOffset(end, ALL)) == ["a:3", "a:4", "a:5"]
+
+
+def test_a_named_topic_that_is_gone(tmp_path: Path) -> None:
+    """Before a batch is planned, and between that and its reading."""
+    write(tmp_path, A, 1)
+    write(tmp_path, B, 1)
+    named = {"subscribe": "a,b"}
+    stream, lenient = reader(tmp_path, **named), reader(tmp_path, **named, failOnDataLoss="false")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    shutil.rmtree(tmp_path / str(B))
+    for ask in (
+        lambda: stream.latestOffset(start, ALL),
+        lambda: stream.partitions(start, end),
+        lambda: reader(tmp_path, **named).latestOffset({}, ALL),
+    ):
+        with pytest.raises(
+            DataLost, match=r"b.*: not there any more; failOnDataLoss=false goes on"
+        ):
+            ask()
+    assert read(lenient, start, end) == ["a:0", "a:1", "a:2"]
+    assert lenient.latestOffset(start, ALL) == {"a": {"0": RECORDS}, "b": {"1": 0}}
+    with pytest.raises(ConfigError, match="there is no topic b"):  # it never was
+        reader(tmp_path, **named).initialOffset()
