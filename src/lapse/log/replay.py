@@ -146,7 +146,7 @@ def producers_at_end(partition_dir: Path, parts: list[LogPart]) -> Producers:
 
 def aborted_in(partition_dir: Path, parts: list[LogPart], base_offset: int) -> list[AbortedTxn]:
     """The aborts of one segment, told from its batches and from what was open before it."""
-    found = taken_up(partition_dir, parts, base_offset)
+    found = newest_snapshot(partition_dir, base_offset)
     producers, start = found or (Producers(), 0)
     for part in parts:
         if part.base_offset == base_offset:
