@@ -70,13 +70,13 @@ class Model:
         ]
         return other
 
-    def has_data(self, txn: Txn, begin: int) -> bool:
-        """Whether it has data at or above an offset."""
+    def has_data(self, txn: Txn, begin: int, end: int = 1 << 62) -> bool:
+        """Whether it has data that begins in a range of offsets."""
         return any(
             e.producer == txn.producer
             and e.commit is None
             and e.transactional
-            and max(begin, txn.first) <= e.first
+            and max(begin, txn.first) <= e.first < end
             and (txn.marker is None or e.first < txn.marker)
             for e in self.events
         )
@@ -249,7 +249,7 @@ class TransactionalLog(RuleBasedStateMachine):
         for marker, txn in known.items():
             if txn.first >= begin:
                 assert found.pop(marker) == (txn.producer, txn.first)
-            elif marker in found or self.model.has_data(txn, begin):
+            elif marker in found or self.model.has_data(txn, begin, high):
                 producer, first = found.pop(marker)
                 assert (producer, txn.first <= first) == (txn.producer, True)
                 assert not self.model.has_data(Txn(producer, begin, first, False), begin)
@@ -264,7 +264,7 @@ class TransactionalLog(RuleBasedStateMachine):
         begin = log.segments[0].base_offset
         hiding = {t.marker for t in self.model.aborted() if self.model.has_data(t, begin)}
         outside, inside = (
-            [t for t in found if t.last_offset in hiding]
+            [(t.producer_id, t.last_offset) for t in found if t.last_offset in hiding]
             for found in (
                 aborted_transactions(self.folder, start, end),
                 log.aborted_transactions(start, end),
