@@ -25,6 +25,8 @@ from lapse.log.segment import LOG, SNAPSHOT, Segment, offsets_in, segment_path
 from lapse.log.txn_index import AbortedTxn
 from lapse.records.batch import headers_of
 
+_LOOK_BYTES = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
@@ -74,9 +76,12 @@ def taken_up(
     partition_dir: Path, parts: Collection[LogPart], limit: int,
     offsets: Collection[int] | None = None,
 ) -> tuple[Producers, int] | None:  # fmt: skip
-    """The newest snapshot, as far as it is still true; see `newest_snapshot`."""
+    """The newest snapshot, as far as it is still true; see `newest_snapshot`.
+
+    One at the end of the log, as a clean shutdown leaves it, is: nothing has come after it.
+    """
     found = newest_snapshot(partition_dir, limit, offsets)
-    if found is not None:
+    if found is not None and found[1] < max(part.end_offset for part in parts):
         _forget_ended(*found, partition_dir, parts)
     return found
 
@@ -92,25 +97,32 @@ def _forget_ended(
     nobody up.
     """
     missing = producers.open_transactions()
-    for part in parts:
-        if missing and part.base_offset < offset and part.end_offset > min(missing.values()):
-            for producer_id, at in _transactional(partition_dir, part):
-                if missing.get(producer_id, offset) <= at < offset:
-                    del missing[producer_id]
+    if not missing:
+        return
+    first = min(missing.values())
+    between = (part for part in parts if part.base_offset < offset and part.end_offset > first)
+    for producer_id, at in _transactional(partition_dir, between):
+        if missing.get(producer_id, offset) <= at < offset:
+            del missing[producer_id]
+        if not missing:
+            return  # as for nearly all: the rest of the log need not be read
     for producer_id in missing:
         producers.forget_transaction(producer_id)
 
 
-def _transactional(partition_dir: Path, part: LogPart) -> Iterator[tuple[int, int]]:
-    """Producer id and base offset of batches with records of transactions."""
-    path = segment_path(partition_dir, part.base_offset, LOG)
-    with path.open("rb") as file, contextlib.suppress(CorruptData):
-        for rows in walk(file.fileno(), 0, part.size, str(path)):
-            of_one = rows["attributes"] & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL
-            found = rows[of_one & (rows["magic"] == 2) & (rows["count"] > 0)]
-            yield from zip(
-                found["producer_id"].tolist(), found["base_offset"].tolist(), strict=True
-            )
+def _transactional(partition_dir: Path, parts: Iterable[LogPart]) -> Iterator[tuple[int, int]]:
+    """Producer id and base offset of batches with records of transactions, as far as it reads."""
+    for part in parts:
+        path = segment_path(partition_dir, part.base_offset, LOG)
+        with path.open("rb") as file, contextlib.suppress(CorruptData):
+            yield from _transactional_in(file.fileno(), part.size, str(path))
+
+
+def _transactional_in(fd: int, size: int, where: str) -> Iterator[tuple[int, int]]:
+    for rows in walk(fd, 0, size, where, block_bytes=_LOOK_BYTES):
+        of_one = rows["attributes"] & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL
+        found = rows[of_one & (rows["magic"] == 2) & (rows["count"] > 0)]
+        yield from zip(found["producer_id"].tolist(), found["base_offset"].tolist(), strict=True)
 
 
 def replay(
@@ -146,7 +158,7 @@ def producers_at_end(partition_dir: Path, parts: list[LogPart]) -> Producers:
 
 def aborted_in(partition_dir: Path, parts: list[LogPart], base_offset: int) -> list[AbortedTxn]:
     """The aborts of one segment, told from its batches and from what was open before it."""
-    found = taken_up(partition_dir, parts, base_offset)
+    found = newest_snapshot(partition_dir, base_offset)
     producers, start = found or (Producers(), 0)
     for part in parts:
         if part.base_offset == base_offset:
