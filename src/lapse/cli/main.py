@@ -30,6 +30,7 @@ COMMANDS = {
     "dump": "lapse.cli.dump",
     "convert": "lapse.cli.convert",
     "export": "lapse.cli.export",
+    "copy": "lapse.cli.copy",
     "topic": "lapse.cli.topic",
     "delete-records": "lapse.cli.delete_records",
     "delete-consumed": "lapse.cli.delete_consumed",

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
-from lapse.records.columns import TYPES, WITHOUT_HEADERS
+from lapse.records.column_spec import TYPES, WITHOUT_HEADERS
 from lapse.records.layout import Codec
 
 LATEST, EARLIEST = -1, -2
@@ -59,13 +59,14 @@ OPTIONS: Mapping[str, str] = {
     "maxPartitionBytes": "bytes of segments a Spark partition (default 128 MiB)",
     "lapse.tombstone.values.enable": "true where the topics have it (default false): is_tombstone",
 }
+TOMBSTONE_VALUES = "lapse.tombstone.values.enable"
 _BOOTSTRAP, _CLIENT_PREFIX = "kafka.bootstrap.servers", "kafka."
 _PATH_HELP = "log directories, comma-separated, or HOST:PORT,HOST:PORT…"
 _BATCH_ONLY = frozenset({"endingOffsets", "endingTimestamp"})
 _DELETE_MORE = ("deleteConsumedCheckpoint", "deleteConsumedCheckpoints", "deleteConsumedGroups")
 _STREAM_ONLY = frozenset({"maxOffsetsPerTrigger", "deleteConsumed", *_DELETE_MORE})
 _OF_QUERY = re.compile(r"checkpointlocation$|queryname$|asyncprogresstracking", re.IGNORECASE)
-_WRITE = frozenset({"topic", "lapse.tombstone.values.enable"})
+_WRITE = frozenset({"topic", TOMBSTONE_VALUES})
 _PRODUCER_NUMBERS = ("delivery.timeout.ms", "request.timeout.ms", "max.request.size")
 _BY_LOWER = {name.lower(): name for name in OPTIONS}
 _MAX_PARTITION_BYTES = 128 << 20
@@ -193,7 +194,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
         fail_on_data_loss=take("failOnDataLoss", _boolean, True),
         partitions_min=take("minPartitions", _positive, 1),
         partition_bytes_max=take("maxPartitionBytes", _positive, _MAX_PARTITION_BYTES),
-        valued_tombstones=take("lapse.tombstone.values.enable", _boolean, False),
+        valued_tombstones=take(TOMBSTONE_VALUES, _boolean, False),
         offsets_max=take("maxOffsetsPerTrigger", _positive, None),
         deletion=_deletion(options, take, begins),
         api_timeout_ms=take("kafka.default.api.timeout.ms", _positive, _API_TIMEOUT_MS),
@@ -245,7 +246,7 @@ def parse_write_options(
         topic=take("topic", str, None),
         codec=take("kafka.compression.type", _codec, Codec.NONE),
         producer={name: number for name, number in numbers.items() if number},
-        valued_tombstones=take("lapse.tombstone.values.enable", _boolean, False),
+        valued_tombstones=take(TOMBSTONE_VALUES, _boolean, False),
     )
 
 

@@ -40,7 +40,6 @@ from lapse.spark.views import (
 )
 from lapse.spark.views.spec import KEYS, LEDGER, PLAN
 
-VIEW = "view"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_OF: Mapping[str, str] = {PLAN: "deadline", LEDGER: "committed", KEYS: "timestamp"}
 

@@ -34,10 +34,12 @@ from pyspark.sql.types import StructType
 
 from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError
+from lapse.client.admin import Admin
 from lapse.client.login import login
 from lapse.client.producer import DEFAULTS, Producer, ProducerConfig
+from lapse.client.settings import TOPIC, Resource
 from lapse.records.from_arrow import WriteSpec, check_columns, place_records, warm_up
-from lapse.spark.source_options import WriteOptions
+from lapse.spark.source_options import TOMBSTONE_VALUES, WriteOptions
 
 _log = logging.getLogger(__name__)
 _AHEAD = 2  # Arrow batches under way at a time
@@ -151,6 +153,7 @@ class _Target:
     options: WriteOptions
     keyless_from: int
     counts: dict[str, int] = field(default_factory=dict)
+    keeping: dict[str, bool] = field(default_factory=dict)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def send(self, rows: pa.RecordBatch) -> None:
@@ -158,13 +161,13 @@ class _Target:
         async with self.turn:
             self.keyless_from += 1
             await self._learn(_topics_of(rows, self.options))
+            if self.options.valued_tombstones and _has_valued(rows):
+                await self._learn_settings()
             spec = WriteSpec(
                 topics=self.counts,
                 now_ms=SystemClock().now_ms(),
                 topic=self.options.topic,
-                tombstone_values=(
-                    frozenset(self.counts) if self.options.valued_tombstones else frozenset()
-                ),
+                tombstone_values=frozenset(name for name, keeps in self.keeping.items() if keeps),
                 keyless_from=self.keyless_from,
             )
             placed = await asyncio.to_thread(place_records, rows, spec)
@@ -188,6 +191,30 @@ class _Target:
             except KafkaError as e:
                 if e.code not in _NO_TOPIC:
                     raise
+
+    async def _learn_settings(self) -> None:
+        """Which topics keep the values of tombstones: others would store them as null."""
+        unknown = [Resource(TOPIC, n) for n in self.counts if n not in self.keeping]
+        if not unknown:
+            return
+        who = login(self.options.client)
+        async with await Admin.open(self.options.bootstrap, login=who) as admin:
+            found = await admin.describe_configs(unknown, [TOMBSTONE_VALUES])
+        for resource, config in found.items():
+            if config.error is not None:
+                raise config.error
+            entry = config.entries.get(TOMBSTONE_VALUES)
+            self.keeping[resource.name] = entry is not None and entry.value == "true"
+
+
+def _has_valued(rows: pa.RecordBatch) -> bool:
+    """Whether a row may be a tombstone with a value; types are judged later."""
+    if "is_tombstone" not in rows.schema.names:
+        return False
+    dead = rows.column("is_tombstone")
+    if not pa.types.is_boolean(dead.type):
+        return False
+    return bool(pc.any(pc.and_(dead, pc.is_valid(rows.column("value")))).as_py())
 
 
 def _topics_of(rows: pa.RecordBatch, options: WriteOptions) -> list[str]:

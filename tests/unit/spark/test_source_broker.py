@@ -201,6 +201,26 @@ def test_a_topic_that_is_gone(broker: Broker) -> None:
     assert list(read_split(replace(options, fail_on_data_loss=False), split)) == []
 
 
+def test_a_topic_that_goes_while_it_is_read(broker: Broker) -> None:
+    """What came is handed out; of the rest it is said that it is gone."""
+    broker.do(lambda node: create(node, "going", 1))
+    going = TopicPartition("going", 0)
+    broker.write(going, 0, 50)
+
+    async def delete(node: Node) -> None:
+        async with await connect(node) as connection:
+            await Admin(connection).delete_topic("going")
+
+    wanted = BrokerSlice(broker.bootstrap, {}, going, 0, 100)
+    patience = Patience(partition_bytes_max=1, api_timeout_ms=200)  # an answer has one batch
+    reading = source_broker.read_slice(wanted, committed=False, patience=patience)
+    next(reading)
+    broker.do(delete)
+    with pytest.raises(DataLost, match="going-0: not there any more"):
+        for _ in reading:
+            pass
+
+
 def test_who_stops_reading_leaves_no_thread(broker: Broker) -> None:
     wanted = BrokerSlice(broker.bootstrap, {}, A0, 0, 100)
     patience = Patience(partition_bytes_max=1)  # an answer has one batch

@@ -113,6 +113,9 @@ async def test_tombstones_with_a_value(node: Node) -> None:
     ]  # fmt: skip
     with pytest.raises(ConfigError, match="record 0 is a tombstone with a value"):
         await write(node, [rows], topic="dead")
+    with pytest.raises(ConfigError, match="record 0 is a tombstone with a value"):
+        await write(node, [rows], **{**given, "topic": "a"})  # it would store null for b"why"
+    assert await read(node, "a") == []
 
 
 @pytest.mark.parametrize(
