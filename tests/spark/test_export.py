@@ -48,6 +48,8 @@ def spark(session: OpenSession) -> Iterator[SparkSession]:
     source.register(session.spark)
     before = session.spark.conf.get("spark.sql.shuffle.partitions")
     session.spark.conf.set("spark.sql.shuffle.partitions", "2")
+    session.spark.conf.set("spark.sql.codegen.wholeStage", "false")
+    session.spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     yield session.spark
     session.spark.conf.set("spark.sql.shuffle.partitions", before)
 

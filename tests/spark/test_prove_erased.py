@@ -17,12 +17,12 @@ from lapse.base.clock import SystemClock
 from lapse.cli.main import main
 from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, REMAINS, judge
-from lapse.lifecycle.erase.replicas import NOT_THERE, ReplicaFindings, Where, look_through
+from lapse.lifecycle.erase.replicas import NOT_THERE, ReplicaFindings, Run, Where, look_through
 from lapse.lifecycle.erase.search import Search, make_search, told
 from lapse.lifecycle.round.engine import Progress
 from lapse.records.layout import Codec
 from lapse.spark import erase_job
-from lapse.spark.erase_job import DEATHS_MAX, DIED, SparkAudits
+from lapse.spark.erase_job import DEATHS_MAX, DIED, SparkAudits, spark_audits
 from lapse.spark.session import OpenSession
 from tests.unit.lifecycle.erase.replica import FIRST, KEY, NEVER, batch, damaged, others, written
 
@@ -35,7 +35,7 @@ def on_spark(session: OpenSession, search: Search) -> SparkAudits:
     return SparkAudits(session.spark.sparkContext, search, SystemClock(), quiet)
 
 
-def looked(replica: Path, run: SparkAudits | InlineAudits) -> ReplicaFindings:
+def looked(replica: Path, run: Run) -> ReplicaFindings:
     return look_through(Where(str(replica), "t"), run, SystemClock())
 
 
@@ -72,6 +72,27 @@ def test_the_report_is_the_same_but_for_its_time_and_salt(
     reports = [report_of(capsys, replica, engine) for engine in ("inline", "spark")]
     assert reports[0] == reports[1]
     assert reports[0][1]["verdict"]["state"] == REMAINS
+
+
+def test_spark_goes_while_nothing_is_to_be_done_and_comes_back_for_much(
+    replica: Path, session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests' session in place of its own: how often it is opened and stopped is what counts."""
+    opened, stopped = [], []
+    monkeypatch.setattr(erase_job, "open_session", lambda _: opened.append(1) or session)
+    monkeypatch.setattr(erase_job, "stop_jvm", lambda: stopped.append(1))
+    monkeypatch.setattr(session.spark, "stop", lambda: None)
+    search = make_search([KEY, NEVER])
+    here = looked(replica, InlineAudits(search, SystemClock(), quiet))
+    with spark_audits("local[2]", SystemClock(), quiet) as runs:
+        run = runs(search)
+        assert (len(opened), looked(replica, run), len(opened)) == (0, here, 1)
+        runs.rest()
+        runs.rest()
+        assert (len(stopped), looked(replica, run), len(opened)) == (1, here, 1), "some megabytes"
+        monkeypatch.setattr(erase_job, "HERE_BYTES_MAX", 1)
+        assert (looked(replica, run), len(opened)) == (here, 2)
+    assert len(stopped) == 2
 
 
 def report_of(

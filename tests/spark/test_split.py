@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
-import resource
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,15 +25,14 @@ from lapse.spark.split import Cluster, OnBytes, run_split_plan
 from lapse.spark.split_task import run_split_bins
 from lapse.testing.clock import ManualClock
 from tests.reference.split_rounds import UNLIKE
+from tests.spark.processes import kill, needs_proc, worker_pids
 from tests.spark.test_engine import (
     BIG,
-    daemon_pids,
     files_of,
     make_big_log,
     owning,
     plans_of,
     quiet,
-    worker_pids,
 )
 from tests.spark.test_repeated import LOGS, killing, make_logs
 from tests.unit.lifecycle.rounds import NOW, compacted, overwritten, records_in
@@ -44,7 +40,6 @@ from tests.unit.lifecycle.rounds import NOW, compacted, overwritten, records_in
 SPLIT = split_for(4500, 1 << 17)  # a log's keys in two ranges, a segment's records in three chunks
 HERE = (*UNLIKE, "pid", "round_id")  # and what a round in this process need not say alike
 STAGES = 5  # of a log with transactions, which is scanned twice
-needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds workers by /proc")
 
 
 @pytest.fixture(scope="module")
@@ -198,47 +193,18 @@ def test_a_place_that_cannot_be_read_fails_its_log_alone(
 
 
 @contextmanager
-def no_room() -> Iterator[None]:
-    """No file of a worker may be longer than a page: as on a disk that is full."""
-    pids = worker_pids() | daemon_pids()
-    limits = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids}
-    for pid, (_, hard) in limits.items():
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, hard))
-    try:
-        yield
-    finally:
-        for pid, limit in limits.items():
-            with contextlib.suppress(ProcessLookupError):
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
-
-
-@needs_proc
-def test_a_full_disk_in_a_task(owner: DirectoryOwner, engine: SparkEngine) -> None:
-    [plan, *_] = split_plans_of(owner, "full")
-    with no_room():
-        [receipt] = engine.run([plan], quiet)
-    assert receipt.error is not None
-    assert "t0-0: writing " in receipt.error
-    assert "File too large" in receipt.error
-    assert (receipt.groups, receipt.bad, left_of(plan)) == ((), None, [])
-    [again] = engine.run([replace(plan, round_id="room")], quiet)
-    assert again.error is None
-
-
-@contextmanager
 def nobody_lives(plan: RoundPlan) -> Iterator[None]:
     """Every worker dies once it has begun with the plan."""
     end = threading.Event()
 
-    def kill() -> None:
+    def strike() -> None:
         begun = 0
         while not end.wait(0.002):
             if len(left_of(plan)) > begun:
                 begun += 1
-                for pid in worker_pids():
-                    os.kill(pid, signal.SIGKILL)
+                kill(worker_pids())
 
-    thread = threading.Thread(target=kill)
+    thread = threading.Thread(target=strike)
     thread.start()
     try:
         yield

@@ -15,6 +15,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
 from lapse.cli.task_memory import memory_of
 from lapse.lifecycle.clock_guard import TOOL, ClockGuard
+from lapse.lifecycle.commits import committed
 from lapse.lifecycle.decide.clock import ClockVerdict, judge_clock
 from lapse.lifecycle.decide.explain import Context, explain
 from lapse.lifecycle.decide.select import (
@@ -81,7 +83,7 @@ def add_parser(commands: Any) -> None:
     add("--kafka-exact", action="store_true", help="Kafka 4.3's result, its mistakes included")
     add("--engine", choices=("spark", "inline"), default="spark", help="default: %(default)s")
     add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
-    add("--memory", default="2g", metavar="SIZE", help="of all tasks (default: %(default)s)")
+    add("--memory", default="2g", metavar="SIZE", help="of all processes (default: %(default)s)")
     add("--json", action="store_true", help="one JSON object a log")
     parser.set_defaults(run=run)
 
@@ -145,9 +147,7 @@ def run(args: argparse.Namespace) -> int:
     wanted, untouched = _look(args.logdir, configs, job)
     lines += untouched
     if wanted:
-        if args.to is not None:
-            copy_logs(args.logdir, args.to, wanted, job.fs)
-        lines += _clean(args.to or args.logdir, {p: configs[p] for p in wanted}, job)
+        lines += _clean_there({p: configs[p] for p in wanted}, job)
     _show(sorted(lines, key=lambda line: line.partition), as_json=args.json)
     return 1 if any(line.finding for line in lines) else 0
 
@@ -201,8 +201,21 @@ def _left_alone(decision: Decision, rules: Rules) -> Cleaned:
     )
 
 
+def _clean_there(configs: Mapping[TopicPartition, TopicConfig], job: Job) -> list[Cleaned]:
+    """In place, or in copies: made once the engine is there, so that none is left without it."""
+    args = job.args
+    if args.to is None:
+        return list(_clean(args.logdir, configs, job, _engine(job)))
+    with _engine(job) as running:
+        copy_logs(args.logdir, args.to, list(configs), job.fs)
+        return list(_clean(args.to, configs, job, contextlib.nullcontext(running)))
+
+
 def _clean(
-    directory: Path, configs: Mapping[TopicPartition, TopicConfig], job: Job
+    directory: Path,
+    configs: Mapping[TopicPartition, TopicConfig],
+    job: Job,
+    opened: AbstractContextManager[tuple[Engine, int]],
 ) -> Iterator[Cleaned]:
     time = functools.cache(functools.partial(_time, directory, job))
 
@@ -224,7 +237,7 @@ def _clean(
             owner.see(clock.latest_ms)
         rules, now_ms = job.wish.rules, clock.now_ms
         wish = replace(job.wish, stamp_ms=clock.latest_ms, steps=clock.record.steps)
-        with _engine(job) as (engine, at_once):
+        with opened as (engine, at_once):
             refused = _look_through(engine, owner, job, now_ms)
             decisions = [decide(info, now_ms, wish) for info in owner.logs()]
             for line in (_left_alone(d, rules) for d in decisions if not d.due):
@@ -277,8 +290,7 @@ def _run(
     started = job.clock.monotonic()
     by_name = {plan.name: plan for plan in plans}
     with progress_bar("cleaning", lambda: job.clock.monotonic() - started) as on_progress:
-        for receipt in engine.run(plans, on_progress):
-            [result] = owner.commit([receipt])
+        for receipt, result in committed(engine.run(plans, on_progress), owner, job.clock):
             yield _line(by_name[receipt.name], receipt, result, engine.name)
 
 

@@ -6,7 +6,7 @@ and they are gone too, and ends with a signed proof. What was written after the 
 stays. Killed and run again it goes on; docs/erase.md explains.
 
 Exit 0: proven, in time. 1: a record remains, or the deadline is missed. 2: wrong usage. 3: not
-proven, or no broker can be reached.
+proven, no broker can be reached, or another process is at this order.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from lapse.lifecycle.erase.order import (
     Order,
     duration,
     load_order,
+    locked,
     parse_deadline,
     require_same,
     save_order,
@@ -153,13 +154,16 @@ def run(args: argparse.Namespace) -> int:
     if args.order is None and not args.dry_run:
         raise ConfigError("--order: needed, a folder for the order and its proofs")
     broker = Broker(args.bootstrap_server, login(client_properties(args.command_config)))
-    before = None if args.order is None else load_order(args.order)
-    now_ms = clock.now_ms()
-    order = _order(args, before, keys, now_ms)
-    answers = {topic: asyncio.run(served.ask(broker, topic)) for topic in keys}
-    order = given(order, answers.values(), keys)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_ended_as_by_ctrl_c())
+        is_ours = not args.dry_run and args.order.is_dir()
+        if is_ours:
+            stack.enter_context(locked(fs, args.order))
+        before = None if args.order is None else load_order(args.order)
+        now_ms = clock.now_ms()
+        order = _order(args, before, keys, now_ms)
+        answers = {topic: asyncio.run(served.ask(broker, topic)) for topic in keys}
+        order = given(order, answers.values(), keys)
         erasure = _erasure(args, stack, broker, order, keys, places, clock)
         for target in erasure.targets:
             erasure.look(target)
@@ -170,7 +174,10 @@ def run(args: argparse.Namespace) -> int:
                 as_json=args.json,
             )
         key = signing_key(args)
-        fs.make_dir(args.order)
+        if not is_ours:  # what is refused until here leaves no folder behind
+            stack.enter_context(locked(fs, args.order))
+            if load_order(args.order) is not None:
+                raise ConfigError(f"--order {args.order}: another order was given there just now")
         save_order(fs, args.order, order)
         until_ms = None if args.wait is None else now_ms + 1000 * args.wait
         lags: Mapping[str, Served] = {} if args.keep_settings else answers
@@ -264,7 +271,7 @@ def _erasure(
         search = make_search(keys[part.topic], tombstones_too=not args.leave_tombstones)
         salt = secrets.token_hex(_SALT_BYTES)
         targets.append(Target(part, search.keys, search, salt, runs(search)))
-    return Erasure(broker, order, targets, places, clock)
+    return Erasure(broker, order, targets, places, clock, runs.rest)
 
 
 # --- dry runs -------------------------------------------------------------------------------------

@@ -20,13 +20,15 @@ from typing import Any
 
 import msgspec
 
-from lapse.base.clock import Clock, SystemClock
-from lapse.base.config import TopicConfig, broker_config
+from lapse.base.clock import Clock, SystemClock, time_text
+from lapse.base.config import BrokerConfig, TopicConfig, broker_config
 from lapse.base.errors import ConfigError, LapseError, StorageError
+from lapse.base.host import processors
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
-from lapse.cli.plan import policy_text, time_text
+from lapse.cli.plan import policy_text
 from lapse.cli.task_memory import memory_here
+from lapse.lifecycle.asked import Pauses, pause_text, pauses_told
 from lapse.lifecycle.clock_guard import CONFIRMED, KEEPERS, read_record
 from lapse.lifecycle.decide.clock import ClockVerdict, judge_clock
 from lapse.lifecycle.decide.deadline import next_look_ms
@@ -39,9 +41,11 @@ from lapse.lifecycle.reports import Queue, ServiceProgress, read_progress, read_
 from lapse.lifecycle.round.commit import waiting_stamps
 from lapse.lifecycle.round.plan import MapMemory
 from lapse.lifecycle.round.sizing import sized_plan
+from lapse.lifecycle.status import SILENT_MS
 from lapse.log.facts import BadRange
 from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN
+from lapse.spark.bins import within_cores
 
 _EXAMPLES = """\
 examples:
@@ -49,7 +53,6 @@ examples:
   lapse explain orders --data DATA --json
   lapse explain DATA --partition orders-0 --offset 4711
 """
-_SILENT_MS = 60_000  # a service that idles longer than it said is not there
 
 
 def add_parser(commands: Any) -> None:
@@ -163,6 +166,7 @@ class _Place:
     queue: Queue
     places_in_queue: dict[str, int]
     progress: ServiceProgress | None
+    pauses: Pauses
     memory: MapMemory
 
     @staticmethod
@@ -182,7 +186,8 @@ class _Place:
             queue,
             {log: n for n, log in enumerate(queue.logs)},
             read_progress(logdir),
-            memory_here(broker.lifecycle_memory_bytes, broker.lifecycle_master),
+            pauses_told(logdir, clock.now_ms()),
+            memory_here(broker.lifecycle_memory_bytes, _master(broker)),
         )
 
     def line(self, partition: TopicPartition, offset: int | None) -> Explained:
@@ -203,12 +208,15 @@ class _Place:
 
     def _context(self, decision: Decision) -> Context:
         name = str(decision.info.facts.partition)
+        pause = self.pauses.of(name)
         held = next((h for h in self.queue.held if h.log == name), None)
         return Context(
             waiting_behind=self.places_in_queue.get(name, 0),
             setback_until_ms=None if held is None else held.until_ms,
             setback_reason="" if held is None else held.reason,
             clock=self.verdict,
+            paused="" if pause is None else pause_text(pause),
+            paused_until_ms=None if pause is None else pause.until_ms,
         )
 
     def _explained(self, decision: Decision, context: Context, fate: Fate | None) -> Explained:
@@ -249,7 +257,7 @@ class _Place:
         told = self.progress
         if told is None:
             return None
-        expected_ms = max(told.updated_ms, told.next_look_ms) + _SILENT_MS
+        expected_ms = max(told.updated_ms, told.next_look_ms) + SILENT_MS
         if told.state == "idle" and self.verdict is not None and self.now_ms > expected_ms:
             return f"silent since {time_text(told.updated_ms)}: rounds are not running"
         if told.state == "stopped":
@@ -265,6 +273,11 @@ def _verdict(logdir: Path, clock: Clock, jump_max_ms: int) -> ClockVerdict | Non
     newest = max(records, key=lambda r: (r.now_ms, r.monotonic_s or 0.0))
     confirmed = (logdir / CONFIRMED).exists()
     return judge_clock(newest, clock.now_ms(), clock.monotonic(), jump_max_ms, confirmed=confirmed)
+
+
+def _master(broker: BrokerConfig) -> str:
+    """Where the service runs rounds, as far as it may take all of it."""
+    return within_cores(broker.lifecycle_master, broker.lifecycle_cores_max, processors())
 
 
 def _as_json(line: Explained) -> str:

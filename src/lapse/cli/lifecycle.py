@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):  # while Spark starts there is nothing to end
             signal.signal(number, signal.SIG_DFL)
         logger.info("starting Spark")
-        engine = open_engine(config.lifecycle_master, "lapse lifecycle")
+        engine = open_engine(config.lifecycle_master, "lapse lifecycle", config.lifecycle_cores_max)
         try:
             serve(config, engine)
         finally:

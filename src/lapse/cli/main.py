@@ -21,6 +21,7 @@ COMMANDS = {
     "up": "lapse.cli.up",
     "broker": "lapse.cli.broker",
     "lifecycle": "lapse.cli.lifecycle",
+    "rounds": "lapse.cli.rounds",
     "clean": "lapse.cli.clean",
     "plan": "lapse.cli.plan",
     "explain": "lapse.cli.explain",

@@ -16,11 +16,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lapse.base.clock import SystemClock
+from lapse.base.clock import SystemClock, time_text
 from lapse.base.config import TopicConfig
 from lapse.base.errors import LapseError
 from lapse.base.ids import TopicPartition
@@ -63,7 +62,7 @@ def add_parser(commands: Any) -> None:
         "--memory",
         default="2g",
         metavar="SIZE",
-        help="of all tasks, one a processor, as `lapse clean` has them (default: %(default)s)",
+        help="of all processes, as `lapse clean` has them on this machine (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=run)
@@ -257,11 +256,3 @@ def _without_facts(partition: TopicPartition, policy: str, why: str) -> PlanLine
 def policy_text(config: TopicConfig) -> str:
     """`compact,delete`, as Kafka writes it."""
     return ",".join(sorted(config.cleanup_policy)) or "(keep all)"
-
-
-def time_text(ms: int) -> str:
-    """A moment for people, UTC; far ahead of any calendar it stays a number."""
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"

@@ -17,7 +17,7 @@ import os
 import platform
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -31,7 +31,7 @@ from lapse.cli.output import progress_bar, show_table
 from lapse.lifecycle.erase import sign
 from lapse.lifecycle.erase.check import Checked, check
 from lapse.lifecycle.erase.findings import Count
-from lapse.lifecycle.erase.inline import InlineAudits
+from lapse.lifecycle.erase.inline import InlineRuns
 from lapse.lifecycle.erase.proof import (
     CANNOT_SEE,
     FORMAT,
@@ -47,7 +47,7 @@ from lapse.lifecycle.erase.proof import (
     name_of,
     totals,
 )
-from lapse.lifecycle.erase.replicas import ReplicaFindings, Run, Where, look_through
+from lapse.lifecycle.erase.replicas import ReplicaFindings, Runs, Where, look_through
 from lapse.lifecycle.erase.search import (
     KEY_FORMATS,
     Asked,
@@ -152,12 +152,10 @@ def _prove(args: argparse.Namespace, clock: Clock) -> int:
 
 
 @contextmanager
-def audits(
-    args: argparse.Namespace, clock: Clock, on_progress: OnProgress
-) -> Iterator[Callable[[Search], Run]]:
+def audits(args: argparse.Namespace, clock: Clock, on_progress: OnProgress) -> Iterator[Runs]:
     """Who looks files through for a search, as `--engine` and `--master` say."""
     if args.engine == "inline":
-        yield lambda search: InlineAudits(search, clock, on_progress)
+        yield InlineRuns(clock, on_progress)
         return
     from lapse.spark.erase_job import spark_audits  # noqa: PLC0415  (no JVM unless asked for)
 

@@ -1,7 +1,8 @@
 """Records with one of some keys, or at one of some offsets, found in batches; keys in raw bytes.
 
-Three ways in: `find_keys` walks the records of batches, `find_keys_in_rows` takes records that are
-rows already (messages out of a wrapper), and `find_raw` looks for the keys' bytes anywhere. Where
+Ways in: `find_keys` walks the records of batches, `find_keys_in_place` those that need no inflating
+and lie where their headers do, `find_keys_in_rows` takes records that are rows already (messages
+out of a wrapper), and `find_raw` looks for the keys' bytes anywhere. Where
 reading has to begin anew after damage, `next_candidate` says where a batch may be. How many keys
 there are costs next to nothing: `lifecycle.erase.table` makes the tables (`KeyTable`).
 """
@@ -51,7 +52,7 @@ _CODEC_MAX = 4
 _LEGACY_CODEC_MAX = 3
 
 # What became of a batch: fields of `states`.
-READ, BROKEN, CONTROL_ONLY = 0, 1, 2
+READ, BROKEN, CONTROL_ONLY, PACKED = 0, 1, 2, 3
 
 # Words of `totals`.
 RECORDS, HITS = 0, 1
@@ -279,6 +280,39 @@ def _message_key(buf: NDArray[np.uint8], position: int, end: int, magic: int) ->
     return key, key_length
 
 
+@inlined
+def _look_into(
+    plain: NDArray[np.uint8], row: np.void, b: int, i: int, end: int, table: KeyTable,
+    below: NDArray[np.int64], counts: NDArray[np.int64], hits: NDArray[np.void],
+    totals: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """The records of batch number `b`, plain[i:end]; whether it was read."""
+    if i < 0 or end > plain.shape[0] or i > end:
+        return BROKEN
+    if row.magic < 2:
+        key, key_length = _message_key(plain, i, end, row.magic)
+        if key < 0:
+            return BROKEN
+        has_value = load_i32_be(plain, key + max(key_length, 0)) >= 0
+        _judge(table, plain, key, key_length, table.offsets.shape[0] > 0, b,
+               row.base_offset, i, has_value, True, below, counts, hits, totals)  # fmt: skip
+        return READ
+    if row.attributes & CONTROL != 0:
+        return CONTROL_ONLY
+    wanted = _first_offset_from(table.offsets, row.base_offset)
+    offsets_too = wanted < table.offsets.shape[0] and table.offsets[wanted] <= row.last_offset
+    span = row.last_offset - row.base_offset
+    settled = row.attributes & TRANSACTIONAL == 0
+    for _ in range(row.count):
+        after, _, _, delta, key, key_length, _, value_length = next_record(plain, i, end)
+        if after < 0 or delta < 0 or delta > span:
+            return BROKEN
+        _judge(table, plain, key, key_length, offsets_too, b, row.base_offset + delta, i,
+               value_length >= 0, settled, below, counts, hits, totals)  # fmt: skip
+        i = after
+    return READ if i == end else BROKEN
+
+
 @kernel
 def find_keys(
     plain: NDArray[np.uint8], batches: NDArray[np.void], starts: NDArray[np.int64],
@@ -293,38 +327,36 @@ def find_keys(
     or lie outside its offsets, and what was found before that counts.
     """
     for b in range(batches.shape[0]):
+        states[b] = _look_into(
+            plain, batches[b], b, starts[b], ends[b], table, below, counts, hits, totals
+        )
+
+
+@kernel
+def find_keys_in_place(
+    data: NDArray[np.uint8], batches: NDArray[np.void], table: KeyTable, below: NDArray[np.int64],
+    counts: NDArray[np.int64], hits: NDArray[np.void], totals: NDArray[np.int64],
+    states: NDArray[np.uint8],
+) -> tuple[int, int, int]:  # fmt: skip
+    """The same of batches where they lie in `data`; those that are compressed are PACKED.
+
+    Returns how many are BROKEN, CONTROL_ONLY and PACKED: mostly none, and there may be a batch a
+    record.
+    """
+    broken = control = packed = 0
+    for b in range(batches.shape[0]):
         row = batches[b]
-        i, end = starts[b], ends[b]
-        states[b] = BROKEN
-        if i < 0 or end > plain.shape[0] or i > end:
+        if row.attributes & CODEC_MASK != 0:
+            states[b] = PACKED
+            packed += 1
             continue
-        if row.magic < 2:
-            key, key_length = _message_key(plain, i, end, row.magic)
-            if key >= 0:
-                has_value = load_i32_be(plain, key + max(key_length, 0)) >= 0
-                _judge(table, plain, key, key_length, table.offsets.shape[0] > 0, b,
-                       row.base_offset, i, has_value, True, below, counts, hits,
-                       totals)  # fmt: skip
-                states[b] = READ
-            continue
-        if row.attributes & CONTROL != 0:
-            states[b] = CONTROL_ONLY
-            continue
-        wanted = _first_offset_from(table.offsets, row.base_offset)
-        offsets_too = wanted < table.offsets.shape[0] and table.offsets[wanted] <= row.last_offset
-        span = row.last_offset - row.base_offset
-        settled = row.attributes & TRANSACTIONAL == 0
-        done = True
-        for _ in range(row.count):
-            after, _, _, delta, key, key_length, _, value_length = next_record(plain, i, end)
-            if after < 0 or delta < 0 or delta > span:
-                done = False
-                break
-            _judge(table, plain, key, key_length, offsets_too, b, row.base_offset + delta, i,
-                   value_length >= 0, settled, below, counts, hits, totals)  # fmt: skip
-            i = after
-        if done and i == end:
-            states[b] = READ
+        start = row.position + (HEADER_SIZE if row.magic == 2 else 0)
+        states[b] = _look_into(
+            data, row, b, start, row.position + row.size, table, below, counts, hits, totals
+        )
+        broken += states[b] == BROKEN
+        control += states[b] == CONTROL_ONLY
+    return broken, control, packed
 
 
 @kernel

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lapse.lifecycle.round.engine import work_bytes
@@ -20,6 +20,7 @@ SEGMENT_COST_BYTES = 256 << 10  # opening a segment and telling of it
 BIN_COST_BYTES_MIN = 16 << 20  # below this another task costs more than it saves
 BIN_COST_BYTES_MAX = 256 << 20  # of neighbours: what is lost with a worker, but for a giant
 BINS_PER_SLOT = 4  # so that a slot that is done early finds more to do
+BIN_MEMBERS_MAX = 2000  # a few MB of plans: a task travels as one message, its receipts too
 
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\d+)?\])?")
 
@@ -33,6 +34,12 @@ def local_slots(master: str, processors: int) -> int | None:
     return processors if threads == "*" else max(int(threads), 1)
 
 
+def within_cores(master: str, cores_max: int, processors: int) -> str:
+    """`local[*]` as `local[2]` where that is less; others have a setting of Spark's."""
+    slots = local_slots(master, processors)
+    return f"local[{cores_max}]" if slots is not None and 0 < cores_max < slots else master
+
+
 @dataclass(frozen=True, slots=True)
 class Bin:
     """One task's plans, in the order in which they came."""
@@ -41,7 +48,10 @@ class Bin:
 
 
 def pack(plans: Sequence[RoundPlan], task_slots: int) -> list[Bin]:
-    """Deal the plans out, the largest first, each to the emptiest bin; the fullest bin first."""
+    """Deal the plans out, the largest first, each to the emptiest bin; the fullest bin first.
+
+    A giant has a bin to itself, and no bin has more than BIN_MEMBERS_MAX.
+    """
     costs = [LOG_COST_BYTES + work_bytes(plan) for plan in plans]
     return [Bin(tuple(plans[i] for i in members)) for members in _dealt(costs, task_slots)]
 
@@ -73,15 +83,23 @@ def neighbours(costs: Sequence[int], task_slots: int) -> list[range]:
 
 
 def _dealt(costs: Sequence[int], task_slots: int) -> list[list[int]]:
-    if not costs:
-        return []
-    wanted = -(-sum(costs) // BIN_COST_BYTES_MIN)
-    n_bins = min(wanted, task_slots * BINS_PER_SLOT, len(costs))
+    giants = [i for i, cost in enumerate(costs) if cost >= BIN_COST_BYTES_MAX]
+    small = [i for i, cost in enumerate(costs) if cost < BIN_COST_BYTES_MAX]
+    wanted = -(-sum(costs[i] for i in small) // BIN_COST_BYTES_MIN)
+    n_bins = min(wanted, task_slots * BINS_PER_SLOT, len(small))
     heap = [(0, n) for n in range(n_bins)]
     members: list[list[int]] = [[] for _ in range(n_bins)]
-    for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
+    for i in sorted(small, key=lambda i: -costs[i]):
         load, n = heapq.heappop(heap)
         members[n].append(i)
         heapq.heappush(heap, (load + costs[i], n))
-    fullest_first = [n for _, n in sorted(heap, reverse=True)]
-    return [sorted(members[n]) for n in fullest_first if members[n]]
+    bins = [[i] for i in giants]
+    bins += [some for numbers in members for some in _short(sorted(numbers))]
+    return sorted(bins, key=lambda numbers: -sum(costs[i] for i in numbers))
+
+
+def _short(members: list[int]) -> Iterator[list[int]]:
+    """As few pieces as may be, all about as long."""
+    pieces = -(-len(members) // BIN_MEMBERS_MAX)
+    for k in range(pieces):
+        yield members[len(members) * k // pieces : len(members) * (k + 1) // pieces]

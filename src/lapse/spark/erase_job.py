@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,13 +27,15 @@ import msgspec
 from py4j.protocol import Py4JError
 from pyspark import SparkContext, TaskContext
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from lapse.base.clock import Clock, SystemClock
 from lapse.kernels.find_key import KeyTable
 from lapse.lifecycle.erase.audit import audit_or_say
 from lapse.lifecycle.erase.findings import AuditUnit, Findings
-from lapse.lifecycle.erase.inline import unit_bytes
+from lapse.lifecycle.erase.inline import InlineAudits, unit_bytes
 from lapse.lifecycle.erase.places import FileState
+from lapse.lifecycle.erase.replicas import Run
 from lapse.lifecycle.erase.search import Search
 from lapse.lifecycle.erase.table import table_of
 from lapse.lifecycle.erase.warm_up import warm_up
@@ -42,6 +44,7 @@ from lapse.spark.session import SessionOptions, open_session, stop_jvm
 
 DEATHS_MAX = 2
 DIED = f"could not be looked through: {DEATHS_MAX} of Spark's workers died over it"
+HERE_BYTES_MAX = 256 << 20  # less than Java's start takes
 _POLL_SECONDS = 0.03
 _FILE_COST_BYTES = 256 << 10
 _BIN_COST_BYTES_MIN = 16 << 20  # below this another task costs more than it saves
@@ -53,18 +56,62 @@ _Bin = Sequence[_Numbered]
 
 
 @contextmanager
-def spark_audits(
-    master: str, clock: Clock, on_progress: OnProgress
-) -> Iterator[Callable[[Search], SparkAudits]]:
-    """Spark, started for searches alone; raises JavaNotFound, SparkFailed."""
-    opened = open_session(SessionOptions(master=master, app_name="lapse erasure"))
-    context = opened.spark.sparkContext
+def spark_audits(master: str, clock: Clock, on_progress: OnProgress) -> Iterator[SparkRuns]:
+    """Spark, for searches alone; it starts with the first one."""
+    runs = SparkRuns(master, clock, on_progress)
     try:
-        yield lambda search: SparkAudits(context, search, clock, on_progress)
+        yield runs
     finally:
+        runs.rest()
+
+
+class SparkRuns:
+    """Searches on one Spark, which goes while nothing is to be done, and comes back for much.
+
+    An erasure waits days for tombstones' horizons: nobody should keep a Java for that. After a rest
+    files of some megabytes are looked through here, before a Java would be there.
+    """
+
+    def __init__(self, master: str, clock: Clock, on_progress: OnProgress) -> None:
+        self._master, self._clock, self._on_progress = master, clock, on_progress
+        self._session: SparkSession | None = None
+        self._has_rested = False
+
+    def __call__(self, search: Search) -> Run:
+        """Who looks files through for one search. It raises JavaNotFound, SparkFailed."""
+        here = InlineAudits(search, self._clock, self._on_progress)
+        there: dict[SparkContext, SparkAudits] = {}
+
+        def run(units: Sequence[AuditUnit]) -> Iterator[Findings]:
+            if self._may_stay_here(units):
+                return here(units)
+            context = self._started()
+            if context not in there:
+                there.clear()
+                there[context] = SparkAudits(context, search, self._clock, self._on_progress)
+            return there[context](units)
+
+        return run
+
+    def _may_stay_here(self, units: Sequence[AuditUnit]) -> bool:
+        is_idle = self._has_rested and self._session is None
+        return not units or (is_idle and sum(map(unit_bytes, units)) < HERE_BYTES_MAX)
+
+    def _started(self) -> SparkContext:
+        if self._session is None:
+            options = SessionOptions(master=self._master, app_name="lapse erasure")
+            self._session = open_session(options).spark
+        return self._session.sparkContext
+
+    def rest(self) -> None:
+        """Let Spark and its Java go; the next search of many bytes starts them again."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        self._has_rested = True
         with contextlib.suppress(*_SPARK_ERRORS):  # gone already is what was wanted
-            context.cancelAllJobs()
-            opened.spark.stop()
+            session.sparkContext.cancelAllJobs()
+            session.stop()
         stop_jvm()
 
 

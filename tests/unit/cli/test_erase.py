@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +274,34 @@ async def test_an_order_is_gone_on_with_as_it_was_given(erase: Erases) -> None:
     await create(erase._node, "t", partitions=2, cleanup_policy="compact")
     told = await erase(*KEYS, *NOW)
     assert (told.code, "deleted and made again" in told.err) == (2, True)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[int]:
+    """By another process, whose pid it gives: locks are a process's."""
+    code = (
+        "import sys; from pathlib import Path; from lapse.base.fs import RealFs\n"
+        "from lapse.lifecycle.erase.order import locked\n"
+        "with locked(RealFs(), Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+        process.stdin.close()
+
+
+async def test_an_order_is_one_process_s_at_a_time(erase: Erases) -> None:
+    with held(erase.order) as pid:
+        told = await erase(*KEYS, *NOW)
+        assert (told.code, told.rows) == (3, [])
+        assert f"{erase.order} is in use: process {pid} holds" in told.err
+        assert (await erase(*KEYS, "--dry-run")).code == 0, "which only looks"
+    assert await erase.ends("t") == [5, 5]
+    assert (await erase(*KEYS, *NOW)).code == 1
+    assert await erase.ends("t") == [7, 7]
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_what_must_be_cleaned_goes_first(tmp_path: Path) -> None:
         p.log("late-0").update_config(compacted(max_compaction_lag_ms=1000))
         p.clock.advance(2000)
         p.service.step()
-        assert p.engine.runs == [["late-0", "a-0"]]
+        assert p.engine.runs == [["late-0"], ["a-0"]]
         due = next(r.due for r in read_reports(p.data))
         assert due == ("dirty ratio", "max.compaction.lag.ms")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lapse.base.ids import TopicPartition
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
-from lapse.spark.bins import BINS_PER_SLOT, Bin, local_slots, neighbours, pack
+from lapse.spark.bins import BIN_MEMBERS_MAX, BINS_PER_SLOT, Bin, local_slots, neighbours, pack
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -47,6 +47,13 @@ def test_ten_thousand_small_logs_take_a_few_tasks() -> None:
     assert [len(b) for b in bins] == [1250] * 8
 
 
+def test_of_very_many_logs_no_task_has_more_than_can_travel() -> None:
+    bins = packed([4 * GIB] + [KIB] * 20_000 + [4 * GIB], 1)
+    assert bins[:2] == [[0], [20_001]], "and giants are alone all the same"
+    assert sorted(len(b) for b in bins[2:]) == [5000 // 3] * 4 + [5000 // 3 + 1] * 8
+    assert max(map(len, bins)) <= BIN_MEMBERS_MAX
+
+
 def test_plans_keep_their_order_within_a_task() -> None:
     assert all(b == sorted(b) for b in packed([MIB * (n % 7) for n in range(99)], 2))
 
@@ -56,7 +63,9 @@ def test_every_plan_is_in_one_bin_and_no_bin_is_empty(sizes: list[int], slots: i
     bins = packed(sizes, slots)
     assert sorted(n for b in bins for n in b) == list(range(len(sizes)))
     assert all(bins)
-    assert len(bins) <= slots * BINS_PER_SLOT
+    giants = {n for n, size in enumerate(sizes) if size >= 128 * MIB}
+    assert all(len(b) == 1 for b in bins if giants.intersection(b))
+    assert len(bins) <= slots * BINS_PER_SLOT + len(giants)
 
 
 @pytest.mark.parametrize(

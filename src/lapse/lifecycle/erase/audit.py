@@ -118,6 +118,7 @@ class _Look:
         self._damaged_counts: NDArray[np.int64] | None = None  # of what no consumer is given
         self._hits = np.empty(SPOTS_MAX, kernel.HIT)
         self._totals = np.zeros(2, np.int64)
+        self._states = np.empty(_ROWS, np.uint8)
         self._spots: list[Spot] = []
         self._raw = RawSearch(search, table)
         self._regions: list[Region] = []
@@ -188,15 +189,20 @@ class _Look:
     def _look_into(self, rows: NDArray[np.void]) -> None:
         """Batches with a right checksum, where they lie in the window."""
         self._batches += len(rows)
-        packed = rows["attributes"] & CODEC_MASK != 0
-        plain = rows[~packed] if packed.any() else rows
-        if len(plain):
-            fronts = np.where(plain["magic"] == 2, HEADER_SIZE, 0)
-            ends = plain["position"] + plain["size"]
-            states = self._find(self._window.data, plain, plain["position"] + fronts, ends)
+        states = self._states[: len(rows)]
+        broken, control, packed = kernel.find_keys_in_place(
+            self._window.data, rows, self._table, self._below, self._counts, self._hits,
+            self._totals, states,
+        )  # fmt: skip
+        self._note_spots(rows, damaged=False)
+        self._control += control
+        if broken:
             for n in np.flatnonzero(states == kernel.BROKEN):
-                self._broken(plain[n], "records do not parse")
-        packed_rows = rows[packed]
+                self._broken(rows[n], "records do not parse")
+        if packed:
+            self._inflate(rows[states == kernel.PACKED])
+
+    def _inflate(self, packed_rows: NDArray[np.void]) -> None:
         self._look_into_packed(packed_rows[packed_rows["magic"] == 2])
         for row in packed_rows[packed_rows["magic"] < 2]:
             self._look_into_wrapper(row)

@@ -35,6 +35,7 @@ from lapse.lifecycle.erase.served import Broker, Served
 
 PATIENCE_MS = 180_000  # doubts that have not changed for so long are not about to go
 HINT_MS = 600_000  # values that have not changed for so long want somebody's attention
+REST_SECONDS = 4.0  # who sleeps for so long has seen no change for as long
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.25, 30.0
 
 Say = Callable[[str], None]
@@ -107,12 +108,16 @@ def given(order: Order, answers: Iterable[Served], keys: Mapping[str, Sequence[b
 
 
 class Erasure:
-    """The loop. `targets` are those of the order's topics, in its order."""
+    """The loop. `targets` are those of the order's topics, in its order.
+
+    `rest` is called before it sleeps for long.
+    """
 
     def __init__(
-        self, broker: Broker, order: Order, targets: Sequence[Target], places: Places, clock: Clock
-    ) -> None:
-        self._broker, self._clock, self._places = broker, clock, places
+        self, broker: Broker, order: Order, targets: Sequence[Target], places: Places, clock: Clock,
+        rest: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self._broker, self._clock, self._places, self._rest = broker, clock, places, rest
         self.order, self.targets = order, targets
 
     def look(self, target: Target, *, anew: bool = False) -> Look:
@@ -168,6 +173,8 @@ class Erasure:
                 if left_ms is not None and left_ms <= 0:
                     break
                 pause = _PAUSE_SECONDS if any(changed) else min(2 * pause, _PAUSE_SECONDS_MAX)
+                if pause >= REST_SECONDS:
+                    self._rest()
                 self._clock.sleep(pause if left_ms is None else min(pause, left_ms / 1000))
 
     def _step(

@@ -16,6 +16,20 @@ from lapse.lifecycle.erase.table import table_of
 from lapse.lifecycle.round.engine import OnProgress, Progress
 
 
+class InlineRuns:
+    """Searches in this process; nothing is kept for them between one and the next."""
+
+    def __init__(self, clock: Clock, on_progress: OnProgress) -> None:
+        self._clock, self._on_progress = clock, on_progress
+
+    def __call__(self, search: Search) -> InlineAudits:
+        """Who looks files through for one search."""
+        return InlineAudits(search, self._clock, self._on_progress)
+
+    def rest(self) -> None:
+        """Nothing will be looked through for a while."""
+
+
 class InlineAudits:
     """Runs units here; `on_progress` is called from several threads, one at a time."""
 

@@ -12,7 +12,8 @@ value below the bound: not where a tombstone is there already, nor where a newer
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ from lapse.lifecycle.erase.findings import Count
 from lapse.lifecycle.erase.proof import Verdict
 from lapse.lifecycle.erase.replicas import ReplicaFindings
 from lapse.lifecycle.erase.search import Asked, Bound, KeyHash, hash_of
+from lapse.log.directory import LOCK, lock_file
 from lapse.log.segment import LOG, base_offset_of
 
 FORMAT = "lapse-erasure-order-1"
@@ -91,6 +93,20 @@ class Order:
             return replace(self, topics=(*self.topics, changed))
         topics = (changed if one.topic == changed.topic else one for one in self.topics)
         return replace(self, topics=tuple(topics))
+
+
+@contextmanager
+def locked(fs: Fs, folder: Path) -> Iterator[None]:
+    """The folder, made if need be, for one process alone: two would undo each other's settings.
+
+    Raises LockHeld, naming who has it, and StorageError.
+    """
+    fs.make_dir(folder)
+    lock = lock_file(folder / LOCK, fs)
+    try:
+        yield
+    finally:
+        lock.close()
 
 
 def load_order(folder: Path) -> Order | None:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from lapse.base.clock import Clock
 from lapse.base.errors import LapseError
@@ -25,7 +26,7 @@ from lapse.lifecycle.erase.places import (
     list_replica,
     why_keyless,
 )
-from lapse.lifecycle.erase.search import Bound
+from lapse.lifecycle.erase.search import Bound, Search
 from lapse.log.checkpoints import read_topic_id
 
 LISTINGS_MAX = 50
@@ -35,6 +36,16 @@ _PAUSE_SECONDS = 0.05
 
 # A number of units, done somewhere: by threads of this process, or as a job.
 Run = Callable[[Sequence[AuditUnit]], Iterable[Findings]]
+
+
+class Runs(Protocol):
+    """Who does that for any search: `inline.InlineRuns`, `spark.erase_job.SparkRuns`."""
+
+    def __call__(self, search: Search) -> Run: ...
+
+    def rest(self) -> None:
+        """Nothing will be looked through for a while: let go of what that would take."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

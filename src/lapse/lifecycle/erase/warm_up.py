@@ -32,6 +32,7 @@ def warm_up() -> None:
             data, rows, few + HEADER_SIZE, few + end, table, below, counts, hits, totals,
             states,
         )  # fmt: skip
+        find_key.find_keys_in_place(data, rows, table, below, counts, hits, totals, states)
         find_key.find_keys_in_rows(data, np.empty(0, RECORD), 0, table, below, counts, hits, totals)
         find_key.find_raw(data, 0, end, end, table, counts[0], few.copy(), few.copy(), 0)
         find_key.next_candidate(data, 0, end, end)

@@ -12,11 +12,12 @@ from itertools import pairwise
 from lapse.base.config import LONG_MAX, TopicConfig
 from lapse.base.ids import TopicPartition
 from lapse.lifecycle.decide.groups import Limits, Sizes, span_limit_ms
-from lapse.lifecycle.decide.select import Decision, Due, RoundKind
+from lapse.lifecycle.decide.select import BY_A_MOMENT, Decision, Due, RoundKind
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.choice import SMALL_ENTRY_BYTES, Choice, Load, Split, choose
 from lapse.log.facts import LogFacts, SegmentFacts
 
+_URGENT = frozenset(due.value for due in BY_A_MOMENT)
 BYTES_A_KEY = 24  # Kafka's map, for --kafka-exact; ours needs 16 a slot at 55 % fill: 29
 
 
@@ -125,6 +126,11 @@ class RoundPlan:
     @property
     def name(self) -> str:
         return str(self.partition)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether it has a deadline (L6)."""
+        return not _URGENT.isdisjoint(self.due)
 
     @property
     def limits(self) -> Limits:

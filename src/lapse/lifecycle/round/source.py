@@ -160,17 +160,19 @@ class SourceSegment:
 
 
 def open_source(
-    plan: RoundPlan, segment: PlanSegment, workplace: Workplace | None
+    plan: RoundPlan, segment: PlanSegment, workplace: Workplace | None, *, sparing: bool = False
 ) -> SourceSegment:
     """Open a segment and scan its headers; raises BadSegment, for unknown things too.
 
-    Without a workplace the image of an old format is held in memory.
+    Without a workplace the image of an old format is held in memory. A `sparing` one gives pages
+    back as it goes: to scan headers is to touch nearly all of them.
     """
     path = segment_path(Path(plan.dir), segment.base_offset, LOG)
     file = _mapped(path, segment)
     held: MappedFile | None = file  # whichever is open
     try:
-        rows, position, reason = scan_prefix(file.data, check_crc=False)
+        on_piece = file.forget if sparing else None
+        rows, position, reason = scan_prefix(file.data, check_crc=False, on_piece=on_piece)
         _require_whole(file, path, segment)
         if reason is not None:
             raise _bad_after(path, segment, rows, position, reason)

@@ -13,7 +13,15 @@ import pytest
 from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
 from lapse.client.login import PLAINTEXT
-from lapse.lifecycle.erase.drive import HINT_MS, PATIENCE_MS, Erasure, Places, Target, given
+from lapse.lifecycle.erase.drive import (
+    HINT_MS,
+    PATIENCE_MS,
+    REST_SECONDS,
+    Erasure,
+    Places,
+    Target,
+    given,
+)
 from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.order import FORMAT, Order, TopicOrder
 from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, REMAINS
@@ -41,7 +49,9 @@ class Sleeper(ManualClock):
             self.waiting.pop(0)()
 
 
-def erasure_of(replica: Path, clock: ManualClock) -> tuple[Erasure, Target]:
+def erasure_of(
+    replica: Path, clock: ManualClock, rest: Callable[[], None] = lambda: None
+) -> tuple[Erasure, Target]:
     """An order about KEY below offset 100 in topic t."""
     topic_id = ""  # of no directory: all of them count from their first offset to their last
     part = TopicOrder("t", topic_id, (hash_of(KEY, "5a"),), (Bound(0, 100),))
@@ -49,7 +59,8 @@ def erasure_of(replica: Path, clock: ManualClock) -> tuple[Erasure, Target]:
     search = make_search([KEY], tombstones_too=True)
     run = InlineAudits(search, clock, lambda _: None, threads=1)
     target = Target(part, (KEY,), search, "5a", run)
-    return Erasure(NOBODY, order, [target], Places(((str(replica), False),)), clock), target
+    places = Places(((str(replica), False),))
+    return Erasure(NOBODY, order, [target], places, clock, rest), target
 
 
 def run(replica: Path, clock: ManualClock, until_ms: int | None = None) -> tuple[Target, list[str]]:
@@ -102,6 +113,17 @@ def test_it_ends_when_its_time_is_up(tmp_path: Path) -> None:
     assert verdict_of(target) == REMAINS
     assert clock.now_ms() == NOW + 5000
     assert clock.slept[0] < clock.slept[2]  # less and less often
+
+
+def test_who_sleeps_for_long_lets_go_of_what_looking_takes(tmp_path: Path) -> None:
+    written(tmp_path / "t-0" / FIRST, batch(0, KEY), batch(3, KEY, value=None))
+    clock = Sleeper()
+    rested: list[int] = []
+    erasure, target = erasure_of(tmp_path, clock, lambda: rested.append(len(clock.slept)))
+    erasure.look(target)
+    erasure.run(RealFs(), tmp_path, lambda _: None, until_ms=NOW + 60_000, lags={})
+    assert rested == [n for n, pause in enumerate(clock.slept) if pause >= REST_SECONDS] != []
+    assert rested[0] > 2, "not while something may still come at once"
 
 
 def test_what_does_not_go_is_told_once_and_waited_for(tmp_path: Path) -> None:

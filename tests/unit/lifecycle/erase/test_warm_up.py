@@ -13,7 +13,8 @@ from tests.unit.lifecycle.erase.replica import FIRST, KEY, batch, damaged, found
 
 def test_a_search_finds_its_kernels_there(tmp_path: Path) -> None:
     kernels = (
-        find_key.fill_table, find_key.find_keys, find_key.find_keys_in_rows, find_key.find_raw,
+        find_key.fill_table, find_key.find_keys, find_key.find_keys_in_place,
+        find_key.find_keys_in_rows, find_key.find_raw,
         find_key.next_candidate,
     )  # fmt: skip
     warm_up()

@@ -21,6 +21,7 @@ from lapse.base.fs import Fs
 from lapse.lifecycle.round.engine import cleared_to, failed
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import THIS_PROCESS, BadSpot, Receipt, Seconds, attempt_file
+from lapse.lifecycle.round.room import in_words
 from lapse.lifecycle.round.split.requests import Answer, Stage, folder_of
 from lapse.lifecycle.round.split.rounds import Job, Result, steps
 from lapse.lifecycle.round.split.stages import run_request
@@ -54,13 +55,13 @@ def run_split(
     except StopIteration as end:
         result: Result = end.value
     except (LapseError, OSError) as e:
-        return _came_to_nothing(plan, attempt_id, fs, f"{plan.name}: {e}")
+        return _came_to_nothing(plan, attempt_id, fs, in_words(plan, e))
     if result.error is not None:
         return _came_to_nothing(plan, attempt_id, fs, result.error, result.bad)
     try:
         _gather_files(plan, attempt_id, result, fs)
     except LapseError as e:
-        return _came_to_nothing(plan, attempt_id, fs, f"{plan.name}: {e}")
+        return _came_to_nothing(plan, attempt_id, fs, in_words(plan, e))
     mapping = sum(seconds[stage] for stage in (Stage.SCAN, Stage.MERGE, Stage.JUDGE))
     return Receipt(
         round_id=plan.round_id,

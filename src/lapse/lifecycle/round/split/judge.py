@@ -33,7 +33,7 @@ def judge_segment(request: JudgeRequest, this: Attempt) -> JudgedSegment:
     """Judge one segment. Raises BadSegment, CorruptData, StorageError."""
     plan = request.plan
     [planned] = plan.segments
-    segment = open_source(plan, planned, this.workplace)
+    segment = open_source(plan, planned, this.workplace, sparing=True)
     try:
         segment.forget()
         read_bits(plan, request.index, request.bits, segment)

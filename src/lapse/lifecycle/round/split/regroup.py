@@ -30,7 +30,7 @@ def rewrite_group(request: RewriteRequest, this: Attempt) -> Rewritten:
     segments: list[SourceSegment] = []
     try:
         for n, planned in enumerate(plan.segments):
-            segments.append(open_source(plan, planned, this.workplace))
+            segments.append(open_source(plan, planned, this.workplace, sparing=True))
             segments[n].forget()
             read_bits(plan, request.first + n, request.bits[n], segments[n])
         round_ = _round_of(request, segments)

@@ -32,7 +32,7 @@ def scan(request: ScanRequest, this: Attempt) -> Scanned:
     """Read one segment. Raises BadSegment, LapseError."""
     plan = request.plan
     [planned] = plan.segments
-    segment = open_source(plan, planned, this.workplace)
+    segment = open_source(plan, planned, this.workplace, sparing=True)
     try:
         segment.forget()  # the headers are rows now
         _refuse_overlap(segment, request.end)

@@ -18,8 +18,10 @@ import numpy as np
 from lapse.base.clock import Clock
 from lapse.base.errors import CorruptData, LapseError
 from lapse.base.fs import Fs
+from lapse.lifecycle.round.cancel import require_wanted
 from lapse.lifecycle.round.engine import PROGRESS_FILE, IoBudget, ProgressFile
 from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.room import in_words
 from lapse.lifecycle.round.source import BadSegment, SourceSegment, Workplace
 from lapse.lifecycle.round.split.parts import checksum, read_at
 from lapse.lifecycle.round.split.requests import Answer, Blob, bits_file, folder_of
@@ -65,13 +67,12 @@ def attempt(
 
     def failed(error: Exception, bad: BadSegment | None = None) -> Answer[T]:
         spot = None if bad is None else bad.spot
-        return Answer(
-            attempt_id, os.getpid(), clock.monotonic() - start, 0, None, f"{plan.name}: {error}",
-            spot,
-        )  # fmt: skip
+        seconds, why = clock.monotonic() - start, in_words(plan, error)
+        return Answer(attempt_id, os.getpid(), seconds, 0, None, why, spot)
 
     folder = folder_of(plan, attempt_id)
     try:
+        require_wanted(folder)
         fs.make_dir(folder)
         progress = ProgressFile(fs, folder / PROGRESS_FILE, clock)
         this = Attempt(attempt_id, fs, folder, progress, IoBudget(plan.io_bytes_per_second, clock))
