@@ -3,22 +3,17 @@
     python -m benchmarks.split --records 100000000 --memory 768m --workers 2 --folder /big/disk
     python -m benchmarks.split --engine processes …
 
-Says seconds for each stage and the most memory that all processes had at once: all of it, and the
-part that is not pages of mapped files, which the operating system takes back when it wants them.
-Spark's Java is told apart: `--memory` is of what tasks have. What a process has in common with the
-one it was forked from counts for each. Spark's start and its first job are told apart too.
+Says seconds of wall and CPU time for each stage, and the most memory that all processes had at once
+(`benchmarks.processes`), whatever they are: this one, Java, Spark's Python daemon and its workers.
+Spark's start and its first job are told apart.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import multiprocessing
 import os
 import shutil
-import threading
-import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,10 +22,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import MIB, save
+from benchmarks.processes import Memory, Stages
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli.options import byte_size
+from lapse.cli.task_memory import memory_of
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.choice import split_for
 from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
@@ -46,7 +43,6 @@ from lapse.records.builder import BatchSpec
 NOW_MS = 1_700_000_000_000
 KEY_BYTES = 16
 BATCH_RECORDS = 500
-SAMPLE_SECONDS = 0.05
 
 
 def measure_split(
@@ -54,8 +50,14 @@ def measure_split(
 ) -> dict[str, Any]:
     """Write the log, clean it, and say what that took."""
     segments = list(write_log(folder, records, value_bytes))
-    plan = replace(_plan(folder, segments), split=split_for(records, memory_bytes // workers))
-    receipt, seconds, memory = _ENGINES[engine](plan, workers)
+    unsized = _plan(folder, segments)
+
+    def sized() -> RoundPlan:
+        """Once all processes run, as `lapse clean` does it."""
+        memory = memory_of(memory_bytes, workers, f"local[{workers}]")
+        return replace(unsized, split=split_for(records, memory.bytes))
+
+    plan, receipt, stages, memory = _ENGINES[engine](sized, workers)
     if receipt.error is not None:
         raise SystemExit(receipt.error)
     assert plan.split is not None
@@ -66,103 +68,61 @@ def measure_split(
         "segments": len(segments),
         "split": {name: getattr(plan.split, name) for name in plan.split.__slots__},
         "map_entries": receipt.map_entries,
-        "seconds": {name: round(s, 2) for name, s in seconds.items()},
-        "peak_mib": {name: n // 1024 for name, n in memory.peak_kib.items()},
+        "seconds": stages.told,
+        "peak_mib": memory.peak_mib,
     }
 
 
-def in_processes(plan: RoundPlan, workers: int) -> Measured:
+def in_processes(sized: Callable[[], RoundPlan], workers: int) -> Measured:
     """A pool of workers, forked from a process that has its kernels loaded."""
     warm_up(RealFs())
-    seconds: dict[str, float] = defaultdict(float)
-    numbers = iter(range(1 << 30))
-    with multiprocessing.get_context("fork").Pool(workers) as pool, _Memory() as memory:
+    stages, numbers = Stages(), iter(range(1 << 30))
+    with multiprocessing.get_context("fork").Pool(workers) as pool, Memory() as memory:
 
         def run_job(job: Job) -> Sequence[Answer[Any]]:
-            start = time.perf_counter()
-            asked = [
-                (job.stage, encode(request), f"{job.stage.value}-{next(numbers)}")
-                for request in job.requests
-            ]
-            answers = [decode_answer(job.stage, a) for a in pool.starmap(_run, asked, chunksize=1)]
-            seconds[job.stage.value] += time.perf_counter() - start
-            return answers
+            with stages.stage(job.stage.value):
+                asked = [
+                    (job.stage, encode(request), f"{job.stage.value}-{next(numbers)}")
+                    for request in job.requests
+                ]
+                told = pool.starmap(_run, asked, chunksize=1)
+                return [decode_answer(job.stage, answer) for answer in told]
 
-        start = time.perf_counter()
-        receipt = run_split(plan, "last", RealFs(), SystemClock(), run_job, 8 * workers)
-        seconds["all"] = time.perf_counter() - start
-    return receipt, seconds, memory
+        with stages.stage("all"):
+            plan = sized()
+            receipt = run_split(plan, "last", RealFs(), SystemClock(), run_job, 8 * workers)
+    return plan, receipt, stages, memory
 
 
-def on_spark(plan: RoundPlan, workers: int) -> Measured:
+def on_spark(sized: Callable[[], RoundPlan], workers: int) -> Measured:
     """The engine of `lapse clean`, warm."""
     from lapse.spark.engine import open_engine  # noqa: PLC0415  (no Spark unless asked for)
 
-    start = time.perf_counter()
-    engine = open_engine(f"local[{workers}]")
-    seconds = {"spark_start_and_first_job": time.perf_counter() - start}
+    stages = Stages()
+    with stages.stage("spark's start and first job"):
+        engine = open_engine(f"local[{workers}]")
+    run_job = engine._run_job
+
+    def timed(job: Any, on_wait: Any) -> Any:
+        with stages.stage(job.description.partition("split: ")[2].partition(" ")[0]):
+            return run_job(job, on_wait)
+
+    engine._run_job = timed  # type: ignore[method-assign]
     try:
-        with _Memory() as memory:
-            start = time.perf_counter()
+        plan = sized()
+        with Memory() as memory, stages.stage("all"):
             [receipt] = engine.run([plan], lambda _: None)
-            seconds["all"] = time.perf_counter() - start
     finally:
         engine.close()
-    seconds |= {"scan, merge, judge": receipt.seconds.map, "rewrite": receipt.seconds.rewrite}
-    return receipt, seconds, memory
+    return plan, receipt, stages, memory
 
 
 def _run(stage: Stage, data: bytes, attempt_id: str) -> bytes:
     return run_encoded(stage, data, attempt_id, RealFs(), SystemClock())
 
 
-class _Memory:
-    """Samples what this process and its children have, while it is entered."""
-
-    def __init__(self) -> None:
-        self.peak_kib: dict[str, int] = defaultdict(int)
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> _Memory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._end.wait(SAMPLE_SECONDS):
-            now: dict[str, int] = defaultdict(int)
-            for pid in _descendants(os.getpid()):
-                status = _status(pid)
-                whose = "java " if status.get("Name") == "java" else ""
-                for name in ("VmRSS", "RssAnon"):
-                    now[whose + name] += int(status.get(name, "0").split()[0])
-            for name, kib in now.items():
-                self.peak_kib[name] = max(self.peak_kib[name], kib)
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    """A process, and those below it."""
-    yield pid
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # it has just ended
-            for child in path.read_text().split():
-                yield from _descendants(int(child))
-
-
-def _status(pid: int) -> dict[str, str]:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return {}
-    return {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}
-
-
-Measured = tuple[Receipt, dict[str, float], _Memory]
-_ENGINES: dict[str, Callable[[RoundPlan, int], Measured]] = {
+Measured = tuple[RoundPlan, Receipt, Stages, Memory]
+_ENGINES: dict[str, Callable[[Callable[[], RoundPlan], int], Measured]] = {
     "spark": on_spark,
     "processes": in_processes,
 }
@@ -218,7 +178,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where the log is written")
     parser.add_argument("--records", type=int, default=100_000_000)
     parser.add_argument("--value-bytes", type=int, default=8)
-    parser.add_argument("--memory", default="768m", help="of all workers together")
+    parser.add_argument("--memory", default="768m", help="of all processes together")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--engine", choices=_ENGINES, default="spark")
     args = parser.parse_args()
