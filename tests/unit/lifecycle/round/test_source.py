@@ -12,14 +12,10 @@ from lapse.lifecycle.owner_directory import DirectoryOwner
 from lapse.lifecycle.round.source import open_source
 from lapse.records import batch
 from lapse.testing.clock import ManualClock
+from tests.unit.lifecycle.round.test_mapped_forget import file_pages_kib
 from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, plan_of
 
 KIB, MIB = 1 << 10, 1 << 20
-
-
-def file_pages_kib() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("RssFile:"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only where files are mapped")
