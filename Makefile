@@ -15,8 +15,8 @@ help: ## this list
 setup: ## lay out .venv from the lock file, find Java, compile the kernels; leaves .venv/bin/lapse
 	@$(PYTHON) tools/bootstrap.py
 
-demo: setup ## the main job on real flight records, about a minute (CRASH=1 kills things midway, KEEP=1 stays up)
-	@CRASH=$(CRASH) KEEP=$(KEEP) $(VENV_PYTHON) tools/demo
+demo: setup ## the main job on real flight records, about a minute (CRASH=1 kills things midway, KEEP=1 stays up, MASTER=URL is Spark's)
+	@CRASH=$(CRASH) KEEP=$(KEEP) MASTER='$(MASTER)' $(VENV_PYTHON) tools/demo
 
 check: setup ## lint, types, layers, unit and property tests; no JVM, some five minutes
 	@$(VENV_PYTHON) -m tools.run_tests lint tidy unit property

@@ -43,7 +43,11 @@ BEGUN_FIRST = {
     file: rank
     for rank, file in enumerate(
         (
+            "spark/test_chaos.py",
             "spark/test_demo.py",
+            "spark/test_export.py",
+            "spark/test_source_killed.py",
+            "spark/test_cluster.py",
             "spark/test_demo_fails.py",
             "compat/test_other_languages.py",
             "compat/test_beside_kafka.py",

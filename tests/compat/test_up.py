@@ -84,6 +84,10 @@ def test_it_serves_restarts_what_dies_and_stops_cleanly(tmp_path: Path) -> None:
                 lambda: (now := read_progress(data)).pid == service and now.state == "idle",  # noqa: B023
                 f"the service did not go on without the {name}",
             )
+        assert main(["rounds", "pause", str(data)]) == 0
+        until(lambda: read_progress(data).state == "paused", "the service goes on")
+        assert main(["rounds", "resume", str(data)]) == 0
+        until(lambda: read_progress(data).state == "idle", "the service does not go on")
         said = running.errors()
         assert len(re.findall(r"lifecycle \(process \d+\) was ended by signal 9", said)) == 1
         assert len(re.findall(r"broker \(process \d+\) was ended by signal 9", said)) == 1

@@ -37,6 +37,7 @@ from tests.oracle import kafka
 from tests.oracle.kafka import RealKafka
 from tests.oracle.oracle import Line, Oracle
 from tests.oracle.written_log import NOW, Sent, Shape, Txn, Written, open_directory, write_log
+from tests.unit.log.test_upgrade import old_log
 
 TP = TopicPartition("t", 0)
 SETTINGS = {
@@ -306,3 +307,26 @@ def decided(log: PartitionLog, aborted: list[AbortedTxn]) -> list[Sent]:
                 if r.offset >= log.log_start_offset
             ]
     return found
+
+
+def test_kafka_finds_the_same_records_in_a_log_that_was_made_v2(
+    oracle: Oracle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """KIP-32's migration of what is stored: offsets, times, keys, values as Kafka reads them."""
+    old_log(tmp_path / "old" / str(TP))
+    assert main(["convert", "--to-v2", str(tmp_path / "old"), "--to", str(tmp_path / "new"),
+                 "--json"]) == 0  # fmt: skip
+    line = json.loads(capsys.readouterr().out)
+    assert (line["outcome"], line["segments_rewritten"]) == ("converted", 4)
+    before, after = (
+        oracle.dump(tmp_path / name / str(TP), values="hex", side=False) for name in ("old", "new")
+    )
+    assert {said["magic"] for said in before if said["type"] == "batch"} == {0, 1}
+    assert {said["magic"] for said in after if said["type"] == "batch"} == {2}
+    assert [what_it_says(said) for said in after if said["type"] == "record"] == [
+        what_it_says(said) for said in before if said["type"] == "record"
+    ]
+
+
+def what_it_says(record: Line) -> tuple[object, ...]:
+    return record["offset"], record["timestamp"], record["key"], record["value"]

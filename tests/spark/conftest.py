@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from lapse.base.clock import SystemClock
+from lapse.base.fs import RealFs
 from lapse.spark.engine import SparkEngine
 from lapse.spark.session import OpenSession, SessionOptions, open_session
 
@@ -26,6 +27,6 @@ def session() -> Iterator[OpenSession]:
 
 @pytest.fixture(scope="session")
 def engine(session: OpenSession) -> SparkEngine:
-    made = SparkEngine(session.spark, SystemClock())
+    made = SparkEngine(session.spark, RealFs(), SystemClock())
     made.warm_up()
     return made

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark.accumulators import _accumulatorRegistry
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
@@ -27,6 +28,7 @@ from lapse.records.layout import Codec
 from lapse.spark.engine import Job, SparkEngine
 from lapse.spark.task import encode_plans, run_bins
 from lapse.testing.clock import ManualClock
+from tests.spark.processes import needs_proc, worker_pids
 from tests.unit.lifecycle.rounds import (
     NOW,
     Pair,
@@ -54,7 +56,9 @@ def owning(
 
 
 def plans_of(owner: DirectoryOwner, prefix: str) -> list[RoundPlan]:
-    return [plan_of(info, f"{prefix}{n}", NOW) for n, info in enumerate(owner.logs())]
+    """Small plans, whatever they take."""
+    plans = [plan_of(info, f"{prefix}{n}", NOW) for n, info in enumerate(owner.logs())]
+    return [replace(plan, split=None) for plan in plans]
 
 
 def files_of(plan: RoundPlan, receipt: Receipt) -> dict[str, bytes]:
@@ -95,7 +99,7 @@ def test_fifty_small_logs_share_a_job_and_few_tasks(
     with owning(tmp_path / "data", topics) as owner:
         plans = plans_of(owner, "r")
         receipts = list(engine.run(plans, quiet))
-        assert [r.name for r in receipts] == [plan.name for plan in plans]
+        assert sorted(r.name for r in receipts) == sorted(plan.name for plan in plans)
         assert all(r.error is None for r in receipts)
         (job_id,) = engine.last_job_ids
         status = engine._spark.statusTracker()
@@ -103,6 +107,24 @@ def test_fifty_small_logs_share_a_job_and_few_tasks(
         assert status.getStageInfo(stage).numTasks < 10
         assert len({r.attempt_id for r in receipts}) == 50
         assert all(r.error is None for r in owner.commit(receipts))
+
+
+def test_receipts_come_as_tasks_end(tmp_path: Path, engine: SparkEngine) -> None:
+    """So that the owner commits some while others are made."""
+    topics = {f"t{n:02d}": overwritten(keys=3, times=20) for n in range(40)}  # five tasks of eight
+    with owning(tmp_path / "data", topics) as owner:
+        plans = plans_of(owner, "r")
+        slow = [replace(p, io_bytes_per_second=2 * p.bytes_to_read / 0.1) for p in plans]
+        known = len(_accumulatorRegistry)
+        begun, job_ids = [], []
+        for receipt in engine.run(slow, quiet):
+            assert receipt.error is None
+            begun.append(sum(Path(p.dir, ".lapse", p.round_id).exists() for p in plans))
+            job_ids.append(engine.last_job_ids)
+        assert len(begun) == len(plans)
+        assert begun[0] < len(plans) - 4
+        assert len(set(job_ids)) == len(job_ids[0]) == 1
+        assert len(_accumulatorRegistry) == known
 
 
 def test_two_attempts_at_once_do_not_meet(tmp_path: Path, engine: SparkEngine) -> None:
@@ -195,30 +217,7 @@ class Killing:
                 self.killed.append(pid)
 
 
-def worker_pids() -> set[int]:
-    """Children of the daemons below this process's JVM."""
-    parents: dict[int, int] = {}
-    names: dict[int, str] = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            stat = (path / "stat").read_text()
-            names[int(path.name)] = (path / "cmdline").read_text()
-        except OSError:
-            continue
-        parents[int(path.name)] = int(stat.rpartition(")")[2].split()[1])
-    found = set()
-    for pid, parent in parents.items():
-        line, at = [], pid
-        while at > 1 and len(line) < 20:
-            line.append(at)
-            at = parents.get(at, 0)
-        daemon = "lapse.spark.daemon" in names.get(pid, "")
-        if os.getpid() in line and daemon and "lapse.spark.daemon" in names.get(parent, ""):
-            found.add(pid)
-    return found
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds workers by /proc")
+@needs_proc
 def test_a_killed_worker_costs_an_attempt_and_nothing_else(
     big: DirectoryOwner, engine: SparkEngine
 ) -> None:

@@ -6,9 +6,7 @@ twice in a round (SEMANTICS G-5's trap): attempts share nothing, and begin anew.
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +26,8 @@ from lapse.records.layout import Codec
 from lapse.spark.engine import Job, SparkEngine
 from lapse.spark.task import encode_plans, run_bins
 from lapse.testing.clock import ManualClock
-from tests.spark.test_engine import decode, files_of, plans_of, quiet, worker_pids
+from tests.spark.processes import daemon_pids, kill, needs_proc, worker_pids
+from tests.spark.test_engine import decode, files_of, plans_of, quiet
 from tests.unit.lifecycle.rounds import NOW, compacted, env_of
 
 LOGS = tuple(TopicPartition(f"t{n}", 0) for n in range(3))
@@ -85,15 +84,15 @@ def undisturbed(owner: DirectoryOwner) -> dict[str, tuple[object, dict[str, byte
 
 
 @contextmanager
-def killing(after_s: float, killed: list[int]) -> Iterator[None]:
-    """All workers die so long from now."""
+def killing(after_s: float, killed: list[int], *, daemons: bool = False) -> Iterator[None]:
+    """All workers die so long from now, or whoever forks them too."""
 
-    def kill() -> None:
-        for pid in worker_pids():
-            os.kill(pid, signal.SIGKILL)
-            killed.append(pid)
+    def strike() -> None:
+        pids = worker_pids() | (daemon_pids() if daemons else set())
+        kill(pids)
+        killed.extend(pids)
 
-    timer = threading.Timer(after_s, kill)
+    timer = threading.Timer(after_s, strike)
     timer.start()
     try:
         yield
@@ -108,7 +107,7 @@ def run_twice(engine: SparkEngine, plans: list[RoundPlan]) -> list[object]:
     return decode(engine._driver.submit(engine._collect, "twice", job).result())
 
 
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds workers by /proc")
+@needs_proc
 def test_killed_and_repeated_attempts_leave_the_same_bytes(
     owner: DirectoryOwner,
     undisturbed: dict[str, tuple[object, dict[str, bytes]]],
@@ -123,7 +122,7 @@ def test_killed_and_repeated_attempts_leave_the_same_bytes(
         assert runs < RUNS_MAX, "no worker was at work when it was killed"
         runs += 1
         plans = plans_of(owner, f"r{runs}-")
-        with killing(chance.uniform(0.0, 0.4), killed):
+        with killing(chance.uniform(0.0, 0.4), killed, daemons=chance.random() < 0.2):
             twice = chance.random() < 0.5
             receipts = run_twice(engine, plans) if twice else list(engine.run(plans, quiet))
         by_name = {plan.name: plan for plan in plans}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from lapse.log.segment import base_offset_of
 from lapse.records.batch import records_of, scan_prefix
+from lapse.records.builder import NewRecord, build_batch
 from lapse.records.column_spec import TYPES as ARROW_TYPES
 from lapse.records.layout import horizon_of, timestamp_type_of
 from lapse.spark import source
@@ -162,6 +164,18 @@ def test_control_records_and_tombstones(spark: SparkSession, goldens: Path) -> N
 def test_internal_topics_when_named(spark: SparkSession, goldens: Path) -> None:
     root = goldens / "golden-clean-shutdown"
     assert read(spark, root, subscribe="__consumer_offsets").count() > 0
+
+
+def test_the_five_lines_of_the_readme(
+    spark: SparkSession, logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    [lines] = re.findall(r"```python\n(from lapse\.spark import.*?)```", readme, re.DOTALL)
+    assert len([line for line in lines.splitlines() if line]) == 5
+    log = open_log(logs.parent / "readme" / "a-0")
+    append(log, build_batch([NewRecord(b"k", None), NewRecord(b"l", b"v")]))
+    exec(lines.replace("/var/lib/kafka/data", str(logs.parent / "readme")), {})
+    assert "|    a|        0|    1|" in capsys.readouterr().out
 
 
 # --- asking for less ------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.spark.engine import SparkEngine
 from lapse.spark.task import summarise_one
-from tests.spark.test_engine import owning, worker_pids
+from tests.spark.processes import worker_pids
+from tests.spark.test_engine import owning
 from tests.unit.lifecycle.rounds import NOW, overwritten
 
 

@@ -2,8 +2,9 @@
 
 Exit 0 only if forgetting is complete, on time and never early, all of it done by tasks on Spark.
 CRASH=1 kills the broker in the middle of the writing and the service in the middle of a round.
-KEEP=1 stays up afterwards. Options are handed to `lapse up`: with `--engine inline` or
-`--no-lifecycle` the demo must fail, and a test sees to it.
+KEEP=1 stays up afterwards. MASTER=local-cluster[2,1,1024] has rounds run on executors. Options are
+handed to `lapse up`: with `--engine inline` or `--no-lifecycle` the demo must fail, and a test sees
+to it.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def main(options: list[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="lapse-demo-"))
     out.print("reading a year of flights …")
     flights = read_flights()
-    settings = [word for setting in SETTINGS for word in ("-c", setting)]
+    master = os.environ.get("MASTER")
+    chosen = [f"lapse.lifecycle.master={master}"] if master else []
+    settings = [word for setting in (*SETTINGS, *chosen) for word in ("-c", setting)]
     house = House(folder / "data", [*settings, *options])
     try:
         out.print(f"lapse is up: kafka={house.kafka} http={house.http}")

@@ -12,6 +12,7 @@ from lapse.lifecycle.round import ledger
 from lapse.records.batch import records_of, scan_prefix
 
 GONE_TOMBSTONE = "tombstone expired"
+LOOKS_MAX = 20
 Place = tuple[int, int]  # partition, offset
 
 
@@ -30,13 +31,29 @@ class OnDisk:
 
 
 def look_at_files(data: Path) -> OnDisk:
-    """Decode every file of the data directory that begins with a batch."""
+    """Decode every file of the data directory that begins with a batch.
+
+    What a commit renames meanwhile is under neither name: then everything is looked at once more.
+    """
+    for _ in range(LOOKS_MAX):
+        before = _files(data, f"{TOPIC}-*/**/*")
+        found = _look_at(_files(data, "**/*"))
+        if _files(data, f"{TOPIC}-*/**/*") == before:
+            break
+    return found
+
+
+def _files(data: Path, pattern: str) -> list[Path]:
+    return sorted(path for path in data.glob(pattern) if path.is_file())
+
+
+def _look_at(paths: list[Path]) -> OnDisk:
     found = OnDisk([], set(), 0)
-    for path in sorted(p for p in data.rglob("*") if p.is_file()):
+    for path in paths:
         try:
             buffer = path.read_bytes()
         except FileNotFoundError:
-            continue  # unlinked or renamed while we looked; its new name is seen another time
+            continue
         rows, _, _ = scan_prefix(buffer)
         is_log = path.suffix == ".log" and path.parent.name.startswith(TOPIC)
         found.log_bytes += len(buffer) if is_log else 0

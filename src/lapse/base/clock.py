@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -87,6 +88,14 @@ class SystemClock:
 def cpu_seconds() -> float:
     """CPU time of this process, all threads, user and system (for measuring)."""
     return time.process_time()
+
+
+def time_text(ms: int) -> str:
+    """A moment for people, UTC; far ahead of any calendar it stays a number."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
 
 
 class PinnedClock(SystemClock):

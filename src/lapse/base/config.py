@@ -254,7 +254,12 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "How often the broker looks for segments to roll and files to unlink."),
     Setting("lapse.lifecycle.master", TEXT, "local[*]", "Spark master of the lifecycle service."),
     Setting("lapse.lifecycle.memory.bytes", whole(16 << 20), str(2 << 30),
-            "Memory of the offset maps of all rounds that run at once."),
+            "What the service may use: itself, Java, and the tasks of all rounds that run at once, "
+            "which share what the others leave. On one machine at most three quarters of its "
+            "memory; with a master of other machines of the tasks alone. A log that needs more "
+            "than a task has is split."),
+    Setting("lapse.lifecycle.cores.max", whole(0), "0",
+            "How many tasks of rounds run at once; 0: as many as the master has."),
     *SECURITY_SETTINGS,
 )  # fmt: skip
 
@@ -393,6 +398,7 @@ class BrokerConfig:
     housekeeping_interval_ms: int
     lifecycle_master: str
     lifecycle_memory_bytes: int
+    lifecycle_cores_max: int
     security: SecurityConfig
     defaults: tuple[tuple[str, str], ...]
     given: tuple[tuple[str, str], ...]

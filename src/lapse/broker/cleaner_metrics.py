@@ -23,13 +23,14 @@ from prometheus_client.registry import Collector
 
 from lapse.broker.control import ServiceSeen, StampCache
 from lapse.broker.services import Services
+from lapse.lifecycle.asked import EVERY_LOG, pauses_told
 from lapse.lifecycle.clock_guard import ClockGuard
 from lapse.lifecycle.decide.bounds import Bound, record_age_from
 from lapse.lifecycle.decide.deadline import ROLL_SLACK_MS, compaction_delay_ms, next_look_ms
 from lapse.lifecycle.decide.horizon import Stamp
 from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, decide
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.reports import RoundReport, RoundTail, read_progress
+from lapse.lifecycle.reports import RoundReport, RoundTail, ServiceProgress, read_progress
 from lapse.log.facts import BadRange
 from lapse.log.partition_log import LogMark, PartitionLog
 
@@ -258,11 +259,30 @@ class CleanerCollector(Collector):
             "lapse_lifecycle_service_up", "Whether a lifecycle service is connected.",
             int(seen.pid is not None),
         )  # fmt: skip
+        yield from self._run(progress)
         yield _gauge(
             "lapse_lifecycle_clock_ahead_seconds",
             "How far the clock jumped while nobody has confirmed it: nothing is removed then.",
             max(0 if progress is None else progress.clock_ahead_ms, self._guard.ahead_ms) / 1000,
         )
+
+    def _run(self, progress: ServiceProgress | None) -> Iterator[Metric]:
+        """How far the rounds under way are, and whether somebody holds others back."""
+        now_ms = self._services.clock.now_ms()
+        pauses = pauses_told(self._data_dir, now_ms)
+        named = sum(p.log != EVERY_LOG for p in pauses)
+        done, total, eta_ms = 0, 0, 0
+        if progress is not None:
+            done, total, eta_ms = progress.bytes_done, progress.bytes_total, progress.eta_ms
+        for name, doc, value in (
+            ("paused", "1 where somebody has paused the rounds of all logs.", len(pauses) > named),
+            ("paused_logs", "Logs whose rounds somebody has paused by name.", named),
+            ("run_bytes_done", "Of the rounds under way.", done),
+            ("run_bytes", "That the rounds under way are to read and write.", total),
+            ("run_seconds_left", "If they go on as they did; 0 where that is not known.",
+             max(eta_ms - now_ms, 0) / 1000 if eta_ms else 0),
+        ):  # fmt: skip
+            yield _gauge(f"lapse_lifecycle_{name}", doc, float(value))
 
 
 def _gauge(name: str, doc: str, value: float) -> Metric:

@@ -16,6 +16,7 @@ import logging
 import os
 import socket
 import stat
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ from lapse.log.swap import sweep_attempts
 
 logger = logging.getLogger(__name__)
 
+SWEEP_AGAIN_SECONDS = 60.0  # Spark kills the tasks of a cancelled job within some seconds
 _OWNER_ONLY = 0o600
 _NO_SUCH_LOG = "this broker has no such log"
 
@@ -184,8 +186,10 @@ class OwnedLogs:
         self._partitions = partitions
         self._env = env
         self._stamps = StampCache()
+        self._failed: deque[tuple[float, PartitionLog, str]] = deque()  # swept again from then on
 
     def logs(self) -> list[LogInfo]:
+        self._sweep_failed()
         now_ms = self._env.clock.now_ms()
         online = [log for log in self._partitions.all() if log.offline_reason is None]
         return [
@@ -212,6 +216,8 @@ class OwnedLogs:
                 if result.error is not None:
                     logger.warning("round %s: %s", receipt.round_id, result.error)
                     self._sweep_one(log, receipt.round_id)
+                    again_s = self._env.clock.monotonic() + SWEEP_AGAIN_SECONDS
+                    self._failed.append((again_s, log, receipt.round_id))
         return [results.get(n) or self._no_such_log(r) for n, r in enumerate(receipts)]
 
     def adopt_summaries(self, receipts: Sequence[SummaryReceipt]) -> list[str | None]:
@@ -227,10 +233,16 @@ class OwnedLogs:
         return CommitResult(receipt.round_id, receipt.name, 0, now_ms, 0.0, _NO_SUCH_LOG)
 
     def _sweep_one(self, log: PartitionLog, round_id: str) -> None:
-        """Best done now; else the next service's coming, or the next start, does it."""
+        """At once, for what it takes up; a task that was not told yet may write more."""
         if not rounds.intent_path(log.dir).exists():
             with contextlib.suppress(StorageError):  # a task may still be writing there
                 rounds.sweep(log.dir, round_id, self._env.fs)
+
+    def _sweep_failed(self) -> None:
+        """What tasks of rounds that had failed wrote after that."""
+        while self._failed and self._failed[0][0] <= self._env.clock.monotonic():
+            _, log, round_id = self._failed.popleft()
+            self._sweep_one(log, round_id)
 
     def sweep(self) -> None:
         """Remove the attempts of services that are gone."""

@@ -1,9 +1,9 @@
-"""The broker's HTTP port: health and metrics, read-only, under TLS where that is wanted.
+"""The broker's HTTP port: health, metrics and rounds, under TLS where that is wanted.
 
 A Starlette app served by uvicorn in the broker's own event loop. `/health` answers 200 once the
 broker serves and 503 before and after, and says what is out of order all the same; `/metrics` is
-Prometheus text (`broker.metrics`). Who may read them is `http_login`'s; that the broker serves or
-does not is told to everybody.
+Prometheus text (`broker.metrics`); `/rounds` is in `http_rounds`. Who may read them is for
+`http_login` to say; that the broker serves or does not is told to everybody.
 """
 
 from __future__ import annotations
@@ -22,26 +22,22 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from lapse.broker.http_login import Admission, HttpLogin
+from lapse.broker.http_login import Admission
+from lapse.broker.http_rounds import REFUSALS, RoundPages
 from lapse.broker.listeners import Address
 from lapse.broker.server import bind
 
 STOP_SECONDS_MAX = 1
-_REFUSALS = {
-    Admission.LOGIN: PlainTextResponse(
-        "log in first\n", 401, {"WWW-Authenticate": 'Basic realm="lapse", charset="UTF-8"'}
-    ),
-    Admission.FORBIDDEN: PlainTextResponse("DESCRIBE of the cluster is not allowed\n", 403),
-}
 
 
 def app(
     registry: CollectorRegistry,
     is_serving: Callable[[], bool],
     troubles: Callable[[], Sequence[str]],
-    login: HttpLogin,
+    rounds: RoundPages,
 ) -> Starlette:
-    """The two pages; `troubles` are lines for people."""
+    """All pages; `troubles` are lines for people."""
+    login = rounds.login
 
     async def health(request: Request) -> Response:
         serving = is_serving()
@@ -54,7 +50,7 @@ def app(
     async def metrics(request: Request) -> Response:
         admission = await _admit(request)
         if admission is not Admission.GRANTED:
-            return _REFUSALS[admission]
+            return REFUSALS[admission]
         text = await asyncio.to_thread(generate_latest, registry)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
@@ -62,7 +58,9 @@ def app(
         address = "" if request.client is None else request.client.host
         return await login.admit(request.headers.get("authorization"), address)
 
-    return Starlette(routes=[Route("/health", health), Route("/metrics", metrics)])
+    return Starlette(
+        routes=[Route("/health", health), Route("/metrics", metrics), *rounds.routes()]
+    )
 
 
 class _Server(uvicorn.Server):

@@ -1,9 +1,10 @@
 """Logins at the HTTP port: basic authentication (RFC 7617) by the users of the SASL listeners.
 
 Whether there are to be any is `lapse.http.login`'s. Without one, `/health` answers serving or not
-and nothing else. With ACLs, what the other page tells needs DESCRIBE of the cluster. A failure is
-held back as one at a listener is. Without `lapse.http.protocol=https` the password comes as it is:
-leave the port at an address that only this machine has then.
+and nothing else. With ACLs, what the other pages tell needs DESCRIBE of the cluster; what changes
+something (`http_rounds`) needs ALTER, and a login in any case. A failure is held back as one at a
+listener is. Without `lapse.http.protocol=https` the password comes as it is: leave the port at an
+address that only this machine has then.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from lapse.security.throttle import FailedAuthentications
 
 
 class Admission(Enum):
-    """What an HTTP client may: come in, log in first, or nothing."""
+    """What an HTTP client may: come in, log in first, or nothing; or nobody may, here."""
 
     GRANTED = auto()
     LOGIN = auto()
     FORBIDDEN = auto()
+    NOBODY = auto()
 
 
 class HttpLogin:
@@ -61,6 +63,17 @@ class HttpLogin:
         """
         if not self._is_needed:
             return Admission.GRANTED
+        return await self._admit(authorization, address, Operation.DESCRIBE)
+
+    async def admit_change(self, authorization: str | None, address: str) -> Admission:
+        """Likewise for what changes something: ALTER of the cluster, and never without a login."""
+        if not self._is_needed:
+            return Admission.NOBODY
+        return await self._admit(authorization, address, Operation.ALTER)
+
+    async def _admit(
+        self, authorization: str | None, address: str, operation: Operation
+    ) -> Admission:
         if authorization is None:
             return Admission.LOGIN
         given = _parsed(authorization)
@@ -71,7 +84,7 @@ class HttpLogin:
             return Admission.LOGIN
         actor = Actor(f"User:{given[0]}", host_of(address))
         may = self._access.authorizer.authorize(
-            actor, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME
+            actor, operation, ResourceType.CLUSTER, CLUSTER_NAME
         )
         return Admission.GRANTED if may else Admission.FORBIDDEN
 

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import os
 import resource
 import sys
 from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
-from pathlib import Path
 
 from lapse.base.config import INT_MAX, BrokerConfig
 from lapse.base.errors import ConfigError
+from lapse.base.host import memory_bytes
 from lapse.broker.addresses import plain
 
 _DARWIN_MAX = 10_240  # its hard limit may say "infinity", which it then refuses
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _MEMORY_PART = 8
 _REMEMBERED_MAX = 1000  # addresses that were refused; of more nothing is said
 
@@ -133,7 +131,4 @@ def allowed_bytes(setting: int) -> int:
     """
     if setting > 0:
         return setting
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):  # "max" is no limit
-        memory = min(memory, int(_CGROUP_LIMIT.read_text()))
-    return memory // _MEMORY_PART
+    return memory_bytes() // _MEMORY_PART

@@ -35,6 +35,7 @@ from lapse.broker.group_coordinator import GroupCoordinator, settings_of
 from lapse.broker.housekeeping import Housekeeping
 from lapse.broker.http import HttpServer, app
 from lapse.broker.http_login import HttpLogin
+from lapse.broker.http_rounds import RoundPages
 from lapse.broker.in_flight import AnswerBytes, RequestBytes
 from lapse.broker.limits import allowed_bytes, connections_allowed
 from lapse.broker.listeners import http_address, kafka_listeners
@@ -126,7 +127,10 @@ class Node:
         if self._http is not None:
             cleaner = CleanerCollector(services, control.seen, self._guard, self._log_dirs[0])
             registry = metrics.registry(services, cleaner)
-            pages = app(registry, lambda: self._serving, self._troubles, HttpLogin(services))
+            rounds = RoundPages(
+                self._log_dirs[0], self._env.fs, services.clock, services.disk, HttpLogin(services)
+            )
+            pages = app(registry, lambda: self._serving, self._troubles, rounds)
             tls = None if certificates is None else certificates.following()
             http = HttpServer(pages, self._http, tls)
             self._running.push_async_callback(http.stop)

@@ -15,6 +15,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
+from lapse.cli.task_memory import memory_of
 from lapse.lifecycle.clock_guard import TOOL, ClockGuard
+from lapse.lifecycle.commits import committed
 from lapse.lifecycle.decide.clock import ClockVerdict, judge_clock
 from lapse.lifecycle.decide.explain import Context, explain
 from lapse.lifecycle.decide.select import (
@@ -43,8 +46,9 @@ from lapse.lifecycle.owner_directory import DirectoryOwner
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.engine import Engine
 from lapse.lifecycle.round.inline import InlineEngine
-from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
+from lapse.lifecycle.round.plan import MapMemory, RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.sizing import sized_plan
 from lapse.lifecycle.round.summarise import requests_due
 from lapse.log.export import copy_logs
 from lapse.log.reader import DirectoryView
@@ -55,7 +59,6 @@ examples:
   lapse clean KAFKA-LOGS --partition orders-0 --to CLEANED -c cleanup.policy=compact
   lapse clean KAFKA-LOGS --force --json
 """
-_SMALL_PLAN = "small"  # one task a log
 _DONE = {RoundKind.CLEAN: "cleaned", RoundKind.TRIM: "trimmed"}
 
 
@@ -80,7 +83,7 @@ def add_parser(commands: Any) -> None:
     add("--kafka-exact", action="store_true", help="Kafka 4.3's result, its mistakes included")
     add("--engine", choices=("spark", "inline"), default="spark", help="default: %(default)s")
     add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
-    add("--memory", default="2g", metavar="SIZE", help="of the offset map (default: %(default)s)")
+    add("--memory", default="2g", metavar="SIZE", help="of all processes (default: %(default)s)")
     add("--json", action="store_true", help="one JSON object a log")
     parser.set_defaults(run=run)
 
@@ -90,6 +93,8 @@ class Cleaned:
     """One log's line of the result.
 
     Attributes:
+        plan: one task for all of it, small, or stages of tasks, split.
+        why: it is that one.
         kind: of the round, clean or trim.
         bytes_per_dirty_byte: read and written; None where nothing was dirty.
     """
@@ -104,6 +109,7 @@ class Cleaned:
     records_written: int = 0
     map_entries: int = 0
     plan: str | None = None
+    why: str | None = None
     kind: str | None = None
     due: tuple[str, ...] = ()
     dirty_bytes: int = 0
@@ -141,9 +147,7 @@ def run(args: argparse.Namespace) -> int:
     wanted, untouched = _look(args.logdir, configs, job)
     lines += untouched
     if wanted:
-        if args.to is not None:
-            copy_logs(args.logdir, args.to, wanted, job.fs)
-        lines += _clean(args.to or args.logdir, {p: configs[p] for p in wanted}, job)
+        lines += _clean_there({p: configs[p] for p in wanted}, job)
     _show(sorted(lines, key=lambda line: line.partition), as_json=args.json)
     return 1 if any(line.finding for line in lines) else 0
 
@@ -197,8 +201,21 @@ def _left_alone(decision: Decision, rules: Rules) -> Cleaned:
     )
 
 
+def _clean_there(configs: Mapping[TopicPartition, TopicConfig], job: Job) -> list[Cleaned]:
+    """In place, or in copies: made once the engine is there, so that none is left without it."""
+    args = job.args
+    if args.to is None:
+        return list(_clean(args.logdir, configs, job, _engine(job)))
+    with _engine(job) as running:
+        copy_logs(args.logdir, args.to, list(configs), job.fs)
+        return list(_clean(args.to, configs, job, contextlib.nullcontext(running)))
+
+
 def _clean(
-    directory: Path, configs: Mapping[TopicPartition, TopicConfig], job: Job
+    directory: Path,
+    configs: Mapping[TopicPartition, TopicConfig],
+    job: Job,
+    opened: AbstractContextManager[tuple[Engine, int]],
 ) -> Iterator[Cleaned]:
     time = functools.cache(functools.partial(_time, directory, job))
 
@@ -220,16 +237,23 @@ def _clean(
             owner.see(clock.latest_ms)
         rules, now_ms = job.wish.rules, clock.now_ms
         wish = replace(job.wish, stamp_ms=clock.latest_ms, steps=clock.record.steps)
-        with _engine(job) as (engine, at_once):
+        with opened as (engine, at_once):
             refused = _look_through(engine, owner, job, now_ms)
             decisions = [decide(info, now_ms, wish) for info in owner.logs()]
             for line in (_left_alone(d, rules) for d in decisions if not d.due):
                 yield replace(line, outcome=refused.get(line.partition, line.outcome))
-            memory = replace(job.memory, bytes=max(job.memory.bytes // at_once, 1))
-            rate = job.io_bytes_per_second / at_once
+            memory, due = _task_memory(job, at_once), order(decisions, rules)
+            rate = job.io_bytes_per_second / max(min(at_once, len(due)), 1)
             round_id = f"clean-{SystemClock().now_ms()}-{os.getpid()}"
-            plans = [make_plan(d, round_id, rules, memory, rate) for d in order(decisions, rules)]
+            plans = [sized_plan(d, round_id, rules, memory, rate) for d in due]
             yield from _run(engine, plans, owner, job)
+
+
+def _task_memory(job: Job, at_once: int) -> MapMemory:
+    """What a task may use; Kafka's rules say it by a setting, whatever there is."""
+    if job.wish.rules is Rules.KAFKA_43:
+        return job.memory
+    return memory_of(job.memory.bytes, at_once, job.args.master)
 
 
 def _time(directory: Path, job: Job) -> tuple[ClockVerdict, str]:
@@ -266,8 +290,7 @@ def _run(
     started = job.clock.monotonic()
     by_name = {plan.name: plan for plan in plans}
     with progress_bar("cleaning", lambda: job.clock.monotonic() - started) as on_progress:
-        for receipt in engine.run(plans, on_progress):
-            [result] = owner.commit([receipt])
+        for receipt, result in committed(engine.run(plans, on_progress), owner, job.clock):
             yield _line(by_name[receipt.name], receipt, result, engine.name)
 
 
@@ -303,7 +326,8 @@ def _line(plan: RoundPlan, receipt: Receipt, result: CommitResult, engine: str) 
         records_read=receipt.records_read,
         records_written=receipt.records_written,
         map_entries=receipt.map_entries,
-        plan=_SMALL_PLAN,
+        plan=receipt.plan,
+        why=plan.why,
         kind=plan.kind.value,
         due=plan.due,
         dirty_bytes=plan.dirty_bytes,

@@ -1,26 +1,38 @@
-"""`lapse convert --to-kafka LOGDIR --to DIR`: a copy of a data directory that is safe for Kafka.
+"""`lapse convert`: a copy for a real Kafka, or a log directory of today's record format.
 
-Tombstones with values (KIP-87) lose their value, since Kafka would take it for a live one. Lapse's
-own files are left out. Everything else is copied as it is: batches, indexes, producer snapshots,
-aborted transactions, leader epochs, checkpoints. The source is not changed and must not be in use.
+--to-kafka --to DIR: a copy of a data directory that is safe for Kafka. Tombstones with values
+(KIP-87) lose their value, since Kafka would take it for a live one. Lapse's own files are left out.
+Everything else is copied as it is: batches, indexes, producer snapshots, aborted transactions,
+leader epochs, checkpoints. The source is not changed.
+
+--to-v2 [--to DIR]: messages of the formats v0 and v1, which Kafka wrote before 0.11, become
+batches of v2 (KIP-32's migration of what is stored already). Keys, values, offsets and times stay.
+Segment by segment, in place or, with --to, in a copy; stopped at any point, the next run goes on.
+
+The directory must not be in use.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lapse.base.config import topic_config
-from lapse.base.errors import ConfigError, CorruptData, LockHeld
+from lapse.base.clock import SystemClock
+from lapse.base.config import TopicConfig, topic_config
+from lapse.base.errors import ConfigError, CorruptData, LapseError, LockHeld
 from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import show_table
+from lapse.lifecycle.recovery import finish_rounds
 from lapse.log import checkpoints
-from lapse.log.directory import list_partitions, lock_holder
-from lapse.log.export import Exported, export_directory_files, export_partition
+from lapse.log.directory import LogDirectory, list_partitions, lock_holder
+from lapse.log.env import LogEnv
+from lapse.log.export import Exported, copy_logs, export_directory_files, export_partition
+from lapse.log.upgrade import upgrade
 from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
 
 _DIRECTORY_FILES = [
@@ -49,19 +61,16 @@ def add_parser(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "convert",
-        help="copy a data directory so that a real Kafka may have it",
+        help="copy a data directory for a real Kafka, or rewrite old record formats",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     options.add_partitions(parser)
+    direction = parser.add_mutually_exclusive_group(required=True)
+    direction.add_argument("--to-kafka", action="store_true", help="a copy that is safe for Kafka")
+    direction.add_argument("--to-v2", action="store_true", help="messages of v0 and v1 become v2")
     parser.add_argument(
-        "--to-kafka",
-        action="store_true",
-        required=True,
-        help="the only direction: Lapse reads Kafka",
-    )
-    parser.add_argument(
-        "--to", type=Path, required=True, metavar="DIR", help="where to; new or empty"
+        "--to", type=Path, metavar="DIR", help="where to, new or empty; without it in place"
     )
     options.add_settings(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a log")
@@ -69,17 +78,29 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit 0; 1 if a log could not be copied whole, which is then not in the target."""
-    source, target, fs = args.logdir, args.to, RealFs()
-    partitions = options.chosen_partitions(args)
-    said, _ = options.settings(args.settings)
+    """Exit 0; 1 if a log could not be converted whole."""
+    if args.to is not None:
+        _require_free(args.logdir, args.to)
+    elif args.to_kafka:
+        raise ConfigError("--to-kafka needs --to DIR: Lapse goes on with the directory it has")
+    holder = lock_holder(args.logdir)
+    if holder is not None:
+        raise LockHeld(f"{args.logdir} is in use by process {holder}; stop it first")
+    return _to_kafka(args) if args.to_kafka else _to_v2(args)
+
+
+def _require_free(source: Path, target: Path) -> None:
     if target.exists() and any(target.iterdir()):
         raise ConfigError(f"--to {target}: allowed is a new or empty directory")
     if target.resolve().is_relative_to(source.resolve()):
         raise ConfigError(f"--to {target}: allowed is a directory outside {source}")
-    holder = lock_holder(source)
-    if holder is not None:
-        raise LockHeld(f"{source} is in use by process {holder}; stop it first")
+
+
+def _to_kafka(args: argparse.Namespace) -> int:
+    """What could not be copied whole is not in the target."""
+    source, target, fs = args.logdir, args.to, RealFs()
+    partitions = options.chosen_partitions(args)
+    said, _ = options.settings(args.settings)
     fs.make_dir(target)
     interval_bytes = topic_config(said).index_interval_bytes
     lines = [_convert(source, target, partition, fs, interval_bytes) for partition in partitions]
@@ -97,6 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 _DONE = "converted"
+_NOTHING_OLD = "nothing of an old format"
 
 
 def _convert(
@@ -124,3 +146,58 @@ def _finish(source: Path, target: Path, chosen: list[str], whole: bool, fs: Fs) 
         export_partition(source / KRAFT_FOLDER, target / KRAFT_FOLDER, fs, interval_bytes)
     if whole:
         export_directory_files(source, target, [checkpoints.CLEAN_SHUTDOWN], fs)
+
+
+# --- formats --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """One log's line of the result."""
+
+    partition: str
+    outcome: str
+    segments_rewritten: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+def _to_v2(args: argparse.Namespace) -> int:
+    partitions, fs, clock = options.chosen_partitions(args), RealFs(), SystemClock()
+    said, _ = options.settings(args.settings)
+    if args.to is not None:
+        copy_logs(args.logdir, args.to, partitions, fs)
+    env, config = LogEnv(fs, clock), topic_config(said)
+    directory = LogDirectory.open(args.to or args.logdir, env)
+    try:
+        lines = list(_rewritten(directory, partitions, config, env))
+    except BaseException:
+        directory.close(clean=False)
+        raise
+    directory.sweep_deleted(1 << 62)
+    directory.close()
+    columns = {
+        "partition": lambda line: line.partition,
+        "segments rewritten": lambda line: str(line.segments_rewritten),
+        "bytes read": lambda line: str(line.bytes_read),
+        "bytes written": lambda line: str(line.bytes_written),
+        "outcome": lambda line: line.outcome,
+    }
+    show_table(lines, columns, as_json=args.json)
+    return 0 if all(line.outcome in {_DONE, _NOTHING_OLD} for line in lines) else 1
+
+
+def _rewritten(
+    directory: LogDirectory, partitions: list[TopicPartition], config: TopicConfig, env: LogEnv
+) -> Iterator[Rewritten]:
+    """Log after log; what is wrong with one keeps none of the others."""
+    for partition in partitions:
+        try:
+            log = directory.open_log(partition, config)
+            finish_rounds(log, directory, env)
+            done = upgrade(log, env.fs, env.clock.now_ms())
+        except (LapseError, OSError) as e:
+            yield Rewritten(str(partition), str(e))
+            continue
+        outcome = _DONE if done.segments else _NOTHING_OLD
+        yield Rewritten(str(partition), outcome, done.segments, done.bytes_read, done.bytes_written)

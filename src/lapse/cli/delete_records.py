@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 
 from lapse.base.clock import SystemClock
-from lapse.base.config import read_properties
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.ids import TopicPartition
-from lapse.client.admin import TIMEOUT_MS, Admin
+from lapse.cli.remote import add_remote, client_properties, print_table, request_timeout_ms
+from lapse.client.admin import Admin
 from lapse.client.deletion import Before
 from lapse.client.login import Login, login
 from lapse.client.settings import DeleteRecordsResult
@@ -62,10 +62,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--bootstrap-server", default="127.0.0.1:9092", metavar="HOST:PORT,…",
-        help="brokers to ask first (default %(default)s)",
-    )  # fmt: skip
+    add_remote(parser)
     parser.add_argument(
         "--offset-json-file", "--delete-offset-json-file", dest="file", type=Path, metavar="FILE",
         help="partitions, and the offset before which records go",
@@ -78,18 +75,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--before-time", metavar="TIME",
         help="delete what is older; with the file, for its partitions whatever their offsets",
     )  # fmt: skip
-    parser.add_argument(
-        "--command-config", type=Path, metavar="FILE",
-        help="a client's properties: security.protocol, ssl.*, sasl.*, request.timeout.ms",
-    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Delete, and print what came of each partition; exit code 1 where one was refused."""
-    properties = {} if args.command_config is None else _properties(args.command_config)
-    timeout_ms, who = _timeout_ms(properties), login(properties)
+    properties = client_properties(args.command_config)
+    timeout_ms, who = request_timeout_ms(properties), login(properties)
     if args.file is None and not args.topic:
         raise ConfigError("--offset-json-file is missing; or name a --topic and a --before-time")
     if args.topic and args.before_time is None:
@@ -179,27 +172,13 @@ def _moment(text: str, now: datetime) -> datetime | None:
     return moment if moment.tzinfo is not None else None
 
 
-def _properties(path: Path) -> dict[str, str]:
-    try:
-        return read_properties(path)
-    except OSError as e:
-        raise StorageError(f"{path}: {e.strerror}") from e
-
-
-def _timeout_ms(properties: Mapping[str, str]) -> int:
-    text = properties.get("request.timeout.ms", str(TIMEOUT_MS))
-    if not text.isdigit() or not 0 < int(text) < 1 << 31:
-        raise ConfigError(f"request.timeout.ms={text}: allowed is a number of milliseconds above 0")
-    return int(text)
-
-
 def _print(results: Mapping[TopicPartition, DeleteRecordsResult], *, as_json: bool) -> None:
     rows = [_row(where, result) for where, result in sorted(results.items())]
     if as_json:
         for row in rows:
             print(json.dumps(row))
         return
-    _print_table([["partition", "low watermark", "error"], *(_cells(row) for row in rows)])
+    print_table([["partition", "low watermark", "error"], *(_cells(row) for row in rows)])
 
 
 def _row(where: TopicPartition, result: DeleteRecordsResult) -> dict[str, Any]:
@@ -215,10 +194,3 @@ def _row(where: TopicPartition, result: DeleteRecordsResult) -> dict[str, Any]:
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     return [f"{row['topic']}-{row['partition']}", str(row["low_watermark"]), row["message"] or ""]
-
-
-def _print_table(lines: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
-    for line in lines:
-        cells = (text.ljust(width) for text, width in zip(line, widths, strict=True))
-        print("  ".join(cells).rstrip())

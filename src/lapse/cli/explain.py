@@ -20,24 +20,32 @@ from typing import Any
 
 import msgspec
 
-from lapse.base.clock import Clock, SystemClock
-from lapse.base.config import TopicConfig, broker_config
+from lapse.base.clock import Clock, SystemClock, time_text
+from lapse.base.config import BrokerConfig, TopicConfig, broker_config
 from lapse.base.errors import ConfigError, LapseError, StorageError
+from lapse.base.host import processors
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
-from lapse.cli.plan import policy_text, time_text
+from lapse.cli.plan import policy_text
+from lapse.cli.task_memory import memory_here
+from lapse.lifecycle.asked import Pauses, pause_text, pauses_told
 from lapse.lifecycle.clock_guard import CONFIRMED, KEEPERS, read_record
 from lapse.lifecycle.decide.clock import ClockVerdict, judge_clock
 from lapse.lifecycle.decide.deadline import next_look_ms
 from lapse.lifecycle.decide.explain import Context, explain
 from lapse.lifecycle.decide.promises import Promise, bounds_of
 from lapse.lifecycle.decide.select import Decision, LogInfo, decide
+from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.fate import Fate, fate_of
 from lapse.lifecycle.reports import Queue, ServiceProgress, read_progress, read_queue
 from lapse.lifecycle.round.commit import waiting_stamps
+from lapse.lifecycle.round.plan import MapMemory
+from lapse.lifecycle.round.sizing import sized_plan
+from lapse.lifecycle.status import SILENT_MS
 from lapse.log.facts import BadRange
 from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN
+from lapse.spark.bins import within_cores
 
 _EXAMPLES = """\
 examples:
@@ -45,7 +53,6 @@ examples:
   lapse explain orders --data DATA --json
   lapse explain DATA --partition orders-0 --offset 4711
 """
-_SILENT_MS = 60_000  # a service that idles longer than it said is not there
 
 
 def add_parser(commands: Any) -> None:
@@ -88,6 +95,7 @@ class Explained:
         until_ms: when it ends by itself, None if that is not known.
         next_look_ms: when another decision may come out at the earliest.
         waiting_behind: logs that have their round first.
+        plan: of the round that is due, small or split, and why.
         service: what the lifecycle service of this directory does, None where there is none.
     """
 
@@ -103,6 +111,7 @@ class Explained:
     bad: BadRange | None = None
     future_timestamps: tuple[FutureTimestamp, ...] = ()
     waiting_behind: int = 0
+    plan: str | None = None
     service: str | None = None
     fate: Fate | None = None
     finding: bool = False
@@ -157,14 +166,16 @@ class _Place:
     queue: Queue
     places_in_queue: dict[str, int]
     progress: ServiceProgress | None
+    pauses: Pauses
+    memory: MapMemory
 
     @staticmethod
     def of(args: argparse.Namespace, logdir: Path, clock: Clock) -> _Place:
         policies = options.policies_in(logdir, args)
         view = DirectoryView(logdir)
         verdict = None
+        broker = broker_config({**policies.defaults, **policies.said_defaults})
         if args.now is None:
-            broker = broker_config({**policies.defaults, **policies.said_defaults})
             verdict = _verdict(logdir, clock, broker.clock_jump_max_ms)
         queue = read_queue(logdir) or Queue()
         return _Place(
@@ -175,6 +186,8 @@ class _Place:
             queue,
             {log: n for n, log in enumerate(queue.logs)},
             read_progress(logdir),
+            pauses_told(logdir, clock.now_ms()),
+            memory_here(broker.lifecycle_memory_bytes, _master(broker)),
         )
 
     def line(self, partition: TopicPartition, offset: int | None) -> Explained:
@@ -195,12 +208,15 @@ class _Place:
 
     def _context(self, decision: Decision) -> Context:
         name = str(decision.info.facts.partition)
+        pause = self.pauses.of(name)
         held = next((h for h in self.queue.held if h.log == name), None)
         return Context(
             waiting_behind=self.places_in_queue.get(name, 0),
             setback_until_ms=None if held is None else held.until_ms,
             setback_reason="" if held is None else held.reason,
             clock=self.verdict,
+            paused="" if pause is None else pause_text(pause),
+            paused_until_ms=None if pause is None else pause.until_ms,
         )
 
     def _explained(self, decision: Decision, context: Context, fate: Fate | None) -> Explained:
@@ -224,16 +240,24 @@ class _Place:
             bad=facts.bad,
             future_timestamps=future,
             waiting_behind=context.waiting_behind,
+            plan=self._plan(decision),
             service=self._service(),
             fate=fate,
         )
+
+    def _plan(self, decision: Decision) -> str | None:
+        """Which plan a round that is due has, with the service's memory on this machine."""
+        if not decision.due:
+            return None
+        plan = sized_plan(decision, "explained", Rules.LAPSE, self.memory)
+        return f"{plan.variant} plan: {plan.why}"
 
     def _service(self) -> str | None:
         """What the service says, or that it says nothing any more: rounds do not run then."""
         told = self.progress
         if told is None:
             return None
-        expected_ms = max(told.updated_ms, told.next_look_ms) + _SILENT_MS
+        expected_ms = max(told.updated_ms, told.next_look_ms) + SILENT_MS
         if told.state == "idle" and self.verdict is not None and self.now_ms > expected_ms:
             return f"silent since {time_text(told.updated_ms)}: rounds are not running"
         if told.state == "stopped":
@@ -249,6 +273,11 @@ def _verdict(logdir: Path, clock: Clock, jump_max_ms: int) -> ClockVerdict | Non
     newest = max(records, key=lambda r: (r.now_ms, r.monotonic_s or 0.0))
     confirmed = (logdir / CONFIRMED).exists()
     return judge_clock(newest, clock.now_ms(), clock.monotonic(), jump_max_ms, confirmed=confirmed)
+
+
+def _master(broker: BrokerConfig) -> str:
+    """Where the service runs rounds, as far as it may take all of it."""
+    return within_cores(broker.lifecycle_master, broker.lifecycle_cores_max, processors())
 
 
 def _as_json(line: Explained) -> str:
@@ -291,6 +320,8 @@ def _more(line: Explained) -> Iterator[str]:
         yield f"segment {future.segment} has a timestamp from the future: " + time_text(
             future.timestamp_ms
         )
+    if line.plan is not None:
+        yield line.plan
     if line.service is not None:
         yield f"lifecycle service {line.service}"
 

@@ -17,9 +17,9 @@ from lapse.base.config import BrokerConfig, broker_config, read_properties
 from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
 from lapse.cli import options
+from lapse.cli.task_memory import memory_of
 from lapse.lifecycle.owner_remote import RemoteOwner
 from lapse.lifecycle.round.inline import InlineEngine
-from lapse.lifecycle.round.plan import MapMemory
 from lapse.lifecycle.service import Service, ServiceOptions
 from lapse.log.env import LogEnv
 
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):  # while Spark starts there is nothing to end
             signal.signal(number, signal.SIG_DFL)
         logger.info("starting Spark")
-        engine = open_engine(config.lifecycle_master, "lapse lifecycle")
+        engine = open_engine(config.lifecycle_master, "lapse lifecycle", config.lifecycle_cores_max)
         try:
             serve(config, engine)
         finally:
@@ -92,7 +92,7 @@ def serve(config: BrokerConfig, spark: Any | None) -> None:
     owner = RemoteOwner(data_dir)
     at_once = 1 if spark is None else spark.task_slots
     settings = ServiceOptions(
-        memory=MapMemory(config.lifecycle_memory_bytes // at_once),
+        memory=memory_of(config.lifecycle_memory_bytes, at_once, config.lifecycle_master),
         pause_ms=config.log_cleaner_backoff_ms,
         rounds_at_once=at_once,
         io_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,

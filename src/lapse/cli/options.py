@@ -14,6 +14,7 @@ from lapse.log.directory import list_partitions
 from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
 from lapse.metadata.policies import Policies, find_policies
 
+_DURATIONS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -62,10 +63,10 @@ def chosen_partitions(args: argparse.Namespace) -> list[TopicPartition]:
     present = partitions_in(logdir)
     if not args.partition:
         return present
-    wanted = [_partition(name) for name in args.partition]
-    for partition in wanted:
-        if partition not in present:
-            raise StorageError(f"{logdir}: holds no log {partition}")
+    wanted = [partition(name) for name in args.partition]
+    for one in wanted:
+        if one not in present:
+            raise StorageError(f"{logdir}: holds no log {one}")
     return wanted
 
 
@@ -76,11 +77,12 @@ def partitions_in(logdir: Path) -> list[TopicPartition]:
     return [p for p in list_partitions(logdir) if str(p) != KRAFT_FOLDER]
 
 
-def _partition(name: str) -> TopicPartition:
-    partition = TopicPartition.parse(name)
-    if partition is None:
+def partition(name: str) -> TopicPartition:
+    """What `--partition` names; raises ConfigError."""
+    found = TopicPartition.parse(name)
+    if found is None:
         raise ConfigError(f"--partition {name}: allowed is TOPIC-N, as directories are named")
-    return partition
+    return found
 
 
 def policies(args: argparse.Namespace) -> Policies:
@@ -105,3 +107,12 @@ def byte_size(option: str, text: str) -> int:
     if not digits.isdigit() or int(digits) == 0:
         raise ConfigError(f"{option} {text}: allowed is a size such as 2g, 768m or 1048576")
     return int(digits) * unit
+
+
+def duration_ms(option: str, text: str) -> int:
+    """`90s`, `15m`, `2h`, `1d` or `500ms`; raises ConfigError."""
+    digits = text.rstrip("dhms")
+    unit_ms = _DURATIONS_MS.get(text[len(digits) :])
+    if unit_ms is None or not digits.isdigit() or int(digits) == 0:
+        raise ConfigError(f"{option} {text}: allowed is a time such as 90s, 15m, 2h or 1d")
+    return int(digits) * unit_ms

@@ -2,10 +2,11 @@
 
 Only looks: writes, locks and rebuilds nothing, and works beside a running Kafka. For a log that is
 due, the keys its round would map are estimated, and the memory they take; where no sketch of a
-segment's keys is kept, its records are read for that (--no-keys does without). What the round costs
-is at most what is said of it: it reads each segment up to the first uncleanable offset once, and
-reads and writes again those that lose something. --count finds out: it goes through the round in
-memory, throwing away what it would write, and tells how many records would go for which reason.
+segment's keys is kept, its records are read for that (--no-keys does without). Where a task with
+--memory could not hold all it needs, the plan is split into stages of smaller tasks. What the round
+costs is at most what is said of it: it reads each segment up to the first uncleanable offset once,
+and reads and writes again those that lose something. --count finds out: it goes through the round
+in memory, throwing away what it would write, and tells how many records would go for which reason.
 
 Exit 1 if a compacted log cannot be judged or cleaned.
 """
@@ -15,17 +16,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lapse.base.clock import SystemClock
+from lapse.base.clock import SystemClock, time_text
 from lapse.base.config import TopicConfig
 from lapse.base.errors import LapseError
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
 from lapse.cli.plan_count import Counted, count, plan_of
+from lapse.cli.task_memory import memory_here
 from lapse.lifecycle.decide.explain import explain
 from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, decide
 from lapse.lifecycle.round.commit import waiting_stamps
@@ -37,8 +38,6 @@ from lapse.log.reader import DirectoryView, without_summary
 from lapse.log.segment import LOG, segment_path
 from lapse.log.sketch import estimate
 from lapse.metadata.policies import UNKNOWN, Policies
-
-_ANY_MEMORY = MapMemory(1 << 30)  # of a plan that only says what is to be read
 
 
 def add_parser(commands: Any) -> None:
@@ -60,7 +59,10 @@ def add_parser(commands: Any) -> None:
         "--count", action="store_true", help="count what would go, by going through the rounds"
     )
     parser.add_argument(
-        "--memory", default="2g", metavar="SIZE", help="of --count's map (default: %(default)s)"
+        "--memory",
+        default="2g",
+        metavar="SIZE",
+        help="of all processes, as `lapse clean` has them on this machine (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=run)
@@ -78,6 +80,7 @@ class PlanLine:
         kind: of the round that is due, clean or trim.
         bytes_to_read: of segments the round maps; it reads and writes at most as much again.
         would: what the round would do, where that was counted.
+        plan: which one a round that is due has, "small" or "split"; why, in words.
     """
 
     partition: str
@@ -99,6 +102,8 @@ class PlanLine:
     bytes_to_read: int = 0
     segments_to_read: int = 0
     would: Counted | None = None
+    plan: str | None = None
+    why: str | None = None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -106,14 +111,16 @@ def run(args: argparse.Namespace) -> int:
     policies = options.policies(args)
     now_ms = SystemClock().now_ms() if args.now is None else args.now
     view = DirectoryView(args.logdir)
-    memory = MapMemory(options.byte_size("--memory", args.memory))
-    found = list(plan_lines(view, options.chosen_partitions(args), policies, now_ms))
-    lines = [line if args.no_keys else with_keys(line, decision) for line, decision in found]
+    memory = memory_here(options.byte_size("--memory", args.memory))
+    partitions = options.chosen_partitions(args)
+    found = list(plan_lines(view, partitions, policies, now_ms, memory))
+    lines = [line if args.no_keys else with_keys(line, d, memory) for line, d in found]
     columns = {
         "partition": lambda line: line.partition,
         "policy": lambda line: line.policy,
         "dirty ratio": lambda line: "-" if line.dirty_ratio is None else f"{line.dirty_ratio:.2f}",
         "keys, map": _keys_text,
+        "plan": lambda line: line.plan or "-",
         "to read": lambda line: str(line.bytes_to_read) if line.due else "-",
         "what holds it": _held_text,
     }
@@ -164,8 +171,9 @@ def _would_text(line: PlanLine) -> str:
 
 
 def plan_lines(
-    view: DirectoryView, partitions: list[TopicPartition], policies: Policies, now_ms: int
-) -> Iterator[tuple[PlanLine, Decision | None]]:
+    view: DirectoryView, partitions: list[TopicPartition], policies: Policies, now_ms: int,
+    memory: MapMemory,
+) -> Iterator[tuple[PlanLine, Decision | None]]:  # fmt: skip
     """One line a log, with the decision it tells; a log that cannot be read is a line too."""
     for partition in partitions:
         config = policies.config_of(partition)
@@ -173,21 +181,22 @@ def plan_lines(
             yield _without_facts(partition, "unknown", UNKNOWN), None
             continue
         try:
-            yield _line(view, partition, config, now_ms)
+            yield _line(view, partition, config, now_ms, memory)
         except LapseError as e:
             yield _without_facts(partition, policy_text(config), str(e)), None
 
 
 def _line(
-    view: DirectoryView, partition: TopicPartition, config: TopicConfig, now_ms: int
-) -> tuple[PlanLine, Decision]:
+    view: DirectoryView, partition: TopicPartition, config: TopicConfig, now_ms: int,
+    memory: MapMemory,
+) -> tuple[PlanLine, Decision]:  # fmt: skip
     info = LogInfo(
         view.facts(partition), config, waiting_stamps(view.path / str(partition), now_ms)
     )
     decision = decide(info, now_ms)
     why = explain(decision)
     bounds = decision.bounds
-    plan = plan_of(decision, _ANY_MEMORY) if decision.due else None
+    plan = plan_of(decision, memory) if decision.due else None
     line = PlanLine(
         partition=str(partition),
         policy=policy_text(config),
@@ -205,11 +214,13 @@ def _line(
         bytes_to_read=0 if plan is None else plan.bytes_to_read,
         segments_to_read=0 if plan is None else len(plan.segments),
         summaries_missing=len(without_summary(info.facts)) if config.compacts else 0,
+        plan=None if plan is None else plan.variant,
+        why=None if plan is None else plan.why,
     )
     return line, decision
 
 
-def with_keys(line: PlanLine, decision: Decision | None) -> PlanLine:
+def with_keys(line: PlanLine, decision: Decision | None, memory: MapMemory) -> PlanLine:
     """The line with the keys of the round that is due, if one is."""
     if decision is None or not decision.due:
         return line
@@ -228,7 +239,8 @@ def with_keys(line: PlanLine, decision: Decision | None) -> PlanLine:
             return line
         sketches.append(sketch)
     keys = estimate(sketches)
-    return replace(line, keys=keys, map_bytes=map_bytes(keys))
+    plan = plan_of(decision, memory, keys)
+    return replace(line, keys=keys, map_bytes=map_bytes(keys), plan=plan.variant, why=plan.why)
 
 
 def _keys_text(line: PlanLine) -> str:
@@ -244,11 +256,3 @@ def _without_facts(partition: TopicPartition, policy: str, why: str) -> PlanLine
 def policy_text(config: TopicConfig) -> str:
     """`compact,delete`, as Kafka writes it."""
     return ",".join(sorted(config.cleanup_policy)) or "(keep all)"
-
-
-def time_text(ms: int) -> str:
-    """A moment for people, UTC; far ahead of any calendar it stays a number."""
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"

@@ -10,13 +10,13 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lapse.base.fs import AppendFile, Buffer, RealFs
+from lapse.base.fs import RealFs
 from lapse.lifecycle.decide.select import Decision
 from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.round.nowhere import Nowhere
 from lapse.lifecycle.round.offset_map import Tick, build_map
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
 from lapse.lifecycle.round.rewrite import rewrite
@@ -45,9 +45,9 @@ class Counted:
     first_dirty_after: int | None
 
 
-def plan_of(decision: Decision, memory: MapMemory) -> RoundPlan:
-    """The plan of a round that is due."""
-    return make_plan(decision, "counted", Rules.LAPSE, memory)
+def plan_of(decision: Decision, memory: MapMemory, keys: int | None = None) -> RoundPlan:
+    """The plan of a round that is due; `keys`: what sketches tell of its dirty ones."""
+    return make_plan(decision, "counted", Rules.LAPSE, memory, keys=keys)
 
 
 def count(plan: RoundPlan, tick: Tick) -> Counted:
@@ -58,7 +58,7 @@ def count(plan: RoundPlan, tick: Tick) -> Counted:
     try:
         mapped = build_map(plan, tick, Workplace(fs, folder))
         try:
-            done = rewrite(plan, mapped, _Nowhere(), folder, tick)
+            done = rewrite(plan, mapped, Nowhere(), folder, tick)
         finally:
             for segment in mapped.segments:
                 segment.close()
@@ -78,39 +78,3 @@ def count(plan: RoundPlan, tick: Tick) -> Counted:
         segments_after=len(done.groups),
         first_dirty_after=None if trim else mapped.end_offset,
     )
-
-
-class _Thrown:
-    """A file whose bytes go nowhere."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.size = 0
-
-    def fileno(self) -> int:
-        return -1
-
-    def reserve(self, size: int) -> None: ...
-
-    def write(self, *buffers: Buffer) -> None:
-        self.size += sum(memoryview(buffer).nbytes for buffer in buffers)
-
-    def copy_from(self, source_fd: int, position: int, length: int) -> None:  # noqa: ARG002
-        self.size += length
-
-    def fsync(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class _Nowhere(RealFs):
-    """A file system that takes an attempt's files and keeps nothing."""
-
-    def open_append(self, path: Path) -> AppendFile:
-        return _Thrown(path)
-
-    def write_file(self, path: Path, data: Buffer) -> None: ...
-
-    def set_mtime_ns(self, path: Path, mtime_ns: int) -> None: ...
-
-    def sync_all(self, paths: Sequence[Path]) -> None: ...

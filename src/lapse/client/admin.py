@@ -21,6 +21,7 @@ from lapse.client import settings
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.connection import BrokerConnection
 from lapse.client.deletion import Before, delete_records_before
+from lapse.client.groups import GroupOffsets, group_offsets
 from lapse.client.login import PLAINTEXT, Login
 from lapse.client.offsets import to_ms
 from lapse.client.settings import ConfigChange, DeleteRecordsResult, Resource, ResourceConfig
@@ -106,7 +107,7 @@ class Admin:
         *,
         login: Login = PLAINTEXT,
     ) -> None:
-        """`request_timeout_ms` bounds `delete_records_before`; `login` is for other brokers."""
+        """`request_timeout_ms` bounds calls to several brokers; `login` is for the other ones."""
         self._connection = connection
         self._request_timeout_ms = request_timeout_ms
         self._login = login
@@ -266,6 +267,17 @@ class Admin:
             if isinstance(one, datetime):
                 to_ms(one)
         return asyncio.ensure_future(self._delete_records_before(dict(before)))
+
+    async def list_consumer_group_offsets(
+        self, group_ids: Iterable[str]
+    ) -> dict[str, GroupOffsets]:
+        """What groups have committed, and their states, at each group's coordinator.
+
+        A refusal is its group's, or its partition's, and stands in its place. An offset that an
+        open transaction is about to move is UNSTABLE_OFFSET_COMMIT (KIP-447).
+        """
+        async with Cluster(parse_bootstrap(self._connection.address), self._login) as cluster:
+            return await group_offsets(cluster, group_ids, self._request_timeout_ms)
 
     async def _delete_records_before(
         self, before: Mapping[TopicPartition, Before]

@@ -154,6 +154,18 @@ class Cluster:
         if refused is not None:
             raise refused
 
+    async def partitions(self) -> list[TopicPartition]:
+        """Those of all topics that may be seen; of one that has an error, none."""
+        connection = await self.any_connection()
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        answer = await connection.request(request, MetadataResponse)
+        return [
+            TopicPartition(told.name or "", partition.partition_index)
+            for told in answer.topics
+            if not told.error_code
+            for partition in told.partitions
+        ]
+
     def forget(self, name: str) -> None:
         """What was known of a topic has turned out wrong."""
         self._known.topics.pop(name, None)
@@ -184,6 +196,10 @@ class Cluster:
     async def connection(self, node_id: int) -> BrokerConnection:
         """An open connection to a node that metadata named."""
         return await self._open(self._known.brokers[node_id])
+
+    async def at(self, address: Address) -> BrokerConnection:
+        """An open connection to a broker that another one named (a group's coordinator)."""
+        return await self._open(address)
 
     async def any_connection(self) -> BrokerConnection:
         """An open connection, or a new one to the first broker that can be reached."""

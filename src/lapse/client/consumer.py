@@ -149,6 +149,16 @@ class Consumer:
         waiting = (one.offset for one in self._ready if one.partition == partition)
         return next(waiting, self._positions[partition])
 
+    async def partitions(self) -> list[TopicPartition]:
+        """Those of all topics that may be seen."""
+        found: list[TopicPartition] = []
+
+        async def ask() -> None:
+            found[:] = await self._cluster.partitions()
+
+        await self._tried(ask, ())
+        return found
+
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, datetime]
     ) -> dict[TopicPartition, int | None]:

@@ -48,7 +48,7 @@ from lapse.client.delivery import (
 from lapse.client.login import PLAINTEXT, Login
 from lapse.client.partitioner import partition_of
 from lapse.client.settings import refusal
-from lapse.records.batch_writer import split
+from lapse.records.batch_writer import RecordFields, split
 from lapse.records.layout import Codec
 from lapse.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -216,6 +216,14 @@ class Producer:
         where = await self._place(topic, None, partition, 0)
         if fields.tombstones.any():
             require_tombstone_values(await self._cluster.leader_connection(where), where)
+        return await self.send_fields(where, fields)
+
+    async def send_fields(self, where: TopicPartition, fields: RecordFields) -> list[BatchMetadata]:
+        """Send columns of one partition and wait until all are in the log; raises as `send_arrow`.
+
+        Whoever has them knows that the partition is there.
+        """
+        self._check_open()
         queue = self._queue(where)
         waiting = []
         for first, until in split(fields.sizes(), self._config.max_request_size // 2):
@@ -229,6 +237,10 @@ class Producer:
         if waiting:
             await asyncio.wait(waiting)
         return [done.result() for done in waiting]
+
+    async def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has; it is made where the broker makes topics."""
+        return len((await self._topic(topic)).leaders)
 
     async def flush(self) -> None:
         """Send what waits, and wait for what becomes of it; errors are the futures' to tell."""

@@ -47,7 +47,7 @@ _HIGH32 = np.uint64(0xFFFFFFFF00000000)
 
 
 @inlined
-def _set_bit(bits: NDArray[np.uint8], n: int) -> None:
+def set_bit(bits: NDArray[np.uint8], n: int) -> None:
     bits[n >> 3] |= np.uint8(1 << (n & 7))
 
 
@@ -130,7 +130,7 @@ def fill_filter(slots: NDArray[np.uint64], bits: NDArray[np.uint8]) -> None:
     n_bits = np.uint64(8 * bits.shape[0])
     for k in range(slots.shape[0] >> 1):
         if slots[2 * k + 1] & _LOW32 != 0:
-            _set_bit(bits, np.int64(multiply_high(slots[2 * k], n_bits)))
+            set_bit(bits, np.int64(multiply_high(slots[2 * k], n_bits)))
 
 
 @inlined
@@ -148,7 +148,7 @@ def _flush(
     for k in range(filled):
         old = window[2 * k]
         if old != 0:
-            _set_bit(superseded, np.int64(old) - 1)
+            set_bit(superseded, np.int64(old) - 1)
     return new
 
 
@@ -159,18 +159,18 @@ def _look_up(
 ) -> None:  # fmt: skip
     for k in range(filled):
         if _holds(slots, window[2 * k], window[2 * k + 1]):
-            _set_bit(superseded, np.int64(window[2 * k + 1] & _LOW32) - 1)
+            set_bit(superseded, np.int64(window[2 * k + 1] & _LOW32) - 1)
 
 
 @inlined
-def _crc_ok(data: NDArray[np.uint8], row: np.void) -> bool:
+def crc_ok(data: NDArray[np.uint8], row: np.void) -> bool:
     """Whether an uncompressed batch, which lies in `data` itself, is what was written."""
     position = row.position
     return crc32c_more(0, data, position + ATTRIBUTES, position + row.size) == row.crc
 
 
 @inlined
-def _flagged(data: NDArray[np.uint8], i: int, end: int, count: int) -> int:
+def flagged(data: NDArray[np.uint8], i: int, end: int, count: int) -> int:
     """Records that say they are tombstones though they have a value (KIP-87)."""
     n = 0
     for _ in range(count):
@@ -205,7 +205,7 @@ def _put_all(
             ahead += CACHE_LINE
         tombstones += value_length < 0
         if key_length < 0:
-            _set_bit(keyless, n)
+            set_bit(keyless, n)
             without_key += 1
             continue
         low, high = hash_key(data, key, key_length, s0, s1)
@@ -239,7 +239,7 @@ def _put_some(
             return -1, 0, 0, latest, False
         tombstones += value_length < 0
         if key_length < 0:
-            _set_bit(keyless, n)
+            set_bit(keyless, n)
             without_key += 1
         elif row.base_offset + offset_delta >= dirty:
             if new >= entries_left:  # M-5: even if this very key is in the map
@@ -279,7 +279,7 @@ def map_keys(
             state[LATEST] = row.last_offset
             continue
         count = row.count
-        if check_crc and not _crc_ok(data, row):
+        if check_crc and not crc_ok(data, row):
             return BAD_CRC, b  # before its count is believed
         some = row.base_offset < dirty
         if some or state[ENTRIES] + filled + count >= min(roomy, entries_max):
@@ -302,7 +302,7 @@ def map_keys(
         if new < 0:
             return BROKEN, b
         if valued and row.attributes & VALUED_TOMBSTONES != 0:
-            nulls += _flagged(data, starts[b], ends[b], count)
+            nulls += flagged(data, starts[b], ends[b], count)
         state[ENTRIES] = entries + new
         state[KEYLESS] += without_key
         state[RECORDS] += count
@@ -338,7 +338,7 @@ def probe_keys(
             break
         if skipped[b]:
             continue
-        if check_crc and not _crc_ok(data, row):
+        if check_crc and not crc_ok(data, row):
             return BAD_CRC, b
         nulls = 0
         i, end, ordinal = starts[b], ends[b], ordinals[b]
@@ -357,7 +357,7 @@ def probe_keys(
                 ahead += CACHE_LINE
             nulls += value_length < 0
             if key_length < 0:
-                _set_bit(keyless, n)
+                set_bit(keyless, n)
                 continue
             low, high = hash_key(data, key, key_length, s0, s1)
             bit = np.int64(multiply_high(low, n_bits))
@@ -370,7 +370,7 @@ def probe_keys(
                 _look_up(slots, window, filled, superseded)
                 filled = 0
         if valued and row.attributes & VALUED_TOMBSTONES != 0:
-            nulls += _flagged(data, starts[b], ends[b], row.count)
+            nulls += flagged(data, starts[b], ends[b], row.count)
         tombstones[b] += nulls
     _look_up(slots, window, filled, superseded)
     return DONE, hi

@@ -8,17 +8,38 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.errors import StorageError
 from lapse.lifecycle import reports
 from lapse.lifecycle.reports import Queue, RoundReport, ServiceProgress
+from lapse.lifecycle.round.engine import NO_PROGRESS, Progress
 from lapse.log.env import LogEnv
 
 logger = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 0.2
 LOGS_TOLD_MAX = 100  # the queue has them all
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What goes with a state, where it has such a thing; as in `ServiceProgress`.
+
+    Attributes:
+        begun_s: when the run began, by the monotonic clock.
+    """
+
+    started_ms: int = 0
+    begun_s: float = 0.0
+    logs: tuple[str, ...] = ()
+    progress: Progress = NO_PROGRESS
+    next_look_ms: int = 0
+    clock_ahead_ms: int = 0
+
+
+NOTHING_MORE = Told()
 
 
 class Board:
@@ -40,19 +61,19 @@ class Board:
         except StorageError as e:
             logger.warning("rounds are not reported: %s", e)
 
-    def tell(
-        self, state: str, detail: str, *, started_ms: int = 0, logs: tuple[str, ...] = (),
-        bytes_done: int = 0, bytes_total: int = 0, next_look_ms: int = 0, clock_ahead_ms: int = 0,
-    ) -> None:  # fmt: skip
+    def tell(self, state: str, detail: str, more: Told = NOTHING_MORE) -> None:
         """At most some times a second, but each change of state and the end of a run."""
-        now = self._clock.monotonic()
-        recent = self._told[0] == state and now - self._told[1] < _PROGRESS_SECONDS
-        if recent and bytes_done < bytes_total:
+        now_s, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        recent = self._told[0] == state and now_s - self._told[1] < _PROGRESS_SECONDS
+        run = more.progress
+        if recent and run.bytes_done < run.bytes_total:
             return
-        self._told = (state, now)
+        self._told = (state, now_s)
+        left_ms = run.left_ms(now_s - more.begun_s)
         progress = ServiceProgress(
-            state, detail, os.getpid(), self._clock.now_ms(), started_ms, logs[:LOGS_TOLD_MAX],
-            bytes_done, bytes_total, next_look_ms, clock_ahead_ms,
+            state, detail, os.getpid(), now_ms, more.started_ms, more.logs[:LOGS_TOLD_MAX],
+            run.bytes_done, run.bytes_total, more.next_look_ms, more.clock_ahead_ms,
+            0 if left_ms is None else now_ms + left_ms, run.under_way[:LOGS_TOLD_MAX],
         )  # fmt: skip
         try:
             reports.write_progress(self._fs, self._data_dir, progress)

@@ -56,14 +56,17 @@ class DirectoryOwner:
         self._directory = LogDirectory.open(path, env)
         try:
             believed_ms = believed()
-            for partition in sorted(configs):
-                log = self._directory.open_log(
+            logs = [
+                self._directory.open_log(
                     partition,
                     configs[partition],
                     producer_id_expiration_ms=producer_id_expiration_ms,
                     believed_ms=believed_ms,
                     heals_txn_indexes=heals_txn_indexes,
                 )
+                for partition in sorted(configs)
+            ]
+            for log in logs:  # once all are open, since a checkpoint of others asks who is there
                 finish_rounds(log, self._directory, env)
         except BaseException:
             self._directory.close(clean=False)
@@ -103,11 +106,14 @@ class DirectoryOwner:
         return LogInfo(facts, log.config, waiting_stamps(log.dir, self._clock.now_ms()))
 
     def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
-        by_name = {str(partition): log for partition, log in self._directory.logs.items()}
         env = DirectoryEnv(self._fs, self._clock, self._directory.set_cleaner_offsets)
-        return commit_all([(by_name[receipt.name], receipt) for receipt in receipts], env)
+        return commit_all([(self._log(receipt.name), receipt) for receipt in receipts], env)
 
     def adopt_summaries(self, receipts: Sequence[SummaryReceipt]) -> list[str | None]:
-        by_name = {str(partition): log for partition, log in self._directory.logs.items()}
         env = LogEnv(self._fs, self._clock)
-        return [take_over(by_name[receipt.name], receipt, env) for receipt in receipts]
+        return [take_over(self._log(receipt.name), receipt, env) for receipt in receipts]
+
+    def _log(self, name: str) -> PartitionLog:
+        partition = TopicPartition.parse(name)
+        assert partition is not None, name
+        return self._directory.logs[partition]

@@ -20,6 +20,7 @@ import msgspec
 
 from lapse.base.fs import Fs
 from lapse.lifecycle.round.commit import CommitResult
+from lapse.lifecycle.round.engine import LogProgress
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.setbacks import Held
@@ -58,7 +59,9 @@ class RoundReport:
         bad: the place that could not be read, if that is why (L10).
         dirty_bytes: that the round was to clean (SEMANTICS S-5).
         io_per_dirty_byte: bytes read and written for each of them; None where there were none.
-        map_entries_max: keys the map might have held.
+        map_entries_max: keys the map might have held; 0 where nothing bounds them.
+        plan: "small" or "split".
+        why: it was that one.
     """
 
     round_id: str
@@ -88,6 +91,8 @@ class RoundReport:
     dirty_bytes: int = 0
     io_per_dirty_byte: float | None = None
     map_entries_max: int = 0
+    plan: str = "small"
+    why: str = ""
 
     @property
     def total_seconds(self) -> float:
@@ -141,7 +146,9 @@ def round_report(
         bad=result.bad,
         dirty_bytes=plan.dirty_bytes,
         io_per_dirty_byte=round(io / plan.dirty_bytes, 3) if plan.dirty_bytes else None,
-        map_entries_max=plan.map_entries_max,
+        map_entries_max=0 if plan.split is not None else plan.map_entries_max,
+        plan=plan.variant,
+        why=plan.why,
     )
 
 
@@ -233,10 +240,12 @@ class ServiceProgress:
 
     Attributes:
         state: idle, running, looking (through segments that have no summary), waiting (for the
-            owner), held (the clock jumped) or stopped.
+            owner), held (the clock jumped), paused (by somebody) or stopped.
         detail: in words: why it waits, what it runs.
         bytes_done: of the run under way; 0 of 0 where there is none.
         logs: of the run under way, the first of them.
+        eta_ms: when the run will be done if it goes on as it did; 0 where that is not known.
+        rounds: how far those are that have begun, the first of them.
         next_look_ms: when it looks again at the latest, where it is idle.
         clock_ahead_ms: how far the wall clock jumped, while nobody has confirmed it; 0 otherwise.
     """
@@ -251,6 +260,8 @@ class ServiceProgress:
     bytes_total: int = 0
     next_look_ms: int = 0
     clock_ahead_ms: int = 0
+    eta_ms: int = 0
+    rounds: tuple[LogProgress, ...] = ()
 
 
 def write_progress(fs: Fs, data_dir: Path, progress: ServiceProgress) -> None:
@@ -274,6 +285,15 @@ def read_progress(data_dir: Path) -> ServiceProgress | None:
 
 
 @dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A round of a run under way, and the directory of its log."""
+
+    log: str
+    round_id: str
+    dir: str
+
+
+@dataclass(frozen=True, slots=True)
 class Queue:
     """Who has a round or waits for one, and who does not for a while.
 
@@ -281,12 +301,14 @@ class Queue:
         since_ms: when the run under way began; 0 where nothing is due.
         logs: in order; those of the run under way first, as many as `running`.
         held: logs that were set back, whatever is due.
+        rounds: those that the run under way is to make.
     """
 
     since_ms: int = 0
     running: int = 0
     logs: tuple[str, ...] = ()
     held: tuple[Held, ...] = ()
+    rounds: tuple[UnderWay, ...] = ()
 
     def behind(self, log: str) -> int:
         """How many logs go before this one; one that was not due when the run began is last."""

@@ -4,6 +4,10 @@ facts → decide, in KIP-354's order (L6) → plans with one `now` → engine �
 Logs that lack summaries are looked through by the engine first, some of their bytes in each step,
 so that rounds of others need not wait for a whole foreign directory to be read.
 
+Rounds that have a deadline go before those that only tidy up (L6), and past them: one that falls
+due while a long run is under way gets a run of its own beside it (`_overtake`). What people may
+ask of it they leave in files: rounds to wait, a round to be called off (`asked`).
+
 Given an owner and an engine, it knows neither sockets nor Spark. Nothing durable is its own but the
 time it last believed (`clock_guard`): it may be killed anywhere, and the next one begins from the
 owner's facts. A log whose round fails is left alone for a while, longer each time, and keeps no
@@ -15,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,18 +27,30 @@ from typing import Protocol, TypeVar
 
 from lapse.base.backoff import backoff_ms
 from lapse.base.errors import LapseError
-from lapse.lifecycle.board import Board, some
+from lapse.lifecycle.asked import PAUSES, Pause, Pauses, pause_text, pauses_told
+from lapse.lifecycle.board import Board, Told, some
 from lapse.lifecycle.clock_guard import ClockGuard
+from lapse.lifecycle.commits import in_portions
 from lapse.lifecycle.decide.clock import ClockVerdict
 from lapse.lifecycle.decide.deadline import next_look_ms
-from lapse.lifecycle.decide.select import Decision, Due, LogInfo, Wish, decide, order
+from lapse.lifecycle.decide.select import (
+    Decision,
+    Due,
+    LogInfo,
+    Wish,
+    decide,
+    must_be_made,
+    order,
+)
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.owner import Owner, OwnerGone
-from lapse.lifecycle.reports import Queue, RunOf, round_report
+from lapse.lifecycle.reports import Queue, RunOf, UnderWay, round_report
+from lapse.lifecycle.round.cancel import is_cancelled
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.engine import Engine, OnProgress, Progress, failed
-from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
+from lapse.lifecycle.round.plan import MapMemory, RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.sizing import sized_plan
 from lapse.lifecycle.round.summarise import (
     SummaryReceipt,
     SummaryRequest,
@@ -48,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 OWNER_BACKOFF_MS_MAX = 5000
 _FIRST_OWNER_BACKOFF_MS = 100
-_CLOCK_PAUSE_MS_MAX = 1000  # how soon a confirmation is noticed
+_NOTICE_MS = 1000  # how soon a confirmation of the clock is noticed, or the end of a pause
 _SLICE_SECONDS = 0.1  # how soon a request to stop is noticed
 _PAUSE_MS_MIN = 10
 LOOK_BYTES_MAX = 16 << 30  # looked through in one step, or one segment if that is larger
@@ -113,6 +129,11 @@ class Service:
         self._undecided: set[str] = set()
         self._owner_missed = 0  # how often in a row
         self._stopping = False
+        self._data_dir = data_dir
+        self._under_way: frozenset[str] = frozenset()  # logs of the run that others may overtake
+        self._queue = Queue()  # of that run
+        self._overtaking = False
+        self._overtake_s = 0.0  # not before
 
     def request_stop(self) -> None:
         """End soon: the round under way is cancelled or finished. Fit for a signal handler."""
@@ -125,9 +146,18 @@ class Service:
         self._board.tell("stopped", "the service was told to stop")
 
     def _rest(self, pause_ms: int) -> None:
-        until = self._clock.monotonic() + pause_ms / 1000
+        until, said = self._clock.monotonic() + pause_ms / 1000, self._said()
         while not self._stopping and (left := until - self._clock.monotonic()) > 0:
             self._clock.sleep(min(_SLICE_SECONDS, left))
+            if self._said() != said:
+                return
+
+    def _said(self) -> int:
+        """Moves when somebody pauses or resumes."""
+        try:
+            return (self._data_dir / PAUSES).stat().st_mtime_ns
+        except OSError:
+            return 0
 
     def step(self) -> int:
         """Look once and run what is due; returns how many ms to rest before the next look."""
@@ -140,12 +170,15 @@ class Service:
             if verdict.held:
                 return self._wait_for_clock(verdict)
             now_ms = verdict.now_ms
+            pauses = self._pauses()
+            if pauses.all is not None:
+                return self._wait_for_resume(pauses.all)
             decisions = self._decide(infos, verdict)
             self._setbacks.forget_but(str(info.facts.partition) for info in infos)
-            ready = [d for d in order(decisions) if self._is_ready(d)]
+            ready = [d for d in order(decisions) if self._is_ready(d, pauses)]
             if ready:
                 self._run_rounds(ready, now_ms)
-            lacking = [d for d in decisions if wants_look(d) and not self._is_held(d)]
+            lacking = [d for d in decisions if wants_look(d) and not self._is_held(d, pauses)]
             if lacking and not self._stopping:
                 self._look_through(lacking, now_ms)
             if ready or lacking:
@@ -154,7 +187,7 @@ class Service:
             return self._wait_for_owner(e)
         pause_ms = self._pause_ms(decisions, now_ms)
         self._board.queue(Queue(held=self._setbacks.held()))
-        self._board.tell("idle", "nothing is due", next_look_ms=now_ms + pause_ms)
+        self._board.tell("idle", "nothing is due", Told(next_look_ms=now_ms + pause_ms))
         return pause_ms
 
     def _decide(self, infos: Iterable[LogInfo], clock: ClockVerdict) -> list[Decision]:
@@ -177,25 +210,87 @@ class Service:
     # --- rounds ----------------------------------------------------------------------------------
 
     def _run_rounds(self, ready: Sequence[Decision], now_ms: int) -> None:
-        """Rounds of all that are ready, first things first, usually in one run of the engine."""
+        """Rounds of all that are ready: in one run of the engine, or two, first things first."""
         self._guard.keep()
         decided = {str(d.info.facts.partition): d for d in ready}
-        left = self._companions.runs(list(decided))
+        left = [
+            run
+            for is_urgent in (True, False)
+            for run in self._companions.runs(
+                [name for name, d in decided.items() if must_be_made(d) is is_urgent]
+            )
+        ]
         while left and not self._stopping:
-            names = left.pop(0)
-            waiting = tuple(name for run in (names, *left) for name in run)
-            self._board.queue(Queue(now_ms, len(names), waiting, self._setbacks.held()))
-            plans = self._plans([decided[name] for name in names], now_ms)
+            names, pauses = left.pop(0), self._pauses()
+            plans = self._plans([decided[n] for n in names if pauses.of(n) is None], now_ms)
             if plans:
-                self._run(plans, now_ms)
+                waiting = tuple(name for run in left for name in run)
+                self._run_queued(plans, waiting, now_ms)
 
-    def _plans(self, ready: Sequence[Decision], now_ms: int) -> list[RoundPlan]:
-        at_once = max(min(self._options.rounds_at_once, len(ready)), 1)
+    def _run_queued(
+        self, plans: Sequence[RoundPlan], waiting: tuple[str, ...], now_ms: int
+    ) -> None:
+        """A run, and the queue for as long; `waiting` are the logs that come after it."""
+        before, names = (self._queue, self._under_way), tuple(plan.name for plan in plans)
+        rounds = tuple(UnderWay(plan.name, plan.round_id, plan.dir) for plan in plans)
+        held = self._setbacks.held()
+        self._queue = Queue(now_ms, len(names), names + waiting, held, rounds)
+        self._under_way |= frozenset(names)
+        if self._overtaking:
+            logs, running = names + before[0].logs, len(names) + before[0].running
+            self._queue = Queue(now_ms, running, logs, held, rounds + before[0].rounds)
+        self._board.queue(self._queue)
+        try:
+            self._run(plans, now_ms)
+        finally:
+            self._queue, self._under_way = before
+            if self._overtaking:
+                self._board.queue(self._queue)
+
+    def _overtake(self) -> None:
+        """Have rounds made that got a deadline to keep while a long run is under way.
+
+        Called by that run whenever it tells how far it is. One such run at a time; the engine gives
+        it the task slots that fall free.
+        """
+        now_s = self._clock.monotonic()
+        if self._overtaking or self._stopping or now_s < self._overtake_s:
+            return
+        self._overtaking = True
+        try:
+            verdict = self._guard.look()
+            pauses = self._pauses()
+            if verdict.held or pauses.all is not None:
+                return
+            infos = [i for i in self._owner.logs() if str(i.facts.partition) not in self._under_way]
+            decisions = order(self._decide(infos, verdict))
+            urgent = [d for d in decisions if must_be_made(d) and self._is_ready(d, pauses)]
+            for names in self._companions.runs([str(d.info.facts.partition) for d in urgent])[:1]:
+                some_of = [d for d in urgent if str(d.info.facts.partition) in set(names)]
+                plans = self._plans(some_of, verdict.now_ms, beside=True)
+                if plans:
+                    self._guard.keep()
+                    self._run_queued(plans, (), verdict.now_ms)
+        except OwnerGone as e:
+            logger.info("nothing overtakes: %s", e)  # the run under way will meet it too
+        finally:
+            self._overtaking = False
+            self._overtake_later()
+
+    def _overtake_later(self) -> None:
+        self._overtake_s = self._clock.monotonic() + self._options.pause_ms / 1000
+
+    def _plans(
+        self, ready: Sequence[Decision], now_ms: int, *, beside: bool = False
+    ) -> list[RoundPlan]:
+        """`beside` another run each may take a slot's part of the io budget, and no more."""
+        slots = self._options.rounds_at_once
+        at_once = slots if beside else max(min(slots, len(ready)), 1)
         rate, memory = self._options.io_bytes_per_second / at_once, self._options.memory
         plans = []
         for decision, round_id in zip(ready, self._round_ids(len(ready), now_ms), strict=True):
             try:
-                plans.append(make_plan(decision, round_id, Rules.LAPSE, memory, rate))
+                plans.append(sized_plan(decision, round_id, Rules.LAPSE, memory, rate))
             except Exception as e:
                 name = str(decision.info.facts.partition)
                 logger.exception("no plan can be made for %s", name)
@@ -203,19 +298,46 @@ class Service:
         return plans
 
     def _run(self, plans: Sequence[RoundPlan], now_ms: int) -> None:
-        """One run of the engine, and the commit of what came of it, even if the engine is lost."""
+        """One run of the engine, and the commit of what came of it, even if the engine is lost.
+
+        Small rounds are committed many at a time, while others are made; none of them waits for
+        a split one, which may take long.
+        """
         lost: LapseError | None = None
-        receipts: list[Receipt] = []
+        by_id = {plan.round_id: plan for plan in plans}
+        small = {plan.round_id for plan in plans if plan.split is None}
+        unasked: list[str] = []  # logs that nobody attempted
+
+        def is_last(receipt: Receipt) -> bool:
+            small.discard(receipt.round_id)
+            return not small or by_id[receipt.round_id].split is not None
+
         try:
-            for receipt in self._receipts(plans, now_ms):
-                receipts.append(receipt)  # noqa: PERF402  (what came before a failure counts)
+            for some_of in in_portions(self._receipts(plans, now_ms), self._clock, is_last):
+                job_ids = () if self._jobs is None else self._jobs.last_job_ids
+                unasked += [r.name for r in some_of if r.attempt_id == NO_ATTEMPT]
+                self._commit(by_id, some_of, job_ids)
+        except OwnerGone:
+            raise
         except LapseError as e:
             lost = e
-        job_ids = () if self._jobs is None else self._jobs.last_job_ids
+        if not self._stopping:
+            self._companions.failed([plan.name for plan in plans], unasked)
+        if lost is not None:
+            raise lost
+
+    def _commit(
+        self, by_id: Mapping[str, RoundPlan], receipts: Sequence[Receipt], job_ids: tuple[int, ...]
+    ) -> None:
+        """Have the owner commit, tell of it, and learn from it."""
+        called_off = {  # asked now: the owner clears the folders of rounds away
+            r.round_id
+            for r in receipts
+            if r.error is not None and is_cancelled(Path(by_id[r.round_id].dir), r.round_id)
+        }
         run = RunOf(self._engine.name, job_ids, os.getpid())
-        by_id = {plan.round_id: plan for plan in plans}
         try:
-            results: Sequence[CommitResult] = self._owner.commit(receipts) if receipts else ()
+            results = self._owner.commit(receipts)
         except OwnerGone as e:
             self._report_gone(run, by_id, receipts, e)
             raise
@@ -223,13 +345,12 @@ class Service:
         for receipt, result in zip(receipts, results, strict=True):
             plan = by_id[receipt.round_id]
             told.append(round_report(run, plan, receipt, result))
-            self._learn(plan, receipt, result)
-        if not self._stopping:
-            nobody = [r.name for r in receipts if r.attempt_id == NO_ATTEMPT]
-            self._companions.failed([plan.name for plan in plans], nobody)
+            if receipt.round_id in called_off:
+                wait_ms = self._setbacks.put_off(plan.name, "its round was cancelled by hand")
+                logger.warning("%s; again in %d s", result.error, wait_ms // 1000)
+            else:
+                self._learn(plan, receipt, result)
         self._board.report(told)
-        if lost is not None:
-            raise lost
 
     def _receipts(self, plans: Sequence[RoundPlan], now_ms: int) -> Iterator[Receipt]:
         """As they come; where the engine's run breaks off, the rest are failed ones.
@@ -253,13 +374,15 @@ class Service:
                 yield failed(plan, NO_ATTEMPT, f"{plan.name}: the run broke off: {e!r}")
 
     def _telling(self, state: str, names: tuple[str, ...], now_ms: int) -> OnProgress:
+        begun_s = self._clock.monotonic()
+        if not self._overtaking:
+            self._overtake_later()
+
         def on_progress(progress: Progress) -> None:
             if self._stopping and self._jobs is not None:
                 self._jobs.cancel()
-            self._board.tell(
-                state, some(names), started_ms=now_ms, logs=names,
-                bytes_done=progress.bytes_done, bytes_total=progress.bytes_total,
-            )  # fmt: skip
+            self._board.tell(state, some(names), Told(now_ms, begun_s, names, progress))
+            self._overtake()
 
         return on_progress
 
@@ -344,7 +467,7 @@ class Service:
             )
 
     def _report_gone(
-        self, run: RunOf, plans: dict[str, RoundPlan], receipts: Sequence[Receipt], e: OwnerGone
+        self, run: RunOf, plans: Mapping[str, RoundPlan], receipts: Sequence[Receipt], e: OwnerGone
     ) -> None:
         """Nobody knows what became of them: the owner settles that when it is back."""
         now_ms = self._clock.now_ms()
@@ -357,17 +480,21 @@ class Service:
 
     # --- waiting ---------------------------------------------------------------------------------
 
-    def _is_ready(self, decision: Decision) -> bool:
+    def _is_ready(self, decision: Decision, pauses: Pauses) -> bool:
         """Whether its round may begin; what is to be looked through again comes before that."""
-        if decision.look_again is not None or self._is_held(decision):
+        if decision.look_again is not None or self._is_held(decision, pauses):
             return False
         if decision.due != (Due.TOMBSTONES,):
             return True
         facts = decision.info.facts
         return not self._setbacks.is_exhausted(str(facts.partition), facts.generation)
 
-    def _is_held(self, decision: Decision) -> bool:
-        return self._setbacks.holds(str(decision.info.facts.partition))
+    def _is_held(self, decision: Decision, pauses: Pauses) -> bool:
+        name = str(decision.info.facts.partition)
+        return self._setbacks.holds(name) or pauses.of(name) is not None
+
+    def _pauses(self) -> Pauses:
+        return pauses_told(self._data_dir, self._clock.now_ms())
 
     def _pause_ms(self, decisions: Iterable[Decision], now_ms: int) -> int:
         """The usual rest, or less where a deadline or the end of a backoff comes before."""
@@ -383,8 +510,13 @@ class Service:
 
     def _wait_for_clock(self, verdict: ClockVerdict) -> int:
         """Until somebody confirms it, or sets it right."""
-        self._board.tell("held", self._guard.trouble, clock_ahead_ms=verdict.jumped_ms)
-        return min(self._options.pause_ms, _CLOCK_PAUSE_MS_MAX)
+        self._board.tell("held", self._guard.trouble, Told(clock_ahead_ms=verdict.jumped_ms))
+        return min(self._options.pause_ms, _NOTICE_MS)
+
+    def _wait_for_resume(self, pause: Pause) -> int:
+        self._board.queue(Queue(held=self._setbacks.held()))
+        self._board.tell("paused", pause_text(pause))
+        return min(self._options.pause_ms, _NOTICE_MS)
 
     def _wait_for_owner(self, reason: OwnerGone) -> int:
         if not self._owner_missed:

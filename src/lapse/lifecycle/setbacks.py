@@ -57,6 +57,13 @@ class Setbacks:
         self._by_log[log] = _Setback(count, self._clock.monotonic() + wait_ms / 1000, reason)
         return wait_ms
 
+    def put_off(self, log: str, reason: str) -> int:
+        """Leave a log alone for as long as that is ever done: somebody called its round off."""
+        before = self._by_log.get(log)
+        until_s = self._clock.monotonic() + BACKOFF_MS_MAX / 1000
+        self._by_log[log] = _Setback(0 if before is None else before.count, until_s, reason)
+        return BACKOFF_MS_MAX
+
     def met_bad(self, log: str, reason: str) -> int:
         """A place that cannot be read was met and noted: rounds below it may go on at once.
 

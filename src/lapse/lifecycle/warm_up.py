@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,10 @@ from lapse.kernels.layout import RECORD
 from lapse.kernels.offset_map import rehash
 from lapse.kernels.sketch import note_records
 from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.round.choice import split_for
 from lapse.lifecycle.round.engine import run_plan
 from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
+from lapse.lifecycle.round.split.drive import run_split_here
 from lapse.log.look import SegmentFile, look
 from lapse.log.segment import LOG, segment_path
 from lapse.log.sketch import empty_sketch
@@ -42,10 +45,13 @@ def warm_up(fs: Fs) -> None:
         sizes = {base: _write(fs, folder, base) for base in (_CLEAN, _DIRTY)}
         with first_compile("rounds"):
             receipt = run_plan(_plan(folder, sizes), "warm-up", fs, SystemClock())
+            split = replace(_plan(folder, sizes), split=split_for(1, 1))
+            after = run_split_here(split, fs, SystemClock())
             rehash(np.zeros(2, np.uint64), np.zeros(4, np.uint64))
             _look_through(folder, sizes[_CLEAN])
-        if receipt.error is not None:
-            raise LapseError(f"the warm-up round failed: {receipt.error}")
+        for error in (receipt.error, after.error):
+            if error is not None:
+                raise LapseError(f"the warm-up round failed: {error}")
     finally:
         fs.remove_tree(folder)
 

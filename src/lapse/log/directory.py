@@ -35,7 +35,7 @@ from lapse.base.errors import (
     LockHeld,
     StorageError,
 )
-from lapse.base.fs import AppendFile
+from lapse.base.fs import AppendFile, Fs
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
 from lapse.log.append_clock import AHEAD_MAX_MS
@@ -102,7 +102,7 @@ class LogDirectory:
         with _owning:
             if real in _owned:
                 raise LockHeld(f"{path} is in use by this process ({os.getpid()})")
-            lock = _lock(path / LOCK, env)
+            lock = lock_file(path / LOCK, env.fs)
             _owned.add(real)
         try:
             directory = LogDirectory(path, real, env, lock)
@@ -286,8 +286,11 @@ class LogDirectory:
     def _merged(
         self, before: Mapping[TopicPartition, int], now: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
+        merged = {**before, **now}
+        if merged.keys() <= self.logs.keys():
+            return merged  # and there may be a hundred thousand to be listed
         hosted = set(self.partitions())
-        return {tp: offset for tp, offset in {**before, **now}.items() if tp in hosted}
+        return {tp: offset for tp, offset in merged.items() if tp in hosted}
 
     def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         checkpoints.write_offsets(self._env.fs, self.path / name, offsets)
@@ -370,8 +373,12 @@ def _reading(path: Path) -> Iterator[None]:
         raise StorageError(f"reading {path}: {e.strerror or e}") from e
 
 
-def _lock(path: Path, env: LogEnv) -> AppendFile:
-    file = env.fs.open_append(path)
+def lock_file(path: Path, fs: Fs) -> AppendFile:
+    """Lock a file, made if need be, until it is closed; for this process, whatever its threads.
+
+    Raises LockHeld, naming the holder's pid, and StorageError.
+    """
+    file = fs.open_append(path)
     try:
         fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:

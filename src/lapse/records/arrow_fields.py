@@ -1,7 +1,7 @@
 """Arrow columns as `batch_writer` takes them: the way back of `columns`.
 
 Keys and values are pointed at where they lie, unless their type has to be changed first. Used by
-`client` only: a broker imports no Arrow.
+`client` and `from_arrow` only: a broker imports no Arrow.
 """
 
 from __future__ import annotations
@@ -40,18 +40,20 @@ def fields_of_arrow(records: pa.RecordBatch | pa.Table, now_ms: int) -> RecordFi
     if "headers" in names and records.column("headers").null_count < len(records):
         raise ConfigError("column headers: records with headers cannot be sent as columns")
     count = len(records)
-    values = _bytes(records, "value", count)
+    values = bytes_column(records, "value", count)
     return RecordFields(
-        keys=_bytes(records, "key", count),
+        keys=bytes_column(records, "key", count),
         values=values,
         headers=no_headers(count),
         times=_times(records, now_ms, count),
-        tombstones=_tombstones(records, values, count),
+        tombstones=flagged(records, values, count),
     )
 
 
-def _column(records: pa.RecordBatch | pa.Table, name: str, kind: pa.DataType) -> pa.Array | None:
-    """One array of that type, or None where there is no such column."""
+def typed_column(
+    records: pa.RecordBatch | pa.Table, name: str, kind: pa.DataType
+) -> pa.Array | None:
+    """One array of that type, or None where there is no such column. Raises ConfigError."""
     if name not in records.schema.names:
         return None
     column = records.column(name)
@@ -62,44 +64,56 @@ def _column(records: pa.RecordBatch | pa.Table, name: str, kind: pa.DataType) ->
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _bytes(records: pa.RecordBatch | pa.Table, name: str, count: int) -> Bytes:
-    column = _column(records, name, _LARGE)
+def bytes_column(records: pa.RecordBatch | pa.Table, name: str, count: int) -> Bytes:
+    """A column of bytes where it lies; all null where there is no such column."""
+    column = typed_column(records, name, _LARGE)
     if column is None:
         return Bytes(as_array(b""), np.zeros(count, np.int64), np.full(count, -1, np.int64))
+    return bytes_of(column)
+
+
+def bytes_of(array: pa.Array) -> Bytes:
+    """Bytes or strings where they lie."""
+    column = array.cast(_LARGE)
+    count = len(column)
     _, offsets, data = column.buffers()
     if offsets is None or count == 0:
         return Bytes.of([])
     ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + count + 1]
     lengths = np.diff(ends)
-    lengths[_nulls(column)] = -1
+    lengths[nulls_of(column)] = -1
     return Bytes(as_array(b"" if data is None else data), ends[:-1].copy(), lengths)
 
 
-def _nulls(column: pa.Array) -> NDArray[np.bool_]:
+def nulls_of(column: pa.Array) -> NDArray[np.bool_]:
+    """Which entries are null."""
     nulls: NDArray[np.bool_] = pc.is_null(column).to_numpy(zero_copy_only=False)
     return nulls
 
 
 def _times(records: pa.RecordBatch | pa.Table, now_ms: int, count: int) -> NDArray[np.int64]:
-    column = _column(records, "create_time", _MILLIS)
+    column = typed_column(records, "create_time", _MILLIS)
     if column is None:
         return np.full(count, now_ms, np.int64)
     filled = pc.fill_null(column.cast(pa.int64()), now_ms)
     return np.array(filled.to_numpy(zero_copy_only=False), np.int64)
 
 
-def _tombstones(records: pa.RecordBatch | pa.Table, values: Bytes, count: int) -> NDArray[np.bool_]:
-    """Those that are tombstones and have a value."""
-    column = _column(records, "is_tombstone", pa.bool_())
+def flagged(records: pa.RecordBatch | pa.Table, values: Bytes, count: int) -> NDArray[np.bool_]:
+    """Which records say that they are tombstones and have a value (KIP-87).
+
+    Raises ConfigError where one has none and says that it is none.
+    """
+    column = typed_column(records, "is_tombstone", pa.bool_())
     if column is None:
         return np.zeros(count, np.bool_)
     has_value = values.lengths >= 0
     dead = np.asarray(pc.fill_null(column, False).to_numpy(zero_copy_only=False), np.bool_)
-    alive = ~dead & ~_nulls(column)
+    alive = ~dead & ~nulls_of(column)
     wrong = np.flatnonzero(alive & ~has_value)
     if len(wrong):
         raise ConfigError(
             f"record {wrong[0]}: is_tombstone is false and the value is null (KIP-87)"
         )
-    flagged: NDArray[np.bool_] = dead & has_value
-    return flagged
+    found: NDArray[np.bool_] = dead & has_value
+    return found

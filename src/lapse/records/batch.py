@@ -6,7 +6,7 @@ request, and are rows of `RECORD` for every format (`legacy` has the old ones).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,6 +31,8 @@ from lapse.records.legacy import decode_message
 Buffer = bytes | bytearray | memoryview | NDArray[np.uint8]
 
 _ROWS_MIN = 64
+_PIECE_BYTES = 32 << 20
+_AT_REACH = (scan.DONE, scan.TRUNCATED)
 _WORD = (1 << 64) - 1
 _RECORD_BYTES_MIN = 7  # the smallest record: a length and six one-byte fields
 
@@ -104,18 +106,24 @@ def as_array(buffer: Buffer) -> NDArray[np.uint8]:
 
 
 def scan_prefix(
-    buffer: Buffer, *, check_crc: bool = True
+    buffer: Buffer, *, check_crc: bool = True, on_piece: Callable[[], None] | None = None
 ) -> tuple[NDArray[np.void], int, str | None]:
     """Batches from the start of `buffer` to its end or to the first thing wrong.
 
-    Returns (rows of BATCH, bytes they cover, what is wrong there or None).
+    Returns (rows of BATCH, bytes they cover, what is wrong there or None). `on_piece` is called
+    now and then: what was scanned so far is not needed any more.
     """
     data = as_array(buffer)
     rows = np.empty(_ROWS_MIN, BATCH)
     filled, position = 0, 0
+    reach = len(data) if on_piece is None else min(_PIECE_BYTES, len(data))
     while True:
-        n, position, why = scan.scan(data, position, len(data), rows[filled:], check_crc)
+        n, position, why = scan.scan(data, position, reach, rows[filled:], check_crc)
         filled += n
+        if on_piece is not None and reach < len(data) and why in _AT_REACH:
+            on_piece()
+            reach = min(reach + _PIECE_BYTES, len(data))
+            continue
         if why != scan.FULL:
             return rows[:filled], position, scan.REASONS.get(why)
         # As many as there will be if they go on like this: copying a table costs more than a scan.

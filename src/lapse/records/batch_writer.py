@@ -17,10 +17,17 @@ from numpy.typing import NDArray
 from lapse.kernels import encode as kernel
 from lapse.kernels.jit import first_compile
 from lapse.kernels.keep import finish_batch
-from lapse.kernels.layout import HEADER_SIZE, RECORD_TOMBSTONE, TRANSACTIONAL, VALUED_TOMBSTONES
+from lapse.kernels.layout import (
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    RECORD_TOMBSTONE,
+    TRANSACTIONAL,
+    VALUED_TOMBSTONES,
+)
 from lapse.records.batch import as_array
 from lapse.records.builder import BatchSpec, Header, varint
 from lapse.records.compression import deflate
+from lapse.records.layout import TimestampType
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _NO_HEADERS = varint(0)
@@ -60,6 +67,7 @@ class RecordFields:
         headers: encoded, their count included.
         times: create times in ms.
         tombstones: which say so themselves, whatever their value (KIP-87).
+        offsets: ascending; None: one follows the other.
     """
 
     keys: Bytes
@@ -67,6 +75,7 @@ class RecordFields:
     headers: Bytes
     times: NDArray[np.int64]
     tombstones: NDArray[np.bool_]
+    offsets: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.times)
@@ -75,9 +84,13 @@ class RecordFields:
         """Bytes of each record at most, not compressed."""
         sizes = np.empty(len(self), np.int64)
         kernel.record_sizes(
-            self.keys.lengths, self.values.lengths, self.headers.lengths, self.times, sizes
+            self.keys.lengths, self.values.lengths, self.headers.lengths, self.places(), sizes
         )
         return sizes
+
+    def places(self) -> NDArray[np.int64]:
+        """The offsets, or what stands for them."""
+        return np.arange(len(self)) if self.offsets is None else self.offsets
 
 
 def encoded_headers(headers: Sequence[Header]) -> bytes:
@@ -113,31 +126,38 @@ def write_batch(
 ) -> bytearray:
     """A batch of the records `first` … `until`, at least one, CRC included.
 
-    Of `spec` codec, producer fields and `transactional` count; base offset and leader epoch are for
-    the broker to set. Where one record is flagged as a tombstone, so is the batch, and then every
-    null value must have the flag too (KIP-87): brokers refuse it otherwise.
+    Of `spec` all counts but `control`, `horizon_ms` and `last_offset_delta`; where the records have
+    offsets its base offset does not. Where one record is flagged as a tombstone, so is the batch,
+    and then every null value must have the flag too (KIP-87): brokers refuse it otherwise.
     """
     until = len(records) if until is None else until
     some = slice(first, until)
     room = np.empty(int(records.sizes()[some].sum()), np.uint8)
     keys, values, headers = records.keys, records.values, records.headers
+    places = records.places()
     flags = records.tombstones.astype(np.uint8) * np.uint8(RECORD_TOMBSTONE)
     end = kernel.write_records(
         keys.data, keys.starts, keys.lengths, values.data, values.starts, values.lengths,
-        headers.data, headers.starts, headers.lengths, records.times, flags, first, until, room, 0,
+        headers.data, headers.starts, headers.lengths, places, records.times, flags, first, until,
+        room, 0,
     )  # fmt: skip
     plain = room[:end]
     plain.flags.writeable = False
     attributes = (
         spec.codec
+        | LOG_APPEND_TIME * (spec.timestamp_type is TimestampType.LOG_APPEND_TIME)
         | TRANSACTIONAL * spec.transactional
         | VALUED_TOMBSTONES * bool(records.tombstones[some].any())
     )
     count = until - first
     times = records.times[some]
+    base_offset = spec.base_offset if records.offsets is None else int(places[first])
+    stamped = bool(attributes & LOG_APPEND_TIME)
+    greatest = spec.append_time if stamped else int(times.max())
     out = bytearray(
         _HEADER.pack(
-            0, 0, 0, 2, 0, attributes, count - 1, int(times[0]), int(times.max()),
+            base_offset, 0, spec.leader_epoch, 2, 0, attributes,
+            int(places[until - 1] - places[first]), int(times[0]), greatest,
             spec.producer_id, spec.producer_epoch, spec.base_sequence, count,
         )
     )  # fmt: skip

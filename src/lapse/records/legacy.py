@@ -71,6 +71,23 @@ def decode_message(
     return plain, rows
 
 
+def decode_plain(
+    data: NDArray[np.uint8], start: int, end: int, magic: int, where: str
+) -> NDArray[np.void]:
+    """Rows of RECORD of the uncompressed messages of a log in data[start:end], CRCs not checked.
+
+    Offsets and timestamps are what the messages say. Raises CorruptData.
+    """
+    count = kernel.count_messages(data, start, end)
+    if count < 0:
+        raise CorruptData(where, start, _REFUSALS[kernel.BAD_MESSAGE])
+    rows = np.empty(count, RECORD)
+    refused = kernel.decode_messages(data, start, end, magic, False, rows)
+    if refused:
+        raise CorruptData(where, start, _REFUSALS[refused])
+    return rows
+
+
 def _offset_inside(row: np.void, rows: NDArray[np.void], where: str) -> int:
     """What the messages' offset fields say for the offset of the wrapper itself (T-11)."""
     own, last = int(row["base_offset"]), int(rows["offset_delta"][-1])

@@ -13,9 +13,9 @@ from pyspark.daemon import manager
 
 from lapse.base.fs import RealFs
 from lapse.lifecycle.warm_up import warm_up
-from lapse.spark import task
+from lapse.spark import split_task, task
 
-__all__ = ["task"]
+__all__ = ["split_task", "task"]
 
 
 def main() -> None:

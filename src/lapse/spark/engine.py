@@ -1,51 +1,74 @@
-"""Rounds as Spark jobs: all plans of a run in one job, packed into bins (`bins`, `task`).
+"""Rounds as Spark jobs: all small plans of a run in one job, packed into bins (`bins`, `task`).
 
-So are segments that are looked through for their summaries. The driver collects receipts and
-nothing else. While the job runs it watches the counter files that attempts leave in their folders,
-since Spark's accumulators arrive only when a task ends. A job that fails as a whole gives failed
-receipts: what cannot be done now is tried again later.
+So are segments that are looked through for their summaries. A split plan has a job for each of its
+stages, after the small ones and one plan after the other (`split`, `split_task`). The driver
+collects receipts and nothing else. While a job runs it watches the counter files that attempts
+leave in their folders (`watch`). Receipts of small plans come out as tasks end, by an accumulator,
+which Spark adds to once a task, so that the owner commits some while others are made. What a job
+that fails leaves without a receipt gets a failed one: it is tried again later.
+
+Jobs of rounds that have a deadline are in the pool `must-clean` of Spark's fair scheduler, which
+gets every slot that falls free before the pool `bulk` does (`pools.xml`). So a run of them may
+begin, from the progress callback of another, while that one's job goes on, and end before it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 from py4j.protocol import Py4JError
+from pyspark.accumulators import _accumulatorRegistry
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import LapseError
-from lapse.lifecycle.round.engine import OnProgress, Progress, failed, read_progress, work_bytes
+from lapse.base.fs import Fs, RealFs
+from lapse.lifecycle.round.engine import LogProgress, OnProgress, Progress, failed, work_bytes
 from lapse.lifecycle.round.plan import RoundPlan
-from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, failed_summary
-from lapse.spark.bins import Bin, pack, pack_requests
-from lapse.spark.session import SessionOptions, open_session, stop_jvm
-from lapse.spark.task import encode_plans, encode_requests, run_bins, summarise_bins
+from lapse.spark.bins import pack, pack_requests
+from lapse.spark.session import BULK, MUST_CLEAN, SessionOptions, open_session, stop_jvm
+from lapse.spark.split import Cluster, run_split_plan
+from lapse.spark.split_task import run_split_bins
+from lapse.spark.task import (
+    AsTheyCome,
+    encode_plans,
+    encode_requests,
+    run_bins,
+    summarise_bins,
+    tell_bins,
+)
+from lapse.spark.trouble import in_one_line
+from lapse.spark.watch import Watch
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.03
 _JOB_IDS_WAIT_SECONDS = 1.0
 _NAMED_LOGS_MAX = 3
+_RUNS_AT_ONCE = 2  # one, and one that overtakes it
 _SPARK_ERRORS = (Py4JError, PySparkException, OSError, EOFError)
 
 
-def open_engine(master: str, app_name: str = "lapse") -> SparkEngine:
+def open_engine(master: str, app_name: str = "lapse", cores_max: int = 0) -> SparkEngine:
     """Start Spark and have its workers ready; raises JavaNotFound, SparkFailed, EngineLost."""
-    opened = open_session(SessionOptions(master=master, app_name=app_name))
-    engine = SparkEngine(opened.spark, SystemClock())
-    engine.warm_up()
+    opened = open_session(SessionOptions(master, app_name, cores_max=cores_max))
+    engine = SparkEngine(opened.spark, RealFs(), SystemClock())
+    try:
+        engine.warm_up()
+    except BaseException:  # a JVM that dies with us would say why at length
+        engine.close()
+        raise
     logger.info(
         "Spark %s is ready: %s, %d tasks at once, %s",
         opened.spark.version, opened.spark.sparkContext.master, engine.task_slots,
@@ -60,27 +83,42 @@ class EngineLost(LapseError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A Spark job: what it is called, what a task does, and with what."""
+    """A Spark job: what it is called, what a task does, with what, and in which pool."""
 
     description: str
     work: Callable[[Iterable[bytes]], Iterator[bytes]]
     bins: list[bytes]
+    pool: str = BULK
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job under way, and how it ended; None for one that was cancelled before it began."""
+
+    group: str
+    job: Future[list[bytes]] | None
+    answers: list[bytes] = field(default_factory=list)
+    error: str = "cancelled"
+    has_ids: bool = False
 
 
 class SparkEngine:
-    """`lifecycle.round.engine.Engine` on a Spark session; one run at a time.
+    """`lifecycle.round.engine.Engine` on a Spark session.
+
+    One run at a time, or one from within the progress callback of another: for a single thread.
 
     Attributes:
         task_slots: tasks that run at once.
-        last_job_ids: Spark's ids of the jobs of the last run, empty while it runs.
+        last_job_ids: Spark's ids of the jobs so far of the run under way, or else of the last.
     """
 
     name = "spark"
 
-    def __init__(self, session: SparkSession, clock: Clock) -> None:
+    def __init__(self, session: SparkSession, fs: Fs, clock: Clock) -> None:
         self._spark = session.sparkContext
-        self._clock = clock
-        self._driver = ThreadPoolExecutor(1, "lapse-spark-driver")
+        self._fs, self._clock = fs, clock
+        self._driver = ThreadPoolExecutor(_RUNS_AT_ONCE, "lapse-spark-driver")
+        self._runs = 0  # under way
         self._cancelled = threading.Event()
         self.task_slots = int(self._spark.defaultParallelism)
         self.last_job_ids: tuple[int, ...] = ()
@@ -107,87 +145,163 @@ class SparkEngine:
         stop_jvm()
 
     def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
-        """One receipt a plan, once all are there; raises EngineLost where there is no Spark."""
-        self.last_job_ids = ()
-        self._cancelled.clear()
-        if not plans:
-            return
+        """One receipt a plan: of the small ones as tasks end, then of each split one.
+
+        Raises EngineLost where there is no Spark.
+        """
+        total, done = sum(work_bytes(plan) for plan in plans), 0
+        pool = MUST_CLEAN if all(plan.is_urgent for plan in plans) else BULK
+
+        def tell(now: Progress) -> None:
+            on_progress(Progress(done + now.bytes_done, total, now.under_way))
+
+        with self._begun():
+            small = [plan for plan in plans if plan.split is None]
+            if small:
+                yield from self._run_small(small, pool, tell)
+                done += sum(work_bytes(plan) for plan in small)
+                tell(Progress(0, 0))
+            for plan in (plan for plan in plans if plan.split is not None):
+                receipt = self._run_split(plan, pool, tell)
+                done += work_bytes(plan)
+                tell(Progress(0, 0))
+                yield receipt
+
+    @contextlib.contextmanager
+    def _begun(self) -> Iterator[None]:
+        """A run, for as long as it is: its jobs are its own, and it cancels no earlier one."""
+        job_ids, self.last_job_ids = self.last_job_ids, ()
+        if self._runs == 0:
+            self._cancelled.clear()
+        self._runs += 1
+        try:
+            yield
+        finally:
+            self._runs -= 1
+            if self._runs:
+                self.last_job_ids = job_ids
+
+    def _run_small(
+        self, plans: Sequence[RoundPlan], pool: str, on_progress: OnProgress
+    ) -> Iterator[Receipt]:
         self._require_alive()
         bins = pack(plans, self.task_slots)
-        watch = Watch(bins)
+        watch = Watch(bins, self._clock)
         encoded = [encode_plans(b.plans) for b in bins]
-        job = Job(describe(plans), run_bins, encoded)
-        answers, error = self._run_job(job, lambda: on_progress(watch.look()))
-        on_progress(Progress(watch.bytes_total, watch.bytes_total))
-        receipts = [msgspec.json.decode(data, type=Receipt) for data in answers]
-        received = {(r.round_id, r.name): r for r in receipts}
-        for plan in plans:
-            receipt = received.get((plan.round_id, plan.name))
-            yield receipt or failed(plan, "none", f"{plan.name}: {error}")
+        told = self._spark.accumulator(list[bytes](), AsTheyCome())
+        running = self._start(Job(describe(plans), partial(tell_bins, told), encoded, pool))
+        missing = {(plan.round_id, plan.name): plan for plan in plans}
+        seen = 0
+        try:
+            for _ in self._until_done(running):
+                on_progress(watch.look())
+                answers = told.value[seen:]
+                seen += len(answers)
+                for data in answers:
+                    receipt = msgspec.json.decode(data, type=Receipt)
+                    if missing.pop((receipt.round_id, receipt.name), None) is not None:
+                        watch.ended(receipt.round_id, receipt.name)
+                        yield receipt
+        finally:
+            _accumulatorRegistry.pop(told.aid, None)  # pyspark never would
+        for plan in missing.values():
+            yield failed(plan, "none", f"{plan.name}: {running.error}")
+
+    def _run_split(self, plan: RoundPlan, pool: str, on_progress: OnProgress) -> Receipt:
+        self._require_alive()
+        total = work_bytes(plan)
+
+        def tell(n_bytes: int) -> None:
+            this = LogProgress(plan.name, plan.round_id, n_bytes, total)
+            on_progress(Progress(n_bytes, total, (this,)))
+
+        def run_tasks(
+            description: str, bins: list[bytes], on_wait: Callable[[], None]
+        ) -> tuple[list[bytes], str]:
+            return self._run_job(Job(description, run_split_bins, bins, pool), on_wait)
+
+        cluster = Cluster(self._fs, self._clock, self.task_slots, run_tasks)
+        return run_split_plan(plan, cluster, tell)
 
     def summarise(
         self, requests: Sequence[SummaryRequest], on_progress: OnProgress
     ) -> Iterator[SummaryReceipt]:
         """One receipt a segment, once all are there; raises EngineLost where there is no Spark."""
-        self.last_job_ids = ()
-        self._cancelled.clear()
-        if not requests:
-            return
-        self._require_alive()
         total = sum(request.size for request in requests)
         encoded = [encode_requests(b) for b in pack_requests(requests, self.task_slots)]
         job = Job(describe_look(requests), summarise_bins, encoded)
-        answers, error = self._run_job(job, lambda: on_progress(Progress(0, total)))
-        on_progress(Progress(total, total))
-        receipts = [msgspec.json.decode(data, type=SummaryReceipt) for data in answers]
-        received = {(r.name, r.base_offset): r for r in receipts}
-        for request in requests:
-            receipt = received.get((request.name, request.base_offset))
-            yield receipt or failed_summary(request, error)
+        with self._begun():
+            if not requests:
+                return
+            self._require_alive()
+            answers, error = self._run_job(job, lambda: on_progress(Progress(0, total)))
+            on_progress(Progress(total, total))
+            receipts = [msgspec.json.decode(data, type=SummaryReceipt) for data in answers]
+            received = {(r.name, r.base_offset): r for r in receipts}
+            for request in requests:
+                receipt = received.get((request.name, request.base_offset))
+                yield receipt or failed_summary(request, error)
 
     def _run_job(self, job: Job, on_wait: Callable[[], None]) -> tuple[list[bytes], str]:
         """What the tasks hand back, and why there may be no answer to something."""
+        running = self._start(job)
+        for _ in self._until_done(running):
+            on_wait()
+        return running.answers, running.error
+
+    def _start(self, job: Job) -> _Running:
         group = f"lapse-{secrets.token_hex(6)}"
-        running = self._driver.submit(self._collect, group, job)
+        if self._cancelled.is_set():  # before, in another job of this run
+            return _Running(group, None)
+        return _Running(group, self._driver.submit(self._collect, group, job))
+
+    def _until_done(self, running: _Running) -> Iterator[None]:
+        """Now and then while a job runs, and once after its end, when its job ids are known."""
+        if running.job is None:
+            return
         try:
-            while not wait([running], POLL_SECONDS).done:
-                on_wait()
+            while not wait([running.job], POLL_SECONDS).done:
+                self._note_job_ids(running)
+                yield
                 if self._cancelled.is_set():
-                    self._cancel(group)
-        except BaseException:
-            self._cancel(group)
+                    self._cancel(running.group)
+        except BaseException:  # whoever asked has enough
+            self._cancel(running.group)
             raise
-        answers, error = self._outcome(running)
-        self.last_job_ids = self._job_ids(group)
-        return answers, error
+        self._end(running, running.job)
+        self._note_job_ids(running, _JOB_IDS_WAIT_SECONDS)
+        yield
 
     def _collect(self, group: str, job: Job) -> list[bytes]:
         self._spark.setJobGroup(group, job.description, interruptOnCancel=True)
+        self._spark.setLocalProperty("spark.scheduler.pool", job.pool)
         rdd = self._spark.parallelize(job.bins, len(job.bins)).mapPartitions(job.work)
         return rdd.setName(job.description).collect()
 
-    def _outcome(self, running: Future[list[bytes]]) -> tuple[list[bytes], str]:
+    def _end(self, running: _Running, job: Future[list[bytes]]) -> None:
         try:
-            return running.result(), "its task left no receipt"
+            running.answers, running.error = job.result(), "its task left no receipt"
         except _SPARK_ERRORS as e:
             cancelled = self._cancelled.is_set()
-            return [], "cancelled" if cancelled else f"the Spark job failed: {_reason(e)}"
+            running.error = "cancelled" if cancelled else f"the Spark job failed: {_reason(e)}"
 
     def _cancel(self, group: str) -> None:
         with contextlib.suppress(*_SPARK_ERRORS):  # the job's own outcome says what is wrong
             self._spark.cancelJobGroup(group)
 
-    def _job_ids(self, group: str) -> tuple[int, ...]:
+    def _note_job_ids(self, running: _Running, wait_seconds: float = 0.0) -> None:
         """The listener that knows them may lag a little behind the job."""
-        until = self._clock.monotonic() + _JOB_IDS_WAIT_SECONDS
-        try:
+        if running.has_ids:
+            return
+        until = self._clock.monotonic() + wait_seconds
+        with contextlib.suppress(*_SPARK_ERRORS):
             while True:
-                ids = tuple(sorted(self._spark.statusTracker().getJobIdsForGroup(group)))
+                ids = self._spark.statusTracker().getJobIdsForGroup(running.group)
                 if ids or self._clock.monotonic() >= until:
-                    return ids
+                    break
                 self._clock.sleep(0.01)
-        except _SPARK_ERRORS:
-            return ()
+            self.last_job_ids += tuple(sorted(ids))
+            running.has_ids = bool(ids)
 
     def _require_alive(self) -> None:
         try:
@@ -196,44 +310,6 @@ class SparkEngine:
             raise EngineLost(f"Spark is gone: {_reason(e)}") from e
         if stopped:
             raise EngineLost("Spark has stopped")
-
-
-class Watch:
-    """How far the bins of a run have come, as their attempts' folders tell.
-
-    A task takes its plans in order, so a plan whose successor has begun is done; for the one under
-    way the furthest of its attempts counts.
-    """
-
-    def __init__(self, bins: Sequence[Bin]) -> None:
-        self._bins = bins
-        self._under_way = [0] * len(bins)
-        self._bytes_before = [0] * len(bins)
-        self._bytes_done = 0
-        self.bytes_total = sum(work_bytes(plan) for b in bins for plan in b.plans)
-
-    def look(self) -> Progress:
-        """Never goes back."""
-        done = sum(self._look_at(n) for n in range(len(self._bins)))
-        self._bytes_done = max(self._bytes_done, done)
-        return Progress(self._bytes_done, self.bytes_total)
-
-    def _look_at(self, n: int) -> int:
-        plans = self._bins[n].plans
-        while self._under_way[n] + 1 < len(plans) and _attempts(plans[self._under_way[n] + 1]):
-            self._bytes_before[n] += work_bytes(plans[self._under_way[n]])
-            self._under_way[n] += 1
-        plan = plans[self._under_way[n]]
-        furthest = max((read_progress(path) for path in _attempts(plan)), default=0)
-        return self._bytes_before[n] + min(furthest, work_bytes(plan))
-
-
-def _attempts(plan: RoundPlan) -> list[Path]:
-    try:
-        entries = list(os.scandir(attempt_dir(Path(plan.dir), plan.round_id, "")))
-    except OSError:  # not begun, or swept by its owner
-        return []
-    return [Path(entry.path) for entry in entries]
 
 
 def describe(plans: Sequence[RoundPlan]) -> str:
@@ -256,11 +332,10 @@ def describe_look(requests: Sequence[SummaryRequest]) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line that says what happened, without a Java stack."""
+    """What happened, and what to do where that is known, without a Java stack."""
     java = getattr(error, "java_exception", None)
     text = str(error)
     if java is not None:
         with contextlib.suppress(*_SPARK_ERRORS):  # the JVM that could have told may be gone
             text = str(java.getMessage())
-    lines = text.strip().splitlines()
-    return lines[0][:500] if lines else type(error).__name__
+    return in_one_line(text) or type(error).__name__

@@ -22,12 +22,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lapse.base.errors import LapseError
+from lapse.base.host import processors
 from lapse.base.java import Java, find_java
+from lapse.spark.bins import local_slots, within_cores
 
 _JVM_STOP_SECONDS_MAX = 5.0
 TASK_ATTEMPTS_MAX = 4  # a worker that is killed costs one of them
 _LOCAL = re.compile(r"local(\[[^,\]]*\])?")
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+_POOLS = Path(__file__).with_name("pools.xml")
+BULK, MUST_CLEAN = "bulk", "must-clean"  # pools of that file
+
+# Java would begin with a sixty-fourth of the machine's memory, and keep what it once had.
+_SMALL_HEAP = "-Xms48m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=25"
 
 SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
@@ -35,16 +42,21 @@ SETTINGS: Mapping[str, str] = {
     "spark.log.level": "ERROR",
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": (
-        f"-XX:+UseSerialGC -Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
+        f"-XX:+UseSerialGC {_SMALL_HEAP} -Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
     ),
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.python.daemon.module": "lapse.spark.daemon",
     "spark.python.worker.reuse": "true",
     "spark.scheduler.mode": "FAIR",
+    "spark.scheduler.allocation.file": _POOLS.as_uri(),
     "spark.task.maxFailures": str(TASK_ATTEMPTS_MAX),
+}
+
+# Where all of Spark runs on this machine nobody else is to reach it.
+ON_THIS_MACHINE: Mapping[str, str] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
 }
 
 
@@ -57,13 +69,18 @@ class SessionOptions:
     """How a session differs from the usual.
 
     Attributes:
-        master: a Spark master; `local[N]` gets retries of its tasks, which Spark gives it not.
+        master: a Spark master; `local[N]` gets retries of its tasks, which Spark gives it not. With
+            one that has other machines, PYSPARK_PYTHON names the Python there, and Spark's own
+            settings (SPARK_LOCAL_IP, spark.driver.host) the address they reach us by.
         settings: Spark settings that win over ours.
+        cores_max: tasks that run at once, 0 for as many as the master has; of masters with other
+            machines only Spark's own know such a limit (YARN and Kubernetes count executors).
     """
 
     master: str = "local[*]"
     app_name: str = "lapse"
     settings: Mapping[str, str] = field(default_factory=dict)
+    cores_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +97,21 @@ def open_session(options: SessionOptions) -> OpenSession:
     Raises JavaNotFound, saying what to install; SparkFailed with Spark's own reason.
     """
     java = find_java(os.environ)
-    os.environ.update(
-        JAVA_HOME=str(java.home),
-        PYSPARK_PYTHON=sys.executable,
-        PYSPARK_DRIVER_PYTHON=sys.executable,
-        SPARK_LOCAL_IP="127.0.0.1",
-    )
+    is_here = options.master.startswith("local")
+    os.environ.update(JAVA_HOME=str(java.home), PYSPARK_DRIVER_PYTHON=sys.executable)
+    if is_here:
+        os.environ.update(SPARK_LOCAL_IP="127.0.0.1")
+    if local_slots(options.master, 1) is not None:  # executors may have another
+        os.environ.update(PYSPARK_PYTHON=sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Numeric libraries start a thread a core at import; a daemon that forks must have none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    builder = SparkSession.builder.master(with_retries(options.master)).appName(options.app_name)
-    for name, text in {**SETTINGS, **options.settings}.items():
+    master = with_retries(within_cores(options.master, options.cores_max, processors()))
+    builder = SparkSession.builder.master(master).appName(options.app_name)
+    ours = {**SETTINGS, **(ON_THIS_MACHINE if is_here else {})}
+    if options.cores_max:
+        ours["spark.cores.max"] = str(options.cores_max)
+    for name, text in {**ours, **options.settings}.items():
         builder = builder.config(name, text)
     try:
         spark = builder.getOrCreate()

@@ -1,4 +1,4 @@
-"""`spark.read.format("lapse")`: segment files as a table, without a broker.
+"""`spark.read.format("lapse")`: a log as a table, or a stream, with or without a broker.
 
     from lapse.spark import source
 
@@ -10,30 +10,38 @@
         .load()
     )
 
-Works on a directory that a broker, ours or Kafka's, is writing to; never writes, locks or rebuilds
-anything (DESIGN §4.10). Columns: `lapse.records.columns`; options: `source_options.OPTIONS`. The
-columns that Spark's Kafka source has too have its names, types and meaning.
+With `path` it needs no broker: it works on a directory that a broker, ours or Kafka's, is writing
+to; never writes, locks or rebuilds anything (DESIGN §4.10). Columns: `lapse.records.columns`;
+options: `source_options.OPTIONS`. The columns that Spark's Kafka source has too have its names,
+types and meaning.
+
+With `kafka.bootstrap.servers` the same comes from brokers, over our client (`source_broker`).
 
 Filters on `offset`, `timestamp`, `topic` and `partition` leave out what they exclude before it is
 read. Spark does not tell a source which columns a query uses: name them by the option `columns` or
 by a schema (`.schema("offset long, value binary")`).
 
 A batch that cannot be read fails the query with its file and position; nothing is skipped.
+
+Spark imports this module in up to six processes of its own before a session's first row: what only
+some of them need (kernels, the client, the views) is imported where it is needed.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     EqualNullSafe,
     EqualTo,
     Filter,
@@ -57,13 +65,19 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError
-from lapse.records import columns
-from lapse.spark.source_options import SourceOptions, parse_options
-from lapse.spark.source_plan import Pruning, Split, plan
-from lapse.spark.source_read import ReadSpec, read_slice
+from lapse.records import column_spec
+from lapse.spark.source_options import (
+    SourceOptions,
+    columns_of,
+    parse_options,
+    parse_write_options,
+)
 
+if TYPE_CHECKING:
+    from lapse.spark.source_plan import Pruning
+
+VIEW = "view"
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -81,8 +95,10 @@ TYPES: dict[str, DataType] = {
     "producer_id": LongType(),
     "control": BooleanType(),
 }
-assert TYPES.keys() == columns.TYPES.keys()
+assert TYPES.keys() == column_spec.TYPES.keys()
 
+# For a session that makes no rounds: its Python workers begin with Arrow and the kernels loaded.
+SETTINGS: Mapping[str, str] = {"spark.python.daemon.module": "lapse.spark.source_daemon"}
 _FILTERS_SETTING = "spark.sql.python.filterPushdown.enabled"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -101,22 +117,57 @@ class LapseSource(DataSource):
         return "lapse"
 
     def schema(self) -> StructType:
-        options = parse_options(self.options)
-        return StructType([StructField(name, TYPES[name]) for name in options.columns])
+        if VIEW in self.options:
+            from lapse.spark.source_view import view_schema  # noqa: PLC0415
+
+            return view_schema(self.options)
+        columns = columns_of(self.options)
+        return StructType([StructField(name, TYPES[name]) for name in columns])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = parse_options(self.options)
-        for field in schema.fields:
-            if TYPES.get(field.name) != field.dataType:
-                known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in TYPES.items())
-                raise ConfigError(f"no column {field.simpleString()}: there are {known}")
-        return LapseReader(replace(options, columns=tuple(schema.fieldNames())))
+        if VIEW in self.options:
+            from lapse.spark.source_view import LapseViewReader  # noqa: PLC0415
+
+            return LapseViewReader(self.options, schema)
+        return LapseReader(_with_columns(parse_options(self.options), schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        if VIEW in self.options:
+            raise ConfigError("option view: a view is no stream; read it by spark.read")
+        from lapse.spark.source_stream import LapseStreamReader  # noqa: PLC0415
+
+        options = parse_options(self.options, streaming=True)
+        return LapseStreamReader(_with_columns(options, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from lapse.spark.source_write import LapseWriter  # noqa: PLC0415
+
+        return LapseWriter(parse_write_options(self.options, overwrite=overwrite), schema)
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        from lapse.spark.source_write import LapseStreamWriter  # noqa: PLC0415
+
+        options = parse_write_options(self.options, overwrite=overwrite, streaming=True)
+        return LapseStreamWriter(options, schema)
+
+
+def _with_columns(options: SourceOptions, schema: StructType) -> SourceOptions:
+    """The columns of a schema, which Spark may have from the user; raises ConfigError."""
+    for field in schema.fields:
+        if TYPES.get(field.name) != field.dataType:
+            known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in TYPES.items())
+            raise ConfigError(f"no column {field.simpleString()}: there are {known}")
+    return replace(options, columns=tuple(schema.fieldNames()))
 
 
 class LapseReader(DataSourceReader):
     """Plans in the driver, reads in the tasks; travels between them by pickle."""
 
     def __init__(self, options: SourceOptions) -> None:
+        from lapse.spark.source_plan import Pruning  # noqa: PLC0415
+
         self._options = options
         self._pruning = Pruning()
 
@@ -126,28 +177,15 @@ class LapseReader(DataSourceReader):
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        return plan(self._options, self._pruning, SystemClock()) or [Split(())]
+        from lapse.spark.source_place import place_of  # noqa: PLC0415
+        from lapse.spark.source_plan import Split  # noqa: PLC0415
+
+        return place_of(self._options).plan(self._pruning) or [Split(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        _load_kernels()
-        options, clock = self._options, SystemClock()
-        spec = ReadSpec(
-            options.columns,
-            options.control,
-            options.committed,
-            options.fail_on_data_loss,
-            options.valued_tombstones,
-            self._pruning.timestamp_from,
-        )
-        assert isinstance(partition, Split)
-        for one in partition.slices:
-            yield from read_slice(one, spec, clock)
+        from lapse.spark.source_read import read_split  # noqa: PLC0415
 
-
-@functools.cache
-def _load_kernels() -> None:
-    """Once a worker; the first on a machine compiles them, the others wait for it."""
-    columns.warm_up()
+        return read_split(self._options, partition, self._pruning.timestamp_from)
 
 
 # --- filters --------------------------------------------------------------------------------------
@@ -155,6 +193,8 @@ def _load_kernels() -> None:
 
 def pruning_of(filters: Sequence[Filter]) -> Pruning:
     """What the filters exclude for certain, all together; what is not understood is left out."""
+    from lapse.spark.source_plan import Pruning  # noqa: PLC0415
+
     pruning = Pruning()
     for one in filters:
         narrow = _NARROWERS.get((type(one), getattr(one, "attribute", ())))
@@ -196,7 +236,7 @@ def _numbers_in(pruning: Pruning, numbers: Iterable[int]) -> Pruning:
     return replace(pruning, numbers=wanted if pruning.numbers is None else pruning.numbers & wanted)
 
 
-Narrow = Callable[[Pruning, Any], Pruning]
+Narrow: TypeAlias = "Callable[[Pruning, Any], Pruning]"
 _NARROWERS: dict[tuple[type[Filter], tuple[str, ...]], Narrow] = {
     (GreaterThan, ("offset",)): lambda p, v: _offsets_from(p, v + 1),
     (GreaterThanOrEqual, ("offset",)): _offsets_from,

@@ -9,26 +9,47 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
-from lapse.records.columns import TYPES, WITHOUT_HEADERS
+from lapse.records.column_spec import TYPES, WITHOUT_HEADERS
+from lapse.records.layout import Codec
 
 LATEST, EARLIEST = -1, -2
 
 OPTIONS: Mapping[str, str] = {
-    "path": "log directories or partition directories, comma-separated",
+    "path": "log directories or partition directories, comma-separated; or, instead of it,",
+    "kafka.bootstrap.servers": "HOST:PORT,HOST:PORT… to read from brokers",
+    "kafka.*": (
+        "settings of Kafka's clients for that: kafka.security.protocol, kafka.ssl.…, …; in "
+        "writing kafka.compression.type, kafka.delivery.timeout.ms, kafka.request.timeout.ms, "
+        "kafka.max.request.size too"
+    ),
     "subscribe": "topics, comma-separated",
-    "topic": "the same",
+    "topic": "the same; in writing: where all records go, whatever their column topic says",
     "subscribePattern": "a regular expression that topics must match as a whole",
     "assign": 'partitions as JSON: {"orders":[0,1]}',
-    "startingOffsets": 'earliest, or JSON: {"orders":{"0":17,"1":-2}} (-2: earliest)',
+    "startingOffsets": (
+        'earliest (a stream\'s default is latest), or JSON: {"orders":{"0":17,"1":-2}} '
+        "(-2: earliest; in a stream -1: latest); new partitions of a stream: earliest"
+    ),
     "endingOffsets": 'latest, or JSON: {"orders":{"0":99,"1":-1}} (-1: latest); exclusive',
     "startingTimestamp": "ms; from the first record of each partition at or after it",
     "endingTimestamp": "ms; up to the first record of each partition at or after it",
+    "maxOffsetsPerTrigger": "of a stream: no more offsets a batch, over all partitions",
+    "deleteConsumed": (
+        "of a stream from brokers, with startingOffsets=earliest: true to delete what its "
+        "checkpoint has done (default false)"
+    ),
+    "deleteConsumedCheckpoint": (
+        "the query's own checkpointLocation, where this machine sees it: then what its last batch "
+        "read goes at once"
+    ),
+    "deleteConsumedCheckpoints": "of other queries that must have read too, comma-separated",
+    "deleteConsumedGroups": "consumer groups that must have read too, comma-separated",
     "includeHeaders": "true to have the column headers (default false)",
     "columns": "the columns wanted, comma-separated; fewer columns are faster",
     "includeControl": "true to have control records too (default false)",
@@ -38,8 +59,18 @@ OPTIONS: Mapping[str, str] = {
     "maxPartitionBytes": "bytes of segments a Spark partition (default 128 MiB)",
     "lapse.tombstone.values.enable": "true where the topics have it (default false): is_tombstone",
 }
+TOMBSTONE_VALUES = "lapse.tombstone.values.enable"
+_BOOTSTRAP, _CLIENT_PREFIX = "kafka.bootstrap.servers", "kafka."
+_PATH_HELP = "log directories, comma-separated, or HOST:PORT,HOST:PORT…"
+_BATCH_ONLY = frozenset({"endingOffsets", "endingTimestamp"})
+_DELETE_MORE = ("deleteConsumedCheckpoint", "deleteConsumedCheckpoints", "deleteConsumedGroups")
+_STREAM_ONLY = frozenset({"maxOffsetsPerTrigger", "deleteConsumed", *_DELETE_MORE})
+_OF_QUERY = re.compile(r"checkpointlocation$|queryname$|asyncprogresstracking", re.IGNORECASE)
+_WRITE = frozenset({"topic", TOMBSTONE_VALUES})
+_PRODUCER_NUMBERS = ("delivery.timeout.ms", "request.timeout.ms", "max.request.size")
 _BY_LOWER = {name.lower(): name for name in OPTIONS}
 _MAX_PARTITION_BYTES = 128 << 20
+_REQUEST_TIMEOUT_MS, _API_TIMEOUT_MS = 30_000, 60_000
 
 T = TypeVar("T")
 
@@ -60,16 +91,41 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
+class DeletionOptions:
+    """That what a query has read is to be deleted, and who else must have read it.
+
+    Attributes:
+        checkpoint: the query's own; None where it cannot be read from here.
+        checkpoints: of other queries.
+        groups: by their ids.
+        timeout_ms: for the questions to coordinators, and again for the deletion.
+    """
+
+    checkpoint: Path | None = None
+    checkpoints: tuple[Path, ...] = ()
+    groups: tuple[str, ...] = ()
+    timeout_ms: int = _REQUEST_TIMEOUT_MS
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """What was asked for.
 
     Attributes:
+        paths: where logs are, if they are read from files.
+        bootstrap: who is asked, if they are read from brokers; one of the two is given.
+        client: settings of Kafka's clients, secrets among them.
         topics: exactly these; None: any that `pattern` matches.
         pattern: internal topics (`__…`) are only read when named in full.
         partitions: exactly these; None: all of the topics.
+        offsets_max: of a stream, what a batch may have; None is no limit.
+        deletion: of a stream, whether what it has read is deleted.
+        api_timeout_ms: how long a broker that does not answer is tried.
     """
 
-    paths: tuple[Path, ...]
+    paths: tuple[Path, ...] = ()
+    bootstrap: str = ""
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
     partitions: tuple[TopicPartition, ...] | None = None
@@ -82,23 +138,51 @@ class SourceOptions:
     partitions_min: int = 1
     partition_bytes_max: int = _MAX_PARTITION_BYTES
     valued_tombstones: bool = False
+    offsets_max: int | None = None
+    deletion: DeletionOptions | None = None
+    api_timeout_ms: int = _API_TIMEOUT_MS
 
 
-def parse_options(given: Mapping[str, str]) -> SourceOptions:
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where rows are written to, and how.
+
+    Attributes:
+        bootstrap, client: as in `SourceOptions`.
+        topic: where all rows go; None: each says so itself.
+        codec: a name of `compression.type`.
+        producer: other settings of a producer that are given, by Kafka's names.
+        valued_tombstones: the topics have `lapse.tombstone.values.enable`.
+    """
+
+    bootstrap: str
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    topic: str | None = None
+    codec: Codec = Codec.NONE
+    producer: Mapping[str, int] = field(default_factory=dict)
+    valued_tombstones: bool = False
+
+
+def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
     """Raises ConfigError naming the option, what it was, and what is allowed."""
     options = _known(given)
     take = _Taker(options)
     topics, pattern, partitions = _strategy(options, take)
+    _refuse_others(options, _BATCH_ONLY if streaming else _STREAM_ONLY, streaming=streaming)
+    starting = _stream_offsets if streaming else _starting_offsets
+    default = LATEST if streaming else EARLIEST
+    begins = replace(
+        take("startingOffsets", starting, Bounds(default)),
+        timestamp_ms=take("startingTimestamp", _not_negative, None),
+    )
     return SourceOptions(
         paths=_paths(options),
+        bootstrap=options.get(_BOOTSTRAP, ""),
+        client=_client_settings(options),
         topics=topics,
         pattern=pattern,
         partitions=partitions,
-        starting=Bounds(
-            EARLIEST,
-            take("startingOffsets", _starting_offsets, {}),
-            take("startingTimestamp", _not_negative, None),
-        ),
+        starting=begins,
         ending=Bounds(
             LATEST,
             take("endingOffsets", _ending_offsets, {}),
@@ -110,8 +194,65 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         fail_on_data_loss=take("failOnDataLoss", _boolean, True),
         partitions_min=take("minPartitions", _positive, 1),
         partition_bytes_max=take("maxPartitionBytes", _positive, _MAX_PARTITION_BYTES),
-        valued_tombstones=take("lapse.tombstone.values.enable", _boolean, False),
+        valued_tombstones=take(TOMBSTONE_VALUES, _boolean, False),
+        offsets_max=take("maxOffsetsPerTrigger", _positive, None),
+        deletion=_deletion(options, take, begins),
+        api_timeout_ms=take("kafka.default.api.timeout.ms", _positive, _API_TIMEOUT_MS),
     )
+
+
+def _deletion(options: Mapping[str, str], take: _Taker, begins: Bounds) -> DeletionOptions | None:
+    if not take("deleteConsumed", _boolean, False):
+        alone = [name for name in _DELETE_MORE if name in options]
+        if alone:
+            raise ConfigError(f"option {', '.join(alone)}: has a meaning with deleteConsumed=true")
+        return None
+    if _BOOTSTRAP not in options:
+        raise ConfigError(f"option deleteConsumed: it is brokers that delete ({_BOOTSTRAP})")
+    if begins != Bounds(EARLIEST):
+        raise ConfigError(
+            "option deleteConsumed: needs startingOffsets=earliest; all that lies before where a "
+            "query begins would be deleted, and nobody had read it"
+        )
+    return DeletionOptions(
+        take("deleteConsumedCheckpoint", _directory, None),
+        take("deleteConsumedCheckpoints", _directories, ()),
+        take("deleteConsumedGroups", _names, ()) or (),
+        take("kafka.request.timeout.ms", _positive, _REQUEST_TIMEOUT_MS),
+    )
+
+
+def parse_write_options(
+    given: Mapping[str, str], *, overwrite: bool, streaming: bool = False
+) -> WriteOptions:
+    """Raises ConfigError as `parse_options`; a stream's sink is told the query's options too."""
+    if overwrite:
+        raise ConfigError("a log is only appended to: mode append")
+    if streaming:
+        given = {name: text for name, text in given.items() if not _OF_QUERY.match(name)}
+    options = _known(given)
+    take = _Taker(options)
+    if "path" in options or _BOOTSTRAP not in options:
+        raise ConfigError(f"rows are written to brokers: option {_BOOTSTRAP}, and no path")
+    strange = sorted(n for n in options if not _is_of_client(n) and n not in _WRITE)
+    if strange:
+        raise ConfigError(f"option {', '.join(strange)}: has no meaning in writing")
+    if options.get("kafka.acks", "all") not in {"all", "-1"}:
+        raise ConfigError(f"option kafka.acks={options['kafka.acks']!r}: allowed is all")
+    numbers = {name: take(f"{_CLIENT_PREFIX}{name}", _positive, 0) for name in _PRODUCER_NUMBERS}
+    return WriteOptions(
+        bootstrap=options[_BOOTSTRAP],
+        client=_client_settings(options),
+        topic=take("topic", str, None),
+        codec=take("kafka.compression.type", _codec, Codec.NONE),
+        producer={name: number for name, number in numbers.items() if number},
+        valued_tombstones=take(TOMBSTONE_VALUES, _boolean, False),
+    )
+
+
+def columns_of(given: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns asked for, of a batch or of a stream; raises ConfigError as `parse_options`."""
+    return _columns(_Taker(_known(given)))
 
 
 class _Taker:
@@ -127,23 +268,48 @@ class _Taker:
         try:
             return parse(text.strip())
         except (ValueError, TypeError, AttributeError, re.error) as e:
-            raise ConfigError(f"option {name}={text!r}: {e} ({OPTIONS[name]})") from e
+            meaning = OPTIONS.get(name, "a setting of Kafka's clients")
+            raise ConfigError(f"option {name}={text!r}: {e} ({meaning})") from e
 
 
 def _known(given: Mapping[str, str]) -> dict[str, str]:
-    unknown = sorted(name for name in given if name.lower() not in _BY_LOWER)
+    unknown = sorted(
+        name for name in given if name.lower() not in _BY_LOWER and not _is_of_client(name)
+    )
     if unknown:
         raise ConfigError(
             f"unknown option {', '.join(unknown)}: format('lapse') has {', '.join(OPTIONS)}"
         )
-    return {_BY_LOWER[name.lower()]: text for name, text in given.items()}
+    return {_BY_LOWER.get(name.lower(), name.lower()): text for name, text in given.items()}
+
+
+def _is_of_client(name: str) -> bool:
+    """Spark does not care for case in options; Kafka's settings have none but small letters."""
+    return name.lower().startswith(_CLIENT_PREFIX)
+
+
+def _client_settings(options: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name.removeprefix(_CLIENT_PREFIX): text
+        for name, text in options.items()
+        if name.startswith(_CLIENT_PREFIX) and name not in OPTIONS
+    }
+
+
+def _refuse_others(options: Mapping[str, str], others: frozenset[str], *, streaming: bool) -> None:
+    found = sorted(others & options.keys())
+    if found:
+        what = "streams do not have" if streaming else "only streams have"
+        raise ConfigError(f"option {', '.join(found)}: {what} it")
 
 
 def _paths(options: Mapping[str, str]) -> tuple[Path, ...]:
     texts = [text.strip() for text in options.get("path", "").split(",")]
     paths = tuple(Path(re.sub(r"^file:(//)?", "", text)) for text in texts if text)
-    if not paths:
-        raise ConfigError(f"option path is missing: {OPTIONS['path']}")
+    if bool(paths) == (_BOOTSTRAP in options):
+        raise ConfigError(
+            f"options path and {_BOOTSTRAP}: one of the two says where to read from ({_PATH_HELP})"
+        )
     return paths
 
 
@@ -172,11 +338,32 @@ def _columns(take: _Taker) -> tuple[str, ...]:
 # --- parsers: ValueError says what is wrong -------------------------------------------------------
 
 
-def _names(text: str) -> tuple[str, ...] | None:
+def _names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
         raise ValueError("names nothing")
     return names
+
+
+def _codec(text: str) -> Codec:
+    found = {codec.name.lower(): codec for codec in Codec}.get(text)
+    if found is None:
+        raise ValueError(f"none of {', '.join(codec.name.lower() for codec in Codec)}")
+    return found
+
+
+def _directory(text: str) -> Path | None:
+    scheme, colon, rest = text.partition(":")
+    if not colon or "/" in scheme:
+        return Path(text)
+    if scheme != "file":
+        raise ValueError("no directory that this machine sees; mount it")
+    return Path(rest.removeprefix("//"))
+
+
+def _directories(text: str) -> tuple[Path, ...]:
+    found = (_directory(name) for name in _names(text) or ())
+    return tuple(path for path in found if path is not None)
 
 
 def _pattern(text: str) -> str | None:
@@ -215,15 +402,23 @@ def _assigned(text: str) -> tuple[TopicPartition, ...] | None:
     return tuple(TopicPartition(topic, int(n)) for topic, ns in found.items() for n in ns)
 
 
-def _starting_offsets(text: str) -> Mapping[TopicPartition, int]:
-    return _offsets(text, whole="earliest", refused=LATEST)
+def _starting_offsets(text: str) -> Bounds:
+    return Bounds(EARLIEST, _offsets(text, whole="earliest", refused=LATEST))
+
+
+def _stream_offsets(text: str) -> Bounds:
+    if text.lower() == "latest":
+        return Bounds(LATEST)
+    # As in Spark's Kafka source, what JSON does not name is read from its end.
+    everywhere = EARLIEST if text.lower() == "earliest" else LATEST
+    return Bounds(everywhere, _offsets(text, whole="earliest", refused=None))
 
 
 def _ending_offsets(text: str) -> Mapping[TopicPartition, int]:
     return _offsets(text, whole="latest", refused=EARLIEST)
 
 
-def _offsets(text: str, *, whole: str, refused: int) -> Mapping[TopicPartition, int]:
+def _offsets(text: str, *, whole: str, refused: int | None) -> Mapping[TopicPartition, int]:
     if text.lower() == whole:
         return {}
     if not text.startswith("{"):

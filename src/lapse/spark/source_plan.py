@@ -14,7 +14,7 @@ import contextlib
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +30,7 @@ from lapse.log.headers import read_at, walk
 from lapse.log.reader import aborted_transactions
 from lapse.log.replay import LogPart, producers_at_end
 from lapse.log.segment import LOG, base_offset_of, segment_path
+from lapse.log.start import read_start
 from lapse.log.txn_index import AbortedTxn
 from lapse.records.batch import records_of
 from lapse.spark.source_files import (
@@ -64,15 +65,26 @@ class Slice:
     aborted: tuple[AbortedTxn, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerSlice:
+    """The same, to be asked of a broker; `client` has settings of Kafka's clients."""
+
+    bootstrap: str
+    client: Mapping[str, str] = field(repr=False)
+    partition: TopicPartition
+    offset_from: int
+    offset_until: int
+
+
 class Split(InputPartition):
     """What one Spark task reads."""
 
-    def __init__(self, slices: Sequence[Slice]) -> None:
+    def __init__(self, slices: Sequence[Slice | BrokerSlice]) -> None:
         super().__init__(tuple(slices))
 
     @property
-    def slices(self) -> tuple[Slice, ...]:
-        found: tuple[Slice, ...] = self.value
+    def slices(self) -> tuple[Slice | BrokerSlice, ...]:
+        found: tuple[Slice | BrokerSlice, ...] = self.value
         return found
 
 
@@ -114,6 +126,14 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """Where the log of a partition begins, and where readers must end."""
+
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Range:
     """The offsets wanted of a log."""
 
@@ -138,10 +158,38 @@ def plan(options: SourceOptions, pruning: Pruning, clock: Clock) -> list[Split]:
     return list(_packed((s for wanted in ranges for s in _slices(wanted, bytes_max)), bytes_max))
 
 
+def starts(options: SourceOptions, clock: Clock) -> dict[TopicPartition, int]:
+    """Where a stream begins in each partition asked for; raises as `plan`."""
+    return {
+        log.partition: _resolved(log, options.starting, options, _upper(log, options), clock)
+        for log in _logs(options, clock)
+    }
+
+
+def extents(
+    options: SourceOptions, clock: Clock, *, lenient: bool = False
+) -> dict[TopicPartition, Extent]:
+    """Each partition asked for as it is now; `lenient` leaves out what is named and not there."""
+    return {
+        log.partition: Extent(log.start_offset, max(log.start_offset, _upper(log, options)))
+        for log in _logs(options, clock, lenient=lenient)
+    }
+
+
+def _logs(options: SourceOptions, clock: Clock, *, lenient: bool = False) -> Iterator[Log]:
+    for partition, (directory, log_start) in sorted(_chosen(options, lenient=lenient).items()):
+        try:
+            yield look(directory, partition, log_start, clock)
+        except DataLost:
+            continue  # deleted since it was listed: whoever knew it will miss it
+
+
 # --- which logs -----------------------------------------------------------------------------------
 
 
-def _chosen(options: SourceOptions) -> dict[TopicPartition, tuple[Path, int]]:
+def _chosen(
+    options: SourceOptions, *, lenient: bool = False
+) -> dict[TopicPartition, tuple[Path, int]]:
     """Directory and log start of each partition asked for."""
     there: dict[TopicPartition, tuple[Path, int]] = {}
     for path in options.paths:
@@ -149,11 +197,9 @@ def _chosen(options: SourceOptions) -> dict[TopicPartition, tuple[Path, int]]:
             twice = there.setdefault(partition, found)
             if twice[0].resolve() != found[0].resolve():
                 raise ConfigError(f"option path: {partition} is in {twice[0]} and in {found[0]}")
-    named = _named(options, there)
-    unknown = sorted(str(p) for p in _mentioned(options) - set(there))
-    if unknown:
-        raise ConfigError(f"there is no {', '.join(unknown)} in {_listed(options.paths)}")
-    return {partition: there[partition] for partition in named}
+    where = f"in {', '.join(map(str, options.paths))}"
+    chosen = named(options, there, where, lenient=lenient)
+    return {partition: there[partition] for partition in chosen}
 
 
 def _partitions_in(path: Path) -> Iterator[tuple[TopicPartition, tuple[Path, int]]]:
@@ -161,11 +207,17 @@ def _partitions_in(path: Path) -> Iterator[tuple[TopicPartition, tuple[Path, int
     path = path.absolute()
     itself = TopicPartition.parse(path.name)
     if itself is not None and _has_segments(path):
-        yield itself, (path, _log_starts(path.parent).get(itself, 0))
+        yield itself, (path, _log_start(path, _log_starts(path.parent).get(itself, 0)))
         return
     starts = _log_starts(path)
     for partition in list_partitions(path):
-        yield partition, (path / str(partition), starts.get(partition, 0))
+        directory = path / str(partition)
+        yield partition, (directory, _log_start(directory, starts.get(partition, 0)))
+
+
+def _log_start(directory: Path, checkpointed: int) -> int:
+    """What was deleted is not read: a log keeps its start itself before the checkpoint has it."""
+    return max(checkpointed, read_start(directory).offset)
 
 
 def _has_segments(path: Path) -> bool:
@@ -180,14 +232,33 @@ def _log_starts(log_dir: Path) -> dict[TopicPartition, int]:
     return checkpoints.read_offsets(log_dir / checkpoints.LOG_START)
 
 
-def _named(options: SourceOptions, there: Iterable[TopicPartition]) -> set[TopicPartition]:
+def named(
+    options: SourceOptions,
+    there: Collection[TopicPartition],
+    where: str,
+    *,
+    lenient: bool = False,
+) -> set[TopicPartition]:
+    """Which partitions are asked for, of those that are there.
+
+    Raises ConfigError where one is named that is not there, unless that is no error (`lenient`).
+    """
+    chosen = _named(options, there)
+    if lenient:
+        return chosen & set(there)
+    missing = set(options.topics or ()) - {partition.topic for partition in there}
+    if missing:
+        raise ConfigError(f"there is no topic {', '.join(sorted(missing))} {where}")
+    unknown = sorted(str(p) for p in _mentioned(options) - set(there))
+    if unknown:
+        raise ConfigError(f"there is no {', '.join(unknown)} {where}")
+    return chosen
+
+
+def _named(options: SourceOptions, there: Collection[TopicPartition]) -> set[TopicPartition]:
     if options.partitions is not None:
         return set(options.partitions)
     if options.topics is not None:
-        missing = set(options.topics) - {partition.topic for partition in there}
-        if missing:
-            known = f"no topic {', '.join(sorted(missing))} in {_listed(options.paths)}"
-            raise ConfigError(f"there is {known}")
         return {partition for partition in there if partition.topic in options.topics}
     pattern = re.compile(options.pattern or ".*")
     return {
@@ -202,8 +273,12 @@ def _mentioned(options: SourceOptions) -> set[TopicPartition]:
     return {*(options.partitions or ()), *options.starting.offsets, *options.ending.offsets}
 
 
-def _listed(paths: Sequence[Path]) -> str:
-    return ", ".join(str(path) for path in paths)
+def not_there(partition: TopicPartition, offset: int, start: int, end: int) -> DataLost:
+    """An offset that was asked for is not, or no more, in the log."""
+    return DataLost(
+        f"{partition}: offset {offset} is not in [{start}, {end}]; "
+        "failOnDataLoss=false reads what is there"
+    )
 
 
 # --- one log --------------------------------------------------------------------------------------
@@ -241,12 +316,17 @@ def _size(directory: Path, base_offset: int) -> int:
         return 0  # merged into a neighbour or deleted since it was listed; only an estimate anyway
 
 
+def _upper(log: Log, options: SourceOptions) -> int:
+    """Where readers must end: the last stable offset for those of committed records."""
+    if not options.committed:
+        return log.end_offset
+    first_unstable = producers_at_end(log.dir, list(log.parts)).first_unstable_offset
+    return log.end_offset if first_unstable is None else min(log.end_offset, first_unstable)
+
+
 def _range_of(log: Log, options: SourceOptions, pruning: Pruning, clock: Clock) -> list[Range]:
     """One, or none where nothing is wanted of the log."""
-    upper = log.end_offset
-    if options.committed:
-        first_unstable = producers_at_end(log.dir, list(log.parts)).first_unstable_offset
-        upper = upper if first_unstable is None else min(upper, first_unstable)
+    upper = _upper(log, options)
     begin = _resolved(log, options.starting, options, upper, clock)
     until = min(_resolved(log, options.ending, options, upper, clock), upper)
     begin, until = max(begin, pruning.offset_from), min(until, pruning.offset_until)
@@ -281,10 +361,7 @@ def _resolved(log: Log, bounds: Bounds, options: SourceOptions, upper: int, cloc
     if log.start_offset <= offset <= log.end_offset:
         return offset
     if options.fail_on_data_loss:
-        raise DataLost(
-            f"{log.partition}: offset {offset} is not in [{log.start_offset}, {log.end_offset}]; "
-            "failOnDataLoss=false reads what is there"
-        )
+        raise not_there(log.partition, offset, log.start_offset, log.end_offset)
     return min(max(offset, log.start_offset), log.end_offset)
 
 

@@ -8,6 +8,7 @@ comes next is looked up again.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,16 +17,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyspark.sql.datasource import InputPartition
 
-from lapse.base.clock import Clock
+from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import CorruptData
+from lapse.client.range_reader import DEFAULTS, Patience
 from lapse.kernels.layout import CONTROL, LENGTH, LOG_OVERHEAD
 from lapse.log.headers import read_at
 from lapse.log.txn_index import committed
+from lapse.records import columns
 from lapse.records.batch import scan_prefix
 from lapse.records.columns import ArrowColumns, ColumnSpec
+from lapse.spark import source_broker
 from lapse.spark.source_files import DataLost, OpenedSegment, open_segment, position_near
-from lapse.spark.source_plan import Slice
+from lapse.spark.source_options import SourceOptions
+from lapse.spark.source_plan import BrokerSlice, Slice, Split
 
 BLOCK_BYTES = 16 << 20
 _CUT_OFF = "batch cut off"
@@ -37,6 +43,7 @@ class ReadSpec:
 
     Attributes:
         timestamp_from: batches that hold nothing at or after it may be left out (ms).
+        api_timeout_ms: how long a broker that does not answer is tried.
     """
 
     columns: tuple[str, ...]
@@ -46,6 +53,36 @@ class ReadSpec:
     valued_tombstones: bool
     timestamp_from: int | None = None
     block_bytes: int = BLOCK_BYTES
+    api_timeout_ms: int = DEFAULTS.api_timeout_ms
+
+
+def read_split(
+    options: SourceOptions, partition: InputPartition, timestamp_from: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """What a Spark task reads: the records of its slices; raises as `read_slice`."""
+    _load_kernels()
+    clock = SystemClock()
+    spec = ReadSpec(
+        options.columns,
+        options.control,
+        options.committed,
+        options.fail_on_data_loss,
+        options.valued_tombstones,
+        timestamp_from,
+        api_timeout_ms=options.api_timeout_ms,
+    )
+    assert isinstance(partition, Split)
+    for one in partition.slices:
+        if isinstance(one, BrokerSlice):
+            yield from read_broker_slice(one, spec)
+        else:
+            yield from read_slice(one, spec, clock)
+
+
+@functools.cache
+def _load_kernels() -> None:
+    """Once a worker; the first on a machine compiles them, the others wait for it."""
+    columns.warm_up()
 
 
 def read_slice(asked: Slice, spec: ReadSpec, clock: Clock) -> Iterator[pa.RecordBatch]:
@@ -56,6 +93,31 @@ def read_slice(asked: Slice, spec: ReadSpec, clock: Clock) -> Iterator[pa.Record
     """
     try:
         yield from _SliceReader(asked, spec, clock).run()
+    except DataLost:
+        if spec.fail_on_data_loss:
+            raise
+
+
+def read_broker_slice(asked: BrokerSlice, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+    """The same, over our client; a tombstone that carries a value is known by its flag."""
+    arrow = ArrowColumns(
+        asked.partition,
+        ColumnSpec(
+            spec.columns,
+            offset_from=asked.offset_from,
+            offset_until=asked.offset_until,
+            control=spec.control,
+            valued_tombstones=True,
+        ),
+    )
+    try:
+        patience = Patience(api_timeout_ms=spec.api_timeout_ms)
+        for one in source_broker.read_slice(asked, committed=spec.committed, patience=patience):
+            rows = one.rows
+            wanted = one.counts
+            if spec.control:
+                wanted = wanted | (rows["magic"] == 2) & (rows["attributes"] & CONTROL != 0)
+            yield from arrow.convert(one.data, rows[wanted], str(asked.partition))
     except DataLost:
         if spec.fail_on_data_loss:
             raise

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-from pyspark import TaskContext
+from pyspark import Accumulator, AccumulatorParam, TaskContext
 
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import StorageError
@@ -29,6 +29,7 @@ from lapse.base.fs import Fs, RealFs
 from lapse.lifecycle.round.engine import failed, run_plan
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+from lapse.lifecycle.round.room import in_words
 from lapse.lifecycle.round.summarise import (
     SummaryReceipt,
     SummaryRequest,
@@ -52,6 +53,23 @@ def run_bins(bins: Iterable[bytes]) -> Iterator[bytes]:
         for plan in decode_plans(encoded):
             attempt_id = f"p{number}-a{attempt}-{secrets.token_hex(4)}"
             yield msgspec.json.encode(run_one(plan, attempt_id, attempt, fs, clock))
+
+
+class AsTheyCome(AccumulatorParam[list[bytes]]):
+    """Answers of tasks in the driver's hands as soon as each has ended, in no order."""
+
+    def zero(self, value: list[bytes]) -> list[bytes]:
+        return value[:0]
+
+    def addInPlace(self, value1: list[bytes], value2: list[bytes]) -> list[bytes]:  # noqa: N802
+        value1 += value2
+        return value1
+
+
+def tell_bins(told: Accumulator[list[bytes]], bins: Iterable[bytes]) -> Iterator[bytes]:
+    """`run_bins`, its receipts by an accumulator."""
+    told.add(list(run_bins(bins)))
+    return iter(())
 
 
 def summarise_bins(bins: Iterable[bytes]) -> Iterator[bytes]:
@@ -101,10 +119,11 @@ def run_one(plan: RoundPlan, attempt_id: str, attempt: int, fs: Fs, clock: Clock
         return failed(plan, attempt_id, f"{plan.name}: {DEATHS_MAX} workers died over this log")
     try:
         receipt = run_plan(plan, attempt_id, fs, clock)
-        folder = attempt_dir(Path(plan.dir), plan.round_id, attempt_id)
-        fs.write_file(folder / _DONE, b"")
+        if receipt.error is None:
+            folder = attempt_dir(Path(plan.dir), plan.round_id, attempt_id)
+            fs.write_file(folder / _DONE, b"")
     except StorageError as e:
-        return failed(plan, attempt_id, f"{plan.name}: {e}")
+        return failed(plan, attempt_id, in_words(plan, e))
     except Exception as e:  # one log's bug, or lack of memory, must not fail the others
         logger.exception("round %s over %s", plan.round_id, plan.name)
         return failed(plan, attempt_id, f"{plan.name}: {type(e).__name__}: {e}")

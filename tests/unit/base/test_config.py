@@ -309,6 +309,7 @@ BROKER = {
     "lapse.clock.jump.max.ms": (3_600_000, "-1", "0", 0),
     "lapse.housekeeping.interval.ms": (1000, "0", "1", 1),
     "lapse.lifecycle.master": ("local[*]", None, "local[2]", "local[2]"),
+    "lapse.lifecycle.cores.max": (0, "-1", "2", 2),
     "lapse.lifecycle.memory.bytes": (2 << 30, str((16 << 20) - 1), str(16 << 20), 16 << 20),
 }
 

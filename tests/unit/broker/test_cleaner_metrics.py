@@ -14,6 +14,7 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.cleaner_metrics import Rows, row_of, same_until_ms
 from lapse.broker.node import Node
 from lapse.lifecycle import reports
+from lapse.lifecycle.asked import EVERY_LOG, Pause, pause
 from lapse.lifecycle.clock_guard import BROKER, CONFIRMED
 from lapse.lifecycle.decide.deadline import next_look_ms
 from lapse.lifecycle.decide.select import LogInfo, decide
@@ -119,6 +120,19 @@ async def test_rounds_leave_their_marks(tmp_path: Path) -> None:
         held = ServiceProgress("held", "the clock", 1, NOW, clock_ahead_ms=7000)
         reports.write_progress(RealFs(), tmp_path, held)
         assert (await scrape(node))["lapse_lifecycle_clock_ahead_seconds"] == 7
+        running = ServiceProgress("running", "", 1, NOW, bytes_done=2, bytes_total=5)
+        reports.write_progress(RealFs(), tmp_path, running)
+        pause(RealFs(), tmp_path, ["a-0"], Pause(EVERY_LOG, NOW))
+        said = await scrape(node)
+        assert (said["lapse_lifecycle_run_bytes_done"], said["lapse_lifecycle_run_bytes"]) == (2, 5)
+        assert said["lapse_lifecycle_run_seconds_left"] == 0
+        assert (said["lapse_lifecycle_paused"], said["lapse_lifecycle_paused_logs"]) == (0, 1)
+        running = replace(running, eta_ms=clock.now_ms() + 9000)
+        reports.write_progress(RealFs(), tmp_path, running)
+        pause(RealFs(), tmp_path, [], Pause(EVERY_LOG, NOW))
+        said = await scrape(node)
+        assert said["lapse_lifecycle_run_seconds_left"] == 9
+        assert (said["lapse_lifecycle_paused"], said["lapse_lifecycle_paused_logs"]) == (1, 1)
         owner.close()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
-from lapse.broker.control import StampCache
+from lapse.broker.control import SWEEP_AGAIN_SECONDS, OwnedLogs, StampCache
 from lapse.broker.node import Node
 from lapse.lifecycle import control_messages as messages
 from lapse.lifecycle.control_messages import Hello, ListLogs, Refused, Welcome
@@ -28,6 +28,8 @@ from lapse.lifecycle.round.ledger import LedgerEntry
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
 from lapse.lifecycle.round.summarise import requests_of, summarise
 from lapse.log import checkpoints
+from lapse.log.env import LogEnv
+from lapse.testing.clock import ManualClock
 from tests.unit.broker.running import create, running_node
 from tests.unit.lifecycle.rounds import overwritten, plan_of, records_in, write
 
@@ -98,6 +100,26 @@ async def test_what_cannot_be_committed_is_refused_and_swept(tmp_path: Path) -> 
         for name in "abc":
             assert not list((tmp_path / "data" / f"{name}-0" / ".lapse").glob("r*"))
         owner.close()
+
+
+async def test_what_a_task_wrote_after_its_round_had_failed_is_swept_later(tmp_path: Path) -> None:
+    """A job that was cancelled: some of its tasks are told so only when they are done."""
+    clock = ManualClock(1_700_000_000_000)
+    async with running_node(tmp_path, clock=clock) as node:
+        await filled(node, "a")
+        owner = OwnedLogs(node.services.partitions, LogEnv(RealFs(), clock))
+        [info] = owner.logs()
+        plan = plan_of(info, "r0", 1, force=True)
+        [result] = owner.commit([failed(plan, "x", "a-0: cancelled")])
+        assert result.error == "a-0: cancelled"
+        late = attempt_dir(tmp_path / "a-0", "r0", "late")
+        late.mkdir(parents=True)
+        clock.advance(round(SWEEP_AGAIN_SECONDS * 1000) - 1)
+        owner.logs()
+        assert late.exists()
+        clock.advance(1)
+        owner.logs()
+        assert not late.parent.exists()
 
 
 async def test_summaries_are_adopted_over_the_socket(

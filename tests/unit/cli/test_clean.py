@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from lapse.base.clock import SystemClock
+from lapse.base.java import JavaNotFound
 from lapse.cli.main import main
+from lapse.spark import session
 from lapse.testing.clock import ManualClock
 from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
 
@@ -99,3 +101,19 @@ def test_an_offset_below_0_is_refused(
 ) -> None:
     assert main(["clean", str(logdir), option, "-1"]) == 2
     assert f"{option} -1" in capsys.readouterr().err
+
+
+def test_without_spark_no_copies_are_left(
+    logdir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would be in the way of the next run, which wants an empty directory."""
+
+    def none(*_: object) -> None:
+        raise JavaNotFound("no Java 17 or newer: install one")
+
+    monkeypatch.setattr(session, "find_java", none)
+    there = logdir.with_name("there")
+    assert main(["clean", str(logdir), "--to", str(there), *SETTINGS]) == 3
+    assert "install one" in capsys.readouterr().err
+    assert not there.exists()
+    assert clean(capsys, logdir, "--to", there)["outcome"] == "cleaned"

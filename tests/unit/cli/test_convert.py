@@ -1,4 +1,4 @@
-"""`lapse convert --to-kafka`: a copy that holds nothing a real Kafka would misread."""
+"""`lapse convert`: a copy that a real Kafka does not misread, and old formats as v2."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli.main import main
 from lapse.log import checkpoints
@@ -20,6 +21,7 @@ from lapse.records.batch import Record, records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from tests.unit.log.logs import TP, append, batch, config, env
+from tests.unit.log.test_upgrade import old_log, told
 
 NOW = 1_700_000_000_000
 PLAIN = TopicPartition("plain", 0)
@@ -178,3 +180,52 @@ def test_a_directory_in_use_is_left_alone(source: Path, tmp_path: Path) -> None:
     assert done.returncode == 3
     assert f"in use by process {os.getpid()}" in done.stderr
     assert not (tmp_path / "target").exists()
+
+
+def test_old_formats_become_v2_in_place_or_in_a_copy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old_log(tmp_path / "old" / str(TP))
+    LogDirectory.open(tmp_path / "old", env()).close()
+    before, shown = files(tmp_path / "old"), told(tmp_path / "old" / str(TP))
+    copied = ["convert", "--to-v2", str(tmp_path / "old"), "--to", str(tmp_path / "new"), "--json"]
+    in_place = ["convert", "--to-v2", str(tmp_path / "old"), "--json"]
+    for words, outcome, path in (
+        (copied, "converted", "new"),
+        (in_place, "converted", "old"),
+        (in_place, "nothing of an old format", "old"),
+    ):
+        if words is copied:
+            assert files(tmp_path / "old") == before
+        assert main(words) == 0
+        [line] = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+        assert (line["partition"], line["outcome"]) == (str(TP), outcome)
+        assert told(tmp_path / path / str(TP)) == shown
+        content = (tmp_path / path / str(TP) / f"{1000:020d}.log").read_bytes()
+        assert set(scan_batches(content, "t")["magic"].tolist()) == {2}
+
+
+def test_a_log_that_does_not_read_is_named_and_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old_log(tmp_path / "old" / str(TP))
+    old_log(tmp_path / "old" / str(PLAIN))
+    LogDirectory.open(tmp_path / "old", env()).close()
+    path = tmp_path / "old" / str(TP) / f"{1000:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content)
+    checkpoints.write_offsets(
+        RealFs(), tmp_path / "old" / checkpoints.RECOVERY_POINT, {TP: 1 << 40}
+    )
+    assert main(["convert", "--to-v2", str(tmp_path / "old"), "--json"]) == 1
+    lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    outcomes = {line["partition"]: line["outcome"] for line in lines}
+    assert outcomes[str(PLAIN)] == "converted"
+    assert "checksum" in outcomes[str(TP)]
+    assert path.read_bytes() == content
+
+
+def test_a_copy_for_kafka_needs_a_place(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", "--to-kafka", str(source)]) == 2
+    assert "--to DIR" in capsys.readouterr().err

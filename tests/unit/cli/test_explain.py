@@ -11,6 +11,7 @@ import pytest
 from lapse.base.config import topic_config
 from lapse.base.fs import RealFs
 from lapse.cli.main import main
+from lapse.lifecycle.asked import EVERY_LOG, Pause, pause
 from lapse.lifecycle.decide.promises import bounds_of
 from lapse.lifecycle.reports import Queue, ServiceProgress, write_progress, write_queue
 from lapse.lifecycle.setbacks import Held
@@ -76,6 +77,14 @@ def test_who_waits_behind_whom_and_who_was_set_back(
     assert (found["b-0"]["rule"], found["b-0"]["until_ms"]) == ("backoff", NOW + 99_000)
     assert "the disk is full" in found["b-0"]["text"]
     assert found["a-0"]["service"] == "running: x-0"
+
+
+def test_who_is_paused(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pause(RealFs(), logdir, ["a-0"], Pause(EVERY_LOG, NOW, 1 << 50, "a new disk"))
+    found = explained(capsys, logdir, "--now", NOW, *DIRTY)
+    assert (found["a-0"]["rule"], found["a-0"]["until_ms"]) == ("paused", 1 << 50)
+    assert ": a new disk; due: " in found["a-0"]["text"]
+    assert found["b-0"]["rule"] == "due"
 
 
 def test_a_service_that_stopped_is_told(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +24,7 @@ def test_the_key_changes_with_any_kernel_source(
     """Editing a helper alone must invalidate its callers, wherever they are."""
     for source in Path(jit.__file__).parent.glob("*.py"):
         (tmp_path / source.name).write_bytes(source.read_bytes())
-    monkeypatch.setattr(jit, "__file__", str(tmp_path / "jit.py"))
+    monkeypatch.setattr(jit, "_KERNELS", tmp_path)
     before = jit.cache_key()
     assert before == jit.cache_key()
     keys = {before}
@@ -55,6 +57,40 @@ def test_else_it_is_the_environments_or_the_users(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert jit.cache_dir().name == jit.cache_key()
     assert "lapse-kernels-" in str(jit.cache_dir())
+
+
+def test_a_package_that_lies_somewhere_else_finds_its_kernels_compiled(tmp_path: Path) -> None:
+    """As on an executor, where it was unpacked a moment ago (Numba itself goes by its path)."""
+    package = Path(jit.__file__).parents[1]
+    shutil.copytree(package, tmp_path / "unpacked" / "lapse", copy_function=shutil.copyfile)
+    said = subprocess.run(
+        [sys.executable, "-c", _USES_A_KERNEL],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "unpacked")},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    where, hits, misses = said.stdout.split()
+    assert Path(where).is_relative_to(tmp_path)
+    assert (hits, misses) == ("1", "0")
+
+
+_USES_A_KERNEL = """
+import lapse, numpy
+from lapse.kernels.crc32c import crc32c
+crc32c(numpy.zeros(9, numpy.uint8), 0, 9)
+stats = crc32c.stats
+print(lapse.__file__, sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+"""
+
+
+def test_what_others_compile_lies_where_it_would_without_us(tmp_path: Path) -> None:
+    (tmp_path / "theirs.py").write_text(
+        "import lapse.kernels.jit, numba\n"
+        "@numba.njit(cache=True)\n"
+        "def f(x):\n    return x + 1\n"
+        "f(1)\n"
+    )
+    subprocess.run([sys.executable, tmp_path / "theirs.py"], check=True)
+    assert list((tmp_path / "__pycache__").glob("theirs.f-*.nbc"))
 
 
 def _lock_is_free(folder: Path) -> bool:

@@ -13,16 +13,22 @@ from lapse.lifecycle.reports import (
     Queue,
     RoundReport,
     RoundTail,
+    RunOf,
     ServiceProgress,
     StageSeconds,
     append_reports,
     read_progress,
     read_queue,
     read_reports,
+    round_report,
     write_progress,
     write_queue,
 )
+from lapse.lifecycle.round.commit import CommitResult
+from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.setbacks import Held
+from lapse.testing.clock import ManualClock
+from tests.unit.lifecycle.round.split.splits import data, planned
 
 REPORT = RoundReport(
     "r1", "a-0", ("dirty ratio",), "spark", (3,), 10, 20, 1, 2, 0, 5, 1, 100, 50, 10, 5, 5,
@@ -37,6 +43,19 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         REPORT,
         replace(REPORT, round_id="r2", error="no luck"),
     ]
+
+
+def test_which_plan_it_was_and_why(tmp_path: Path) -> None:
+    """A split round has no map that could be full."""
+    plan = replace(planned(tmp_path, [(0, data(0, (b"a", b"1")))], 1), why="little memory")
+    clock = ManualClock()
+    done = CommitResult(plan.round_id, plan.name, 0, 1, 0.0)
+    for split in (plan.split, None):
+        each = replace(plan, split=split)
+        [receipt] = InlineEngine(RealFs(), clock).run([each], lambda _: None)
+        report = round_report(RunOf("inline", (), 1), each, receipt, done)
+        assert (report.plan, report.why) == ("split" if split else "small", "little memory")
+        assert (report.map_entries, report.map_entries_max > 0) == (1, split is None)
 
 
 def test_a_line_cut_short_swallows_no_other(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from lapse.lifecycle.reports import read_progress, read_queue, read_reports
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.engine import OnProgress, Progress
-from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.plan import MapMemory, RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, Seconds
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, failed_summary
 from lapse.lifecycle.service import Service, ServiceOptions
@@ -90,7 +90,7 @@ def test_what_must_be_cleaned_goes_first(tmp_path: Path) -> None:
         p.log("late-0").update_config(compacted(max_compaction_lag_ms=1000))
         p.clock.advance(2000)
         p.service.step()
-        assert p.engine.runs == [["late-0", "a-0"]]
+        assert p.engine.runs == [["late-0"], ["a-0"]]
         due = next(r.due for r in read_reports(p.data))
         assert due == ("dirty ratio", "max.compaction.lag.ms")
 
@@ -374,3 +374,24 @@ def test_asked_to_stop_it_keeps_what_it_has_found(tmp_path: Path) -> None:
         service.run()
         known = [not s.summary.estimated for s in p.log("a-0").segments[:-1]]
         assert known == [True] + [False] * (len(known) - 1)
+
+
+def test_small_logs_do_not_wait_for_a_split_one(tmp_path: Path) -> None:
+    """They are committed together, and before it: how long it takes nobody knows."""
+    topics = {"huge": overwritten(2000, 2), "a": overwritten(), "b": overwritten()}
+
+    class AsSparkDoes(Recorded):
+        """Small plans first; notes what is committed when a split one begins."""
+
+        def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
+            yield from super().run([plan for plan in plans if plan.split is None], on_progress)
+            self.before = {name: len(p.records(name)) for name in ("a-0", "b-0", "huge-0")}
+            yield from super().run([plan for plan in plans if plan.split], on_progress)
+
+    with parts(tmp_path / "data", topics) as p:
+        engine = AsSparkDoes(p.clock)
+        p.serve(engine=engine, options=ServiceOptions(MapMemory(20_000), PAUSE_MS)).step()
+        assert engine.runs == [["a-0", "b-0"], ["huge-0"]]
+        assert engine.before == {"a-0": 10, "b-0": 10, "huge-0": 4000}
+        assert len(p.records("huge-0")) == 2000
+        assert [r.log for r in read_reports(p.data)] == ["a-0", "b-0", "huge-0"]

@@ -189,10 +189,11 @@ class Meanwhile(Recorded):
         self.doing = doing
 
     def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
-        yield from super().run(plans, on_progress)
+        receipts = list(super().run(plans, on_progress))
         doing, self.doing = self.doing, None
         if doing is not None:
             doing()  # type: ignore[operator]
+        yield from receipts
 
 
 def test_files_that_change_under_a_plan_make_the_round_be_repeated(tmp_path: Path) -> None:

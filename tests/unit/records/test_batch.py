@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from lapse.base.errors import CorruptData
 from lapse.kernels.layout import BATCH, CODEC_MASK
+from lapse.records import batch
 from lapse.records.batch import (
     Buffer,
     Record,
@@ -92,6 +94,19 @@ def test_more_batches_than_the_first_table_has_rows() -> None:
     assert len(rows) == 1000
     assert rows["position"].tolist() == [n * len(ONE) for n in range(1000)]
     assert rows.dtype == BATCH
+
+
+@pytest.mark.parametrize("piece", [1, 61, len(ONE), len(ONE) + 1, 1 << 20])
+def test_a_scan_in_pieces_comes_to_the_same(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_PIECE_BYTES", piece)
+    many = b"".join(build_batch([NewRecord(b"k", b"v" * n)]) for n in range(200))
+    cut, broken = many[:-3], many[: 50 * len(ONE)] + b"\xff" * 300 + many
+    for data in (b"", ONE, many, cut, broken):
+        told: list[int] = []
+        rows, position, why = scan_prefix(data, on_piece=partial(told.append, 1))
+        whole, *rest = scan_prefix(data)
+        assert ([position, why], rows.tolist()) == (rest, whole.tolist())
+        assert len(told) >= position // piece - 1
 
 
 def test_scan_stops_before_what_is_wrong_and_says_what() -> None:

@@ -81,7 +81,7 @@ def test_an_unknown_option_is_named_with_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"path": " , "}, "option path is missing"),
+        ({"path": " , "}, "one of the two says where to read from"),
         ({"subscribe": "a", "assign": '{"a":[0]}'}, "subscribe and assign exclude each other"),
         ({"subscribe": ","}, "names nothing"),
         ({"subscribePattern": "("}, "option subscribePattern"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,6 +173,41 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     assert planned(tmp_path / "empty") == []
 
 
+@contextmanager
+def powerless() -> Iterator[None]:
+    """Permissions count for everybody but root."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    "closed",
+    [
+        "", "orders-3", "orders-3/00000000000000000000.log", "orders-3/00000000000000000000.index",
+        "log-start-offset-checkpoint",
+    ],
+)  # fmt: skip
+def test_what_may_not_be_read_is_named(disk_path: Path, closed: str) -> None:
+    """A user who may not read gets no part of it, and is told what to ask for."""
+    disk_path.chmod(0o755)
+    data = disk_path / "data"
+    write(data)
+    (data / "log-start-offset-checkpoint").write_text("0\n0\n")
+    with powerless():
+        assert offsets(data) == [*range(180)]
+    mode = (data / closed).stat().st_mode
+    (data / closed).chmod(0)
+    with powerless(), pytest.raises(StorageError, match=f"{data / closed}.*: Permission denied"):
+        offsets(data)
+    (data / closed).chmod(mode)
+
+
 # --- pruning --------------------------------------------------------------------------------------
 
 
@@ -241,6 +277,30 @@ def test_segments_deleted_after_planning(tmp_path: Path) -> None:
     assert offsets_of(slices, spec(fail_on_data_loss=False)) == []
 
 
+@pytest.mark.parametrize("all_gone", [False, True])
+def test_segments_deleted_under_a_reader(tmp_path: Path, all_gone: bool) -> None:
+    """Retention takes the first ones. What is open is read to its end; what comes next is gone."""
+    log = write(tmp_path)
+    first = list(log.segments[:3])
+    after = log.segments[3].base_offset
+
+    def delete() -> None:
+        for segment in first:
+            segment.path().unlink()
+        if all_gone:
+            shutil.rmtree(tmp_path / str(TP))
+
+    said = "there is no such log" if all_gone else f"to {after - 1} were deleted meanwhile"
+    with pytest.raises(DataLost, match=said):
+        between_reads(delete, tmp_path)
+    shutil.rmtree(tmp_path, ignore_errors=True)
+    log = write(tmp_path)
+    first = list(log.segments[:3])
+    found = between_reads(delete, tmp_path, fail_on_data_loss=False)
+    begun = [*range(first[0].end_offset)]
+    assert found == begun + ([] if all_gone else [*range(after, 180)])
+
+
 def test_a_log_cut_off_after_planning(tmp_path: Path) -> None:
     log = write(tmp_path)
     slices = planned(tmp_path)
@@ -293,11 +353,11 @@ def test_indexes_are_only_hints(tmp_path: Path, junk: bytes | None) -> None:
         assert offsets(tmp_path, **given, maxPartitionBytes="700") == [*range(begin, 180)]
 
 
-def between_reads(action: Callable[[], None], root: Path) -> list[int]:
+def between_reads(action: Callable[[], None], root: Path, **changes: object) -> list[int]:
     """Records of one slice, with something done to the files after the first record batch."""
     [one] = planned(root)
     found, done = [], False
-    for part in read_slice(one, spec(block_bytes=500), CLOCK):
+    for part in read_slice(one, spec(block_bytes=500, **changes), CLOCK):
         found += part["offset"].to_pylist()
         if not done:
             action()

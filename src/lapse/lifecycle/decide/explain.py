@@ -24,8 +24,9 @@ from lapse.log.roll import jitter_of
 
 # What `Explanation.rule` may be; scripts rely on the words.
 RULES = (
-    "policy", "summaries", "unhandled", "clock", "backoff", "waiting", "due", "active-segment",
-    "open-transaction", "min-lag", "future-timestamp", "bad-range", "ratio", "replica", "clean",
+    "policy", "summaries", "unhandled", "clock", "paused", "backoff", "waiting", "due",
+    "active-segment", "open-transaction", "min-lag", "future-timestamp", "bad-range", "ratio",
+    "replica", "clean",
 )  # fmt: skip
 
 _BLOCKED = {
@@ -60,6 +61,8 @@ class Context:
         setback_until_ms, setback_reason: the log's last round came to nothing, and it is left
             alone for a while.
         clock: the last verdict on the clock.
+        paused: somebody has said that its rounds wait, in words; "" if nobody has.
+        paused_until_ms: when that ends, None: when somebody says so.
     """
 
     rules: Rules = Rules.LAPSE
@@ -67,6 +70,8 @@ class Context:
     setback_until_ms: int | None = None
     setback_reason: str = ""
     clock: ClockVerdict | None = None
+    paused: str = ""
+    paused_until_ms: int | None = None
 
 
 _NO_CONTEXT = Context()
@@ -97,6 +102,8 @@ def _explain(d: Decision, c: Context) -> Explanation:
 
 def _due(d: Decision, c: Context) -> Explanation:
     text = "due: " + ", ".join(_because(d, due) for due in d.due) + _beside(d)
+    if c.paused:
+        return Explanation(f"{c.paused}; {text}", c.paused_until_ms, "paused")
     if c.setback_until_ms is not None and c.setback_until_ms > d.now_ms:
         why = f" ({c.setback_reason})" if c.setback_reason else ""
         return Explanation(

@@ -47,6 +47,10 @@ class Due(Enum):
     FORCED = "--force"
 
 
+# Everything but the share of dirty bytes is due by a moment; somebody counts on that.
+BY_A_MOMENT = frozenset({Due.MAX_LAG, Due.HORIZON, Due.MARKERS, Due.TOMBSTONES, Due.DELETED})
+
+
 class RoundKind(Enum):
     """What a round does.
 
@@ -206,6 +210,11 @@ def order(decisions: Iterable[Decision], rules: Rules = Rules.LAPSE) -> list[Dec
         return (-d.must_clean_ratio, Due.DELETED not in d.due, -d.bounds.ratio, name)
 
     return sorted((d for d in decisions if d.due), key=rank)
+
+
+def must_be_made(decision: Decision) -> bool:
+    """Whether the round has a deadline, and so goes past those that only tidy up (L6)."""
+    return not BY_A_MOMENT.isdisjoint(decision.due)
 
 
 def oldest_ms(segment: SegmentFacts, rules: Rules) -> int:

@@ -115,6 +115,8 @@ class _Commit:
         generation: the log's, unless somebody else changes its files.
         dirty: at or above this the round has read all that it looked at.
         offset: the checkpoint, once all of it is in.
+        folder: of the attempt.
+        intent: its path.
     """
 
     log: PartitionLog
@@ -126,10 +128,13 @@ class _Commit:
     dirty: int = 0
     offset: int | None = None
     bad: BadRange | None = None
+    folder: Path = field(init=False)
+    intent: Path = field(init=False)
 
-    @property
-    def folder(self) -> Path:
-        return attempt_dir(self.log.dir, self.receipt.round_id, self.receipt.attempt_id)
+    def __post_init__(self) -> None:
+        receipt = self.receipt
+        self.folder = attempt_dir(self.log.dir, receipt.round_id, receipt.attempt_id)
+        self.intent = intent_path(self.log.dir)
 
 
 def intent_path(log_dir: Path) -> Path:
@@ -184,7 +189,7 @@ def _commit_together(commits: list[_Commit], env: DirectoryEnv) -> None:
     for c in commits:
         if c.error is not None and c.groups:  # nothing was renamed
             with contextlib.suppress(StorageError):
-                env.fs.unlink(intent_path(c.log.dir))
+                env.fs.unlink(c.intent)
     live = _each(live, lambda c: _put_in_place(c, env))
     live = _synced(live, lambda c: _renamed(c.log.dir, c.groups), env)
     live = _each(live, lambda c: _book(c, env))
@@ -242,14 +247,14 @@ def _begin(c: _Commit, env: DirectoryEnv) -> None:
         raise _stale(c)
     if c.groups:
         _check_files(c.folder, c.groups, contents=not receipt.attempt_id.startswith(THIS_PROCESS))
-        env.fs.write_file(intent_path(c.log.dir), msgspec.json.encode(receipt))
+        env.fs.write_file(c.intent, msgspec.json.encode(receipt))
 
 
 def _written(c: _Commit) -> list[Path]:
     """What must be durable before the first rename."""
     folder = c.folder
     files = [folder / attempt_file(g.base_offset, f.kind) for g in c.groups for f in g.files]
-    return [*files, intent_path(c.log.dir), folder, folder.parent, folder.parent.parent]
+    return [*files, c.intent, folder, folder.parent, folder.parent.parent]
 
 
 def _renamed(log_dir: Path, groups: Iterable[GroupReceipt]) -> list[Path]:
@@ -298,7 +303,7 @@ def _put_in_place(c: _Commit, env: DirectoryEnv) -> None:
             env.fs.sync_all(_renamed(c.log.dir, c.groups))
             _book(c, env)
             env.fs.sync_all(_booked_files(c.log.dir))
-        env.fs.unlink(intent_path(c.log.dir))
+        env.fs.unlink(c.intent)
         raise
 
 
@@ -313,7 +318,7 @@ def _require_unchanged(c: _Commit, env: DirectoryEnv) -> None:
     """Nobody else changed the log's files, so that what was found out about them holds."""
     if c.log.generation != c.generation:
         if c.groups:  # in place and booked; only the checkpoint is not to move
-            env.fs.unlink(intent_path(c.log.dir))
+            env.fs.unlink(c.intent)
         raise _stale(c)
 
 
@@ -333,8 +338,9 @@ def _end(c: _Commit, env: DirectoryEnv) -> None:
     if _is_cured(c):
         bad.clear(env.fs, log_dir)
         c.log.set_bad(None)
-    env.fs.unlink(intent_path(log_dir))
-    sweep(log_dir, receipt.round_id, env.fs)
+    env.fs.unlink(c.intent)
+    with contextlib.suppress(StorageError):  # another attempt may still write there: swept later
+        sweep(log_dir, receipt.round_id, env.fs)
 
 
 # --- places that cannot be read (L10) ------------------------------------------------------------
@@ -362,6 +368,8 @@ def _is_cured(c: _Commit) -> bool:
 
     What was dirty it has mapped; below that it looks only for what is in the map.
     """
+    if c.log.mark().bad is None:  # nearly always; facts cost far more
+        return False
     known = c.log.facts().bad
     if known is None:
         return False
@@ -465,6 +473,8 @@ def finish_commit(log_dir: Path, env: CommitEnv) -> str | None:
     the ledger says of it.
     """
     path = intent_path(log_dir)
+    if not path.exists():
+        return None
     receipt = _read_intent(path)
     if receipt is None:
         env.fs.unlink(path)

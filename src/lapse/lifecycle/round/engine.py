@@ -7,6 +7,7 @@ with another attempt at the same plan.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,27 +18,53 @@ from lapse.base.clock import Clock
 from lapse.base.errors import LapseError
 from lapse.base.fs import Fs
 from lapse.lifecycle.decide.select import RoundKind
+from lapse.lifecycle.round.cancel import require_wanted
 from lapse.lifecycle.round.offset_map import build_map
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import BadSpot, Receipt, Seconds, attempt_dir
 from lapse.lifecycle.round.rewrite import RewriteResult, rewrite
+from lapse.lifecycle.round.room import in_words
 from lapse.lifecycle.round.source import BadSegment, Workplace
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest
 
 PROGRESS_FILE = "progress"
 PROGRESS_BYTES = 64 << 20
 PROGRESS_SECONDS = 0.5
+GUESS_SECONDS = 1.0
 IO_UNLIMITED = 1e15  # Kafka's default is the greatest double
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Bytes done and to do, over all plans of a run."""
+class LogProgress:
+    """How far one round is."""
 
+    log: str
+    round_id: str
     bytes_done: int
     bytes_total: int
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Bytes done and to do, over all plans of a run.
+
+    Attributes:
+        under_way: rounds that have begun and are not done, as far as the engine knows them.
+    """
+
+    bytes_done: int
+    bytes_total: int
+    under_way: tuple[LogProgress, ...] = ()
+
+    def left_ms(self, elapsed_s: float) -> int | None:
+        """How long the rest takes if it goes on as it did; None while nobody can know."""
+        if self.bytes_done <= 0 or elapsed_s < GUESS_SECONDS:
+            return None
+        left = max(self.bytes_total - self.bytes_done, 0)
+        return round(elapsed_s * 1000 * left / self.bytes_done)
+
+
+NO_PROGRESS = Progress(0, 0)
 OnProgress = Callable[[Progress], None]
 
 
@@ -88,13 +115,14 @@ class ProgressFile:
         self._written_at = clock.monotonic()
 
     def tick(self, n_bytes: int) -> None:
-        """`n_bytes` more are done."""
+        """`n_bytes` more are done. Raises Cancelled where nobody wants them any more."""
         self._done += n_bytes
         now = self._clock.monotonic()
         if (
             self._done - self._written >= PROGRESS_BYTES
             or now - self._written_at >= PROGRESS_SECONDS
         ):
+            require_wanted(self._path.parent)
             self._fs.write_file(self._path, b"%d" % self._done)
             self._written, self._written_at = self._done, now
 
@@ -113,16 +141,23 @@ def work_bytes(plan: RoundPlan) -> int:
 
 
 def run_plan(plan: RoundPlan, attempt_id: str, fs: Fs, clock: Clock) -> Receipt:
-    """Carry out one attempt; what goes wrong with the log comes back as the receipt's error."""
+    """Carry out one attempt; what goes wrong with the log comes back as the receipt's error.
+
+    An attempt that failed takes its files with it: a full disk may be why.
+    """
     folder = attempt_dir(Path(plan.dir), plan.round_id, attempt_id)
     try:
+        require_wanted(folder)
         fs.make_dir(folder)
         progress = ProgressFile(fs, folder / PROGRESS_FILE, clock)
         return _run(plan, attempt_id, Workplace(fs, folder), clock, progress)
     except BadSegment as e:
-        return failed(plan, attempt_id, f"{plan.name}: {e}", e.spot)
+        receipt = failed(plan, attempt_id, f"{plan.name}: {e}", e.spot)
     except (LapseError, OSError) as e:
-        return failed(plan, attempt_id, f"{plan.name}: {e}")
+        receipt = failed(plan, attempt_id, in_words(plan, e))
+    with contextlib.suppress(LapseError):  # then its owner sweeps
+        fs.remove_tree(folder)
+    return receipt
 
 
 def _run(
@@ -166,11 +201,11 @@ def _run(
         seconds=Seconds(map=mapped_at - start, rewrite=clock.monotonic() - mapped_at),
         kind=plan.kind.value,
         upper=plan.upper,
-        log_start=_cleared_to(plan, mapped.end_offset),
+        log_start=cleared_to(plan, mapped.end_offset),
     )
 
 
-def _cleared_to(plan: RoundPlan, end_offset: int) -> int:
+def cleared_to(plan: RoundPlan, end_offset: int) -> int:
     """The log start, if the segment that holds it was rewritten without what is below it."""
     holders = [s.base_offset for s in plan.segments if s.base_offset < plan.log_start]
     reached = bool(holders) and holders[-1] < end_offset and plan.log_start <= plan.upper

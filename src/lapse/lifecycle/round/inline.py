@@ -9,6 +9,7 @@ from lapse.base.fs import Fs
 from lapse.lifecycle.round.engine import OnProgress, Progress, run_plan, work_bytes
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import THIS_PROCESS, Receipt
+from lapse.lifecycle.round.split.drive import run_split_here
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, summarise
 
 
@@ -24,10 +25,15 @@ class InlineEngine:
         total = sum(work_bytes(plan) for plan in plans)
         done = 0
         for plan in plans:
-            receipt = run_plan(plan, THIS_PROCESS, self._fs, self._clock)
+            receipt = self._run(plan)
             done += work_bytes(plan)
             on_progress(Progress(done, total))
             yield receipt
+
+    def _run(self, plan: RoundPlan) -> Receipt:
+        if plan.split is not None:
+            return run_split_here(plan, self._fs, self._clock)
+        return run_plan(plan, THIS_PROCESS, self._fs, self._clock)
 
     def summarise(
         self, requests: Sequence[SummaryRequest], on_progress: OnProgress

@@ -161,6 +161,7 @@ class MappedFile:
         self._path = path
         self._size = size
         self._slot: int | None = None
+        self._map: mmap.mmap | None = None
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._require(os.fstat(self.fd).st_size)
@@ -173,11 +174,11 @@ class MappedFile:
         if not self._size:
             return np.frombuffer(b"", np.uint8)
         if _guard is not None:
-            data = np.frombuffer(
-                mmap.mmap(self.fd, self._size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ), np.uint8
-            )
+            pages = mmap.mmap(self.fd, self._size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+            data = np.frombuffer(pages, np.uint8)
             self._slot = _guard.enter(data.ctypes.data, self._size)
             if self._slot is not None:
+                self._map = pages
                 return data
         return self._read()
 
@@ -192,6 +193,14 @@ class MappedFile:
         if self._slot is not None and _guard is not None and _guard.hits(self._slot):
             self._require(min(os.fstat(self.fd).st_size, self._size - 1))
 
+    def forget(self) -> None:
+        """Have no page of it in memory that counts as this process's own.
+
+        The operating system's cache has them still, and the array stays readable.
+        """
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)
+
     def _require(self, size: int) -> None:
         if size < self._size:
             raise CorruptData(
@@ -203,4 +212,5 @@ class MappedFile:
         if self._slot is not None and _guard is not None:
             _guard.leave(self._slot)
             self._slot = None
+            self._map = None
         os.close(self.fd)

@@ -7,14 +7,17 @@ segments only, up to the sizes written here, so every attempt does the same work
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from lapse.base.config import LONG_MAX, TopicConfig
 from lapse.base.ids import TopicPartition
 from lapse.lifecycle.decide.groups import Limits, Sizes, span_limit_ms
-from lapse.lifecycle.decide.select import Decision, Due, RoundKind
+from lapse.lifecycle.decide.select import BY_A_MOMENT, Decision, Due, RoundKind
 from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.round.choice import SMALL_ENTRY_BYTES, Choice, Load, Split, choose
 from lapse.log.facts import LogFacts, SegmentFacts
 
+_URGENT = frozenset(due.value for due in BY_A_MOMENT)
 BYTES_A_KEY = 24  # Kafka's map, for --kafka-exact; ours needs 16 a slot at 55 % fill: 29
 
 
@@ -77,6 +80,8 @@ class RoundPlan:
         probe_always: look into the clean part although nothing is mapped.
         dirty_bytes: S-5, for what the round cost.
         io_bytes_per_second: what it may read and write; 0 is no limit.
+        why: why it is the small or the split plan, in words.
+        split: the figures of a split plan, None for the small one.
     """
 
     round_id: str
@@ -110,10 +115,22 @@ class RoundPlan:
     probe_always: bool = False
     dirty_bytes: int = 0
     io_bytes_per_second: float = 0.0
+    why: str = ""
+    split: Split | None = None
+
+    @property
+    def variant(self) -> str:
+        """What it is called."""
+        return "small" if self.split is None else "split"
 
     @property
     def name(self) -> str:
         return str(self.partition)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether it has a deadline (L6)."""
+        return not _URGENT.isdisjoint(self.due)
 
     @property
     def limits(self) -> Limits:
@@ -140,19 +157,20 @@ class MapMemory:
     def entries(self, rules: Rules) -> int:
         if rules is Rules.KAFKA_43:
             return max(int(self.bytes // BYTES_A_KEY * self.load_factor), 1)
-        return max(self.bytes // 32, 1)
+        return max(self.bytes // SMALL_ENTRY_BYTES, 1)
 
 
 def make_plan(
     decision: Decision, round_id: str, rules: Rules, memory: MapMemory,
-    io_bytes_per_second: float = 0.0,
+    io_bytes_per_second: float = 0.0, keys: int | None = None,
 ) -> RoundPlan:  # fmt: skip
-    """The plan of a decision that has a round due."""
+    """The plan of a decision that has a round due; `keys`: what sketches tell of its dirty ones."""
     facts, config, bounds = decision.info.facts, decision.info.config, decision.bounds
     exact = rules is Rules.KAFKA_43
     trim = decision.kind is RoundKind.TRIM
     sealed = facts.segments[:-1]
     within = _holder(facts) if trim else [s for s in sealed if s.base_offset < bounds.upper]
+    choice = _choice(decision, rules, memory, keys)
     return RoundPlan(
         round_id=round_id,
         partition=facts.partition,
@@ -190,7 +208,30 @@ def make_plan(
         probe_always=exact or Due.TOMBSTONES in decision.due,
         dirty_bytes=bounds.dirty_bytes,
         io_bytes_per_second=io_bytes_per_second,
+        why=choice.why,
+        split=choice.split,
     )  # fmt: skip
+
+
+def load_of(facts: LogFacts, dirty: int, upper: int, keys: int | None = None) -> Load:
+    """What mapping [dirty, upper) asks for, as the summaries tell; `keys` as sketches do."""
+    within = [(s, after) for s, after in pairwise(facts.segments) if s.base_offset < upper]
+    summaries = [(s.summary, after) for s, after in within if s.summary is not None]
+    records = [s.records for s, after in summaries if after.base_offset > dirty]
+    return Load(
+        records=sum(max(n, 0) for n in records),
+        batches=sum(max(s.batches, 0) for s, _ in summaries),
+        keys=keys,
+    )
+
+
+def _choice(decision: Decision, rules: Rules, memory: MapMemory, keys: int | None) -> Choice:
+    if rules is Rules.KAFKA_43:
+        return Choice("Kafka's rules: the map's size says where a round ends")
+    if decision.kind is RoundKind.TRIM:
+        return Choice("a trim maps nothing")
+    bounds = decision.bounds
+    return choose(load_of(decision.info.facts, bounds.dirty, bounds.upper, keys), memory.bytes)
 
 
 _MARKERS_WANTED = frozenset({Due.MARKERS, Due.HORIZON, Due.FORCED})

@@ -90,6 +90,7 @@ class Receipt:
         bytes_read: of log files, mapped, probed and rewritten; headers alone are not counted.
         error: why the attempt failed, None if it did not; then nothing else counts but `bad`.
         bad: where the log could not be read, if that is why.
+        plan: how it was carried out, "small" or "split".
     """
 
     round_id: str
@@ -112,6 +113,7 @@ class Receipt:
     kind: str = "clean"
     upper: int = 0
     log_start: int = -1
+    plan: str = "small"
 
 
 def attempt_dir(log_dir: Path, round_id: str, attempt_id: str) -> Path:

@@ -36,7 +36,7 @@ from lapse.lifecycle.decide.verdict import REASON_NAMES, RecordVerdict, Rules, T
 from lapse.lifecycle.round import roaring
 from lapse.lifecycle.round.aborted import aborted_entries
 from lapse.lifecycle.round.offset_map import MapResult, Tick
-from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
 from lapse.lifecycle.round.receipt import ABORTED, REMOVED, FileReceipt, GroupReceipt, attempt_file
 from lapse.lifecycle.round.source import PIECE_BYTES, Inflater, SourceSegment, marker_types_of
 from lapse.lifecycle.round.upgrade import narrowed
@@ -119,29 +119,31 @@ def rewrite(
     """
     round_ = Round.of(plan, mapped)
     within = [s for s in mapped.segments if s.plan.base_offset < mapped.end_offset]
-    judged = [_judge(round_, segment) for segment in within]
-    groups = {group[0]: group for group in _groups(plan, judged)}
+    judged = [judge(round_, segment) for segment in within]
+    touched = [this.touched for this in judged]
+    groups = {g[0]: g for g in groups_of(plan, [s.plan for s in within], touched)}
     result = RewriteResult([])
     at = 0
     while at < len(judged):
         group = groups.get(at)
         if group is None:  # whatever becomes of its markers, its data stays
-            _let_live(round_, judged[at].segment)
-            group = _for_its_markers(round_, judged, at)
+            let_live(round_, judged[at].segment)
+            group = for_its_markers(round_, judged, at)
         if group is None:
             at += 1
             continue
-        _write_group(round_, [judged[i] for i in group], fs, folder, tick, spend, result)
+        write_group(round_, [judged[i] for i in group], fs, folder, tick, result, spend)
         at += len(group)
     for segment in mapped.segments:
         segment.require_whole()
     return result
 
 
-def _write_group(
+def write_group(
     round_: Round, members: Sequence[Judged], fs: Fs, folder: Path, tick: Tick,
-    spend: Tick | None, result: RewriteResult,
+    result: RewriteResult, spend: Tick | None = None,
 ) -> None:  # fmt: skip
+    """Write one group and add it to the result; groups come in the order of their offsets."""
     writer = GroupWriter(round_, fs, folder, members)
     for member in members:
         before = writer.position
@@ -155,7 +157,7 @@ def _write_group(
     result.bytes_written += writer.position
 
 
-def _for_its_markers(round_: Round, judged: Sequence[Judged], at: int) -> Group | None:
+def for_its_markers(round_: Round, judged: Sequence[Judged], at: int) -> Group | None:
     """A segment that changes in nothing but its markers, where the round is to look after them."""
     this = judged[at]
     change = round_.plan.stamp_markers and keep.markers_change(
@@ -165,7 +167,7 @@ def _for_its_markers(round_: Round, judged: Sequence[Judged], at: int) -> Group 
     return (at,) if change else None
 
 
-def _let_live(round_: Round, segment: SourceSegment, lo: int = 0, hi: int | None = None) -> None:
+def let_live(round_: Round, segment: SourceSegment, lo: int = 0, hi: int | None = None) -> None:
     """Batches lo..hi-1 stay: so do the markers of the transactions they are data of."""
     if not segment.some(TRANSACTIONAL):
         return
@@ -175,7 +177,8 @@ def _let_live(round_: Round, segment: SourceSegment, lo: int = 0, hi: int | None
     round_.alive[txns[txns >= 0]] = 1
 
 
-def _judge(round_: Round, segment: SourceSegment) -> Judged:
+def judge(round_: Round, segment: SourceSegment) -> Judged:
+    """What headers and the map stage's bitmaps say of a segment; raises BadSegment."""
     plan, mapped, rows = round_.plan, round_.mapped, segment.rows
     if plan.rules is Rules.KAFKA_43:
         # L1: Kafka stamps past the map's reach too, so those batches must be looked into.
@@ -241,14 +244,17 @@ def _is_numbered(plan: RoundPlan, segment: SourceSegment) -> bool:
     return bool(only and not (told.aborted.any() or told.undecided.any()))
 
 
-def _groups(plan: RoundPlan, judged: Sequence[Judged]) -> list[Group]:
+def groups_of(
+    plan: RoundPlan, segments: Sequence[PlanSegment], touched: Sequence[bool]
+) -> list[Group]:
+    """Which segments are rewritten, ascending, those together that become one."""
     if plan.kind is RoundKind.TRIM:
-        return [(i,) for i, this in enumerate(judged) if this.touched]
-    sizes = [j.segment.plan.sizes for j in judged]
+        return [(i,) for i, changes in enumerate(touched) if changes]
+    sizes = [s.sizes for s in segments]
     groups = group_segments(sizes, plan.limits, plan.upper)
     if plan.rules is Rules.KAFKA_43:
         return groups
-    return worth_rewriting(groups, sizes, [j.touched for j in judged], plan.limits)
+    return worth_rewriting(groups, sizes, touched, plan.limits)
 
 
 class GroupWriter:
@@ -414,7 +420,7 @@ class GroupWriter:
         records = int(rows["count"].sum())
         self._state[keep.RECORDS_KEPT] += records
         self._state[keep.RECORDS_READ] += records
-        _let_live(self._round, segment, lo, hi)  # the kernel sees none of these
+        let_live(self._round, segment, lo, hi)  # the kernel sees none of these
         rows["position"] += self.position - start
         self._count(rows)
         self.position += length

@@ -149,23 +149,30 @@ class SourceSegment:
         if self.file is not None:
             _require_whole(self.file, self.path, self.plan)
 
+    def forget(self) -> None:
+        """Give pages back that were read, so that a task stays within its memory."""
+        if self.file is not None:
+            self.file.forget()
+
     def close(self) -> None:
         if self.file is not None:
             self.file.close()
 
 
 def open_source(
-    plan: RoundPlan, segment: PlanSegment, workplace: Workplace | None
+    plan: RoundPlan, segment: PlanSegment, workplace: Workplace | None, *, sparing: bool = False
 ) -> SourceSegment:
     """Open a segment and scan its headers; raises BadSegment, for unknown things too.
 
-    Without a workplace the image of an old format is held in memory.
+    Without a workplace the image of an old format is held in memory. A `sparing` one gives pages
+    back as it goes: to scan headers is to touch nearly all of them.
     """
     path = segment_path(Path(plan.dir), segment.base_offset, LOG)
     file = _mapped(path, segment)
     held: MappedFile | None = file  # whichever is open
     try:
-        rows, position, reason = scan_prefix(file.data, check_crc=False)
+        on_piece = file.forget if sparing else None
+        rows, position, reason = scan_prefix(file.data, check_crc=False, on_piece=on_piece)
         _require_whole(file, path, segment)
         if reason is not None:
             raise _bad_after(path, segment, rows, position, reason)

@@ -142,6 +142,9 @@ def test_what_a_decision_does_not_know_is_told_with_it() -> None:
     assert (back.rule, back.until_ms) == ("backoff", NOW + 9)
     assert back.text.startswith("its last round came to nothing (disk full); due: ")
     assert explain(due, Context(setback_until_ms=NOW)).rule == "due"
+    paused = explain(due, Context(waiting_behind=3, paused="paused", paused_until_ms=NOW + 9))
+    assert (paused.rule, paused.until_ms) == ("paused", NOW + 9)
+    assert paused.text.startswith("paused; due: dirty ratio 1.00")
     held = judge_clock(ClockRecord(NOW, 1.0), NOW + DAY, 1.0, 1000)
     assert explain(due, Context(clock=held)).rule == "clock"
     assert "lapse.clock.jump.max.ms=1000" in explain(due, Context(clock=held)).text

@@ -20,6 +20,7 @@ from lapse.lifecycle.round.receipt import BadSpot, FileReceipt, Receipt, attempt
 from lapse.log import checkpoints
 from lapse.log.bad import read_bad
 from lapse.log.partition_log import PartitionLog
+from lapse.log.swap import sweep_attempts
 from lapse.log.txn_index import AbortedTxn, encode_entries
 from lapse.testing.clock import ManualClock
 from tests.unit.lifecycle.rounds import (
@@ -247,6 +248,24 @@ def test_a_log_that_changes_during_the_commit_keeps_its_checkpoint(
         assert moved == []
         assert result.groups == groups == len(list(ledger.read(o.log.dir)))
         assert not intent_path(o.log.dir).exists()
+
+
+class StillWritten(RealFs):
+    """A task that Spark gave up on makes files in the folder that is being removed."""
+
+    def remove_tree(self, path: Path) -> None:
+        raise StorageError(f"removing {path}: Directory not empty")
+
+
+def test_what_cannot_be_swept_yet_is_no_refusal(tmp_path: Path) -> None:
+    """The round is in, and whoever opens the log next, or serves it, removes the rest."""
+    with owned(tmp_path / "data", "a") as o:
+        moved: list[int] = []
+        result = commit(o.log, o.receipt, CommitEnv(StillWritten(), ManualClock(NOW), moved.append))
+        assert (result.error, result.groups, moved) == (None, 9, [100])
+        assert not intent_path(o.log.dir).exists()
+        assert o.kept("a-0") == 10
+        assert sweep_attempts(RealFs(), o.log.dir) == 1
 
 
 def test_a_log_that_changes_while_it_is_checkpointed_keeps_its_log_start(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from lapse.base.fs import RealFs
 from lapse.lifecycle.round.engine import (
+    GUESS_SECONDS,
     PROGRESS_BYTES,
     Progress,
     ProgressFile,
@@ -208,3 +209,10 @@ def test_inline_engine(tmp_path: Path) -> None:
     assert seen[-1] == Progress(total, total)
     done = [p.bytes_done for p in seen]
     assert done == sorted(done)
+
+
+def test_how_long_the_rest_takes() -> None:
+    assert Progress(25, 100).left_ms(2.0) == 6000
+    assert Progress(100, 100).left_ms(2.0) == 0
+    assert Progress(0, 100).left_ms(60.0) is None
+    assert Progress(50, 100).left_ms(GUESS_SECONDS / 2) is None

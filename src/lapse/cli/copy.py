@@ -1,0 +1,113 @@
+"""`lapse copy --from A:9092 --to B:9092 --topic T --checkpoint DIR`: topics to another cluster.
+
+Copied is what is there now; run again it goes on where it was. Records keep their keys, values,
+headers, partitions, their order, the values of tombstones (KIP-87), and what their producer said of
+the time (KIP-32), also from and to topics with LogAppendTime, where other mirrors lose it. Only
+offsets are new. Not copied: aborted transactions, settings, consumer groups, ACLs. The
+target has the topics, with as many partitions (lapse topic create).
+
+At least once: after a crash what came after the last finished batch (--batch-offsets at most) is
+written again, in the same order. One copy at a time uses a checkpoint, and it is for one pair of
+clusters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from lapse.base.errors import ConfigError
+from lapse.base.fs import RealFs
+from lapse.base.ids import check_topic_name
+from lapse.cli.remote import client_properties, print_table
+from lapse.records.layout import Codec
+from lapse.spark.progress import CheckpointError, read_checkpoint
+
+_EXAMPLES = """\
+examples:
+  lapse copy --from kafka:9092 --to 127.0.0.1:9092 --topic orders --checkpoint /var/lib/lapse/copy
+  lapse copy --from kafka:9092 --to kafka:9092 --topic orders --as orders-2 --by-key --checkpoint C
+  lapse copy --from old:9093 --from-config old.properties --to new:9092 --topic a --topic b \\
+      --checkpoint /var/lib/lapse/old-to-new --compression zstd
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "copy",
+        help="copy topics to another cluster, create times included; resumable",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    for end in ("from", "to"):
+        add(f"--{end}", dest=f"{end}_", required=True, metavar="HOST:PORT,…",
+            help=f"brokers to copy {end}")  # fmt: skip
+        add(f"--{end}-config", type=Path, metavar="FILE",
+            help="a client's properties for them: security.protocol, ssl.*, sasl.*")  # fmt: skip
+    add("--topic", action="append", required=True, metavar="NAME", help="may be repeated")
+    add("--checkpoint", type=Path, required=True, metavar="DIR", help="how far the copy has come")
+    add("--as", dest="rename", metavar="NAME", help="the one topic's name at the target")
+    add("--by-key", action="store_true", help="choose partitions anew, by the key")
+    add("--batch-offsets", type=int, default=1_000_000, metavar="N",
+        help="how much at a time, of all partitions together (default: %(default)s)")  # fmt: skip
+    add("--compression", choices=[codec.name.lower() for codec in Codec], default="none",
+        help="of the batches written (default: %(default)s)")  # fmt: skip
+    add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
+    add("--json", action="store_true", help="one JSON object a line")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit 0 once all that was there is copied."""
+    topics = tuple(dict.fromkeys(args.topic))
+    for name in (*topics, args.rename or topics[0]):
+        check_topic_name(name)
+    if args.rename is not None and len(topics) > 1:
+        raise ConfigError(f"--as {args.rename}: one topic can have another name, not several")
+    if args.batch_offsets < 1:
+        raise ConfigError(f"--batch-offsets {args.batch_offsets}: allowed is a number from 1 on")
+    ends = client_properties(args.from_config), client_properties(args.to_config)
+    # pyspark takes a second to import: not before the options are right
+    from lapse.spark import source  # noqa: PLC0415
+    from lapse.spark.session import SessionOptions, open_session, stop_jvm  # noqa: PLC0415
+    from lapse.spark.source_copy import (  # noqa: PLC0415
+        SETTINGS,
+        CopySpec,
+        Place,
+        claim,
+        copy_what_is_there,
+    )
+
+    spec = CopySpec(
+        Place(args.from_, ends[0]), Place(args.to_, ends[1]), topics, args.checkpoint.absolute(),
+        args.rename, args.by_key, args.batch_offsets, args.compression,
+    )  # fmt: skip
+    asyncio.run(claim(spec, RealFs()))
+    opened = open_session(SessionOptions(args.master, "lapse copy", SETTINGS))
+    try:
+        source.register(opened.spark)
+        copy_what_is_there(opened.spark, spec)
+    finally:
+        opened.spark.stop()
+        stop_jvm()
+    _print(spec.checkpoint, as_json=args.json)
+    return 0
+
+
+def _print(checkpoint: Path, *, as_json: bool) -> None:
+    """Up to where each partition of the source is copied; none where all are empty."""
+    try:
+        ends = sorted(read_checkpoint(checkpoint).offsets.items())
+    except CheckpointError:
+        ends = []
+    if as_json:
+        for p, end in ends:
+            print(json.dumps({"topic": p.topic, "partition": p.partition, "copied_to": end}))
+        return
+    print_table([["partition", "copied up to"], *([str(p), str(end)] for p, end in ends)])

@@ -1,0 +1,221 @@
+"""`lapse delete-consumed`: what every listed consumer has read is served no more (KIP-107).
+
+Consumers are groups, by their committed offsets, and streaming queries of Spark, by their
+checkpoints. The least of their offsets decides, and whoever has none blocks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from lapse.base.clock import Clock, SystemClock
+from lapse.base.errors import ConfigError, KafkaError
+from lapse.base.ids import TopicPartition
+from lapse.cli.remote import add_remote, client_properties, print_table, request_timeout_ms
+from lapse.client.cluster import Cluster, parse_bootstrap
+from lapse.client.connection import ConnectionLost
+from lapse.client.delete_consumed import Outcome, Pass, Wish, delete_consumed
+from lapse.client.login import Login, login
+from lapse.spark.progress import checkpoint_consumer
+
+_DONE, _FINDING = 0, 1
+_EXAMPLES = """\
+examples:
+  lapse delete-consumed --groups billing,search --topic orders --dry-run
+  lapse delete-consumed --groups billing --checkpoint /data/checkpoints/orders-to-lake
+  lapse delete-consumed --groups billing,search --watch 60 --command-config client.properties
+
+Records below the least offset of all listed groups and checkpoints are deleted, partition by
+partition. A group that does not exist, or has never committed an offset of a partition, blocks it.
+Without --topic it is about every topic that one of the consumers has an offset in.
+
+exit codes: 0 done, 1 something is blocked, 2 wrong usage, 3 no broker can be reached
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What the options say."""
+
+    bootstrap: str
+    who: Login
+    wish: Wish
+    checkpoints: tuple[Path, ...]
+    as_json: bool
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `delete-consumed`."""
+    parser = subparsers.add_parser(
+        "delete-consumed",
+        help="delete records that all listed consumers have read",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_remote(parser)
+    parser.add_argument(
+        "--groups", action="append", default=[], metavar="G1,G2",
+        help="consumer groups that must have read a record; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--checkpoint", action="append", default=[], metavar="PATH",
+        help="checkpoint directory of a streaming query that must have; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--topic", action="append", default=[], metavar="NAME",
+        help="only this topic, all its partitions; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="say what would go, delete nothing")
+    parser.add_argument(
+        "--watch", type=int, metavar="SECONDS",
+        help="do it again every so often, until interrupted; prints what changed",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """One pass, or one after the other; exit code 1 where something was blocked."""
+    task = task_of(args)
+    if args.watch is not None:
+        if args.watch < 1:
+            raise ConfigError(f"--watch {args.watch}: allowed is a number of seconds from 1 on")
+        watch(task, args.watch, SystemClock())
+    done = _pass(task)
+    _print(done.outcomes, task)
+    for line in _nothing_to_look_at(done):
+        print(f"lapse: {line}", file=sys.stderr)
+    is_blocked = any(outcome.blocked for outcome in done.outcomes)
+    return _FINDING if is_blocked or not done.outcomes else _DONE
+
+
+def watch(task: Task, seconds: int, clock: Clock) -> NoReturn:
+    """Pass after pass for ever; one that fails is told, and the next one tries again."""
+    last: dict[TopicPartition, Outcome] = {}
+    while True:
+        try:
+            done = _pass(task)
+        except (ConnectionLost, KafkaError) as e:
+            print(f"lapse: {e}", file=sys.stderr)
+        else:
+            _print([one for one in done.outcomes if _is_news(one, last)], task)
+            last = {one.verdict.partition: one for one in done.outcomes}
+            sys.stdout.flush()
+        clock.sleep(seconds)
+
+
+def _is_news(outcome: Outcome, last: Mapping[TopicPartition, Outcome]) -> bool:
+    """Another deletion, or another blockade; that there is nothing to do is none."""
+    before = last.get(outcome.verdict.partition)
+    if before is None:
+        return True
+    if outcome.verdict.delete_before is None and not outcome.blocked:
+        return bool(before.blocked)
+    return (outcome.verdict.delete_before, outcome.blocked) != (
+        before.verdict.delete_before, before.blocked,
+    )  # fmt: skip
+
+
+def task_of(args: argparse.Namespace) -> Task:
+    """What the options come to; raises ConfigError."""
+    properties = client_properties(args.command_config)
+    groups = [name.strip() for text in args.groups for name in text.split(",")]
+    if not groups and not args.checkpoint:
+        raise ConfigError("--groups is missing, or a --checkpoint: somebody must have read")
+    if not all(groups):
+        raise ConfigError(f"--groups {','.join(args.groups)}: a group's name is empty")
+    wish = Wish(
+        groups=tuple(dict.fromkeys(groups)),
+        topics=tuple(args.topic),
+        dry_run=args.dry_run,
+        timeout_ms=request_timeout_ms(properties),
+    )
+    checkpoints = tuple(_local(text) for text in dict.fromkeys(args.checkpoint))
+    return Task(args.bootstrap_server, login(properties), wish, checkpoints, args.json)
+
+
+def _local(text: str) -> Path:
+    """A checkpoint's directory; Spark's `file:` before it is fine."""
+    scheme, colon, rest = text.partition(":")
+    if not colon or "/" in scheme:
+        return Path(text)
+    if scheme != "file":
+        raise ConfigError(
+            f"--checkpoint {text}: allowed is a directory of this machine; mount it, or copy "
+            "its commits and then its offsets here"
+        )
+    return Path(rest.removeprefix("//"))
+
+
+def _pass(task: Task) -> Pass:
+    """Checkpoints are read before the ends of the logs are asked for."""
+    others = tuple(checkpoint_consumer(path) for path in task.checkpoints)
+    return asyncio.run(_connected(task, replace(task.wish, others=others)))
+
+
+async def _connected(task: Task, wish: Wish) -> Pass:
+    async with Cluster(parse_bootstrap(task.bootstrap), task.who) as cluster:
+        await cluster.any_connection()
+        return await delete_consumed(cluster, wish)
+
+
+# --- what is printed ------------------------------------------------------------------------------
+
+
+def _nothing_to_look_at(done: Pass) -> Sequence[str]:
+    """Why no partition came up at all."""
+    if done.outcomes:
+        return []
+    return [f"{one.name}: {one.problem or 'has no offset in any topic'}" for one in done.consumers]
+
+
+def _print(outcomes: Sequence[Outcome], task: Task) -> None:
+    rows = [_row(outcome, dry_run=task.wish.dry_run) for outcome in outcomes]
+    if task.as_json:
+        for row in rows:
+            print(json.dumps(row))
+    elif rows:
+        names = list(rows[0]["consumers"])
+        goes = "would delete up to" if task.wish.dry_run else "deleted up to"
+        header = ["partition", "low watermark", *names, goes, "blocked by"]
+        print_table([header, *(_cells(row) for row in rows)])
+
+
+def _row(outcome: Outcome, *, dry_run: bool) -> dict[str, Any]:
+    verdict, result = outcome.verdict, outcome.result
+    ends = verdict.ends
+    return {
+        "topic": verdict.partition.topic,
+        "partition": verdict.partition.partition,
+        "low_watermark_before": None if ends is None else ends.low_watermark,
+        "last_stable_offset": None if ends is None else ends.last_stable_offset,
+        "high_watermark": None if ends is None else ends.high_watermark,
+        "consumers": dict(verdict.offsets),
+        "delete_before": verdict.delete_before,
+        "dry_run": dry_run,
+        "low_watermark": None if result is None or result.error else result.low_watermark,
+        "blocked": list(outcome.blocked),
+    }
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    deleted = row["delete_before"] if row["dry_run"] else row["low_watermark"]
+    nothing = "" if row["blocked"] else "nothing"
+    return [
+        f"{row['topic']}-{row['partition']}",
+        _cell(row["low_watermark_before"]),
+        *(_cell(offset) for offset in row["consumers"].values()),
+        nothing if deleted is None else str(deleted),
+        "; ".join(row["blocked"]),
+    ]
+
+
+def _cell(number: int | None) -> str:
+    return "-" if number is None else str(number)

@@ -1,0 +1,97 @@
+"""`lapse export TOPIC --to DIR`: a topic as a table of Parquet or Delta files, kept up to date.
+
+The last value of each key, or with --history all values since the key was last deleted; with both
+times of a record. Run again, it reads what is new and writes the partitions that have something
+new. What the log has forgotten is forgotten here too: deleted keys, what retention and
+DeleteRecords took, and keys whose tombstone has come and gone between two runs (run it within half
+of delete.retention.ms, else every key is looked for). Files that no longer count are unlinked at
+once.
+
+Read is what is committed; records without a key are in --history only. The topic is read from a
+broker, Lapse or Kafka, or with --from straight from log directories. The folder is to be a new or
+empty one the first time; one export at a time writes to it, and killed anywhere it goes on with the
+next. Who reads plain Parquet while a run ends may see old and new rows of a partition; a reader of
+Delta never does, but older versions of the table cannot be read: their files are gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from lapse.base.clock import SystemClock
+from lapse.base.fs import RealFs
+from lapse.base.ids import check_topic_name
+from lapse.cli import options, remote
+from lapse.cli.output import show_table
+
+_EXAMPLES = """\
+examples:
+  lapse export users --to /lake/users --bootstrap-server kafka:9092
+  lapse export users --to /lake/users --from /var/lib/kafka/data --format delta
+  lapse export orders --to /lake/orders --history -c delete.retention.ms=86400000
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "export",
+        help="keep a table of Parquet or Delta files that has what a topic has",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("topic", metavar="TOPIC")
+    add("--to", type=Path, required=True, metavar="DIR", help="the table")
+    add("--from", dest="source", metavar="LOGDIR,…", help="log directories, instead of a broker")
+    remote.add_remote(parser)
+    add("--format", choices=("parquet", "delta"), default="parquet", help="default: %(default)s")
+    add("--history", action="store_true", help="all values of a key, not only its last")
+    add("--anew", action="store_true", help="make the table anew, whatever is there")
+    options.add_settings(parser)
+    add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
+    add("--json", action="store_true", help="one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit 0 once the table is up to date."""
+    check_topic_name(args.topic)
+    said, _ = options.settings(args.settings)
+    # pyspark takes a second to import: not before the options are right
+    from lapse.spark import source  # noqa: PLC0415
+    from lapse.spark.export import look  # noqa: PLC0415
+    from lapse.spark.export.decide import Kind  # noqa: PLC0415
+    from lapse.spark.export.frames import Source  # noqa: PLC0415
+    from lapse.spark.export.run import Wish, export  # noqa: PLC0415
+    from lapse.spark.export.table import Table  # noqa: PLC0415
+    from lapse.spark.session import SessionOptions, open_session, stop_jvm  # noqa: PLC0415
+
+    if args.source:
+        log = look.in_files(args.topic, args.source, said)
+    else:
+        properties = remote.client_properties(args.command_config)
+        log = look.at_brokers(args.topic, args.bootstrap_server, properties, said)
+    kind = Kind.HISTORY if args.history else Kind.LATEST
+    wish = Wish(kind, args.format == "delta", args.anew)
+    table = Table(args.to.absolute(), RealFs())
+    opened = open_session(SessionOptions(args.master, "lapse export"))
+    try:
+        source.register(opened.spark)
+        where = Source(opened.spark, log.options, args.topic, table.folder)
+        clock = SystemClock()
+        done = export(table, where, lambda: log.look(clock), wish, clock)
+    finally:
+        opened.spark.stop()
+        stop_jvm()
+    columns = {
+        "new offsets": lambda line: str(line.records_new),
+        "partitions written": lambda line: str(line.partitions),
+        "files": lambda line: f"{line.files}, {line.files_removed} removed",
+        "looked at all, since": lambda line: line.why or "-",
+    }
+    show_table([done], columns, as_json=args.json)
+    return 0

@@ -1,0 +1,362 @@
+"""`lapse prove-erased`: that no record of a key, or at an offset, is in any file of any replica.
+
+A replica is a log directory. Every file of the topic's partitions in it counts, also those that
+are being deleted, swapped or made by a round: batches are read record by record, anything else is
+searched for the key's bytes and listed. Only looks, and may run beside a live broker. What it
+cannot see (free blocks, backups, consumers) every report says; docs/prove-erased.md explains.
+
+Exit 0: proven. 1: a record remains. 2: wrong usage. 3: not proven, since something could not be
+looked through, or the bytes of a key are where no record can be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import secrets
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from lapse.base.clock import Clock, SystemClock
+from lapse.base.errors import ConfigError, KafkaError, StorageError
+from lapse.base.fs import RealFs
+from lapse.base.ids import check_topic_name
+from lapse.cli.output import progress_bar, show_table
+from lapse.lifecycle.erase import sign
+from lapse.lifecycle.erase.check import Checked, check
+from lapse.lifecycle.erase.findings import Count
+from lapse.lifecycle.erase.inline import InlineRuns
+from lapse.lifecycle.erase.proof import (
+    CANNOT_SEE,
+    FORMAT,
+    NOT_PROVEN,
+    PROVEN,
+    REMAINS,
+    Report,
+    Verdict,
+    decode_report,
+    encode_report,
+    judge,
+    looked_through,
+    name_of,
+    totals,
+)
+from lapse.lifecycle.erase.replicas import ReplicaFindings, Runs, Where, look_through
+from lapse.lifecycle.erase.search import (
+    KEY_FORMATS,
+    Asked,
+    Search,
+    make_search,
+    parse_key,
+    read_keys,
+    recalled,
+    told,
+)
+from lapse.lifecycle.erase.warm_up import warm_up
+from lapse.lifecycle.round.engine import OnProgress, Progress
+
+EXIT_CODES = {PROVEN: 0, REMAINS: 1, NOT_PROVEN: 3}
+_ROWS_MAX = 50
+_SALT_BYTES = 16
+_EXAMPLES = """\
+examples:
+  lapse prove-erased --topic users --key u-4711 --replica /data/kafka --report proof.json
+  lapse prove-erased --topic users --keys erased.csv --key-column user \\
+      --replica /mnt/broker1/kafka --replica /mnt/broker2/kafka --report proof.json
+  lapse prove-erased --topic users --key 00000007 --key-format hex --below-offset 5000 --replica D
+  lapse prove-erased --topic clicks --partition 0 --offset 17 --replica D
+  lapse prove-erased --check proof.json --key u-4711
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "prove-erased",
+        help="prove that records of a key are gone from every file; only looks",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--topic", metavar="T", help="whose records")
+    add("--partition", type=int, metavar="N", help="only this partition of it")
+    add("--replica", type=Path, action="append", default=[], metavar="DIR",
+        help="a log directory; may be repeated, and should be for every broker's")  # fmt: skip
+    add("--spark-local-dir", type=Path, action="append", default=[], metavar="DIR",
+        help="a folder in which rounds kept files (spark.local.dir); may be repeated")  # fmt: skip
+    add("--key", action="append", default=[], metavar="K", help="a key; may be repeated")
+    add("--keys", type=Path, action="append", default=[], metavar="FILE",
+        help="keys, one a line, or a .csv or .parquet file")  # fmt: skip
+    add("--key-column", metavar="NAME", help="its column (default: its only one, or 'key')")
+    add("--key-format", choices=KEY_FORMATS, default="text", help="how keys are written")
+    add("--offset", type=int, action="append", default=[], metavar="N",
+        help="no record at this offset, whatever its key; needs --partition")  # fmt: skip
+    add("--below-offset", type=int, metavar="N", help="records from this offset on may stay")
+    add("--tombstones-too", action="store_true", help="a tombstone counts as a record that remains")
+    add("--report", type=Path, metavar="FILE", help="write the signed report there")
+    add("--sign-with", type=Path, metavar="PEM",
+        help=f"Ed25519 key (default: made once, ~/.config/lapse/{sign.KEY_FILE})")  # fmt: skip
+    add("--check", type=Path, metavar="REPORT",
+        help="check a report: its signature, and what is there now (--replica: where)")  # fmt: skip
+    add("--public-key", type=Path, metavar="PEM", help="with --check: whose signature it must be")
+    add("--engine", choices=("spark", "inline"), default="inline",
+        help="who looks files through: this process, or Spark (default: %(default)s)")  # fmt: skip
+    add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
+    add("--json", action="store_true", help="the signed report itself; with --check, what differs")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prove, or check a proof."""
+    clock = SystemClock()
+    return _check(args, clock) if args.check is not None else _prove(args, clock)
+
+
+# --- proving --------------------------------------------------------------------------------------
+
+
+def _prove(args: argparse.Namespace, clock: Clock) -> int:
+    if args.public_key is not None:
+        raise ConfigError("--public-key: allowed only with --check")
+    places, search = _places(args), _search(args)
+    _check_report_path(args.report)
+    key = signing_key(args) if args.report is not None or args.json else None
+    warm_up()
+    started_ms = clock.now_ms()
+    with (
+        progress("looking through", clock) as on_progress,
+        audits(args, clock, on_progress) as runs,
+    ):
+        run_units = runs(search)
+        replicas = tuple(look_through(where, run_units, clock) for where in places)
+    asked = told(search, secrets.token_hex(_SALT_BYTES))
+    report = Report(
+        FORMAT, version("lapse"), platform.node(), args.topic, args.partition, asked, started_ms,
+        clock.now_ms(), replicas, judge(replicas, asked, args.topic),
+    )  # fmt: skip
+    if key is not None:
+        _hand_out(args, sign.seal(encode_report(report), key))
+    if not args.json:
+        show_verdict(replicas, asked, report.verdict)
+        show_limits()
+    if key is not None:
+        say_key(sign.public_key_of(key), args.report)
+    return EXIT_CODES[report.verdict.state]
+
+
+@contextmanager
+def audits(args: argparse.Namespace, clock: Clock, on_progress: OnProgress) -> Iterator[Runs]:
+    """Who looks files through for a search, as `--engine` and `--master` say."""
+    if args.engine == "inline":
+        yield InlineRuns(clock, on_progress)
+        return
+    from lapse.spark.erase_job import spark_audits  # noqa: PLC0415  (no JVM unless asked for)
+
+    with spark_audits(args.master, clock, on_progress) as runs:
+        yield runs
+
+
+def _check_report_path(path: Path | None) -> None:
+    """Before the work, not after it."""
+    if path is not None and path.exists():
+        raise StorageError(f"{path}: is there already; a report is never written over")
+    if path is not None and not path.absolute().parent.is_dir():
+        raise StorageError(f"{path}: no such directory")
+
+
+def _places(args: argparse.Namespace) -> list[Where]:
+    if not args.topic:
+        raise ConfigError("--topic: needed, unless a report is checked")
+    try:
+        check_topic_name(args.topic)
+    except KafkaError as e:
+        raise ConfigError(f"--topic: {e}") from e
+    if not args.replica:
+        raise ConfigError("--replica: at least one log directory is needed")
+    if args.partition is not None and args.partition < 0:
+        raise ConfigError("--partition: allowed is 0 or more")
+    if args.offset and args.partition is None:
+        raise ConfigError("--offset: needs --partition, each has offsets of its own")
+    return [
+        Where(str(path), args.topic, args.partition, scratch)
+        for paths, scratch in ((args.replica, False), (args.spark_local_dir, True))
+        for path in paths
+    ]
+
+
+def _search(args: argparse.Namespace) -> Search:
+    return make_search(
+        _keys(args), args.offset, below_offset=args.below_offset,
+        tombstones_too=args.tombstones_too,
+    )  # fmt: skip
+
+
+def _keys(args: argparse.Namespace) -> list[bytes]:
+    keys = [parse_key(text, args.key_format) for text in args.key]
+    for path in args.keys:
+        keys += read_keys(path, args.key_format, args.key_column)
+    return keys
+
+
+def signing_key(args: argparse.Namespace) -> Any:
+    """The key of `--sign-with`, or our own."""
+    if args.sign_with is not None:
+        return sign.load_key(args.sign_with)
+    path = _own_key_path()
+    key, made = sign.load_or_make_key(RealFs(), path)
+    if made:
+        print(f"lapse: made a key for signing: {path}; keep it", file=sys.stderr)
+    return key
+
+
+def _own_key_path() -> Path:
+    return sign.default_key_path(os.environ, Path.home())
+
+
+def _hand_out(args: argparse.Namespace, sealed: bytes) -> None:
+    if args.report is not None:
+        RealFs().replace_file(args.report, sealed)
+    if args.json:
+        sys.stdout.write(sealed.decode())
+
+
+def say_key(public_key: str, report: Path | None) -> None:
+    """With which key a report is signed."""
+    where = "signed" if report is None else f"{report}: signed"
+    print(f"{where} with key {sign.fingerprint(public_key)}, its public half:", file=sys.stderr)
+    print(sign.public_pem(public_key), end="", file=sys.stderr)
+
+
+@contextmanager
+def progress(title: str, clock: Clock) -> Iterator[OnProgress]:
+    """A bar, for what takes a while."""
+    began = clock.monotonic()
+    with progress_bar(title, lambda: clock.monotonic() - began) as on_progress:
+        yield on_progress
+
+
+# --- checking -------------------------------------------------------------------------------------
+
+
+def _check(args: argparse.Namespace, clock: Clock) -> int:
+    for name in ("topic", "partition", "report", "sign_with", "below_offset"):
+        if getattr(args, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')}: not allowed with --check")
+    if args.offset or args.spark_local_dir or args.tombstones_too:
+        raise ConfigError("--check: what was asked, and where, is in the report")
+    path: Path = args.check
+    try:
+        sealed = sign.unseal(path.read_bytes(), str(path))
+    except OSError as e:
+        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+    whose = _whose(args, sealed)
+    report = decode_report(sealed.body, str(path))
+    keys = _keys(args)
+    search = recalled(report.asked, keys)
+    if keys and search is None:
+        raise ConfigError("--key: not the keys that the report is about, or not all of them")
+    if args.replica and len(args.replica) != len(report.replicas):
+        raise ConfigError(f"--replica: the report has {len(report.replicas)}, in this order")
+    warm_up()
+    with progress("comparing", clock) as on_progress:
+        done = 0
+
+        def on_bytes(more: int) -> None:
+            nonlocal done
+            done += more
+            on_progress(Progress(done, max(done, _bytes_in(report))))
+
+        with contextlib.ExitStack() as stack:
+            run_units = None
+            if search is not None:
+                run_units = stack.enter_context(audits(args, clock, on_progress))(search)
+            moved = [str(path) for path in args.replica]
+            checked = check(report, run_units, clock, on_bytes, moved)
+    _show_check(report, checked, whose, as_json=args.json)
+    return EXIT_CODES[checked.verdict.state]
+
+
+def _bytes_in(report: Report) -> int:
+    return sum(found.bytes_read for replica in report.replicas for found in replica.files)
+
+
+def _whose(args: argparse.Namespace, sealed: sign.Sealed) -> str:
+    """Whose signature it is; raises StorageError if it is not the one it must be."""
+    if args.public_key is not None:
+        if sign.load_public_key(args.public_key) != sealed.public_key:
+            raise StorageError(f"{args.check}: signed with another key than {args.public_key}")
+        return f"signed with {args.public_key}"
+    own = _own_key_path()
+    if own.exists() and sign.public_key_of(sign.load_key(own)) == sealed.public_key:
+        return f"signed with our own key, {own}"
+    print_ = sign.fingerprint(sealed.public_key)
+    return f"signed with key {print_}: whose that is, --public-key tells"
+
+
+def _show_check(report: Report, checked: Checked, whose: str, *, as_json: bool) -> None:
+    if as_json:
+        rows: list[Any] = [*checked.differences, checked.verdict]
+        show_table(rows, {}, as_json=True)
+        return
+    print(f"the report is as it was signed; {whose}")
+    print(f"it said: {report.verdict.state}")
+    print(f"{checked.as_it_was} files are as they were")
+    for difference in checked.differences:
+        print(f"  {difference.path}: {difference.what}")
+    show_verdict(checked.replicas, report.asked, checked.verdict)
+
+
+# --- telling --------------------------------------------------------------------------------------
+
+
+def show_verdict(replicas: Sequence[ReplicaFindings], asked: Asked, verdict: Verdict) -> None:
+    """What was looked through, what is there, and what follows."""
+    for replica in replicas:
+        what = replica.problem or ", ".join(replica.partitions) or _nothing_there(replica)
+        print(f"{replica.path}: {what}")
+    print(looked_through(replicas))
+    _show_targets(totals(replicas), asked)
+    for reason in verdict.reasons:
+        print(f"  {reason}")
+    print(f"verdict: {verdict.state}")
+
+
+def _nothing_there(replica: ReplicaFindings) -> str:
+    return f"{len(replica.files)} files" if replica.scratch else "no partition of this topic"
+
+
+def _show_targets(counts: dict[int, Count], asked: Asked) -> None:
+    targets = len(asked.keys) + len(asked.offsets)
+    shown = [t for t in range(targets) if t in counts] if targets > _ROWS_MAX else range(targets)
+    rows = [(name_of(t, asked), counts.get(t, Count(t))) for t in shown][:_ROWS_MAX]
+    columns = {
+        "target": lambda row: row[0],
+        "records": lambda row: str(row[1].records),
+        "tombstones": lambda row: _tombstones(row[1]),
+        "at or above the bound": lambda row: str(row[1].beyond),
+        "bytes in what cannot be read": lambda row: str(row[1].raw),
+    }
+    if asked.below_offset is None and not asked.bounds:
+        del columns["at or above the bound"]
+    if rows:
+        show_table(rows, columns, as_json=False)
+    if len(rows) < targets:
+        print(f"{targets - len(rows)} more keys or offsets are not shown")
+
+
+def _tombstones(count: Count) -> str:
+    return f"{count.tombstones} (the key itself is in them)" if count.tombstones else "0"
+
+
+def show_limits() -> None:
+    """What no proof says."""
+    print("This cannot see:")
+    for text in CANNOT_SEE:
+        print(f"  - {text}")

@@ -1,0 +1,189 @@
+"""`lapse rounds show|pause|resume|cancel LOGDIR`: what the lifecycle service does, and to steer it.
+
+LOGDIR is the first data directory of the broker. The service is reached by files there, so whoever
+may write to the directory may pause and cancel, and a pause holds for the service that runs and
+for those to come. Only rounds wait: rolls and retention go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lapse.base.clock import Clock, SystemClock, time_text
+from lapse.base.errors import StorageError
+from lapse.base.fs import RealFs
+from lapse.cli import options
+from lapse.cli.output import show_table
+from lapse.lifecycle import asked
+from lapse.lifecycle.asked import EVERY_LOG, Pause, pause_text
+from lapse.lifecycle.reports import ServiceProgress
+from lapse.lifecycle.round.engine import LogProgress
+from lapse.lifecycle.status import Status, read_status
+
+_EXAMPLES = """\
+examples:
+  lapse rounds show DATA --watch                   bytes done and to do, and when it will be done
+  lapse rounds pause DATA --for 2h --reason "disk is being replaced"
+  lapse rounds pause DATA --partition orders-0 --now   and cancel the round that it has now
+  lapse rounds resume DATA                         everything
+  lapse rounds cancel DATA --partition orders-0    only this round: it is due again in minutes
+
+exit codes: 0 done, 1 there was nothing to cancel or resume, 2 usage, 3 no such directory
+"""
+_WATCH_SECONDS = 1.0
+_LISTED_MAX = 20
+
+Say = Callable[[argparse.Namespace, Clock], int]
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "rounds",
+        help="watch, pause, resume and cancel rounds of the lifecycle service",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for name, (say, text) in _VERBS.items():
+        verb = verbs.add_parser(name, help=text, description=text)
+        verb.add_argument("logdir", type=Path, metavar="LOGDIR", help="the first data directory")
+        if name == "show":
+            verb.add_argument("--json", action="store_true", help="one object, or one a second")
+            verb.add_argument("--watch", action="store_true", help="until interrupted")
+        else:
+            verb.add_argument(
+                "--partition", action="append", default=[], metavar="TOPIC-N",
+                help="only this log; may be repeated (default: all)",
+            )  # fmt: skip
+        if name == "pause":
+            verb.add_argument("--for", dest="duration", metavar="TIME", help="such as 90s, 2h, 1d")
+            verb.add_argument("--reason", default="", help="what others are told")
+            verb.add_argument("--now", action="store_true", help="cancel what is under way too")
+        verb.set_defaults(run=run, say=say)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what is asked of the service in that directory."""
+    if not args.logdir.is_dir():
+        raise StorageError(f"{args.logdir}: no such directory")
+    for name in getattr(args, "partition", ()):
+        options.partition(name)
+    say: Say = args.say
+    return say(args, SystemClock())
+
+
+def _show(args: argparse.Namespace, clock: Clock) -> int:
+    for status in _looks(args, clock):
+        if args.json:
+            sys.stdout.write(msgspec.json.encode(status).decode() + "\n")
+        else:
+            sys.stdout.write("\n".join(_lines(status)) + "\n")
+            if status.service is not None and status.service.rounds:
+                show_table(status.service.rounds[:_LISTED_MAX], _COLUMNS, as_json=False)
+        sys.stdout.flush()
+    return 0
+
+
+def _looks(args: argparse.Namespace, clock: Clock) -> Iterator[Status]:
+    yield read_status(args.logdir, clock.now_ms())
+    while args.watch:
+        clock.sleep(_WATCH_SECONDS)
+        if not args.json and sys.stdout.isatty():
+            sys.stdout.write("\x1b[2J\x1b[H")
+        yield read_status(args.logdir, clock.now_ms())
+
+
+def _lines(status: Status) -> Iterator[str]:
+    told = status.service
+    if told is None:
+        yield "no lifecycle service has run here: `lapse up`, or `lapse lifecycle CONFIG`"
+    elif not status.running:
+        yield f"rounds are not running: {told.state}, silent since {time_text(told.updated_ms)}"
+    else:
+        yield f"{told.state}: {told.detail}" if told.detail else told.state
+        yield from _far(told)
+    queue = status.queue
+    if status.running and queue.logs:
+        yield f"{queue.running} logs have a round, {len(queue.logs) - queue.running} wait for one"
+    for held in queue.held[:_LISTED_MAX]:
+        yield f"{held.log} is left alone until {time_text(held.until_ms)}: {held.reason}"
+    for pause in status.pauses:
+        what = "all logs" if pause.log == EVERY_LOG else pause.log
+        yield f"{what}: {pause_text(pause)}"
+
+
+def _far(told: ServiceProgress) -> Iterator[str]:
+    if told.bytes_total:
+        share = 100 * told.bytes_done // told.bytes_total
+        text = f"{_mebibytes(told.bytes_done)} of {_mebibytes(told.bytes_total)} MiB, {share} %"
+        yield text + (f", done about {time_text(told.eta_ms)}" if told.eta_ms else "")
+
+
+def _mebibytes(n_bytes: int) -> str:
+    return f"{n_bytes / (1 << 20):.1f}"
+
+
+def _percent(line: LogProgress) -> str:
+    return f"{100 * line.bytes_done // line.bytes_total} %" if line.bytes_total else "-"
+
+
+_COLUMNS: dict[str, Callable[[LogProgress], str]] = {
+    "log": lambda line: line.log,
+    "round": lambda line: line.round_id,
+    "MiB done": lambda line: _mebibytes(line.bytes_done),
+    "of": lambda line: _mebibytes(line.bytes_total),
+    "": _percent,
+}
+
+
+def _pause(args: argparse.Namespace, clock: Clock) -> int:
+    now_ms, fs = clock.now_ms(), RealFs()
+    until_ms = None
+    if args.duration is not None:
+        until_ms = now_ms + options.duration_ms("--for", args.duration)
+    asked.pause(fs, args.logdir, args.partition, Pause(EVERY_LOG, now_ms, until_ms, args.reason))
+    if args.now:
+        asked.call_off(fs, args.logdir, args.partition)
+    return _show_pauses(args, clock)
+
+
+def _show_pauses(args: argparse.Namespace, clock: Clock) -> int:
+    for pause in read_status(args.logdir, clock.now_ms()).pauses:
+        what = "all logs" if pause.log == EVERY_LOG else pause.log
+        print(f"{what}: {pause_text(pause)}")
+    return 0
+
+
+def _resume(args: argparse.Namespace, clock: Clock) -> int:
+    ended = asked.resume(RealFs(), args.logdir, args.partition, clock.now_ms())
+    for pause in ended:
+        print("all logs go on" if pause.log == EVERY_LOG else f"{pause.log} goes on")
+    if not ended:
+        print("nothing of that was paused", file=sys.stderr)
+    return 0 if ended else 1
+
+
+def _cancel(args: argparse.Namespace, clock: Clock) -> int:
+    status = read_status(args.logdir, clock.now_ms())
+    called_off = asked.call_off(RealFs(), args.logdir, args.partition) if status.running else ()
+    for one in called_off:
+        print(f"{one.log}: round {one.round_id} is called off")
+    if not called_off:
+        print("no such round is under way", file=sys.stderr)
+    return 0 if called_off else 1
+
+
+_VERBS: dict[str, tuple[Say, str]] = {
+    "show": (_show, "what the service does now, how far it is, and who waits"),
+    "pause": (_pause, "begin no rounds, of all logs or of some"),
+    "resume": (_resume, "begin them again"),
+    "cancel": (_cancel, "call off rounds that are under way"),
+}

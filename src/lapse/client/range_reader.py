@@ -1,0 +1,173 @@
+"""All batches of a range of offsets of one partition, and the certainty that there are no others.
+
+For who has planned what to read (the data source, copies): a consumer waits for what may come, this
+ends. The range ends at or below an end that the broker has told, so that an answer without a record
+says that there is none from there on: compaction or a transaction's end took them.
+
+The next request is under way while the batches of the last one are looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from lapse.base.backoff import backoff_ms
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError
+from lapse.base.ids import TopicPartition
+from lapse.client.cluster import RETRIABLE, Cluster
+from lapse.client.connection import ConnectionLost
+from lapse.client.fetched import Fetched, fetched
+from lapse.client.settings import refusal
+from lapse.wire.schema.fetch import (
+    FETCH,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+
+_BY_ID_FROM = 13
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Offsets of a partition, `offset_until` excluded."""
+
+    partition: TopicPartition
+    offset_from: int
+    offset_until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How much is asked for at a time, and how long a broker that does not answer is tried."""
+
+    partition_bytes_max: int = 8 << 20
+    api_timeout_ms: int = 60_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1000
+
+
+DEFAULTS = Patience()
+
+
+async def read_range(
+    cluster: Cluster, wanted: Wanted, *, committed: bool, patience: Patience = DEFAULTS
+) -> AsyncGenerator[Fetched]:
+    """Whole batches in order; the first may begin below the range, the last may reach beyond it.
+
+    With `committed`, `counts` of what is handed out leaves aborted transactions out.
+
+    Raises:
+        KafkaError: OFFSET_OUT_OF_RANGE where `offset_from` is deleted, or another refusal.
+        ConnectionLost: nobody answers for `api_timeout_ms`.
+        CorruptData: a batch does not parse, or is not one that was asked for.
+    """
+    reader = _Reader(cluster, wanted.partition, wanted.offset_until, committed, patience)
+    offset = wanted.offset_from
+    asking = asyncio.create_task(reader.ask(offset)) if offset < wanted.offset_until else None
+    try:
+        while asking is not None:
+            one = await asking
+            asking = None
+            if one is None:
+                return
+            if one.next_offset <= offset:  # who stopped here would leave records out
+                what = f"what was fetched at offset {offset} ends before it"
+                raise CorruptData(str(wanted.partition), 0, what)
+            offset = one.next_offset
+            if offset < wanted.offset_until:
+                asking = asyncio.create_task(reader.ask(offset))
+            yield one
+    finally:
+        if asking is not None:
+            asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asking
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    cluster: Cluster
+    partition: TopicPartition
+    offset_until: int
+    committed: bool
+    patience: Patience
+
+    async def ask(self, offset: int) -> Fetched | None:
+        """What there is from an offset on, tried until time is up; None: nothing."""
+        patience, failures = self.patience, 0
+        last: KafkaError | ConnectionLost | None = None
+        try:
+            async with asyncio.timeout(patience.api_timeout_ms / 1000):
+                while True:
+                    try:
+                        return await self._ask_once(offset)
+                    except ConnectionLost as e:
+                        last = e
+                    except KafkaError as e:
+                        if e.code not in RETRIABLE:
+                            raise
+                        last = e
+                    self.cluster.forget(self.partition.topic)
+                    failures += 1
+                    wait_ms = backoff_ms(
+                        failures, patience.retry_backoff_ms, patience.retry_backoff_max_ms
+                    )
+                    await asyncio.sleep(wait_ms / 1000)
+        except TimeoutError as e:
+            raise last or ConnectionLost(f"{self.partition}: no answer in time") from e
+
+    async def _ask_once(self, offset: int) -> Fetched | None:
+        connection = await self.cluster.leader_connection(self.partition)
+        topic = await self.cluster.topic(self.partition.topic)
+        version = connection.version_of(FETCH)
+        if not topic.topic_id.int:
+            version = min(version, _BY_ID_FROM - 1)
+        size = self.patience.partition_bytes_max
+        asked = FetchPartition(
+            partition=self.partition.partition, fetch_offset=offset, partition_max_bytes=size
+        )
+        of_topic = FetchTopic(topic=topic.name, topic_id=topic.topic_id, partitions=(asked,))
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=size,
+            isolation_level=int(self.committed),
+            topics=(of_topic,),
+            tombstone_values=True,
+        )
+        try:
+            answer = await connection.request(request, FetchResponse, version=version)
+        except ConnectionLost:
+            self.cluster.failed(connection, topic.name)
+            raise
+        if answer.error_code:
+            raise refusal(answer.error_code, None, f"Fetch from {connection.address}")
+        if not answer.responses:  # over its quota it is told nothing, and is to wait
+            await asyncio.sleep(answer.throttle_time_ms / 1000)
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{self.partition}: throttled")
+        for told in answer.responses:
+            for data in told.partitions:
+                return self._judged(offset, data)
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self.partition}: left out of Fetch")
+
+    def _judged(self, offset: int, data: PartitionData) -> Fetched | None:
+        if data.error_code:
+            raise refusal(data.error_code, None, f"{self.partition} at offset {offset}")
+        if not data.records:
+            end = data.last_stable_offset if self.committed else data.high_watermark
+            if end < self.offset_until:  # a new leader's, until it has heard of its followers
+                raise KafkaError(
+                    ErrorCode.OFFSET_NOT_AVAILABLE, f"{self.partition} ends at {end} for now"
+                )
+            return None
+        assert isinstance(data.records, (bytes, memoryview)), "decoded, it is no slice of a file"
+        aborted = None
+        if self.committed:
+            aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
+        return fetched(self.partition, offset, data.records, aborted)

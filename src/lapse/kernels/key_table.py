@@ -1,0 +1,208 @@
+"""Key → what is known of it: its last record, and how many it has had. For the data source's view.
+
+Keys are kept with their bytes and compared by them, never by a hash alone. An entry is a row of
+`ENTRY`, its key's bytes lie in `arena`; `slots` holds entry + 1 at the key's hash, 0 for an empty
+slot, probing on linearly. A table takes only keys whose hash lies in a range of 32 bits, so that a
+log with more keys than memory is gone through range by range.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.kernels.jit import inlined, kernel
+from lapse.kernels.keyhash import hash_key
+from lapse.kernels.machine import copy_bytes, multiply_high, prefetch
+
+PARTS = 1 << 32  # a key's part is 32 bits of its hash
+
+ENTRY = np.dtype(
+    [
+        ("hash", np.uint64),
+        ("key_at", np.int64),
+        ("offset", np.int64),
+        ("timestamp", np.int64),
+        ("create_time", np.int64),
+        ("records", np.int64),
+        ("bytes", np.int64),
+        ("part", np.int64),
+        ("key_length", np.int32),
+        ("value_length", np.int32),
+        ("tombstone", np.int32),
+    ],
+    align=True,
+)
+
+ENTRY_BYTES = ENTRY.itemsize
+WINDOW = 128  # keys looked ahead: a look-up waits for DRAM otherwise
+
+# Words of `state`.
+ENTRIES = 0
+ARENA_USED = 1
+STATE_SIZE = 2
+
+# Why a call of `note_keys` ended.
+DONE = 0
+MORE_ENTRIES = 1
+MORE_ARENA = 2
+UNSOUND = 3  # a key lies outside its bytes
+
+
+@inlined
+def _same(
+    one: NDArray[np.uint8], at: int, other: NDArray[np.uint8], start: int, length: int
+) -> bool:
+    for k in range(length):
+        if one[at + k] != other[start + k]:
+            return False
+    return True
+
+
+@inlined
+def _find(
+    slots: NDArray[np.int64], entries: NDArray[np.void], arena: NDArray[np.uint8], low: np.uint64,
+    data: NDArray[np.uint8], start: int, length: int,
+) -> tuple[int, int]:  # fmt: skip
+    """(slot, entry) of a key; the entry is -1 where there is none, and the slot the first empty."""
+    n_slots = slots.shape[0]
+    i = np.int64(multiply_high(low, np.uint64(n_slots)))
+    while True:
+        e = slots[i] - 1
+        if e < 0:
+            return i, e
+        known = entries[e]
+        if known.hash == low and known.key_length == length:
+            if _same(arena, known.key_at, data, start, length):
+                return i, e
+        i += 1
+        if i == n_slots:
+            i = 0
+
+
+@inlined
+def _look_ahead(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], first: int,
+    until: int, slots: NDArray[np.int64], entry_bytes: NDArray[np.uint8],
+    window: NDArray[np.uint64], s0: np.uint64, s1: np.uint64,
+) -> None:  # fmt: skip
+    """Hash some keys into `window`, and ask for what they will be compared with."""
+    n_slots = np.uint64(slots.shape[0])
+    for n in range(first, until):
+        if lengths[n] >= 0:
+            low, high = hash_key(data, starts[n], lengths[n], s0, s1)
+            window[2 * (n - first)], window[2 * (n - first) + 1] = low, high
+            prefetch(slots, np.int64(multiply_high(low, n_slots)))
+    for n in range(first, until):
+        if lengths[n] >= 0:
+            e = slots[np.int64(multiply_high(window[2 * (n - first)], n_slots))] - 1
+            prefetch(entry_bytes, max(e, 0) * ENTRY_BYTES)
+
+
+@kernel
+def note_keys(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64],
+    value_lengths: NDArray[np.int64], offsets: NDArray[np.int64], timestamps: NDArray[np.int64],
+    create_times: NDArray[np.int64], tombstones: NDArray[np.bool_], first: int,
+    slots: NDArray[np.int64], entries: NDArray[np.void], entry_bytes: NDArray[np.uint8],
+    arena: NDArray[np.uint8], window: NDArray[np.uint64], state: NDArray[np.int64],
+    part_from: int, part_until: int, seed0: int, seed1: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Note records `first` … in ascending order of offsets; those without key count for nothing.
+
+    `slots` is longer than `entries`, `entry_bytes` the same memory, `window` scratch. Returns (why
+    it ended, the record to go on with). Whatever comes later is taken for newer.
+    """
+    s0, s1 = np.uint64(seed0), np.uint64(seed1)
+    for n in range(first, lengths.shape[0]):
+        if lengths[n] >= 0 and (starts[n] < 0 or lengths[n] > data.shape[0] - starts[n]):
+            return UNSOUND, n
+    for begin in range(first, lengths.shape[0], WINDOW):
+        until = min(begin + WINDOW, lengths.shape[0])
+        _look_ahead(data, starts, lengths, begin, until, slots, entry_bytes, window, s0, s1)
+        for n in range(begin, until):
+            start, length = starts[n], lengths[n]
+            if length < 0:
+                continue
+            low, high = window[2 * (n - begin)], window[2 * (n - begin) + 1]
+            part = np.int64(high >> np.uint64(32))
+            if part < part_from or part >= part_until:
+                continue
+            i, e = _find(slots, entries, arena, low, data, start, length)
+            if e < 0:
+                e, at = state[ENTRIES], state[ARENA_USED]
+                if e == entries.shape[0]:
+                    return MORE_ENTRIES, n
+                if length > arena.shape[0] - at:
+                    return MORE_ARENA, n
+                copy_bytes(arena, at, data, start, length)
+                state[ENTRIES], state[ARENA_USED] = e + 1, at + length
+                slots[i] = e + 1
+                fresh = entries[e]
+                fresh.hash, fresh.key_at, fresh.key_length, fresh.part = low, at, length, part
+                fresh.records, fresh.bytes = 0, 0
+            entry = entries[e]
+            entry.offset, entry.timestamp = offsets[n], timestamps[n]
+            entry.create_time = create_times[n]
+            entry.value_length, entry.tombstone = value_lengths[n], tombstones[n]
+            entry.records += 1
+            entry.bytes += length + max(value_lengths[n], 0)
+    return DONE, lengths.shape[0]
+
+
+@kernel
+def fill_slots(
+    entries: NDArray[np.void], state: NDArray[np.int64], slots: NDArray[np.int64]
+) -> None:
+    """Put every entry into `slots`, which are zeros and more than there are entries."""
+    n_slots = slots.shape[0]
+    for e in range(state[ENTRIES]):
+        i = np.int64(multiply_high(entries[e].hash, np.uint64(n_slots)))
+        while slots[i] != 0:
+            i += 1
+            if i == n_slots:
+                i = 0
+        slots[i] = e + 1
+
+
+@kernel
+def keep_parts(
+    entries: NDArray[np.void], arena: NDArray[np.uint8], state: NDArray[np.int64], part_until: int
+) -> None:
+    """Forget the entries of parts from `part_until` on; what is left moves up, keys too."""
+    kept = 0
+    used = 0
+    for e in range(state[ENTRIES]):
+        if entries[e].part >= part_until:
+            continue
+        at, length = entries[e].key_at, entries[e].key_length
+        for k in range(length):  # never forwards: entries and keys are in the same order
+            arena[used + k] = arena[at + k]
+        entries[kept] = entries[e]
+        entries[kept].key_at = used
+        kept += 1
+        used += length
+    state[ENTRIES], state[ARENA_USED] = kept, used
+
+
+@kernel
+def gather_entries(
+    entries: NDArray[np.void], arena: NDArray[np.uint8], ends: NDArray[np.int32],
+    data: NDArray[np.uint8],
+) -> int:  # fmt: skip
+    """Keys of some entries one after the other into `data`, their ends into ends[1:].
+
+    Returns the bytes copied, -1 where something would lie outside `arena` or `data`.
+    """
+    if ends.shape[0] != entries.shape[0] + 1:
+        return -1
+    at = 0
+    ends[0] = 0
+    for e in range(entries.shape[0]):
+        start, length = entries[e].key_at, entries[e].key_length
+        if start < 0 or length > arena.shape[0] - start or length > data.shape[0] - at:
+            return -1
+        copy_bytes(data, at, arena, start, length)
+        at += length
+        ends[e + 1] = at
+    return at

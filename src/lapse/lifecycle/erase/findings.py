@@ -1,0 +1,195 @@
+"""What looking through one file comes to: small frozen values that go over wires as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lapse.lifecycle.erase.places import FileState
+
+SPOTS_MAX = 20  # places that are told of a file; the others are counted
+REGIONS_MAX = 200
+
+# What a file turned out to be.
+BATCHES, RAW, KEYLESS = "batches", "raw", "no keys"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditUnit:
+    """Bytes of one file that a task looks through.
+
+    Attributes:
+        replica: directory of the replica.
+        path: of the file, from there on.
+        start: where a batch begins; 0, or the end of what was looked through before.
+        end: None: as far as the file goes when it is read.
+        below: records with a value from this offset on may stay; None: as the search says.
+    """
+
+    replica: str
+    path: str
+    start: int = 0
+    end: int | None = None
+    below: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A record that is there.
+
+    Attributes:
+        target: number of the key, or of the offset behind the keys.
+        position: byte of the file where its batch begins.
+        damaged: the batch cannot be read as a whole; a consumer is not given the record.
+    """
+
+    target: int
+    offset: int
+    position: int
+    tombstone: bool = False
+    damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RawSpot:
+    """The bytes of a key where no record can be read.
+
+    Attributes:
+        position: byte of the file; of the batch where it is inside an inflated one.
+    """
+
+    target: int
+    position: int
+    inflated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Bytes start..end-1 of a file that are no sound batches; they were searched raw.
+
+    Attributes:
+        opaque: they may be compressed: that the key's bytes are not there says nothing.
+        zeros: there is nothing but zeros.
+    """
+
+    start: int
+    end: int
+    reason: str
+    opaque: bool = False
+    zeros: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes start..end-1 as they were read, by their CRC-32C."""
+
+    start: int
+    end: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How often there is something of a target in a file.
+
+    Attributes:
+        records: with a value. tombstones: without.
+        beyond: either, at or above the bound that was asked for.
+        raw: places of the key's bytes where no record can be read.
+        last_value: highest offset of a record with a value, beyond the bound too; -1: none.
+        last_tombstone: of a tombstone that is in no transaction. Neither counts damaged batches.
+    """
+
+    target: int
+    records: int = 0
+    tombstones: int = 0
+    beyond: int = 0
+    raw: int = 0
+    last_value: int = -1
+    last_tombstone: int = -1
+
+    def __add__(self, other: Count) -> Count:
+        return Count(
+            self.target,
+            self.records + other.records,
+            self.tombstones + other.tombstones,
+            self.beyond + other.beyond,
+            self.raw + other.raw,
+            max(self.last_value, other.last_value),
+            max(self.last_tombstone, other.last_tombstone),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What was found in a file, or in some of its bytes.
+
+    Attributes:
+        path: from the replica's directory on; folder: the partition's directory, or empty.
+        kind: BATCHES, RAW or KEYLESS; what: why no key can be in it.
+        problem: why it could not be looked through, or not to its end.
+        vanished: there was no such file any more.
+        inflated_bytes: of batches that were compressed.
+        control: control batches, which have no user's keys.
+        counts: by target; only what is not zero.
+        spots, raw_spots: the first SPOTS_MAX.
+        regions: the first REGIONS_MAX; regions_more: how many there are beyond those.
+    """
+
+    path: str
+    folder: str = ""
+    state: FileState | None = None
+    kind: str = RAW
+    what: str | None = None
+    problem: str | None = None
+    vanished: bool = False
+    pieces: tuple[Piece, ...] = ()
+    batches: int = 0
+    records: int = 0
+    control: int = 0
+    inflated_bytes: int = 0
+    counts: tuple[Count, ...] = ()
+    spots: tuple[Spot, ...] = ()
+    raw_spots: tuple[RawSpot, ...] = ()
+    regions: tuple[Region, ...] = ()
+    regions_more: int = 0
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(piece.end - piece.start for piece in self.pieces)
+
+    @property
+    def end(self) -> int:
+        """How far the file was looked through."""
+        return max((piece.end for piece in self.pieces), default=0)
+
+
+def joined(before: Findings, after: Findings) -> Findings:
+    """What two runs of bytes of one file come to together."""
+    kinds = {before.kind, after.kind}
+    regions = before.regions + after.regions
+    return Findings(
+        path=after.path,
+        folder=after.folder,
+        state=after.state,
+        kind=BATCHES if BATCHES in kinds else after.kind,
+        what=after.what,
+        problem=before.problem or after.problem,
+        vanished=after.vanished,
+        pieces=before.pieces + after.pieces,
+        batches=before.batches + after.batches,
+        records=before.records + after.records,
+        control=before.control + after.control,
+        inflated_bytes=before.inflated_bytes + after.inflated_bytes,
+        counts=_added(before.counts + after.counts),
+        spots=(before.spots + after.spots)[:SPOTS_MAX],
+        raw_spots=(before.raw_spots + after.raw_spots)[:SPOTS_MAX],
+        regions=regions[:REGIONS_MAX],
+        regions_more=before.regions_more + after.regions_more + len(regions[REGIONS_MAX:]),
+    )
+
+
+def _added(counts: tuple[Count, ...]) -> tuple[Count, ...]:
+    by_target: dict[int, Count] = {}
+    for c in counts:
+        by_target[c.target] = by_target.get(c.target, Count(c.target)) + c
+    return tuple(by_target[target] for target in sorted(by_target))

@@ -1,0 +1,69 @@
+"""Units done by threads of this process: the kernels hold no lock of Python's."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from lapse.base.clock import Clock
+from lapse.lifecycle.erase.audit import audit_or_say
+from lapse.lifecycle.erase.findings import AuditUnit, Findings
+from lapse.lifecycle.erase.search import Search
+from lapse.lifecycle.erase.table import table_of
+from lapse.lifecycle.round.engine import OnProgress, Progress
+
+
+class InlineRuns:
+    """Searches in this process; nothing is kept for them between one and the next."""
+
+    def __init__(self, clock: Clock, on_progress: OnProgress) -> None:
+        self._clock, self._on_progress = clock, on_progress
+
+    def __call__(self, search: Search) -> InlineAudits:
+        """Who looks files through for one search."""
+        return InlineAudits(search, self._clock, self._on_progress)
+
+    def rest(self) -> None:
+        """Nothing will be looked through for a while."""
+
+
+class InlineAudits:
+    """Runs units here; `on_progress` is called from several threads, one at a time."""
+
+    def __init__(
+        self, search: Search, clock: Clock, on_progress: OnProgress, threads: int | None = None
+    ) -> None:
+        self._search, self._clock, self._on_progress = search, clock, on_progress
+        self._threads = threads or os.cpu_count() or 1
+        self._lock = threading.Lock()
+        self._done = self._total = 0
+
+    def __call__(self, units: Sequence[AuditUnit]) -> Iterator[Findings]:
+        if not units:
+            return
+        self._total += sum(map(unit_bytes, units))
+        table = table_of(self._search)
+
+        def one(unit: AuditUnit) -> Findings:
+            return audit_or_say(unit, self._search, table, self._clock, self.count)
+
+        with ThreadPoolExecutor(min(self._threads, len(units))) as pool:
+            yield from pool.map(one, units)
+
+    def count(self, more: int) -> None:
+        """So many bytes more were looked through."""
+        with self._lock:
+            self._done += more
+            self._on_progress(Progress(self._done, max(self._total, self._done)))
+
+
+def unit_bytes(unit: AuditUnit) -> int:
+    """How much there is to read; 0 where that cannot be told."""
+    try:
+        end = (Path(unit.replica) / unit.path).stat().st_size if unit.end is None else unit.end
+    except OSError:
+        return 0
+    return max(end - unit.start, 0)

@@ -1,0 +1,258 @@
+"""An order to erase keys, from the moment it is given until a proof: what of it must be remembered.
+
+One file in a folder of the order's own. It has no key, only salted hashes (DESIGN §1 "ledger"), and
+is written before anything is done, so that whoever is killed goes on with the same order: the same
+bounds, the same deadline, and the settings put back that were changed.
+
+**Bounds.** An order is about records below where the logs ended when it was given. What was written
+later, by somebody who came back, stays. So a key gets a tombstone only where its newest record is a
+value below the bound: not where a tombstone is there already, nor where a newer value is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from lapse.base.errors import ConfigError, StorageError
+from lapse.base.fs import Fs
+from lapse.base.ids import TopicPartition
+from lapse.lifecycle.erase.findings import Count
+from lapse.lifecycle.erase.proof import Verdict
+from lapse.lifecycle.erase.replicas import ReplicaFindings
+from lapse.lifecycle.erase.search import Asked, Bound, KeyHash, hash_of
+from lapse.log.directory import LOCK, lock_file
+from lapse.log.segment import LOG, base_offset_of
+
+FORMAT = "lapse-erasure-order-1"
+ORDER_FILE = "order.json"
+_AGE = re.compile(r"(\d{1,9})([dhms])")
+_UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """A setting of a topic that was changed so that rounds come soon.
+
+    Attributes:
+        before: the topic's own value, None where it had none.
+        value: what it was set to.
+    """
+
+    name: str
+    before: str | None
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOrder:
+    """What is to be erased of one topic.
+
+    Attributes:
+        topic_id: hexadecimal; another one of the same name is another topic.
+        keys: by the order's salt.
+        bounds: where each partition ended.
+        forced: a setting that is to be put back.
+    """
+
+    topic: str
+    topic_id: str
+    keys: tuple[KeyHash, ...]
+    bounds: tuple[Bound, ...]
+    forced: Forced | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An order as it is kept.
+
+    Attributes:
+        salt: hexadecimal.
+        deadline_ms: by when it must be proven; None: no matter when.
+    """
+
+    format: str
+    salt: str
+    given_ms: int
+    deadline_ms: int | None
+    topics: tuple[TopicOrder, ...]
+
+    def topic(self, name: str) -> TopicOrder | None:
+        """Its part of a topic, if it is about it."""
+        return next((one for one in self.topics if one.topic == name), None)
+
+    def with_topic(self, changed: TopicOrder) -> Order:
+        """The order with that part in place of the one it has, or added."""
+        if self.topic(changed.topic) is None:
+            return replace(self, topics=(*self.topics, changed))
+        topics = (changed if one.topic == changed.topic else one for one in self.topics)
+        return replace(self, topics=tuple(topics))
+
+
+@contextmanager
+def locked(fs: Fs, folder: Path) -> Iterator[None]:
+    """The folder, made if need be, for one process alone: two would undo each other's settings.
+
+    Raises LockHeld, naming who has it, and StorageError.
+    """
+    fs.make_dir(folder)
+    lock = lock_file(folder / LOCK, fs)
+    try:
+        yield
+    finally:
+        lock.close()
+
+
+def load_order(folder: Path) -> Order | None:
+    """The order in a folder, None if there is none. Raises StorageError."""
+    path = folder / ORDER_FILE
+    try:
+        order = msgspec.json.decode(path.read_bytes(), type=Order)
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        raise StorageError(f"{path}: no order of erasure: {e}") from e
+    if order.format != FORMAT:
+        raise StorageError(f"{path}: format {order.format!r}; this version reads {FORMAT}")
+    return order
+
+
+def save_order(fs: Fs, folder: Path, order: Order) -> None:
+    """Durably, whole or not at all. Raises StorageError."""
+    fs.replace_file(folder / ORDER_FILE, msgspec.json.encode(order))
+
+
+def require_same(order: Order, keys: Mapping[str, Sequence[bytes]], folder: Path) -> None:
+    """Raise ConfigError unless the order is about exactly these keys.
+
+    An order that was cut short while it was written has some of the topics; the rest is added.
+    """
+    for part in order.topics:
+        if part.topic not in keys:
+            raise ConfigError(f"{folder}: that order is about topic {part.topic}, too")
+        given = {hash_of(key, order.salt) for key in keys[part.topic]}
+        if given != set(part.keys):
+            raise ConfigError(f"{folder}: that order is about other keys of topic {part.topic}")
+
+
+# --- what is to be done ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Due:
+    """A tombstone that is to be written: key number `target` to this partition."""
+
+    partition: int
+    target: int
+
+
+def tombstones_due(
+    replicas: Iterable[ReplicaFindings], keys: int, bounds: Iterable[Bound]
+) -> list[Due]:
+    """Where the newest record of a key is a value that is older than the order.
+
+    What a transaction has in it may be taken back: a value counts all the same, a tombstone not.
+    """
+    below = {bound.partition: bound.offset for bound in bounds}
+    newest: dict[Due, Count] = {}
+    for partition, count in _live_counts(replicas):
+        if count.target < keys:
+            due = Due(partition, count.target)
+            newest[due] = newest.get(due, Count(count.target)) + count
+    return sorted(
+        due
+        for due, count in newest.items()
+        if count.last_tombstone < count.last_value < below.get(due.partition, 0)
+    )
+
+
+def _live_counts(replicas: Iterable[ReplicaFindings]) -> Iterable[tuple[int, Count]]:
+    """What is in segments that the log consists of, not in those on their way out or in."""
+    for replica in replicas:
+        for found in replica.files:
+            log = TopicPartition.parse(found.folder)
+            name = found.path.removeprefix(f"{found.folder}/")
+            if log is None or not name.endswith(LOG) or base_offset_of(name) is None:
+                continue
+            for count in found.counts:
+                yield log.partition, count
+
+
+def replicas_missing(
+    replicas: Iterable[ReplicaFindings], topic: str, expected: Mapping[int, int]
+) -> list[str]:
+    """Partitions of which fewer directories were given than there are replicas, as sentences.
+
+    A directory that cannot be listed may have them.
+    """
+    here: dict[int, int] = dict.fromkeys(expected, 0)
+    for replica in replicas:
+        if replica.scratch:
+            continue
+        for partition in expected:
+            has = f"{topic}-{partition}" in replica.partitions
+            here[partition] += has or (replica.problem is not None)
+    return [
+        f"{topic}-{partition} has {number} replicas, and {here[partition]} of the given "
+        "directories have it"
+        for partition, number in sorted(expected.items())
+        if here[partition] < number
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is still there: records with a value, tombstones, and doubts (none of them counted)."""
+
+    values: int
+    tombstones: int
+    reasons: tuple[str, ...]
+
+    def told(self) -> str:
+        """In a line."""
+        if not self.values and not self.tombstones:
+            return "nothing remains" + (f", but {self.reasons[0]}" if self.reasons else "")
+        return f"{self.values} records and {self.tombstones} tombstones remain"
+
+
+def what_is_left(counts: Mapping[int, Count], asked: Asked, verdict: Verdict) -> Left:
+    """From the totals of a look, and its verdict."""
+    values = sum(count.records for count in counts.values())
+    tombstones = sum(count.tombstones for count in counts.values()) if asked.tombstones_too else 0
+    return Left(values, tombstones, verdict.reasons)
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+def parse_deadline(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970 of a time with a zone, or of a time from now on such as 30d."""
+    age = _AGE.fullmatch(text)
+    if age is not None:
+        return now_ms + int(age[1]) * _UNIT_MS[age[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ConfigError(
+            f"--deadline {text}: allowed is a time with a zone such as 2026-12-31T00:00:00Z, or "
+            "one from now such as 30d, 12h, 90m, 45s"
+        )
+    return int(moment.timestamp() * 1000)
+
+
+def duration(ms: int) -> str:
+    """For people: the largest unit that there is at least one of."""
+    for unit, size in _UNIT_MS.items():
+        if ms >= size:
+            return f"{ms / size:.1f} {unit}"
+    return f"{ms} ms"

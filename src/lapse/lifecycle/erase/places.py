@@ -1,0 +1,266 @@
+"""Which files a replica has of a topic, and which of them can hold no key by what they are.
+
+A replica is a log directory. Of it count: every partition of the topic, those that are on their way
+out or not yet in (`-delete`, `-future`, `-stray`), with everything below them, and the files that
+lie beside the partitions. Anything that is not known to hold no key is searched.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lapse.base.errors import LapseError
+from lapse.base.ids import TopicPartition
+from lapse.lifecycle import clock_guard, reports
+from lapse.lifecycle.round.ledger import LEDGER_FILE
+from lapse.lifecycle.round.ledger import read as read_ledger
+from lapse.log import checkpoints
+from lapse.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, base_offset_of
+from lapse.log.start import LOG_START, KeptStart, read_start
+from lapse.log.summary import FOLDER, read_summary
+from lapse.log.summary import SUFFIX as SUMMARY
+from lapse.log.swap import CLEANED, DELETED, SWAP
+
+_NAME_BYTES_MAX = 255
+_LEAVING = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]{1,10})\.[^.]+-(?:delete|future|stray)")
+
+# Kafka's suffixes of files that hold offsets, positions, times and producer ids, and no record.
+_INDEXES = (INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
+_ATTEMPT_INDEXES = ("-offsets", "-times", "-aborted", "-removed")
+_ON_THEIR_WAY = (CLEANED, SWAP, DELETED)
+_BESIDE = frozenset(
+    {
+        checkpoints.RECOVERY_POINT,
+        checkpoints.LOG_START,
+        checkpoints.CLEANER,
+        checkpoints.HIGH_WATERMARK,
+        checkpoints.META_PROPERTIES,
+        ".lock",
+        ".kafka_cleanshutdown",
+        "lapse-metadata.sqlite",
+        reports.ROUNDS,
+        reports.ROUNDS_BEFORE,
+        reports.PROGRESS,
+        reports.QUEUE,
+        *clock_guard.KEEPERS,
+        clock_guard.CONFIRMED,
+    }
+)
+_IN_PARTITION = frozenset({checkpoints.LEADER_EPOCHS, "partition.metadata"})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FileState:
+    """What tells whether a file is still the one that was looked through."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @staticmethod
+    def of(told: os.stat_result) -> FileState:
+        return FileState(told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file of a replica.
+
+    Attributes:
+        path: from the replica's directory on.
+        folder: the partition's directory; empty beside the partitions.
+        state: None where it cannot even be asked about; `problem` says why.
+    """
+
+    path: str
+    folder: str
+    state: FileState | None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a replica has at a moment.
+
+    Attributes:
+        problem: why it could not be listed; then nothing else counts.
+        partitions: directories of the topic.
+        is_log_directory: it looks like one, whether or not it has the topic.
+    """
+
+    partitions: tuple[str, ...] = ()
+    places: tuple[Place, ...] = ()
+    is_log_directory: bool = False
+    problem: str | None = None
+
+
+def list_replica(replica: Path, topic: str, partition: int | None) -> Listing:
+    """All files that count. A folder that cannot be read is a place with a problem."""
+    try:
+        entries = sorted(os.scandir(replica), key=lambda entry: entry.name)
+    except OSError as e:
+        return Listing(problem=f"cannot be listed: {e.strerror or e}")
+    partitions: list[str] = []
+    places: list[Place] = []
+    known = False
+    for entry in entries:
+        if entry.is_dir():
+            known |= TopicPartition.parse(entry.name) is not None
+            if belongs(entry.name, topic, partition):
+                partitions.append(entry.name)
+                places += _below(replica, entry.name, entry.name)
+        else:
+            known |= entry.name in _BESIDE
+            places += _file(replica, entry.name, "")
+    return Listing(tuple(partitions), tuple(places), known or bool(partitions))
+
+
+def list_folder(folder: Path) -> Listing:
+    """Everything below a folder that is no log directory: Spark's local one."""
+    if not folder.is_dir():
+        return Listing(problem="cannot be listed: no such directory")
+    return Listing(places=tuple(_below(folder, "", "")))
+
+
+def belongs(name: str, topic: str, partition: int | None) -> bool:
+    """Whether a directory is one of the topic's, on its way out or in included."""
+    found = TopicPartition.parse(name)
+    if found is not None:
+        return found.topic == topic and partition in {None, found.partition}
+    leaving = _LEAVING.fullmatch(name)
+    if leaving is None or partition not in {None, int(leaving["partition"])}:
+        return False
+    if leaving["topic"] == topic:
+        return True
+    # Kafka cuts the topic where the name would be too long.
+    return len(name) >= _NAME_BYTES_MAX and topic.startswith(leaving["topic"])
+
+
+def _below(root: Path, relative: str, folder: str) -> Iterator[Place]:
+    """All files below a folder, links to folders followed."""
+    seen: set[tuple[int, int]] = set()
+    waiting = [relative]
+    while waiting:
+        path = waiting.pop()
+        try:
+            told = (root / path).stat()
+            if (told.st_dev, told.st_ino) in seen:
+                continue
+            seen.add((told.st_dev, told.st_ino))
+            entries = sorted(os.scandir(root / path), key=lambda entry: entry.name)
+        except FileNotFoundError:
+            continue  # the next listing tells
+        except OSError as e:
+            yield Place(path, folder, None, f"cannot be listed: {e.strerror or e}")
+            continue
+        for entry in entries:
+            below = f"{path}/{entry.name}" if path else entry.name
+            if entry.is_dir():
+                waiting.append(below)
+            else:
+                yield from _file(root, below, folder)
+
+
+def _file(root: Path, path: str, folder: str) -> Iterator[Place]:
+    try:
+        told = (root / path).stat()
+    except FileNotFoundError:
+        if not (root / path).is_symlink():
+            return  # it went away: the next listing tells
+        yield Place(path, folder, None, "a link to what is not there")
+        return
+    except OSError as e:
+        yield Place(path, folder, None, f"cannot be looked at: {e.strerror or e}")
+        return
+    ordinary = stat.S_ISREG(told.st_mode) or stat.S_ISSOCK(told.st_mode)
+    problem = None if ordinary else "no ordinary file: not read"
+    yield Place(path, folder, FileState.of(told), problem)
+
+
+# --- files that hold no key -----------------------------------------------------------------------
+
+
+def why_keyless(replica: Path, place: Place) -> str | None:
+    """What a file is, if it can hold no key; None if it has to be searched.
+
+    Ours are read, so that one which is not what its name says is searched after all.
+    """
+    name = place.path.rpartition("/")[2]
+    if (replica / place.path).is_socket():
+        return "a socket: nothing is kept in it"
+    if not place.folder:
+        known = name.removesuffix(".tmp") in _BESIDE or name.startswith("lapse-metadata.sqlite-")
+        return "offsets, settings and times of a whole directory" if known else None
+    inside = place.path.removeprefix(f"{place.folder}/")
+    if "/" not in inside:
+        return _why_kafkas(name)
+    if inside.startswith(f"{FOLDER}/"):
+        return _why_ours(replica / place.folder, replica / place.path, inside)
+    return None
+
+
+def _why_kafkas(name: str) -> str | None:
+    if name in _IN_PARTITION:
+        return "the topic's id, or leader epochs"
+    base = name
+    for suffix in _ON_THEIR_WAY:
+        base = base.removesuffix(suffix)
+    if base.endswith(_INDEXES) and base_offset_of(base) is not None:
+        return "an index: offsets, positions, times and producer ids"
+    return None
+
+
+def _why_ours(partition_dir: Path, path: Path, inside: str) -> str | None:
+    name = path.name
+    if inside.count("/") == 1:
+        for matches, holds, what in _OURS:
+            if matches(name):
+                return what if holds(partition_dir, path) else None
+        return None
+    digits, dash, _ = name.partition("-")
+    if dash and base_offset_of(digits) is not None and name.endswith(_ATTEMPT_INDEXES):
+        return "an index of an attempt: offsets, positions and times"
+    return None
+
+
+def _is_ledger(partition_dir: Path, _: Path) -> bool:
+    try:
+        return len(list(read_ledger(partition_dir))) > 0
+    except LapseError:
+        return False
+
+
+def _is_start(partition_dir: Path, _: Path) -> bool:
+    try:
+        return read_start(partition_dir) != KeptStart()
+    except LapseError:
+        return False
+
+
+_Match = Callable[[str], bool]
+_Holds = Callable[[Path, Path], bool]
+_OURS: tuple[tuple[_Match, _Holds, str], ...] = (
+    (lambda name: name == LEDGER_FILE, _is_ledger, "a ledger: offsets of what was removed"),
+    (lambda name: name == LOG_START, _is_start, "offsets at which the log began"),
+    (
+        lambda name: name.removesuffix(SWAP).endswith(SUMMARY),
+        lambda _, path: read_summary(path) is not None,
+        "a summary of a segment: counts, offsets and times",
+    ),
+)
+
+
+def is_segment(path: str) -> bool:
+    """Whether a file's name says that it is made of batches."""
+    name = path.rpartition("/")[2]
+    _, dot, suffix = name.partition(".")
+    if dot:
+        return base_offset_of(name) is not None and suffix.split(".")[0] == LOG[1:]
+    return name.endswith("-records") and base_offset_of(name.removesuffix("-records")) is not None

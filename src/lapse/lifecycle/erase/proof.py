@@ -1,0 +1,190 @@
+"""From findings to a verdict, and the report that tells both, with what it cannot see.
+
+Pure. `proven` says: in no batch that can be read, of any file of any given replica, is there a
+record that was asked about; what cannot be read was searched for the bytes of the keys, and they
+are not there; and nothing was left out. Whatever speaks against any of that is a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from lapse.base.errors import StorageError
+from lapse.lifecycle.erase.findings import BATCHES, RAW, Count, Findings
+from lapse.lifecycle.erase.replicas import ReplicaFindings
+from lapse.lifecycle.erase.search import Asked
+
+FORMAT = "lapse-erasure-proof-1"
+PROVEN, REMAINS, NOT_PROVEN = "proven", "remains", "not proven"
+REASONS_MAX = 50
+
+CANNOT_SEE = (
+    "Blocks that files gave back: what was deleted may be on the device until it is overwritten.",
+    "Backups, snapshots of disks, tiered storage, and replicas that were not given.",
+    "What consumers have read and kept, and topics, tables and files made from this topic.",
+    "Values and headers of other records that tell of the key, and the key spelt otherwise.",
+    "What was written to a file after it was read, and files without a name that are still open.",
+    "Memory, swap space and core dumps.",
+    "Keys in what is compressed or encrypted in files not made of batches; they are listed as raw.",
+    "Files whose format has no room for a key: they are listed, and were not searched.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What follows from findings.
+
+    Attributes:
+        state: PROVEN, REMAINS or NOT_PROVEN.
+        reasons: sentences; none if proven.
+    """
+
+    state: str
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was looked for, where, what was found, and what follows.
+
+    Attributes:
+        lapse: version. machine: name of the one that looked.
+        partition: None: all of the topic.
+        started_ms, ended_ms: wall clock.
+    """
+
+    format: str
+    lapse: str
+    machine: str
+    topic: str
+    partition: int | None
+    asked: Asked
+    started_ms: int
+    ended_ms: int
+    replicas: tuple[ReplicaFindings, ...]
+    verdict: Verdict
+    cannot_see: tuple[str, ...] = CANNOT_SEE
+
+
+def encode_report(report: Report) -> bytes:
+    """JSON on one line."""
+    return msgspec.json.encode(report)
+
+
+def decode_report(data: bytes, where: str) -> Report:
+    """Raises StorageError."""
+    try:
+        report = msgspec.json.decode(data, type=Report)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        raise StorageError(f"{where}: no proof of erasure: {e}") from e
+    if report.format != FORMAT:
+        raise StorageError(f"{where}: format {report.format!r}; this version reads {FORMAT}")
+    return report
+
+
+def judge(replicas: Sequence[ReplicaFindings], asked: Asked, topic: str) -> Verdict:
+    """What follows from the findings. Whatever is not certain is not proven."""
+    remains = list(_remains(replicas, asked))
+    doubts = list(_doubts(replicas, asked, topic))
+    state = REMAINS if remains else NOT_PROVEN if doubts else PROVEN
+    return Verdict(state, _first(remains) + _first(doubts))
+
+
+def _first(reasons: list[str]) -> tuple[str, ...]:
+    more = len(reasons) - REASONS_MAX
+    if more <= 0:
+        return tuple(reasons)
+    return (*reasons[:REASONS_MAX], f"and {more} more such places")
+
+
+def name_of(target: int, asked: Asked) -> str:
+    """A target as people are told of it; a key by its place among those asked for."""
+    keys = len(asked.keys)
+    return f"key {target + 1}" if target < keys else f"offset {asked.offsets[target - keys]}"
+
+
+def counts_as_remaining(count: Count, asked: Asked) -> int:
+    """How many records of a file speak against the proof."""
+    tombstones_too = asked.tombstones_too or count.target >= len(asked.keys)
+    return count.records + tombstones_too * count.tombstones
+
+
+def totals(replicas: Iterable[ReplicaFindings]) -> dict[int, Count]:
+    """What there is of each target, over all files."""
+    summed: dict[int, Count] = {}
+    for _, found in _files(replicas):
+        for c in found.counts:
+            summed[c.target] = summed.get(c.target, Count(c.target)) + c
+    return summed
+
+
+def _files(replicas: Iterable[ReplicaFindings]) -> Iterator[tuple[str, Findings]]:
+    for replica in replicas:
+        for found in replica.files:
+            yield f"{replica.path}/{found.path}", found
+
+
+def _remains(replicas: Sequence[ReplicaFindings], asked: Asked) -> Iterator[str]:
+    for path, found in _files(replicas):
+        for count in found.counts:
+            number = counts_as_remaining(count, asked)
+            if number:
+                yield _remaining(path, found, count, number, asked)
+
+
+def _remaining(path: str, found: Findings, count: Count, number: int, asked: Asked) -> str:
+    what = "a record" if number == 1 else f"{number} records"
+    text = f"{what} with {name_of(count.target, asked)} in {path}"
+    spot = next((s for s in found.spots if s.target == count.target), None)
+    if spot is None:
+        return text
+    damaged = ", which is damaged" if spot.damaged else ""
+    first = "" if number == 1 else "the first "
+    return f"{text}: {first}at offset {spot.offset}, in the batch at byte {spot.position}{damaged}"
+
+
+def _doubts(replicas: Sequence[ReplicaFindings], asked: Asked, topic: str) -> Iterator[str]:
+    for replica in replicas:
+        if replica.problem is not None:
+            yield f"{replica.path} {replica.problem}"
+    if not any(replica.partitions for replica in replicas):
+        yield f"no given replica has a partition of topic {topic}"
+    for path, found in _files(replicas):
+        yield from _doubts_about(path, found, asked)
+
+
+def _doubts_about(path: str, found: Findings, asked: Asked) -> Iterator[str]:
+    if found.problem is not None:
+        yield f"{path} {found.problem}"
+    for count in found.counts:
+        if count.raw:
+            where = [s for s in found.raw_spots if s.target == count.target]
+            at = f", the first at byte {where[0].position}" if where else ""
+            yield (
+                f"the bytes of {name_of(count.target, asked)} are in {path} where no record can be "
+                f"read, {count.raw} times{at}"
+            )
+    for region in found.regions:
+        place = f"bytes {region.start} to {region.end - 1} of {path}"
+        if region.opaque and asked.keys:
+            yield f"{place} cannot be read ({region.reason}) and may be compressed"
+        elif asked.offsets and found.kind == BATCHES and not region.zeros:
+            yield f"{place} cannot be read ({region.reason}): no offset can be told"
+    if found.regions_more and found.kind == BATCHES:
+        yield f"{found.regions_more} more places of {path} cannot be read"
+
+
+def looked_through(replicas: Iterable[ReplicaFindings]) -> str:
+    """How much that was, in a line."""
+    files = [found for _, found in _files(replicas)]
+    n_bytes = sum(found.bytes_read for found in files)
+    batches, records = (sum(getattr(f, name) for f in files) for name in ("batches", "records"))
+    regions = sum(len(f.regions) + f.regions_more for f in files)
+    raw = sum(f.kind == RAW and f.problem is None for f in files)
+    return (
+        f"{len(files)} files, {n_bytes} bytes read: {records} records in {batches} batches; "
+        f"{regions} places that are no batches, searched raw, {raw} files of nothing else"
+    )

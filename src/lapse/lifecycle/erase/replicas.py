@@ -1,0 +1,213 @@
+"""A replica looked through while its files come and go: listed, audited, listed again.
+
+What vanishes or is renamed meanwhile is found under its new name by the next listing; that is over
+when two listings in a row have the same files and all of them have been looked through. A segment
+that only grows counts as far as it was read: what is appended later is not part of the answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from lapse.base.clock import Clock
+from lapse.base.errors import LapseError
+from lapse.base.ids import TopicPartition
+from lapse.lifecycle.erase.findings import KEYLESS, RAW, AuditUnit, Findings, joined
+from lapse.lifecycle.erase.places import (
+    FileState,
+    Listing,
+    Place,
+    is_segment,
+    list_folder,
+    list_replica,
+    why_keyless,
+)
+from lapse.lifecycle.erase.search import Bound, Search
+from lapse.log.checkpoints import read_topic_id
+
+LISTINGS_MAX = 50
+MISSED_MAX = 3  # how often a file may be listed and not be there
+NOT_THERE = "is listed, but is not where it was to be read; every executor must see the replica"
+_PAUSE_SECONDS = 0.05
+
+# A number of units, done somewhere: by threads of this process, or as a job.
+Run = Callable[[Sequence[AuditUnit]], Iterable[Findings]]
+
+
+class Runs(Protocol):
+    """Who does that for any search: `inline.InlineRuns`, `spark.erase_job.SparkRuns`."""
+
+    def __call__(self, search: Search) -> Run: ...
+
+    def rest(self) -> None:
+        """Nothing will be looked through for a while: let go of what that would take."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where to look.
+
+    Attributes:
+        path: a log directory; with `scratch` any folder, of which everything counts.
+        partition: None: all of the topic.
+        bounds, topic_id: what may stay in a partition, and of which topic (`search.Asked`).
+    """
+
+    path: str
+    topic: str
+    partition: int | None = None
+    scratch: bool = False
+    bounds: tuple[Bound, ...] = ()
+    topic_id: str | None = None
+
+    def listed(self) -> Listing:
+        path = Path(self.path)
+        return list_folder(path) if self.scratch else list_replica(path, self.topic, self.partition)
+
+    def units(self, places: Sequence[Place]) -> list[AuditUnit]:
+        """All of each file."""
+        below = {folder: self._below(folder) for folder in {place.folder for place in places}}
+        return [AuditUnit(self.path, place.path, below=below[place.folder]) for place in places]
+
+    def _below(self, folder: str) -> int | None:
+        """The bound of a partition's directory, if that is of the topic that is meant."""
+        found = TopicPartition.parse(folder)
+        for bound in self.bounds if found is not None else ():
+            if found is not None and bound.partition == found.partition:
+                return bound.offset if self._is_of_the_topic(folder) else None
+        return None
+
+    def _is_of_the_topic(self, folder: str) -> bool:
+        if self.topic_id is None:
+            return True
+        try:
+            topic_id = read_topic_id(Path(self.path) / folder)
+        except (LapseError, OSError):
+            return False
+        return topic_id is not None and topic_id.hex == self.topic_id
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFindings:
+    """What was found in a replica.
+
+    Attributes:
+        scratch: no log directory, but a folder of which everything counts (spark.local.dir).
+        problem: why it was not looked through, or not all of it.
+        partitions: directories of the topic that it has.
+        listings: how often it was listed until the files held still.
+    """
+
+    path: str
+    scratch: bool = False
+    problem: str | None = None
+    partitions: tuple[str, ...] = ()
+    listings: int = 0
+    files: tuple[Findings, ...] = ()
+
+
+def look_through(
+    where: Where, run: Run, clock: Clock, known: Iterable[Findings] = ()
+) -> ReplicaFindings:
+    """Look through all files that are not known already, until they hold still."""
+    done = {found.path: found for found in known}
+    missed: Counter[str] = Counter()
+    before: set[tuple[str, int, int]] | None = None
+    listing = Listing()
+    for n in range(1, LISTINGS_MAX + 1):
+        listing = where.listed()
+        if listing.problem is not None:
+            return ReplicaFindings(where.path, where.scratch, listing.problem, listings=n)
+        news = [p for p in listing.places if not _is_known(done.get(p.path), p)]
+        if not news and _names(listing, done) == before:
+            return _found(where, listing, done, n, None)
+        _settle(where, news, run, done)
+        _note_missed(news, done, missed)
+        before = _names(listing, done)
+        if n > 2:
+            clock.sleep(_PAUSE_SECONDS)
+    return _found(where, listing, done, LISTINGS_MAX, "its files keep changing")
+
+
+def _names(listing: Listing, done: dict[str, Findings]) -> set[tuple[str, int, int]]:
+    """Which files there are, but for a broker's own beside them: these change all the time."""
+    return {_identity(p) for p in listing.places if p.folder or not _is_keyless(done.get(p.path))}
+
+
+def _identity(place: Place) -> tuple[str, int, int]:
+    state = place.state
+    return (place.path, -1, -1) if state is None else (place.path, state.device, state.inode)
+
+
+def _is_keyless(found: Findings | None) -> bool:
+    return found is not None and found.kind == KEYLESS
+
+
+def _note_missed(places: Sequence[Place], done: dict[str, Findings], missed: Counter[str]) -> None:
+    """What is listed time and again, and is not there for who reads it, is nobody's renaming."""
+    for place in places:
+        found = done.get(place.path)
+        if found is not None and not found.vanished:
+            continue
+        missed[place.path] += 1
+        if missed[place.path] >= MISSED_MAX:
+            done[place.path] = Findings(
+                place.path, place.folder, place.state, problem=NOT_THERE
+            )  # fmt: skip
+
+
+def _is_known(found: Findings | None, place: Place) -> bool:
+    """Whether what was found still speaks of the file that is there."""
+    if found is None or found.vanished:
+        return False
+    if found.kind == KEYLESS or place.problem is not None:
+        return found.problem == place.problem
+    return found.state == place.state or has_grown(found.state, place)
+
+
+def has_grown(state: FileState | None, place: Place) -> bool:
+    """Whether a segment is the same file, with more at its end."""
+    if state is None or place.state is None or not is_segment(place.path):
+        return False
+    same = (state.device, state.inode) == (place.state.device, place.state.inode)
+    return same and place.state.size > state.size
+
+
+def _settle(where: Where, places: Sequence[Place], run: Run, done: dict[str, Findings]) -> None:
+    asked = {place.path: place for place in places}
+    waiting: list[Place] = []
+    for place in places:
+        what = None if where.scratch else why_keyless(Path(where.path), place)
+        if place.problem is not None or what is not None:
+            done[place.path] = Findings(
+                place.path, place.folder, place.state, KEYLESS if what else RAW, what,
+                place.problem,
+            )  # fmt: skip
+        else:
+            waiting.append(place)
+    # The largest first, so that those who share the work end together.
+    waiting.sort(key=lambda p: -(p.state.size if p.state is not None else 0))
+    now: dict[str, Findings] = {}
+    for found in run(where.units(waiting)):
+        before = now.get(found.path)  # where a run split a file, its parts come in order
+        now[found.path] = found if before is None else joined(before, found)
+    for path, found in now.items():
+        state = found.state or asked[path].state  # of one that could not be opened, as listed
+        done[path] = replace(found, folder=asked[path].folder, state=state)
+
+
+def _found(
+    where: Where, listing: Listing, done: dict[str, Findings], listings: int, problem: str | None
+) -> ReplicaFindings:
+    if problem is None and not where.scratch and not listing.is_log_directory:
+        problem = "is no log directory: it has neither partitions nor a broker's files"
+    files = (done[p.path] for p in listing.places if p.path in done)
+    return ReplicaFindings(
+        where.path, where.scratch, problem, listing.partitions, listings,
+        tuple(sorted((f for f in files if not f.vanished), key=lambda f: f.path)),
+    )  # fmt: skip

@@ -1,0 +1,258 @@
+"""What must be gone: keys, or offsets; and how it is told without telling a key.
+
+A report names a key by a salted hash, so that the proof of an erasure is not one more place where
+the erased key stands. Whoever knows the key can tell that it is the one meant.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lapse.base.errors import ConfigError, StorageError
+
+ENDLESS = (1 << 63) - 1
+KEY_FORMATS = ("text", "hex", "base64")
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is looked for; goes to tasks as JSON.
+
+    Attributes:
+        keys: distinct, none empty.
+        offsets: ascending and distinct; of one partition.
+        below_offset: records from there on may stay; None: none may.
+        tombstones_too: a tombstone of a key counts as remaining, too.
+    """
+
+    keys: tuple[bytes, ...] = ()
+    offsets: tuple[int, ...] = ()
+    below_offset: int | None = None
+    tombstones_too: bool = False
+
+    @property
+    def below(self) -> int:
+        return ENDLESS if self.below_offset is None else self.below_offset
+
+    @property
+    def targets(self) -> int:
+        """Keys first, then offsets: that is how they are numbered."""
+        return len(self.keys) + len(self.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Records of a partition with a value from this offset on may stay: they came later."""
+
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHash:
+    """A key as a report names it: SHA-256 of the salt's hexadecimal text and the key's bytes."""
+
+    sha256: str
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A search as a report tells it; `salt` is hexadecimal, drawn anew for every report.
+
+    Attributes:
+        bounds: of an erasure, where the logs ended when it began.
+        topic_id: hexadecimal. The bounds hold for directories of partitions that say it is theirs,
+            not for those on their way out or in, and not for an older topic's of the same name.
+    """
+
+    salt: str
+    keys: tuple[KeyHash, ...]
+    offsets: tuple[int, ...]
+    below_offset: int | None
+    tombstones_too: bool
+    bounds: tuple[Bound, ...] = ()
+    topic_id: str | None = None
+
+
+def make_search(
+    keys: Iterable[bytes],
+    offsets: Iterable[int] = (),
+    *,
+    below_offset: int | None = None,
+    tombstones_too: bool = False,
+) -> Search:
+    """Raises ConfigError on what cannot be looked for."""
+    distinct = tuple(dict.fromkeys(keys))
+    if not all(distinct):
+        raise ConfigError("--key: allowed are keys of at least one byte")
+    wanted = tuple(sorted(set(offsets)))
+    for number in (*wanted, *(() if below_offset is None else (below_offset,))):
+        if not 0 <= number <= ENDLESS:
+            raise ConfigError(f"offset {number}: allowed is 0 to {ENDLESS}")
+    if not distinct and not wanted:
+        raise ConfigError("nothing to look for: --key, --keys or --offset says what must be gone")
+    if wanted and below_offset is not None:
+        raise ConfigError("--below-offset: allowed with keys, not with --offset")
+    return Search(distinct, wanted, below_offset, tombstones_too)
+
+
+def told(
+    search: Search, salt: str, bounds: tuple[Bound, ...] = (), topic_id: str | None = None
+) -> Asked:
+    """The search without its keys."""
+    return Asked(
+        salt,
+        tuple(hash_of(key, salt) for key in search.keys),
+        search.offsets,
+        search.below_offset,
+        search.tombstones_too,
+        bounds,
+        topic_id,
+    )
+
+
+def hash_of(key: bytes, salt: str) -> KeyHash:
+    """What a report with this salt says in place of a key."""
+    return KeyHash(hashlib.sha256(salt.encode() + key).hexdigest(), len(key))
+
+
+def recalled(asked: Asked, keys: Sequence[bytes]) -> Search | None:
+    """The search a report tells of, given its keys in any order; None where one is missing."""
+    by_hash = {hash_of(key, asked.salt): key for key in keys}
+    if not all(named in by_hash for named in asked.keys):
+        return None
+    return Search(
+        tuple(by_hash[named] for named in asked.keys),
+        asked.offsets,
+        asked.below_offset,
+        asked.tombstones_too,
+    )
+
+
+# --- keys as people give them ---------------------------------------------------------------------
+
+
+def parse_key(text: str, key_format: str) -> bytes:
+    """A key's bytes; raises ConfigError."""
+    try:
+        return _PARSERS[key_format](text)
+    except (ValueError, binascii.Error) as e:
+        raise ConfigError(f"key {text!r} is not {key_format}: {e}") from e
+
+
+_PARSERS: dict[str, Callable[[str], bytes]] = {
+    "text": lambda text: text.encode("utf-8", "surrogateescape"),
+    "hex": bytes.fromhex,
+    "base64": lambda text: base64.b64decode(text, validate=True),
+}
+
+
+def read_keys(path: Path, key_format: str, column: str | None = None) -> list[bytes]:
+    """The keys of a file: `.csv` and `.parquet` by a column, anything else one a line.
+
+    A table has one column, or one named "key", or `column` names it; binary columns are taken as
+    they are. Empty lines and nulls are left out. Raises ConfigError and StorageError.
+    """
+    suffix = path.suffix.lower()
+    try:
+        if suffix in _TABLES:
+            return _of_table(path, suffix, key_format, column)
+        text = path.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError as e:
+        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+    if column is not None:
+        raise ConfigError(f"--key-column: {path} is no table; allowed are {', '.join(_TABLES)}")
+    return [parse_key(line, key_format) for line in text.split("\n") for line in _line(line)]
+
+
+_TABLES = (".csv", ".parquet")
+
+
+def _line(line: str) -> list[str]:
+    line = line.removesuffix("\r")
+    return [line] if line else []
+
+
+def read_keys_by_topic(
+    path: Path, key_format: str, column: str | None = None, topic_column: str = "topic"
+) -> dict[str, list[bytes]]:
+    """The keys of each topic, from a table with a column that names the topic; as `read_keys`."""
+    suffix = path.suffix.lower()
+    if suffix not in _TABLES:
+        raise ConfigError(f"--topic: needed, for {path} is no table with a column of topics")
+    try:
+        keys = _column_of_keys(path, suffix, key_format, column, but=topic_column)
+        _, _, topics = _values(path, suffix, topic_column)
+    except OSError as e:
+        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+    found: dict[str, list[bytes]] = {}
+    for topic, key in zip(topics, keys, strict=True):
+        if key is None:
+            continue
+        if not isinstance(topic, str) or not topic:
+            raise ConfigError(f"{path}: a key has no topic in column {topic_column}")
+        found.setdefault(topic, []).append(key)
+    return found
+
+
+def _of_table(path: Path, suffix: str, key_format: str, column: str | None) -> list[bytes]:
+    keys = _column_of_keys(path, suffix, key_format, column)
+    return [key for key in keys if key is not None]
+
+
+def _column_of_keys(
+    path: Path, suffix: str, key_format: str, column: str | None, but: str | None = None
+) -> list[bytes | None]:
+    """A key a row, None where there is none."""
+    name, kind, values = _values(path, suffix, column, but)
+    keys: list[bytes | None] = []
+    for value in values:
+        if value in {None, "", b""}:
+            keys.append(None)
+        elif isinstance(value, str | bytes):
+            keys.append(value if isinstance(value, bytes) else parse_key(value, key_format))
+        else:
+            raise ConfigError(f"{path}: column {name} has {kind}, not text or bytes")
+    return keys
+
+
+def _values(
+    path: Path, suffix: str, column: str | None, but: str | None = None
+) -> tuple[str, str, list[object]]:
+    """The column that is meant, its type, and what is in it; whole numbers as text."""
+    # Arrow takes a tenth of a second to load, and most searches have their keys from options.
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import csv, parquet  # noqa: PLC0415
+
+    try:
+        names = csv.open_csv(path).schema.names if suffix == ".csv" else (
+            parquet.read_schema(path).names
+        )  # fmt: skip
+        name = _column_of(path, [n for n in names if n != but], column)
+        if suffix == ".csv":  # as text: "007" is no number here
+            options = csv.ConvertOptions(include_columns=[name], column_types={name: pa.string()})
+            values = csv.read_csv(path, convert_options=options)[name]
+        else:
+            values = parquet.read_table(path, columns=[name])[name]
+    except pa.ArrowInvalid as e:
+        raise StorageError(f"reading {path}: {e}") from e
+    kind = str(values.type)
+    if pa.types.is_integer(values.type):
+        values = values.cast(pa.string())
+    return name, kind, values.to_pylist()
+
+
+def _column_of(path: Path, names: Sequence[str], column: str | None) -> str:
+    if column is None:
+        column = names[0] if len(names) == 1 else "key"
+    if column not in names:
+        raise ConfigError(
+            f"{path}: no column {column!r}; --key-column names one of {', '.join(names)}"
+        )
+    return column

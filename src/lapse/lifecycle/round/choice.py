@@ -1,0 +1,130 @@
+"""The small plan or the split one: decided from what a task may use and what the log asks for.
+
+The small plan's one task holds at once the map of all keys that are dirty, a bit or two for each
+record, and the headers of every segment of the round. Where that is more than the task may use, the
+round is split: no task then holds more than a hash range's keys, or one group of segments.
+
+Pure. The figures of a split follow from the task's memory too; nothing here is a limit on keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SLOT_BYTES = 16  # of a table of keys; an entry of a run is as long
+SMALL_ENTRY_BYTES = 32  # of the small plan's map: a key with its share of empty slots
+BATCH_BYTES = 136  # header fields, places and verdicts of a batch in memory
+BITMAP_BYTES_A_RECORD = 0.25  # two bitmaps
+
+# Shares of a task's memory: a scan holds its entries twice, in the order of the log and in that of
+# the ranges; a merge holds a table and one part of a run. The rest is for headers and buffers.
+_CHUNK_SHARE = 4
+_TABLE_SHARE = 2
+_CHUNK_ENTRIES_MAX = 1 << 24
+_ENTRIES_MIN = 1 << 12
+
+_HOST_SHARE = 4  # all but a fourth of a machine: for Java, page cache and everybody else
+
+_TABLE_FILL = 0.5
+_UNSURE = 1.3  # a sketch is 3 % off; ranges are a little uneven
+_CACHED_KEYS = 1 << 18  # a table of so many stays in the cache: a probe of it is no DRAM miss
+_CACHED_RANGES_MAX = 512  # beyond that many, parts become too short to be read at full speed
+_RANGES_MAX = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a round's map stage asks for.
+
+    Attributes:
+        records: in dirty segments, no less than there are.
+        batches: in all segments of the round.
+        keys: distinct ones that are dirty, by sketches; None where not every segment has one.
+    """
+
+    records: int
+    batches: int
+    keys: int | None = None
+
+    @property
+    def keys_max(self) -> int:
+        """Dirty keys, as well as that is known."""
+        return self.records if self.keys is None else min(self.keys, self.records)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The figures of a split plan.
+
+    Attributes:
+        ranges: hash ranges.
+        keys_a_range: as expected; a range with more is gone through more than once.
+        chunk_entries: entries that a scan partitions at a time.
+        slots_max: slots that a merge's table may have.
+    """
+
+    ranges: int
+    keys_a_range: int
+    chunk_entries: int
+    slots_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which plan, and why in words; `split` is None for the small one."""
+
+    why: str
+    split: Split | None = None
+
+    @property
+    def name(self) -> str:
+        return "small" if self.split is None else "split"
+
+
+def task_memory(asked_bytes: int, tasks: int, host_bytes: int | None) -> int:
+    """Bytes that one of so many tasks at once may use, of those asked for all.
+
+    `host_bytes`: memory of the machine that all of them run on, which bounds what can be asked for;
+    None where they run on several.
+    """
+    if host_bytes is not None:
+        asked_bytes = min(asked_bytes, host_bytes - host_bytes // _HOST_SHARE)
+    return max(asked_bytes // max(tasks, 1), 1)
+
+
+def choose(load: Load, memory_bytes: int) -> Choice:
+    """The plan for a round whose tasks may use so many bytes each."""
+    keys = f"{load.records} keys at most" if load.keys is None else f"about {load.keys_max} keys"
+    needed = (
+        load.keys_max * SMALL_ENTRY_BYTES
+        + load.batches * BATCH_BYTES
+        + int(load.records * BITMAP_BYTES_A_RECORD)
+    )
+    told = (
+        f"{keys} of {load.records} dirty records, in {load.batches} batches in all, need "
+        f"{_text(needed)}; a task has {_text(memory_bytes)}"
+    )
+    if needed <= memory_bytes or not load.records:
+        return Choice(told)
+    split = split_for(load.keys_max, memory_bytes)
+    return Choice(f"{told}: {split.ranges} hash ranges of about {split.keys_a_range} keys", split)
+
+
+def split_for(keys: int, memory_bytes: int) -> Split:
+    """The figures for about so many keys in tasks that may use so many bytes."""
+    slots_max = max(memory_bytes // _TABLE_SHARE // SLOT_BYTES, _ENTRIES_MIN)
+    chunk = memory_bytes // _CHUNK_SHARE // SLOT_BYTES
+    needed = -(-int(keys * _UNSURE) // max(int(slots_max * _TABLE_FILL), 1))
+    cached = min(-(-keys // _CACHED_KEYS), _CACHED_RANGES_MAX)
+    ranges = min(max(needed, cached, 1), _RANGES_MAX)
+    return Split(
+        ranges=ranges,
+        keys_a_range=-(-keys // ranges),
+        chunk_entries=min(max(chunk, _ENTRIES_MIN), _CHUNK_ENTRIES_MAX),
+        slots_max=slots_max,
+    )
+
+
+def _text(n_bytes: int) -> str:
+    unit, shift = ("MiB", 20) if n_bytes >= 1 << 20 else ("KiB", 10)
+    return f"{n_bytes / (1 << shift):.1f} {unit}"

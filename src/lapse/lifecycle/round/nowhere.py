@@ -1,0 +1,44 @@
+"""A file system whose files go nowhere: for rewriting only to see what would come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lapse.base.fs import AppendFile, Buffer, RealFs
+
+
+class Thrown:
+    """A file whose bytes go nowhere."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+
+    def fileno(self) -> int:
+        return -1
+
+    def reserve(self, size: int) -> None: ...
+
+    def write(self, *buffers: Buffer) -> None:
+        self.size += sum(memoryview(buffer).nbytes for buffer in buffers)
+
+    def copy_from(self, source_fd: int, position: int, length: int) -> None:  # noqa: ARG002
+        self.size += length
+
+    def fsync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Nowhere(RealFs):
+    """A file system that takes an attempt's files and keeps nothing."""
+
+    def open_append(self, path: Path) -> AppendFile:
+        return Thrown(path)
+
+    def write_file(self, path: Path, data: Buffer) -> None: ...
+
+    def set_mtime_ns(self, path: Path, mtime_ns: int) -> None: ...
+
+    def sync_all(self, paths: Sequence[Path]) -> None: ...

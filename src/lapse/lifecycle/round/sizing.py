@@ -1,0 +1,47 @@
+"""A plan of the right size: where it matters, the sketches kept with the summaries are asked.
+
+How many records are dirty bounds how many keys are, and for most logs that is enough. Only where
+so many keys would not fit into one task are sketches read, a small file for each dirty segment;
+without them the bound counts. Nothing that removes a record rests on either (`log.sketch`).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+from lapse.lifecycle.decide.select import Decision
+from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
+from lapse.log.facts import LogFacts
+from lapse.log.sketch import decode_sketch, estimate
+from lapse.log.summary import read_keys, summary_path
+
+
+def sized_plan(
+    decision: Decision, round_id: str, rules: Rules, memory: MapMemory,
+    io_bytes_per_second: float = 0.0,
+) -> RoundPlan:  # fmt: skip
+    """The plan of a decision that has a round due."""
+    plan = make_plan(decision, round_id, rules, memory, io_bytes_per_second)
+    if plan.split is None:
+        return plan
+    keys = kept_keys(decision.info.facts, plan.dirty, plan.upper)
+    if keys is None:
+        return plan
+    return make_plan(decision, round_id, rules, memory, io_bytes_per_second, keys)
+
+
+def kept_keys(facts: LogFacts, dirty: int, upper: int) -> int | None:
+    """Distinct keys in [dirty, upper), about; None where some segment has no sketch."""
+    sketches = []
+    for segment, after in pairwise(facts.segments):
+        if after.base_offset <= dirty or segment.base_offset >= upper:
+            continue
+        path = summary_path(Path(facts.dir), segment.base_offset)
+        kept = read_keys(path, segment.size)
+        sketch = None if kept is None else decode_sketch(kept)
+        if sketch is None:
+            return None
+        sketches.append(sketch)
+    return estimate(sketches)

@@ -1,0 +1,122 @@
+"""The driver's effects of a split round: run the jobs, clear away, put the groups in one folder.
+
+The rewrite's tasks each wrote to a folder of their own; a commit wants the files of one attempt. So
+those that the answers name are renamed into a last one, which no task knows. A round that comes to
+nothing takes its files with it: runs are large, and a full disk may be why it did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from lapse.base.clock import Clock
+from lapse.base.errors import LapseError
+from lapse.base.fs import Fs
+from lapse.lifecycle.round.engine import cleared_to, failed
+from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.receipt import THIS_PROCESS, BadSpot, Receipt, Seconds, attempt_file
+from lapse.lifecycle.round.room import in_words
+from lapse.lifecycle.round.split.requests import Answer, Stage, folder_of
+from lapse.lifecycle.round.split.rounds import Job, Result, steps
+from lapse.lifecycle.round.split.stages import run_request
+
+RunJob = Callable[[Job], Sequence[Answer[Any]]]  # answers in the order of the requests
+
+
+def draw_seed() -> tuple[int, int]:
+    """Of one round's hash."""
+    low, high = np.frombuffer(os.urandom(16), np.int64).tolist()
+    return low, high
+
+
+def run_split(
+    plan: RoundPlan, attempt_id: str, fs: Fs, clock: Clock, run_job: RunJob, merge_tasks: int
+) -> Receipt:
+    """Carry out a split plan; `attempt_id` names the folder that the new segments end up in."""
+    seconds = dict.fromkeys(Stage, 0.0)
+    bytes_read = 0
+    jobs = steps(plan, draw_seed(), merge_tasks)
+    try:
+        answers: Sequence[Answer[Any]] | None = None
+        while True:
+            job = next(jobs) if answers is None else jobs.send(answers)
+            for finished in job.finished:
+                fs.remove_tree(folder_of(plan, finished))
+            start = clock.monotonic()
+            answers = run_job(job)
+            seconds[job.stage] += clock.monotonic() - start
+            bytes_read += sum(answer.bytes_read for answer in answers)
+    except StopIteration as end:
+        result: Result = end.value
+    except (LapseError, OSError) as e:
+        return _came_to_nothing(plan, attempt_id, fs, in_words(plan, e))
+    if result.error is not None:
+        return _came_to_nothing(plan, attempt_id, fs, result.error, result.bad)
+    try:
+        _gather_files(plan, attempt_id, result, fs)
+    except LapseError as e:
+        return _came_to_nothing(plan, attempt_id, fs, in_words(plan, e))
+    mapping = sum(seconds[stage] for stage in (Stage.SCAN, Stage.MERGE, Stage.JUDGE))
+    return Receipt(
+        round_id=plan.round_id,
+        attempt_id=attempt_id,
+        name=plan.name,
+        generation=plan.generation,
+        pid=os.getpid(),
+        now_ms=plan.now_ms,
+        horizon_ms=plan.horizon_ms,
+        end_offset=result.end_offset,
+        groups=tuple(group for _, group in result.groups),
+        map_entries=result.entries,
+        records_read=result.records_read,
+        records_written=result.records_written,
+        bytes_read=bytes_read,
+        bytes_written=result.bytes_written,
+        seconds=Seconds(map=mapping, rewrite=seconds[Stage.REWRITE]),
+        kind=plan.kind.value,
+        upper=plan.upper,
+        log_start=cleared_to(plan, result.end_offset),
+        plan=plan.variant,
+    )
+
+
+def _came_to_nothing(
+    plan: RoundPlan, attempt_id: str, fs: Fs, error: str, bad: BadSpot | None = None
+) -> Receipt:
+    with contextlib.suppress(LapseError):  # a task that is dying may write yet: its owner sweeps
+        fs.remove_tree(folder_of(plan, attempt_id).parent)
+    return failed(plan, attempt_id, error, bad)
+
+
+def _gather_files(plan: RoundPlan, attempt_id: str, result: Result, fs: Fs) -> None:
+    folder = folder_of(plan, attempt_id)
+    fs.make_dir(folder)
+    for by, group in result.groups:
+        for file in group.files:
+            name = attempt_file(group.base_offset, file.kind)
+            fs.rename(folder_of(plan, by) / name, folder / name)
+
+
+def run_split_here(plan: RoundPlan, fs: Fs, clock: Clock) -> Receipt:
+    """All of it in this process, one request after the other."""
+    attempt_id = f"{THIS_PROCESS}-{secrets.token_hex(4)}"
+    count = 0
+
+    def run_job(job: Job) -> list[Answer[Any]]:
+        nonlocal count
+        answers = []
+        for request in job.requests:
+            count += 1
+            one = f"{attempt_id}-{job.stage.value}-{count}"
+            answers.append(run_request(job.stage, request, one, fs, clock))
+            if answers[-1].done is None:
+                break  # the round has failed, whatever the others would say
+        return answers
+
+    return run_split(plan, attempt_id, fs, clock, run_job, merge_tasks=1)

@@ -1,0 +1,105 @@
+"""The third stage: what all merges found of one segment, as bitmap; and what becomes of it.
+
+What a rewrite needs is in one file then, and those of the stages before can go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lapse.base.errors import CorruptData
+from lapse.kernels import keep
+from lapse.kernels.layout import CONTROL, TRANSACTIONAL
+from lapse.kernels.runs import set_bits
+from lapse.lifecycle.round.nowhere import Nowhere
+from lapse.lifecycle.round.offset_map import MapResult
+from lapse.lifecycle.round.rewrite import GroupWriter, Judged, Round, judge
+from lapse.lifecycle.round.source import SourceSegment, marker_types_of, open_source
+from lapse.lifecycle.round.split.edges import open_at_end
+from lapse.lifecycle.round.split.parts import PartsReader
+from lapse.lifecycle.round.split.requests import (
+    JudgedSegment,
+    JudgeRequest,
+    folder_of,
+    superseded_file,
+)
+from lapse.lifecycle.round.split.task import Attempt, read_bits, write_bits
+from lapse.lifecycle.round.transactions import fold, no_transactions
+
+
+def judge_segment(request: JudgeRequest, this: Attempt) -> JudgedSegment:
+    """Judge one segment. Raises BadSegment, CorruptData, StorageError."""
+    plan = request.plan
+    [planned] = plan.segments
+    segment = open_source(plan, planned, this.workplace, sparing=True)
+    try:
+        segment.forget()
+        read_bits(plan, request.index, request.bits, segment)
+        gather(request, segment)
+        if not request.looked_at:
+            forget_clean(segment, plan.dirty)
+        bits = write_bits(this, request.index, segment)
+        mapped = MapResult([segment], request.latest, request.latest + 1)
+        mapped.transactions = no_transactions([len(segment.rows)])
+        if segment.some(TRANSACTIONAL | CONTROL):
+            types = marker_types_of(segment)
+            mapped.transactions = fold([(segment.rows, types)], dict(request.outcomes))
+            [segment.transactions] = mapped.transactions.segments
+        round_ = Round.of(plan, mapped)
+        judged = judge(round_, segment)
+        staying = _staying(request, round_, judged, this) if judged.touched else ()
+        segment.require_whole()
+    finally:
+        segment.close()
+    return JudgedSegment(request.index, judged.touched, bits, staying)
+
+
+def gather(request: JudgeRequest, segment: SourceSegment) -> None:
+    """Set the bits of what the merges found."""
+    for merged in request.superseded:
+        if request.index >= merged.parts.keys:
+            continue
+        path = folder_of(request.plan, merged.attempt_id) / superseded_file(merged.first)
+        reader = PartsReader(path, merged.parts, request.index, request.index + 1)
+        for part in reader.parts(request.index):
+            if set_bits(part.view(np.uint32), segment.records, segment.superseded) < 0:
+                raise CorruptData(str(path), 0, f"segment {request.index} has no such record")
+
+
+def forget_clean(segment: SourceSegment, dirty: int) -> None:
+    """Leave out the clean part, as a round does that has mapped nothing."""
+    n = segment.first_at(dirty)
+    if n == len(segment.rows):
+        segment.keyless[:] = 0
+    else:
+        after = int(segment.ordinals[n])
+        segment.keyless[: after >> 3] = 0
+        segment.keyless[after >> 3] &= 0xFF << (after & 7) & 0xFF
+    segment.tombstones[:n] = 0
+
+
+def _staying(
+    request: JudgeRequest, round_: Round, judged: Judged, this: Attempt
+) -> tuple[int, ...]:
+    """Of transactions open at the segment's end, those that some data stays of.
+
+    Their markers are in a later segment, perhaps of another task. Found out as the rewrite finds
+    it, by rewriting, to nowhere, only what belongs to them.
+    """
+    segment = judged.segment
+    txns = segment.transactions.txns
+    numbers = open_at_end(segment.rows, txns, request.edges)
+    if not numbers:
+        return ()
+    theirs = np.isin(txns, list(numbers.values()))
+    changing = np.where(theirs, judged.classes, np.uint8(keep.UNTOUCHED)).astype(np.uint8)
+    if changing.any():
+        only = replace(judged, classes=changing)
+        writer = GroupWriter(round_, Nowhere(), this.folder, [only])
+        writer.add(only, lambda _: None)
+    else:
+        round_.alive[txns[theirs]] = 1
+    alive = round_.alive
+    return tuple(producer for producer, number in numbers.items() if alive[number])

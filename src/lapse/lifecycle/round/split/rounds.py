@@ -1,0 +1,242 @@
+"""A whole split round: which stage asks what of whom, from the answers of those before. No effects.
+
+`steps` is the driver's side, as a generator of jobs: whoever runs it (this process, or Spark)
+carries out each job's requests in any order, sends the answers back in theirs, and gets a `Result`
+in the end. A job is over when each request has an answer; which of several attempts it came from
+does not matter.
+
+scan: a task a segment. One with transactions first says what crosses its borders, and is scanned
+when all have. merge: a task for some hash ranges. judge: a task a segment. rewrite: a task a group,
+and one for each segment that may change in its markers only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from lapse.base.config import LONG_MAX
+from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.receipt import BadSpot, GroupReceipt
+from lapse.lifecycle.round.rewrite import groups_of
+from lapse.lifecycle.round.split.edges import (
+    Openings,
+    Outcomes,
+    outcomes_after,
+    outcomes_of_group,
+)
+from lapse.lifecycle.round.split.requests import (
+    Answer,
+    Blob,
+    JudgedSegment,
+    JudgeRequest,
+    Merged,
+    MergeRequest,
+    RewriteRequest,
+    Rewritten,
+    Run,
+    Scanned,
+    ScanRequest,
+    Stage,
+    Superseded,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Requests of one stage, to be carried out in any order.
+
+    Attributes:
+        finished: attempts whose files nobody asks for any more.
+    """
+
+    stage: Stage
+    requests: tuple[Any, ...]
+    finished: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a round.
+
+    Attributes:
+        groups: ascending, each with the attempt that wrote it.
+        end_offset: the next first dirty offset (M-8).
+        error: why it came to nothing; then nothing else counts but `bad`.
+    """
+
+    groups: tuple[tuple[str, GroupReceipt], ...] = ()
+    end_offset: int = -1
+    entries: int = 0
+    records_read: int = 0
+    records_written: int = 0
+    bytes_written: int = 0
+    error: str | None = None
+    bad: BadSpot | None = None
+
+
+Steps = Generator[Job, Sequence[Answer[Any]], Result]
+
+
+class _CameToNothing(Exception):
+    def __init__(self, result: Result) -> None:
+        super().__init__(result.error)
+        self.result = result
+
+
+def steps(plan: RoundPlan, seed: tuple[int, int], merge_tasks: int) -> Steps:
+    """The jobs of a round; `merge_tasks`: how many tasks may merge at once, or a few times that."""
+    try:
+        return (yield from _steps(_Round(plan, seed, max(merge_tasks, 1))))
+    except _CameToNothing as e:
+        return e.result
+
+
+def _steps(this: _Round) -> Steps:
+    scans = this.scans()
+    answers = yield Job(Stage.SCAN, scans)
+    scanned: list[tuple[str, Scanned]] = _done(answers)
+    outcomes = outcomes_after([s.edges for _, s in scanned], dict(this.plan.outcomes))
+    crossing = [n for n, (_, s) in enumerate(scanned) if s.runs is None]
+    if crossing:
+        known = tuple(replace(scans[n], outcomes=outcomes[n]) for n in crossing)
+        told = tuple(scanned[n][0] for n in crossing)
+        answers = yield Job(Stage.SCAN, known, told)
+        for n, found in zip(crossing, _done(answers), strict=True):
+            scanned[n] = found
+    answers = yield Job(Stage.MERGE, this.merges(scanned))
+    merged: list[tuple[str, Merged]] = _done(answers)
+    entries = sum(m.entries for _, m in merged)
+    answers = yield Job(Stage.JUDGE, this.judges(scanned, merged, outcomes, entries))
+    judged: list[JudgedSegment] = [done for _, done in _done(answers)]
+    finished = tuple(attempt_id for attempt_id, _ in [*scanned, *merged])
+    requests = this.rewrites([s for _, s in scanned], judged, outcomes)
+    result = Result(end_offset=this.latest + 1, entries=entries)
+    if not requests:
+        return result
+    answers = yield Job(Stage.REWRITE, requests, finished)
+    rewritten: list[tuple[str, Rewritten]] = _done(answers)
+    return replace(
+        result,
+        groups=tuple((by, r.group) for by, r in rewritten if r.group is not None),
+        records_read=sum(r.records_read for _, r in rewritten),
+        records_written=sum(r.records_written for _, r in rewritten),
+        bytes_written=sum(r.bytes_written for _, r in rewritten),
+    )
+
+
+def _done(answers: Sequence[Answer[T]]) -> list[tuple[str, T]]:
+    """What was done, and by which attempt; of what failed the lowest place of the log counts."""
+    failed = [a for a in answers if a.done is None]
+    if failed:
+        spots = [a for a in failed if a.bad is not None]
+        first = min(spots or failed[:1], key=lambda a: -1 if a.bad is None else a.bad.segment_base)
+        raise _CameToNothing(Result(error=first.error, bad=first.bad))
+    return [(a.attempt_id, a.done) for a in answers if a.done is not None]
+
+
+class _Round:
+    """The plan, cut into requests.
+
+    Attributes:
+        latest: last offset that is mapped.
+    """
+
+    def __init__(self, plan: RoundPlan, seed: tuple[int, int], merge_tasks: int) -> None:
+        assert plan.split is not None, "a split plan"
+        self.plan, self._seed, self._merge_tasks = plan, seed, merge_tasks
+        self._guarded = sorted(plan.guarded_last_offsets)
+        self._ends = [after.base_offset for _, after in pairwise(plan.segments)] + [plan.upper]
+        mapped = bool(plan.segments) and self._ends[-1] > plan.dirty
+        self.latest = (self._ends[-1] if mapped else plan.dirty) - 1
+
+    def _with(self, first: int, after: int) -> RoundPlan:
+        """The plan for these segments, without what is of others: there may be many producers."""
+        start = self.plan.segments[first].base_offset if 0 < first < after else -1
+        end = self._ends[after - 1] if 0 < after < len(self._ends) else LONG_MAX
+        lo, hi = bisect_left(self._guarded, start), bisect_left(self._guarded, end)
+        return replace(
+            self.plan, segments=self.plan.segments[first:after], outcomes=(),
+            guarded_last_offsets=tuple(self._guarded[lo:hi]),
+        )  # fmt: skip
+
+    def _for_keys(self, first: int, after: int) -> RoundPlan:
+        """The same where only keys count."""
+        plan = self._with(first, after)
+        return replace(plan, guarded_last_offsets=(), guarded_markers=())
+
+    def scans(self) -> tuple[ScanRequest, ...]:
+        """One a segment."""
+        return tuple(
+            ScanRequest(self._for_keys(n, n + 1), n, end, self._seed)
+            for n, end in enumerate(self._ends)
+        )
+
+    def merges(self, scanned: Sequence[tuple[str, Scanned]]) -> tuple[MergeRequest, ...]:
+        """Each of some neighbouring hash ranges."""
+        runs = tuple(
+            Run(s.index, by, s.runs, s.mapped_from) for by, s in scanned if s.runs is not None
+        )
+        split = self.plan.split
+        assert split is not None
+        n = min(self._merge_tasks, split.ranges)
+        cuts = [split.ranges * k // n for k in range(n + 1)]
+        return tuple(
+            MergeRequest(self._for_keys(0, 0), first, after, runs)
+            for first, after in pairwise(cuts)
+        )
+
+    def judges(
+        self, scanned: Sequence[tuple[str, Scanned]], merged: Sequence[tuple[str, Merged]],
+        outcomes: Sequence[Outcomes], entries: int,
+    ) -> tuple[JudgeRequest, ...]:  # fmt: skip
+        """One a segment."""
+        superseded = tuple(Superseded(m.first, by, m.parts) for by, m in merged)
+        return tuple(
+            JudgeRequest(
+                self._with(n, n + 1), n, _bits(s), superseded, s.edges, outcomes[n], self.latest,
+                looked_at=entries > 0 or self.plan.probe_always,
+            )
+            for n, (_, s) in enumerate(scanned)
+        )  # fmt: skip
+
+    def rewrites(
+        self, scanned: Sequence[Scanned], judged: Sequence[JudgedSegment],
+        outcomes: Sequence[Outcomes],
+    ) -> tuple[RewriteRequest, ...]:  # fmt: skip
+        """One a group, and one for each other segment whose markers may change."""
+        plan, openings = self.plan, Openings()
+        groups = {
+            group[0]: group for group in groups_of(plan, plan.segments, [j.touched for j in judged])
+        }
+        requests = []
+        at = 0
+        while at < len(judged):
+            group = groups.get(at)
+            members = group or (at,)
+            edges = [scanned[n].edges for n in members]
+            if group is not None or (plan.stamp_markers and scanned[at].markers):
+                requests.append(
+                    RewriteRequest(
+                        self._with(at, at + len(members)), at,
+                        tuple(judged[n].bits for n in members),
+                        outcomes_of_group(edges, [outcomes[n] for n in members]),
+                        openings.before(edges), self.latest, for_its_markers=group is None,
+                    )
+                )  # fmt: skip
+            for n in members:
+                openings.take(
+                    scanned[n].edges, frozenset(judged[n].staying) if judged[n].touched else None
+                )
+            at += len(members)
+        return tuple(requests)
+
+
+def _bits(scanned: Scanned) -> Blob:
+    assert scanned.bits is not None, "scanned with its transactions known"
+    return scanned.bits

@@ -1,0 +1,76 @@
+"""Any request of a split plan carried out, as it travels: bytes in, bytes out.
+
+Whoever has workers sends them `encode`d requests, and reads their answers by `decode_answer`; this
+process runs the same through `run_request`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from lapse.base.clock import Clock
+from lapse.base.fs import Fs
+from lapse.lifecycle.round.split.judge import judge_segment
+from lapse.lifecycle.round.split.merge import merge
+from lapse.lifecycle.round.split.regroup import rewrite_group
+from lapse.lifecycle.round.split.requests import (
+    Answer,
+    JudgedSegment,
+    JudgeRequest,
+    Merged,
+    MergeRequest,
+    RewriteRequest,
+    Rewritten,
+    Scanned,
+    ScanRequest,
+    Stage,
+)
+from lapse.lifecycle.round.split.scan import scan
+from lapse.lifecycle.round.split.task import Attempt, attempt
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    request: type[Any]
+    answer: Any
+    do: Callable[[Any, Attempt], Any]
+
+
+_WORK: Mapping[Stage, _Work] = {
+    Stage.SCAN: _Work(ScanRequest, Answer[Scanned], scan),
+    Stage.MERGE: _Work(MergeRequest, Answer[Merged], merge),
+    Stage.JUDGE: _Work(JudgeRequest, Answer[JudgedSegment], judge_segment),
+    Stage.REWRITE: _Work(RewriteRequest, Answer[Rewritten], rewrite_group),
+}
+
+
+def run_request(stage: Stage, request: Any, attempt_id: str, fs: Fs, clock: Clock) -> Answer[Any]:
+    """One attempt at one request."""
+    do = _WORK[stage].do
+    return attempt(request.plan, attempt_id, fs, clock, lambda this: do(request, this))
+
+
+def run_encoded(stage: Stage, data: bytes, attempt_id: str, fs: Fs, clock: Clock) -> bytes:
+    """The same as it travels."""
+    answer = run_request(stage, decode_request(stage, data), attempt_id, fs, clock)
+    return msgspec.json.encode(answer)
+
+
+def encode(request: Any) -> bytes:
+    """A request as it travels."""
+    return msgspec.json.encode(request)
+
+
+def decode_request(stage: Stage, data: bytes) -> Any:
+    """Inverse of `encode`."""
+    return msgspec.json.decode(data, type=_WORK[stage].request)
+
+
+def decode_answer(stage: Stage, data: bytes) -> Answer[Any]:
+    """An answer as it came."""
+    answer: Answer[Any] = msgspec.json.decode(data, type=_WORK[stage].answer)
+    return answer

@@ -1,0 +1,149 @@
+"""Rewriting a log's segments of format v0 and v1 as v2, one after the other, each by a swap (W-2).
+
+Called by `lapse convert --to-v2`, with the log's directory locked. Whatever ends it, each segment
+is as it was or rewritten, and the next run goes on with those that are left. No record is removed:
+keys, values, offsets and times are the same before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.base.errors import CorruptData, StorageError
+from lapse.base.fs import AppendFile, Fs
+from lapse.log.export import copy_file
+from lapse.log.headers import read_at, walk
+from lapse.log.loader import scan_segment
+from lapse.log.partition_log import PartitionLog
+from lapse.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, Segment, segment_path
+from lapse.log.summary import FOLDER
+from lapse.log.swap import NewSegment, Replacement
+from lapse.records.upgrade import upgraded
+
+ATTEMPT = "upgrade"  # as a round's folder of attempts, it is swept when a log is opened
+_BLOCK_BYTES = 4 << 20
+_SEGMENT_BYTES_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Upgraded:
+    """What became of a log.
+
+    Attributes:
+        segments: rewritten.
+        bytes_read, bytes_written: of these.
+    """
+
+    segments: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+def old_segments(log: PartitionLog) -> list[Segment]:
+    """Those that hold messages of v0 or v1; where nobody counted them they are looked through."""
+    return [s for s in log.segments if _is_old(s)]
+
+
+def _is_old(segment: Segment) -> bool:
+    if not segment.summary.estimated:
+        return segment.summary.old_format > 0
+    files = segment.files()
+    blocks = walk(files.fileno(), 0, segment.size, str(segment.path()))
+    return any(bool((rows["magic"] < 2).any()) for rows in blocks)
+
+
+def upgrade(
+    log: PartitionLog, fs: Fs, now_ms: int, on_bytes: Callable[[int], None] = lambda _: None
+) -> Upgraded:
+    """Rewrite what is of an old format; a log that has nothing is not touched.
+
+    `on_bytes` hears of bytes read. Raises CorruptData where a segment does not read, and
+    StorageError; what was rewritten before stays rewritten.
+    """
+    if old_segments(log) and _is_old(log.segments[-1]):
+        log.roll(now_ms)
+    done = Upgraded()
+    for segment in old_segments(log):
+        size = _upgrade_segment(log, segment, fs)
+        done = Upgraded(
+            done.segments + 1, done.bytes_read + segment.size, done.bytes_written + size
+        )
+        on_bytes(segment.size)
+    return done
+
+
+def _upgrade_segment(log: PartitionLog, segment: Segment, fs: Fs) -> int:
+    """Swap one segment for its rewritten self; returns the bytes of it."""
+    base_offset, attempt = (
+        segment.base_offset,
+        log.dir / FOLDER / ATTEMPT / str(segment.base_offset),
+    )
+    fs.remove_tree(attempt)
+    fs.make_dir(attempt)
+    path = segment_path(attempt, base_offset, LOG)
+    _write(segment, path, fs)
+    scanned = scan_segment(
+        attempt, base_offset, None, log.config.index_interval_bytes, check_crc=True
+    )
+    if scanned.bad is not None:
+        raise CorruptData(str(path), scanned.summary.size, f"what was written: {scanned.bad}")
+    if scanned.summary.size > _SEGMENT_BYTES_MAX:
+        raise StorageError(
+            f"{log.partition}: segment {base_offset} would have {scanned.summary.size} bytes as "
+            "v2, more than a segment may; it stays as it is"
+        )
+    for index in (scanned.offset_index, scanned.time_index):
+        index.write_out(fs)
+    files = {
+        suffix: segment_path(attempt, base_offset, suffix) for suffix in (LOG, INDEX, TIME_INDEX)
+    }
+    if segment.path(TXN_INDEX).exists():
+        files[TXN_INDEX] = segment_path(attempt, base_offset, TXN_INDEX)
+        copy_file(segment.path(TXN_INDEX), files[TXN_INDEX], fs)
+    fs.sync_all(list(files.values()))
+    known = segment.summary
+    summary = replace(
+        scanned.summary,
+        append_first_ms=known.append_first_ms,
+        append_last_ms=known.append_last_ms,
+        append_estimated=known.append_estimated,
+    )
+    new = NewSegment(base_offset, files, mtime_ns=segment.mtime_ms * 1_000_000)
+    log.replace_segments(Replacement((new,), (base_offset,), (summary,)), log.generation)
+    fs.remove_tree(attempt)
+    return summary.size
+
+
+def _write(segment: Segment, path: Path, fs: Fs) -> None:
+    where, fd = str(segment.path()), segment.files().fileno()
+    out = fs.open_append(path)
+    try:
+        for rows in walk(fd, 0, segment.size, where, check_crc=True, block_bytes=_BLOCK_BYTES):
+            old = rows["magic"] < 2
+            edges = [0, *(np.flatnonzero(np.diff(old)) + 1).tolist(), len(rows)]
+            for begin, end in pairwise(edges):
+                if end > begin:
+                    _write_run(out, fd, rows[begin:end], where, convert=bool(old[begin]))
+    finally:
+        out.close()
+
+
+def _write_run(
+    out: AppendFile, fd: int, rows: NDArray[np.void], where: str, *, convert: bool
+) -> None:
+    """Batches side by side, all of an old format or none."""
+    start = int(rows["position"][0])
+    length = int(rows["position"][-1] + rows["size"][-1]) - start
+    if not convert:
+        out.copy_from(fd, start, length)
+        return
+    here = rows.copy()
+    here["position"] -= start
+    for batch in upgraded(read_at(fd, start, length), here, where):
+        out.write(batch)

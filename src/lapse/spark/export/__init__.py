@@ -1,0 +1,1 @@
+"""`lapse export`: a topic as a table of Parquet or Delta files that forgets as the log does."""

@@ -1,0 +1,90 @@
+"""What an export asks of a topic before it reads it: where it ends, whose it is, how it forgets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lapse.base.clock import Clock
+from lapse.base.errors import ConfigError
+from lapse.base.ids import TopicPartition, format_topic_id
+from lapse.client.admin import Admin
+from lapse.client.login import login
+from lapse.client.settings import TOPIC, Resource
+from lapse.log.checkpoints import read_topic_id
+from lapse.metadata.policies import find_policies
+from lapse.spark.export.decide import LogNow
+from lapse.spark.source_options import parse_options
+from lapse.spark.source_place import place_of
+
+_RETENTION = "delete.retention.ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A topic that can be looked at.
+
+    Attributes:
+        options: of `format("lapse")`, to read it by.
+        topic_id: None where nobody says.
+        delete_retention_ms: None where nobody knows.
+    """
+
+    topic: str
+    options: Mapping[str, str]
+    topic_id: str | None
+    delete_retention_ms: int | None
+
+    def look(self, clock: Clock) -> LogNow:
+        """As it is now; raises what the data source raises."""
+        now_ms = clock.now_ms()  # before the end is asked for
+        asked = {**self.options, "subscribe": self.topic, "kafka.isolation.level": "read_committed"}
+        extents = place_of(parse_options(asked)).extents()
+        found = {p.partition: (e.start_offset, e.end_offset) for p, e in extents.items()}
+        return LogNow(self.topic, self.topic_id, found, now_ms, self.delete_retention_ms)
+
+
+def in_files(topic: str, folders: str, said: Mapping[str, str]) -> Asked:
+    """In log directories, comma-separated. Raises ConfigError where they hold two such topics."""
+    places = [Path(name) for name in folders.split(",")]
+    logs = [
+        path
+        for place in places
+        for path in place.glob(f"{topic}-*")
+        if (found := TopicPartition.parse(path.name)) is not None and found.topic == topic
+    ]
+    ids = {format_topic_id(one) for path in logs if (one := read_topic_id(path)) is not None}
+    if len(ids) > 1:
+        raise ConfigError(f"--from {folders}: {topic} is two topics: {', '.join(sorted(ids))}")
+    first = TopicPartition(topic, 0)
+    known = [find_policies(place, said, {}).configs([first]).get(first) for place in places]
+    retention = min((c.delete_retention_ms for c in known if c is not None), default=None)
+    return Asked(topic, {"path": folders}, min(ids, default=None), _said(said, retention))
+
+
+def at_brokers(
+    topic: str, bootstrap: str, properties: Mapping[str, str], said: Mapping[str, str]
+) -> Asked:
+    """At a broker, Lapse or Kafka. Raises ConfigError, ConnectionLost, KafkaError."""
+    topic_id, retention = asyncio.run(_asked(topic, bootstrap, properties))
+    options = {f"kafka.{name}": text for name, text in properties.items()}
+    options["kafka.bootstrap.servers"] = bootstrap
+    return Asked(topic, options, topic_id, _said(said, retention))
+
+
+async def _asked(
+    topic: str, bootstrap: str, properties: Mapping[str, str]
+) -> tuple[str, int | None]:
+    resource = Resource(TOPIC, topic)
+    async with await Admin.open(bootstrap, login=login(properties)) as admin:
+        described = await admin.describe_topic(topic)
+        told = (await admin.describe_configs([resource], [_RETENTION]))[resource]
+    entry = told.entries.get(_RETENTION)
+    text = None if entry is None else entry.value
+    return format_topic_id(described.topic_id), None if text is None else int(text)
+
+
+def _said(said: Mapping[str, str], known: int | None) -> int | None:
+    return int(said[_RETENTION]) if _RETENTION in said else known

@@ -1,0 +1,132 @@
+"""A table's folder: which files are its rows, and how a run changes that as a whole.
+
+`_lapse_export.json` names the files that count. A run writes new ones into `_lapse/`, which readers
+of Parquet pass over, then moves them beside the old ones with a dot before their names, replaces
+the state file, and only then shows them and unlinks the old ones: `settle`. Killed anywhere before
+the state file is replaced, the table is as it was; after it, the next run, or `settle` alone, ends
+it. Who reads while files change hands may see rows of both; Delta's readers do not.
+
+With Delta the commit is the log's: the state waits beside the old one until that version is there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from lapse.base.errors import CorruptData
+from lapse.base.fs import Fs
+from lapse.spark.export.decide import ExportState, PartitionState
+
+STATE = "_lapse_export.json"
+PENDING = "_lapse_export.pending.json"
+LOCK = "_lapse_export.lock"
+ATTEMPTS = "_lapse"
+_DATA = ".parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A folder that is a table, or shall be one."""
+
+    folder: Path
+    fs: Fs
+
+    def is_empty(self) -> bool:
+        """Nothing is in the folder that anybody could miss."""
+        return all(path.name == LOCK for path in self.folder.iterdir())
+
+    def state(self, delta_version: int | None = None) -> ExportState | None:
+        """What the last run left, put in order; None where no run ever began: nothing is touched.
+
+        `delta_version`: the newest of the Delta table here, None without one. Raises CorruptData,
+        StorageError.
+        """
+        pending = self._read(PENDING)
+        if pending is not None:
+            if is_there(pending.delta_version, delta_version):
+                self._write(STATE, pending)
+            self.fs.unlink(self.folder / PENDING)
+        state = self._read(STATE)
+        if state is not None:
+            self.settle(state)
+        return state
+
+    def _read(self, name: str) -> ExportState | None:
+        path = self.folder / name
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return msgspec.json.decode(data, type=ExportState)
+        except msgspec.MsgspecError as e:
+            raise CorruptData(str(path), 0, f"no state of an export: {e}") from e
+
+    def _write(self, name: str, state: ExportState) -> None:
+        self.fs.replace_file(self.folder / name, msgspec.json.encode(state))
+
+    def attempt(self, run_id: str) -> Path:
+        """Where a run's files are written; it does not exist yet."""
+        self.fs.make_dir(self.folder / ATTEMPTS)
+        return self.folder / ATTEMPTS / run_id
+
+    def bring(self, attempt: Path, run_id: str) -> dict[int, tuple[str, ...]]:
+        """Move what was written to where it will be, hidden; its names by partition."""
+        brought: dict[int, tuple[str, ...]] = {}
+        for path in sorted(attempt.glob("partition=*/*" + _DATA)):
+            number = int(path.parent.name.partition("=")[2])
+            folder = self.folder / path.parent.name
+            self.fs.make_dir(folder)
+            name = f"{run_id}-{path.name}"
+            self.fs.fsync_file(path)
+            self.fs.rename(path, folder / f".{name}")
+            brought[number] = (*brought.get(number, ()), f"{folder.name}/{name}")
+        for number in brought:
+            self.fs.fsync_dir(self.folder / f"partition={number}")
+        self.fs.fsync_dir(self.folder)
+        return brought
+
+    def commit(self, state: ExportState) -> None:
+        """From here on these files count; call `settle` after it."""
+        self._write(STATE, state)
+
+    def announce(self, state: ExportState) -> None:
+        """They will, once the Delta table has the version that the state names."""
+        self._write(PENDING, state)
+
+    def show(self, names: Sequence[str]) -> None:
+        """Give files their names; those that have them are left alone."""
+        for name in names:
+            path = self.folder / name
+            hidden = path.with_name(f".{path.name}")
+            if hidden.exists():
+                self.fs.rename(hidden, path)
+
+    def settle(self, state: ExportState) -> int:
+        """Show what counts, unlink what does not; returns how many files went."""
+        counted = names_of(state.partitions)
+        self.show(sorted(counted))
+        gone = 0
+        for folder in sorted(self.folder.glob("partition=*")):
+            for entry in sorted(os.listdir(folder)):
+                if _DATA in entry and f"{folder.name}/{entry}" not in counted:
+                    self.fs.unlink(folder / entry)
+                    gone += not entry.endswith(".crc")
+            self.fs.fsync_dir(folder)
+        self.fs.remove_tree(self.folder / ATTEMPTS)
+        return gone
+
+
+def names_of(partitions: Mapping[int, PartitionState]) -> set[str]:
+    """All files that count."""
+    return {name for there in partitions.values() for name in there.files}
+
+
+def is_there(wanted: int | None, newest: int | None) -> bool:
+    """Whether a Delta table has a version."""
+    return wanted is not None and newest is not None and wanted <= newest

@@ -1,0 +1,45 @@
+"""What Spark says of a job that failed, in one line; and what to do about it, where that is known.
+
+Spark tells of an executor that lacks something with four Java stacks and a line of Python's between
+them. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_LENGTH_MAX = 500
+_SEE = 'docs/cluster.md, "Getting Lapse onto the executors"'
+# What a line says → what that means.
+_KNOWN: Mapping[re.Pattern[str], str] = {
+    re.compile(
+        r"^\s*(?P<python>\S+): (?:Error while finding module .*)?"
+        r"(?:\(ModuleNotFoundError: )?No module named '?(?P<module>lapse\b)"
+    ): (
+        "the executors' Python, {python}, has no {module}: install Lapse there, or send it along "
+        f"and name its Python in PYSPARK_PYTHON ({_SEE})"
+    ),
+    re.compile(r"ModuleNotFoundError: No module named '(?P<module>[^']+)'"): (
+        "the executors' Python has no {module}, which Lapse needs: give it the packages that the "
+        f"driver has ({_SEE})"
+    ),
+    re.compile(r'Cannot run program "(?P<python>[^"]+)"'): (
+        "the executors cannot run {python}: PYSPARK_PYTHON names the Python there, the same path "
+        f"on each ({_SEE})"
+    ),
+    re.compile(r"PYTHON_VERSION_MISMATCH\] .*(?P<what>Python in worker has different version.*)"): (
+        f"the executors' Python is another than the driver's: {{what}} ({_SEE})"
+    ),
+}
+
+
+def in_one_line(text: str) -> str:
+    """The reason, and what to do; else the first line of what Spark says."""
+    lines = text.strip().splitlines()
+    for line in lines:
+        for pattern, meaning in _KNOWN.items():
+            found = pattern.search(line)
+            if found is not None:
+                return meaning.format(**found.groupdict())
+    return lines[0][:_LENGTH_MAX] if lines else ""

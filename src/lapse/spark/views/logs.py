@@ -1,0 +1,107 @@
+"""Which logs a view is about, and what rows of a log have in common.
+
+Only looks: directories may be a live broker's, ours or Kafka's. What vanishes after it was listed,
+because its topic was deleted, has no rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lapse.base.errors import LapseError, StorageError
+from lapse.base.ids import TopicPartition
+from lapse.log.directory import list_partitions
+from lapse.log.segment import LOG, base_offset_of
+from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
+from lapse.spark.views.schema import micros
+from lapse.spark.views.spec import KEYS, ViewOptions, ViewUnit
+
+T = TypeVar("T")
+
+
+def logs_of(options: ViewOptions) -> Iterator[tuple[Path, tuple[TopicPartition, ...]]]:
+    """Each log directory with its logs that are asked for, ascending.
+
+    Keys of internal topics (`__…`) are told only where the topic is named. A directory given twice
+    counts once. Raises StorageError where one is not there or cannot be listed.
+    """
+    found: dict[Path, set[TopicPartition]] = {}
+    for text in options.paths:
+        log_dir, partitions = _logs_in(Path(text).absolute())
+        asked = {p for p in partitions if _is_asked(options, p)}
+        found.setdefault(log_dir.resolve(), set()).update(asked)
+    for log_dir, chosen in found.items():
+        if chosen:
+            yield log_dir, tuple(sorted(chosen))
+
+
+def units_of(options: ViewOptions) -> list[ViewUnit]:
+    """Units of so many logs each, of one log directory."""
+    size = options.logs_per_unit
+    return [
+        ViewUnit(options, str(log_dir), tuple(str(p) for p in logs[n : n + size]))
+        for log_dir, logs in logs_of(options)
+        for n in range(0, len(logs), size)
+    ]
+
+
+def partitions_of(unit: ViewUnit) -> Iterator[TopicPartition]:
+    """The unit's logs."""
+    for name in unit.logs:
+        partition = TopicPartition.parse(name)
+        if partition is not None:
+            yield partition
+
+
+def unless_gone(partition_dir: Path, read: Callable[[], T]) -> T | None:
+    """What `read` says of a log; None where its directory has vanished meanwhile.
+
+    Raises what `read` raises; StorageError where a file cannot be read.
+    """
+    try:
+        return read()
+    except LapseError:
+        if partition_dir.is_dir():
+            raise
+    except OSError as e:
+        if partition_dir.is_dir():
+            raise StorageError(f"reading {e.filename or partition_dir}: {e.strerror or e}") from e
+    return None
+
+
+def of_log(unit: ViewUnit, partition: TopicPartition) -> dict[str, Any]:
+    """The columns that every row of a log begins with."""
+    return {
+        "log_dir": unit.log_dir,
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "as_of": micros(unit.options.now_ms),
+    }
+
+
+def _logs_in(path: Path) -> tuple[Path, list[TopicPartition]]:
+    """Of a log directory, or of one that is a partition's itself."""
+    itself = TopicPartition.parse(path.name)
+    if itself is not None and _has_segments(path):
+        return path.parent, [itself]
+    return path, list_partitions(path)
+
+
+def _has_segments(path: Path) -> bool:
+    try:
+        names = os.listdir(path)
+    except FileNotFoundError as e:
+        raise StorageError(f"listing {path}: {e.strerror or e}") from e
+    except OSError:
+        return False  # said when it is listed as a log directory
+    return any(name.endswith(LOG) and base_offset_of(name) is not None for name in names)
+
+
+def _is_asked(options: ViewOptions, partition: TopicPartition) -> bool:
+    if str(partition) == KRAFT_FOLDER or not options.filter.admits(partition):
+        return False
+    internal = partition.topic.startswith("__")
+    return not (internal and options.view == KEYS and options.filter.topics is None)

@@ -1,0 +1,147 @@
+"""What is asked of a view, and its units of work. Frozen, and JSON both ways.
+
+A unit says all that a task needs: it can be encoded in a driver and read anywhere that sees the
+same directories. All units of one question carry the same `now_ms`, so that rows agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from lapse.base.errors import ConfigError
+from lapse.base.ids import TopicPartition
+from lapse.log.txn_index import AbortedTxn
+
+SEGMENTS, PLAN, LEDGER, KEYS = VIEWS = ("segments", "plan", "ledger", "keys")
+
+_MEMORY_BYTES = 256 << 20
+_MEMORY_BYTES_MIN = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class ViewFilter:
+    """Rows outside are certainly not asked for.
+
+    The time is the deadline in the plan, the commit in the ledger, the last record's timestamp in
+    keys; of segments those may be wanted whose records' timestamps overlap.
+
+    Attributes:
+        topics, partitions: None for any.
+        time_from_ms: rows before it are left out; time_until_ms: rows at or after it.
+    """
+
+    topics: tuple[str, ...] | None = None
+    partitions: tuple[int, ...] | None = None
+    time_from_ms: int | None = None
+    time_until_ms: int | None = None
+
+    def admits(self, partition: TopicPartition) -> bool:
+        """Whether rows of a log may be wanted."""
+        if self.topics is not None and partition.topic not in self.topics:
+            return False
+        return self.partitions is None or partition.partition in self.partitions
+
+    def admits_time(self, time_ms: int | None) -> bool:
+        """Whether a row of that time may be wanted; one without time is not, once times count."""
+        if self.time_from_ms is None and self.time_until_ms is None:
+            return True
+        return time_ms is not None and self.overlaps(time_ms, time_ms)
+
+    def overlaps(self, first_ms: int | None, last_ms: int | None) -> bool:
+        """Whether what spans so much may be wanted; None is a bound that is not known."""
+        if self.time_from_ms is not None and last_ms is not None and last_ms < self.time_from_ms:
+            return False
+        return self.time_until_ms is None or first_ms is None or first_ms < self.time_until_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """What was asked for.
+
+    Attributes:
+        paths: log directories, or partition directories.
+        now_ms: the moment to judge by.
+        settings: (name, text) of topic or broker settings, as `-c` of the commands; they win over
+            what the directory's metadata says.
+        estimates: tell of segments without summary what can be told without reading them.
+        logs_per_unit: at most so many logs a unit.
+        committed: keys of committed transactions only.
+        fail_on_data_loss: an error where records vanish while keys are read, else they are missing.
+        memory_bytes: what the keys of one unit may take at a time; a single huge key may have more.
+    """
+
+    view: str
+    paths: tuple[str, ...]
+    now_ms: int
+    filter: ViewFilter = ViewFilter()
+    settings: tuple[tuple[str, str], ...] = ()
+    estimates: bool = False
+    logs_per_unit: int = 64
+    committed: bool = False
+    fail_on_data_loss: bool = True
+    memory_bytes: int = _MEMORY_BYTES
+
+    def check(self) -> None:
+        """Raises ConfigError naming the option and what is allowed."""
+        if self.view not in VIEWS:
+            raise ConfigError(f"option view={self.view!r}: there are {', '.join(VIEWS)}")
+        if not self.paths:
+            raise ConfigError("option path is missing: log directories, or partition directories")
+        if self.logs_per_unit < 1:
+            raise ConfigError(f"logs_per_unit={self.logs_per_unit}: allowed is 1 or more")
+        if self.memory_bytes < _MEMORY_BYTES_MIN:
+            raise ConfigError(
+                f"memory_bytes={self.memory_bytes}: allowed is {_MEMORY_BYTES_MIN} or more"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Some keys of one log: those whose hash has its part in part_from … part_until-1.
+
+    Attributes:
+        offset_from, offset_until: the records that count.
+        aborted: transactions whose data does not.
+        seed0, seed1: of the hash; the same in all units of a log.
+        valued_tombstones: the topic has `lapse.tombstone.values.enable`.
+    """
+
+    offset_from: int
+    offset_until: int
+    part_from: int
+    part_until: int
+    seed0: int
+    seed1: int
+    valued_tombstones: bool = False
+    aborted: tuple[AbortedTxn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ViewUnit:
+    """What one task reads.
+
+    Attributes:
+        log_dir: the directory the logs lie in.
+        logs: partition directories, by name.
+        keys: in a unit of keys, one for each of its logs.
+    """
+
+    options: ViewOptions
+    log_dir: str
+    logs: tuple[str, ...]
+    keys: tuple[KeyRange, ...] = ()
+
+
+def encode_unit(unit: ViewUnit) -> bytes:
+    """A unit as JSON."""
+    return msgspec.json.encode(unit)
+
+
+def decode_unit(data: bytes) -> ViewUnit:
+    """Inverse of `encode_unit`; raises ConfigError for what is no unit."""
+    try:
+        return msgspec.json.decode(data, type=ViewUnit)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        raise ConfigError(f"no unit of a view: {e}") from e

@@ -1,0 +1,99 @@
+"""The processes that Spark starts below one of ours, found by /proc: whom tests kill.
+
+A driver's JVM starts a Python daemon, or executors that start one each; a daemon forks workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes by /proc")
+
+_ANCESTORS_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A line of /proc; `session` is its session's id, which children inherit."""
+
+    pid: int
+    parent: int
+    session: int
+    state: str
+    words: tuple[str, ...]
+
+
+def worker_pids(root: int | None = None) -> set[int]:
+    """Workers of the daemons below `root`, or below this process."""
+    found = _all()
+    daemons = _daemons(found, root)
+    return {pid for pid in daemons if found[pid].parent in daemons}
+
+
+def daemon_pids(root: int | None = None) -> set[int]:
+    """Those daemons."""
+    found = _all()
+    daemons = _daemons(found, root)
+    return {pid for pid in daemons if found[pid].parent not in daemons}
+
+
+def executor_pids(root: int | None = None) -> set[int]:
+    """JVMs that run tasks and nothing else."""
+    found = _all()
+    return {pid for pid in found if EXECUTOR in found[pid].words and _is_below(pid, root, found)}
+
+
+def with_children(pid: int) -> set[int]:
+    """A driver and its JVM."""
+    return {p.pid for p in _all().values() if pid in (p.pid, p.parent)}
+
+
+def session_pids(session: int) -> set[int]:
+    """Whoever is alive of a session, wherever their parents are."""
+    return {p.pid for p in _all().values() if p.session == session and p.state != "Z"}
+
+
+def kill(pids: Collection[int]) -> None:
+    """`kill -9`; who is gone already is fine."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _daemons(found: dict[int, Process], root: int | None) -> set[int]:
+    """Daemons and workers: Java's command line names the module too, but not there."""
+    return {
+        pid
+        for pid in found
+        if found[pid].words[1:3] == ("-m", "lapse.spark.daemon") and _is_below(pid, root, found)
+    }
+
+
+def _is_below(pid: int, root: int | None, found: dict[int, Process]) -> bool:
+    root = os.getpid() if root is None else root
+    for _ in range(_ANCESTORS_MAX):
+        if pid not in found or pid == root:
+            return pid == root
+        pid = found[pid].parent
+    return False
+
+
+def _all() -> dict[int, Process]:
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (path / "stat").read_text()
+            words = tuple((path / "cmdline").read_text().split("\0"))
+        except OSError:
+            continue
+        state, parent, _, session = stat.rpartition(")")[2].split()[:4]
+        found[int(path.name)] = Process(int(path.name), int(parent), int(session), state, words)
+    return found

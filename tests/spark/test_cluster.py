@@ -1,0 +1,149 @@
+"""Rounds on executors that are processes of their own: the bytes that one process makes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import IO
+from zlib import crc32
+
+import pyspark
+import pytest
+
+from lapse.base.ids import TopicPartition
+from lapse.base.java import find_java
+from lapse.lifecycle.round.ledger import LEDGER_FILE
+from lapse.log.directory import LogDirectory
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.layout import Codec
+from lapse.testing.clock import ManualClock
+from tests.oracle.kafka import free_port
+from tests.spark.conftest import QUICK_JAVA
+from tests.unit.lifecycle.rounds import NOW, compacted, env_of, make_logs, overwritten
+from tools.demo.flights import Flights, read_flights
+
+CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+DEPLOY = "org.apache.spark.deploy"
+SECONDS_MAX = 120
+CLUSTER = "local-cluster[2,1,1024]"
+PARTITIONS, BATCH = 2, 500
+FAILED = 3  # `lapse`, where something outside is in the way
+
+
+def clean(data: Path, to: Path, *engine: str, **environment: str) -> CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lapse.cli.main", "clean", data, "--to", to, "--force",
+         "--now", str(NOW), "-c", "cleanup.policy=compact", "--json", *engine],
+        env={**os.environ, **QUICK_JAVA, **environment}, capture_output=True, text=True,
+        timeout=SECONDS_MAX, check=False,
+    )  # fmt: skip
+
+
+def cleaned(data: Path, to: Path, *engine: str) -> dict[str, bytes]:
+    """All files, but what a round's id is in."""
+    done = clean(data, to, *engine)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count('"outcome":"cleaned"') == len(list(data.glob("*-[0-9]")))
+    return {
+        str(path.relative_to(to)): path.read_bytes()
+        for path in to.rglob("*")
+        if path.is_file() and path.name != LEDGER_FILE
+    }
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some small ones, and those of the demo, of a tenth of its flights."""
+    path, clock = tmp_path_factory.mktemp("logs") / "data", ManualClock(NOW)
+    topics = {f"t{n}": overwritten(20, 10 + n) for n in range(5)}
+    make_logs(path, topics, compacted(), clock)
+    flights = Flights(read_flights().rows[::10])
+    sent = [*flights.keyed, *((key, None) for key in flights.retired)]
+    directory = LogDirectory.open(path, env_of(clock))
+    for n in range(PARTITIONS):
+        log = directory.create_log(
+            TopicPartition("aircraft", n), compacted(internal_segment_bytes=1 << 20)
+        )
+        records = [
+            NewRecord(key, value, NOW) for key, value in sent if crc32(key) % PARTITIONS == n
+        ]
+        for first in range(0, len(records), BATCH):
+            spec = BatchSpec(base_offset=first, codec=Codec.LZ4)
+            log.append_raw(build_batch(records[first : first + BATCH], spec), now_ms=NOW)
+        log.roll(NOW)
+    directory.close()
+    return path
+
+
+@pytest.fixture(scope="module")
+def here(logs: Path) -> dict[str, bytes]:
+    return cleaned(logs, logs.with_name("here"), "--engine", "inline")
+
+
+@contextlib.contextmanager
+def started(what: str, *words: str, says: str) -> Iterator[str]:
+    """A process of Spark's own cluster, and what it says when it is up."""
+    environment = {**os.environ, **QUICK_JAVA, "SPARK_LOCAL_IP": "127.0.0.1",
+                   "JAVA_HOME": str(find_java(os.environ).home)}  # fmt: skip
+    process = subprocess.Popen(
+        [CLASS, f"{DEPLOY}.{what}", "--host", "127.0.0.1", "--webui-port", "0", *words],
+        env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        yield until(process.stderr, says)
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def until(log: IO[str], says: str) -> str:
+    told = []
+    for line in log:
+        told.append(line)
+        found = re.search(says, line)
+        if found is not None:
+            return found[0]
+    raise AssertionError("".join(told))
+
+
+@contextlib.contextmanager
+def standalone(folder: Path) -> Iterator[str]:
+    """A master and a worker as `start-master.sh` and `start-worker.sh` start them."""
+    port = str(free_port())
+    with started("master.Master", "--port", port, says=r"spark://[\d.:]+") as url:  # noqa: SIM117
+        with started("worker.Worker", "--cores", "2", "--memory", "1g", "--work-dir",
+                     str(folder / "work"), url, says="Successfully registered"):  # fmt: skip
+            yield url
+
+
+@pytest.mark.parametrize("master", [CLUSTER, "standalone"])
+def test_a_round_there_is_a_round_here(
+    master: str, logs: Path, here: dict[str, bytes], tmp_path: Path
+) -> None:
+    with contextlib.ExitStack() as stack:
+        if master == "standalone":
+            master = stack.enter_context(standalone(tmp_path))
+        assert cleaned(logs, tmp_path / "there", "--master", master) == here
+
+
+def test_executors_without_the_package_are_told_of_in_a_line(logs: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    venv.create(bare, symlinks=True)
+    python = str(bare / "bin" / "python")
+    master = "local-cluster[1,1,1024]"
+    done = clean(logs, tmp_path / "there", "--master", master, PYSPARK_PYTHON=python)
+    assert (done.returncode, done.stdout) == (FAILED, "")
+    [said] = [line for line in done.stderr.splitlines() if line.startswith("lapse: ")]
+    assert f"the executors' Python, {python}, has no lapse: install Lapse there" in said
+    assert said.endswith('(docs/cluster.md, "Getting Lapse onto the executors")')
+    assert "\tat " not in done.stderr, "no stack of Java's"
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,236 @@
+"""`lapse export`'s tables against a plain account of the log: after every run the same rows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from lapse.base.errors import ConfigError
+from lapse.base.fs import RealFs
+from lapse.base.ids import TopicPartition
+from lapse.client.admin import Admin
+from lapse.client.producer import Producer
+from lapse.log.directory import LogDirectory
+from lapse.log.partition_log import PartitionLog
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.validate import check_produced
+from lapse.spark import source
+from lapse.spark.export.decide import Kind
+from lapse.spark.export.frames import Source
+from lapse.spark.export.look import in_files
+from lapse.spark.export.run import Done, Wish, export
+from lapse.spark.export.table import Table
+from lapse.spark.session import OpenSession
+from lapse.testing.broker_process import BrokerProcess
+from lapse.testing.clock import ManualClock
+from tests.spark.conftest import QUICK_JAVA
+from tests.unit.log.logs import NOW, config, env, rewrite
+
+TOPIC = "users"
+RETENTION_MS = 60_000
+PARTITIONS = 2
+
+
+@pytest.fixture
+def spark(session: OpenSession) -> Iterator[SparkSession]:
+    source.register(session.spark)
+    before = session.spark.conf.get("spark.sql.shuffle.partitions")
+    session.spark.conf.set("spark.sql.shuffle.partitions", "2")
+    session.spark.conf.set("spark.sql.codegen.wholeStage", "false")
+    session.spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    yield session.spark
+    session.spark.conf.set("spark.sql.shuffle.partitions", before)
+
+
+@dataclass
+class Account:
+    """What was written, record by record: partition, offset, key, value."""
+
+    path: Path
+    chance: random.Random
+    sent: list[tuple[int, int, bytes | None, bytes | None]] = field(default_factory=list)
+    starts: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(PARTITIONS), 0))
+
+    def __post_init__(self) -> None:
+        self.directory = LogDirectory.open(self.path, env())
+        topic = config(delete_retention_ms=RETENTION_MS, cleanup_policy="delete")
+        for p in range(PARTITIONS):
+            self.directory.create_log(TopicPartition(TOPIC, p), topic)
+
+    def log(self, partition: int) -> PartitionLog:
+        return self.directory.logs[TopicPartition(TOPIC, partition)]
+
+    def write(self, count: int, *, deletes: float = 0.2) -> None:
+        for _ in range(count):
+            number = self.chance.randrange(40)
+            key = None if number == 39 else b"k%d" % number
+            value = None if self.chance.random() < deletes and key else b"v%d" % len(self.sent)
+            log = self.log(number % PARTITIONS)
+            made = build_batch([NewRecord(key, value, NOW)], BatchSpec())
+            checked = check_produced(made, log.config, NOW, "t")
+            offset = log.append(checked, leader_epoch=0, now_ms=NOW).base_offset
+            self.sent.append((number % PARTITIONS, offset, key, value))
+
+    def delete_records(self, partition: int, offset: int) -> None:
+        self.log(partition).delete_records(offset)
+        self.starts[partition] = offset
+
+    def forget(self, key: bytes) -> None:
+        """As rounds leave a log once the key's tombstone may go: nothing of it is there."""
+        (partition,) = {r[0] for r in self.sent if r[2] == key}
+        offsets = {r[1] for r in self.sent if r[2] == key}
+        log = self.log(partition)
+        log.roll(NOW)
+        log.flush()
+        attempt = log.dir / ".lapse" / "1" / "1"
+        sealed = list(log.segments[:-1])
+        rewritten = rewrite(log, sealed, lambda row: row.base_offset not in offsets, attempt)
+        log.replace_segments(rewritten.replacement, log.generation)
+        self.sent = [r for r in self.sent if r[2] != key]
+
+    def close(self) -> None:
+        self.directory.close()
+
+    def rows(self, kind: Kind) -> set[tuple[int, int, bytes | None, bytes | None]]:
+        deleted: dict[bytes, int] = {}
+        newest: dict[bytes, int] = {}
+        for _, offset, key, value in self.sent:
+            if key is not None:
+                newest[key] = offset
+                if value is None:
+                    deleted[key] = offset
+        return {
+            row
+            for row in self.sent
+            if row[1] >= self.starts[row[0]]
+            and (row[2] is None or row[1] > deleted.get(row[2], -1))
+            and (kind is Kind.HISTORY or (row[2] is not None and row[1] == newest[row[2]]))
+        }
+
+
+def shown(folder: Path, *, delta: bool) -> set[tuple[int, int, bytes | None, bytes | None]]:
+    """What a stranger's reader finds."""
+    if delta:
+        table = DeltaTable(str(folder)).to_pyarrow_table()
+    else:
+        table = ds.dataset(folder, partitioning="hive").to_table()
+    names = ("partition", "offset", "key", "value")
+    rows = list(zip(*(table[name].to_pylist() for name in names), strict=True))
+    assert len(set(rows)) == len(rows)
+    return set(rows)
+
+
+def run(
+    spark: SparkSession, account: Account, folder: Path, wish: Wish, clock: ManualClock
+) -> Done:
+    account.directory.checkpoint()
+    said = {"cleanup.policy": "compact", "delete.retention.ms": str(RETENTION_MS)}
+    asked = in_files(TOPIC, str(account.path), said)
+    where = Source(spark, asked.options, TOPIC, folder)
+    done = export(Table(folder, RealFs()), where, lambda: asked.look(clock), wish, clock)
+    assert shown(folder, delta=wish.delta) == account.rows(wish.kind)
+    return done
+
+
+@pytest.mark.parametrize(
+    ("kind", "delta"), [(Kind.LATEST, False), (Kind.LATEST, True), (Kind.HISTORY, False)]
+)
+def test_the_table_is_what_the_log_has_after_every_run(
+    kind: Kind, delta: bool, spark: SparkSession, tmp_path: Path
+) -> None:
+    account, clock = Account(tmp_path / "data", random.Random(kind.value)), ManualClock(NOW)
+    folder, wish = tmp_path / "table", Wish(kind, delta)
+    account.write(150)
+    first = run(spark, account, folder, wish, clock)
+    assert (first.records_new, first.why) == (150, "there is no table yet")
+    clock.advance(1000)
+    account.write(60)
+    second = run(spark, account, folder, wish, clock)
+    assert (second.records_new, second.why) == (60, "")
+    if kind is Kind.HISTORY:
+        account.write(20, deletes=0)
+        assert run(spark, account, folder, wish, clock).files_removed == 0
+    account.delete_records(1, account.log(1).log_end_offset - 10)
+    assert run(spark, account, folder, wish, clock).partitions == 1
+    assert run(spark, account, folder, wish, clock).partitions == 0
+    account.close()
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_key_whose_tombstone_came_and_went_is_missed_by_nobody(
+    kind: Kind, spark: SparkSession, tmp_path: Path
+) -> None:
+    account, clock = Account(tmp_path / "data", random.Random(7)), ManualClock(NOW)
+    folder, wish = tmp_path / "table", Wish(kind)
+    account.write(150, deletes=0)
+    run(spark, account, folder, wish, clock)
+    clock.advance(RETENTION_MS)
+    account.forget(b"k4")
+    done = run(spark, account, folder, wish, clock)
+    assert "tombstones may have come and gone" in done.why
+    assert (done.records_new, done.files_removed > 0) == (0, True)
+    account.close()
+
+
+def test_a_topic_made_anew_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
+    account, clock = Account(tmp_path / "data", random.Random(7)), ManualClock(NOW)
+    folder, wish = tmp_path / "table", Wish(Kind.LATEST)
+    account.write(40)
+    run(spark, account, folder, wish, clock)
+    account.close()
+    other = Account(tmp_path / "other", random.Random(8))
+    other.write(10)
+    assert "another log" in run(spark, other, folder, wish, clock).why
+    with pytest.raises(ConfigError, match="of kind latest, not history"):
+        run(spark, other, folder, Wish(Kind.HISTORY), clock)
+    with pytest.raises(ConfigError, match="is plain Parquet"):
+        run(spark, other, folder, Wish(Kind.LATEST, delta=True), clock)
+    other.close()
+
+
+def test_what_is_somebody_elses_is_not_touched(spark: SparkSession, tmp_path: Path) -> None:
+    account = Account(tmp_path / "data", random.Random(7))
+    theirs = tmp_path / "table" / "partition=0" / "x.parquet"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(b"not ours")
+    with pytest.raises(ConfigError, match="allowed is a new or empty folder"):
+        run(spark, account, tmp_path / "table", Wish(Kind.LATEST), ManualClock(NOW))
+    assert theirs.read_bytes() == b"not ours"
+    account.close()
+
+
+def test_the_command_reads_from_a_broker_and_writes_delta(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", {"num.partitions": "1"}) as broker:
+        asyncio.run(sent(broker.bootstrap))
+        command = [
+            sys.executable, "-m", "lapse.cli.main", "export", TOPIC, "--to", tmp_path / "table",
+            "--bootstrap-server", broker.bootstrap, "--format", "delta", "--master", "local[1]",
+            "--json",
+        ]  # fmt: skip
+        done = subprocess.run(
+            command, env={**os.environ, **QUICK_JAVA}, capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["records_new"], told["why"]) == (3, "there is no table yet")
+    assert shown(tmp_path / "table", delta=True) == {(0, 2, b"b", b"2")}
+
+
+async def sent(bootstrap: str) -> None:
+    async with await Admin.open(bootstrap) as admin:
+        await admin.create_topic(TOPIC, partitions=1, configs={"cleanup.policy": "compact"})
+    async with Producer(bootstrap) as producer:
+        for key, value in ((b"a", b"1"), (b"a", None), (b"b", b"2")):
+            await producer.send(TOPIC, key, value)

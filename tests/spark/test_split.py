@@ -1,0 +1,249 @@
+"""Split rounds as Spark jobs: the small plan's bytes, whatever dies; failures that stay alone."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lapse.base.clock import SystemClock
+from lapse.base.fs import RealFs
+from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.round.choice import split_for
+from lapse.lifecycle.round.engine import Progress, work_bytes
+from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+from lapse.spark.engine import Job, SparkEngine
+from lapse.spark.split import Cluster, OnBytes, run_split_plan
+from lapse.spark.split_task import run_split_bins
+from lapse.testing.clock import ManualClock
+from tests.reference.split_rounds import UNLIKE
+from tests.spark.processes import kill, needs_proc, worker_pids
+from tests.spark.test_engine import (
+    BIG,
+    files_of,
+    make_big_log,
+    owning,
+    plans_of,
+    quiet,
+)
+from tests.spark.test_repeated import LOGS, killing, make_logs
+from tests.unit.lifecycle.rounds import NOW, compacted, overwritten, records_in
+
+SPLIT = split_for(4500, 1 << 17)  # a log's keys in two ranges, a segment's records in three chunks
+HERE = (*UNLIKE, "pid", "round_id")  # and what a round in this process need not say alike
+STAGES = 5  # of a log with transactions, which is scanned twice
+
+
+@pytest.fixture(scope="module")
+def owner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DirectoryOwner]:
+    """Transactions over segments, tombstones, several codecs."""
+    path = tmp_path_factory.mktemp("split") / "data"
+    make_logs(path, random.Random(11))
+    configs = dict.fromkeys(LOGS, compacted())
+    with DirectoryOwner(path, configs, RealFs(), ManualClock(NOW)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def small(owner: DirectoryOwner) -> dict[str, tuple[Receipt, dict[str, bytes]]]:
+    """By log: what the small plan gives, in this process."""
+    plans = plans_of(owner, "small")
+    receipts = InlineEngine(RealFs(), SystemClock()).run(plans, quiet)
+    return {
+        plan.name: (receipt, files_of(plan, receipt))
+        for plan, receipt in zip(plans, receipts, strict=True)
+    }
+
+
+def split_plans_of(owner: DirectoryOwner, prefix: str) -> list[RoundPlan]:
+    return [replace(plan, split=SPLIT) for plan in plans_of(owner, prefix)]
+
+
+def like_here(receipt: Receipt, here: Receipt) -> Receipt:
+    return replace(receipt, **{name: getattr(here, name) for name in HERE})
+
+
+def left_of(plan: RoundPlan) -> list[str]:
+    """Attempts whose files are still there."""
+    folder = attempt_dir(Path(plan.dir), plan.round_id, "")
+    return sorted(os.listdir(folder)) if folder.exists() else []
+
+
+def test_the_bytes_and_the_receipt_of_the_small_plan(
+    owner: DirectoryOwner, small: dict[str, tuple[Receipt, dict[str, bytes]]], engine: SparkEngine
+) -> None:
+    """A run of both kinds; one process or many makes no difference either."""
+    plans = split_plans_of(owner, "spark")
+    plans[1] = replace(plans[1], split=None)
+    seen: list[Progress] = []
+    receipts = list(engine.run(plans, seen.append))
+    assert [r.name for r in receipts] == [plans[n].name for n in (1, 0, 2)], "small ones first"
+    by_name = {plan.name: plan for plan in plans}
+    for receipt in receipts:
+        plan = by_name[receipt.name]
+        expected, files = small[receipt.name]
+        assert receipt.error is None
+        assert receipt.plan == plan.variant
+        assert like_here(receipt, expected) == expected
+        assert expected.groups != ()
+        assert files_of(plan, receipt) == files
+        left = [name for name in left_of(plan) if name != receipt.attempt_id]
+        assert not any("scan" in name or "merge" in name for name in left), "runs are gone"
+    assert len(engine.last_job_ids) == 1 + 2 * STAGES
+    plan = replace(plans[0], round_id="here")
+    [here] = InlineEngine(RealFs(), SystemClock()).run([plan], quiet)
+    assert files_of(plan, here) == small[plan.name][1]
+    done = [p.bytes_done for p in seen]
+    assert done == sorted(done)
+    assert {p.bytes_total for p in seen} == {done[-1]} == {sum(map(work_bytes, plans))}
+    assert any(work_bytes(plans[1]) < n < done[-1] for n in done), "it moves on the way"
+
+
+def test_it_is_committed_and_swept(tmp_path: Path, engine: SparkEngine) -> None:
+    """What readers find is the newest of each key, and another round finds nothing to do."""
+    pairs = overwritten(keys=30, times=8)
+    with owning(tmp_path / "data", {"t": pairs}) as owner:
+        [plan] = split_plans_of(owner, "r")
+        [receipt] = engine.run([plan], quiet)
+        [result] = owner.commit([receipt])
+        assert (result.error, result.groups > 0) == (None, True)
+        assert left_of(plan) == []
+        [info] = owner.logs()
+        assert info.facts.cleaner_checkpoint == plan.upper
+    assert dict(records_in(tmp_path / "data" / "t-0").values()) == dict(pairs)
+
+
+def run_twice(
+    engine: SparkEngine, plan: RoundPlan, chance: random.Random, on_bytes: OnBytes
+) -> Receipt:
+    """Each task of each stage twice in its job, at the same time; either answer may count."""
+
+    def run_tasks(
+        description: str, bins: list[bytes], on_wait: Callable[[], None]
+    ) -> tuple[list[bytes], str]:
+        job = Job(description, run_split_bins, [*bins, *bins])
+        answers, error = engine._run_job(job, on_wait)
+        half = len(answers) // 2
+        both = zip(answers[:half], answers[half:], strict=True)
+        return [chance.choice(two) for two in both], error
+
+    cluster = Cluster(RealFs(), SystemClock(), engine.task_slots, run_tasks)
+    return run_split_plan(plan, cluster, on_bytes)
+
+
+@needs_proc
+def test_killed_and_repeated_attempts_leave_the_same_bytes(
+    owner: DirectoryOwner,
+    small: dict[str, tuple[Receipt, dict[str, bytes]]],
+    engine: SparkEngine,
+    scaled: Callable[[int], int],
+    seed: int,
+) -> None:
+    chance = random.Random(seed)
+    killed: list[int] = []
+    runs, repeated = 0, False
+
+    def look(_: object) -> None:
+        nonlocal repeated
+        repeated |= any("-a1-" in name for name in left_of(plan))
+
+    while runs < scaled(60) or not repeated:
+        assert runs < 60, "no worker was at work when it was killed"
+        runs += 1
+        plan = chance.choice(split_plans_of(owner, f"r{runs}-"))
+        with killing(chance.uniform(0.05, 0.8), killed, daemons=chance.random() < 0.2):
+            if chance.random() < 0.5:
+                receipt = run_twice(engine, plan, chance, look)
+            else:
+                [receipt] = engine.run([plan], look)
+        expected, files = small[plan.name]
+        assert like_here(receipt, expected) == expected
+        assert files_of(plan, receipt) == files
+    assert killed
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+def test_a_place_that_cannot_be_read_fails_its_log_alone(
+    tmp_path: Path, engine: SparkEngine
+) -> None:
+    with owning(tmp_path / "data", {"a": overwritten(), "b": overwritten()}) as owner:
+        plans = split_plans_of(owner, "r")
+        place = plans[0].segments[2].base_offset
+        path = tmp_path / "data" / "a-0" / f"{place:020d}.log"
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        bad, good = engine.run(plans, quiet)
+        assert bad.bad is not None
+        assert (bad.bad.segment_base, good.error) == (place, None)
+        assert left_of(plans[0]) == []
+        results = owner.commit([bad, good])
+        assert results[0].bad is not None
+        assert (results[0].bad.segment_base, results[1].error) == (place, None)
+
+
+@contextmanager
+def nobody_lives(plan: RoundPlan) -> Iterator[None]:
+    """Every worker dies once it has begun with the plan."""
+    end = threading.Event()
+
+    def strike() -> None:
+        begun = 0
+        while not end.wait(0.002):
+            if len(left_of(plan)) > begun:
+                begun += 1
+                kill(worker_pids())
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+@needs_proc
+def test_a_task_that_dies_for_good_ends_its_round_and_no_other(
+    tmp_path: Path, owner: DirectoryOwner, engine: SparkEngine
+) -> None:
+    make_big_log(tmp_path / "data", 100 << 20, 1 << 30)
+    with DirectoryOwner(tmp_path / "data", {BIG: compacted()}, RealFs(), ManualClock(NOW)) as big:
+        [plan] = split_plans_of(big, "dead")
+        run = engine.run([plan], quiet)
+        with nobody_lives(plan):
+            [receipt] = run
+    assert receipt.error is not None
+    assert receipt.error.startswith("big-0: the Spark job failed: ")
+    assert receipt.error.endswith("; 4 attempts died scanning the segment at 0")
+    assert receipt.attempt_id != "none", "it is this log's doing"
+    assert left_of(plan) == []
+    [plan, *_] = split_plans_of(owner, "alive")
+    [other] = engine.run([plan], quiet)
+    assert other.error is None
+
+
+def test_a_cancelled_round_leaves_nothing(owner: DirectoryOwner, engine: SparkEngine) -> None:
+    """In the second stage, and the log that was to come next is not begun."""
+    plans = split_plans_of(owner, "cancelled")[:2]
+
+    def cancel(progress: Progress) -> None:
+        if progress.bytes_done >= plans[0].bytes_to_read // 2:
+            engine.cancel()
+
+    receipts = list(engine.run(plans, cancel))
+    assert [r.error for r in receipts] == ["t0-0: cancelled", "t1-0: cancelled"]
+    assert len(engine.last_job_ids) >= 2
+    assert left_of(plans[1]) == []
+    [again] = engine.run([replace(plans[0], round_id="again")], quiet)
+    assert again.error is None

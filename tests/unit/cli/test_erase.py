@@ -1,0 +1,349 @@
+"""`lapse erase`: what it takes, does, prints and returns, against a real broker without rounds.
+
+From the order to the proof, with rounds, it goes in tests/compat/test_erase.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lapse.broker.listeners import Address
+from lapse.broker.node import Node
+from lapse.cli.erase import Row, _exit_code
+from lapse.cli.main import main
+from lapse.client.admin import Admin
+from lapse.client.settings import TOPIC, Resource
+from lapse.lifecycle.erase.order import load_order
+from lapse.lifecycle.erase.sign import unseal
+from lapse.security.acls import Operation, ResourceType
+from tests.unit.broker.running import batch_of, connect, create, produce, running_node
+from tests.unit.broker.secured import WITH_ACLS, address_of, allow, set_acls
+
+LAG = "max.compaction.lag.ms"
+FOREVER = str((1 << 63) - 1)
+
+
+@pytest.fixture(autouse=True)
+def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test may leave a key with whoever runs it."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    """Topics t, of two partitions, and u, each with keys k0 … k4; and one that is not compacted."""
+    async with running_node(tmp_path / "data") as running, await connect(running) as connection:
+        await create(running, "t", partitions=2, cleanup_policy="compact")
+        await create(running, "u", cleanup_policy="compact,delete", min_compaction_lag_ms="7000")
+        await create(running, "plain")
+        five = batch_of(*(b"v%d" % n for n in range(5)))
+        await produce(connection, "t", (0, five), (1, five))
+        await produce(connection, "u", (0, five))
+        yield running
+
+
+class Told:
+    """How a run ended, and what it printed: JSON lines, and words."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.err = code, err
+        self.rows: list[dict[str, Any]] = [
+            json.loads(line) for line in out.splitlines() if line.startswith("{")
+        ]
+
+
+class Erases:
+    """The command over the node's own directory, in a thread: the broker is in this one."""
+
+    def __init__(
+        self, node: Node, folder: Path, capsys: pytest.CaptureFixture[str],
+        address: Address | None = None,
+    ) -> None:  # fmt: skip
+        self._node, self.folder, self._capsys = node, folder, capsys
+        self._address = address or node.services.address
+        self.order = folder / "order"
+
+    async def __call__(self, *words: str, replica: str | None = None) -> Told:
+        address = self._address
+        at = ("--bootstrap-server", f"{address.host}:{address.port}")
+        where = ("--replica", replica or str(self.folder / "data"), "--order", str(self.order))
+        self._capsys.readouterr()
+        code = await asyncio.to_thread(main, ["erase", *at, *where, "--json", *words])
+        return Told(code, *self._capsys.readouterr())
+
+    async def ends(self, topic: str) -> list[int]:
+        async with await connect(self._node) as connection:
+            told = await Admin(connection).describe_topic(topic)
+        return [one.log_end_offset for one in told.partitions]
+
+    async def lag(self, topic: str) -> str | None:
+        """max.compaction.lag.ms."""
+        resource = Resource(TOPIC, topic)
+        async with await connect(self._node) as connection:
+            configs = await Admin(connection).describe_configs([resource])
+        return configs[resource].entries[LAG].value
+
+
+def bounds_in(report: str) -> list[dict[str, int]]:
+    bounds: list[dict[str, int]] = json.loads(unseal(Path(report).read_bytes(), "r").body)["asked"][
+        "bounds"
+    ]
+    return bounds
+
+
+@pytest.fixture
+def erase(node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Erases:
+    return Erases(node, tmp_path, capsys)
+
+
+NOW = ("--wait", "0")
+KEYS = ("--topic", "t", "--key", "k1", "--key", "k3")
+
+
+async def test_a_dry_run_only_says(erase: Erases, capsys: pytest.CaptureFixture[str]) -> None:
+    told = await erase(*KEYS, "--dry-run")
+    [row] = told.rows
+    assert (told.code, row["keys"], row["tombstones"]) == (0, 2, 4)
+    assert row["setting"] == f"{LAG}=1000"
+    assert row["tombstones_gone_ms"] - row["values_gone_ms"] > 2 * 86_400_000
+    assert await erase.ends("t") == [5, 5]
+    assert await erase.lag("t") == FOREVER
+    assert not erase.order.exists()
+    nothing = await erase("--topic", "t", "--key", "never", "--dry-run")
+    assert (nothing.rows[0]["tombstones"], nothing.rows[0]["setting"]) == (0, None)
+    host = erase._node.services.address
+    words = ["erase", *KEYS, "--replica", str(erase.folder / "data"), "--dry-run"]
+    at = ["--bootstrap-server", f"{host.host}:{host.port}"]
+    assert await asyncio.to_thread(main, [*words, *at]) == 0
+    header, line = capsys.readouterr().out.splitlines()
+    assert header.split()[:2] == ["topic", "keys"]
+    assert line.split()[:4] == ["t", "2", "4", f"{LAG}=1000"]
+
+
+async def test_tombstones_are_written_once_and_settings_put_back(erase: Erases) -> None:
+    told = await erase(*KEYS, *NOW, "--deadline", "30d")
+    [row] = told.rows
+    assert (told.code, row["verdict"], row["deadline"]) == (1, "remains", "open")
+    assert (row["records"], row["tombstones_written"]) == (4, 4)
+    assert await erase.ends("t") == [7, 7]
+    assert f"{LAG}=1000 until the values are gone (was the broker's default)" in told.err
+    assert f"{LAG} is as it was" in told.err
+    assert await erase.lag("t") == FOREVER
+    assert bounds_in(row["proof"]) == [{"partition": n, "offset": 5} for n in (0, 1)]
+    again = await erase(*KEYS, *NOW, "--deadline", "30d")
+    assert (again.code, again.rows[0]["tombstones_written"]) == (1, 0)
+    assert again.rows[0]["proof"].endswith("t.proof-2.json")
+    assert again.rows[0]["deadline_ms"] == row["deadline_ms"]
+    assert await erase.ends("t") == [7, 7]
+
+
+async def test_people_are_told_in_words(
+    erase: Erases, node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await erase(*KEYS, *NOW, "--deadline", "30d")
+    async with await connect(node) as connection:
+        await produce(connection, "t", (0, batch_of(b"v0", b"back")))
+    at = f"{node.services.address.host}:{node.services.address.port}"
+    where = ["--replica", str(erase.folder / "data"), "--order", str(erase.order)]
+    words = ["erase", *KEYS, *NOW, *where, "--bootstrap-server", at]
+    assert await asyncio.to_thread(main, words) == 1
+    first, remain, *reasons, later, deadline = capsys.readouterr().out.splitlines()
+    assert first == f"t: remains, {erase.order}/t.proof-2.json"
+    assert remain == "  4 records and 4 tombstones remain"
+    assert reasons[0].startswith("  2 records with key 1 in ")
+    assert later == "  1 records were written since the order was given, and stay"
+    assert deadline == "  the deadline is in 30.0 d"
+
+
+async def test_what_was_written_since_stays(erase: Erases, node: Node) -> None:
+    """Of the value that came back nothing is erased, and nothing speaks against the proof."""
+    await erase(*KEYS, *NOW)
+    async with await connect(node) as connection:
+        await produce(connection, "t", (0, batch_of(b"v0", b"back")))
+    told = await erase(*KEYS, *NOW)
+    [row] = told.rows
+    assert (row["records"], row["later"], row["tombstones_written"]) == (4, 1, 0)
+    assert await erase.ends("t") == [9, 7]
+
+
+async def test_keys_that_are_nowhere_are_proven_at_once(erase: Erases) -> None:
+    words = ("--topic", "t", "--key", "never", "--deadline", "30d")
+    told = await erase(*words)
+    assert (told.code, told.rows[0]["verdict"], told.rows[0]["deadline"]) == (0, "proven", "met")
+    assert await erase.ends("t") == [5, 5]
+    assert LAG not in told.err
+
+
+async def test_a_deadline_that_is_past_is_missed_even_if_all_is_gone(erase: Erases) -> None:
+    words = ("--topic", "t", "--key", "never", "--deadline", "2020-01-01T00:00:00Z")
+    told = await erase(*words)
+    assert (told.code, told.rows[0]["verdict"], told.rows[0]["deadline"]) == (1, "proven", "missed")
+    other = await erase(*words[:-1], "2021-01-01T00:00:00Z")
+    assert (other.code, "has another one" in other.err) == (2, True)
+
+
+async def test_a_table_of_several_topics(erase: Erases) -> None:
+    """min.compaction.lag.ms is a promise: rounds are brought on no sooner."""
+    path = erase.folder / "gone.csv"
+    path.write_text("topic,key,why\nt,k1,x\nu,k2,x\nu,never,x\n")
+    told = await erase("--keys", str(path), *NOW)
+    by_topic = {row["topic"]: row for row in told.rows}
+    assert told.code == 1
+    assert {t: row["tombstones_written"] for t, row in by_topic.items()} == {"t": 2, "u": 1}
+    assert f"u: {LAG}=7000 until" in told.err
+    order = load_order(erase.order)
+    assert order is not None
+    assert [(part.topic, len(part.keys)) for part in order.topics] == [("t", 1), ("u", 2)]
+
+
+async def test_settings_are_kept_if_asked(erase: Erases) -> None:
+    told = await erase(*KEYS, *NOW, "--keep-settings")
+    assert (told.code, LAG in told.err) == (1, False)
+
+
+@pytest.mark.parametrize("may_write", [True, False])
+async def test_who_may_not_change_settings_erases_all_the_same(
+    may_write: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who may not write does not, and is told so; no setting is changed for nothing."""
+    operations = [Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS]
+    config = tmp_path / "client.properties"
+    config.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config="
+        'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" '
+        'password="b";\n'
+    )
+    async with running_node(tmp_path / "data", WITH_ACLS) as running:
+        await create(running, "t", cleanup_policy="compact")
+        async with await connect(running) as connection:
+            await produce(connection, "t", (0, batch_of(b"a", b"b")))
+        operations += [Operation.WRITE] if may_write else []
+        await set_acls(running, [allow(one, ResourceType.TOPIC, "t") for one in operations])
+        erase = Erases(running, tmp_path, capsys, address_of(running))
+        words = ("--command-config", str(config), "--topic", "t", "--key", "k1")
+        told = await erase(*words, *NOW)
+        assert await erase.lag("t") == FOREVER
+        order = load_order(erase.order)
+        assert order is not None
+        assert order.topics[0].forced is None
+        assert "AUTHORIZATION_FAILED" in told.err
+        if may_write:
+            assert f"rounds come when they are due; {LAG} cannot be set" in told.err
+            assert (told.code, told.rows[0]["tombstones_written"]) == (1, 1)
+        else:
+            assert "t: tombstones cannot be written" in told.err
+            assert (told.code, told.rows) == (3, [])
+            assert await erase.ends("t") == [2]
+
+
+async def test_what_a_tombstone_does_not_remove_is_refused(erase: Erases) -> None:
+    told = await erase("--topic", "plain", "--key", "k1", *NOW)
+    assert (told.code, "cleanup.policy=delete" in told.err) == (2, True)
+    assert (await erase("--topic", "nowhere", "--key", "k1", *NOW)).code == 3
+    assert not erase.order.exists()
+
+
+async def test_all_replicas_must_be_given_and_be_there(erase: Erases) -> None:
+    (erase.folder / "other").mkdir()
+    (erase.folder / "other" / "meta.properties").write_text("version=1\n")
+    told = await erase(*KEYS, *NOW, replica=str(erase.folder / "other"))
+    assert told.code == 2
+    assert "t-0 has 1 replicas, and 0 of the given directories have it" in told.err
+    assert not erase.order.exists()
+    told = await erase(*KEYS, *NOW, replica=str(erase.folder / "away"))
+    assert (told.code, told.rows[0]["verdict"]) == (3, "not proven")
+    assert "cannot be listed" in told.rows[0]["reasons"][0]
+    assert await erase.ends("t") == [5, 5]
+
+
+async def test_an_order_is_gone_on_with_as_it_was_given(erase: Erases) -> None:
+    await erase(*KEYS, *NOW)
+    other = await erase("--topic", "t", "--key", "k2", *NOW)
+    assert (other.code, "other keys of topic t" in other.err) == (2, True)
+    async with await connect(erase._node) as connection:
+        await Admin(connection).delete_topic("t")
+    await create(erase._node, "t", partitions=2, cleanup_policy="compact")
+    told = await erase(*KEYS, *NOW)
+    assert (told.code, "deleted and made again" in told.err) == (2, True)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[int]:
+    """By another process, whose pid it gives: locks are a process's."""
+    code = (
+        "import sys; from pathlib import Path; from lapse.base.fs import RealFs\n"
+        "from lapse.lifecycle.erase.order import locked\n"
+        "with locked(RealFs(), Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+        process.stdin.close()
+
+
+async def test_an_order_is_one_process_s_at_a_time(erase: Erases) -> None:
+    with held(erase.order) as pid:
+        told = await erase(*KEYS, *NOW)
+        assert (told.code, told.rows) == (3, [])
+        assert f"{erase.order} is in use: process {pid} holds" in told.err
+        assert (await erase(*KEYS, "--dry-run")).code == 0, "which only looks"
+    assert await erase.ends("t") == [5, 5]
+    assert (await erase(*KEYS, *NOW)).code == 1
+    assert await erase.ends("t") == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--topic", "t"), "nothing to erase"),
+        (("--key", "k"), "--topic"),
+        (("--topic", "a/b", "--key", "k"), "--topic"),
+        (("--topic", "t", "--key", "k", "--deadline", "soon"), "--deadline soon"),
+        (("--topic", "t", "--key", "k", "--wait", "-1"), "--wait -1"),
+        (("--keys", "lines.txt"), "no table with a column of topics"),
+    ],
+)
+def test_wrong_usage_is_told_in_a_line(
+    words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    where = ("--replica", str(tmp_path), "--order", str(tmp_path / "order"))
+    assert main(["erase", *where, *words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert says in err
+
+
+@pytest.mark.parametrize("missing", ["--replica", "--order"])
+def test_what_must_be_given(missing: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = {"--replica": ".", "--order": "o", "--topic": "t", "--key": "k"}
+    del words[missing]
+    assert main(["erase", *(word for pair in words.items() for word in pair)]) == 2
+    assert missing in capsys.readouterr().err
+
+
+def test_no_broker_is_an_environment_that_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("--replica", str(tmp_path), "--order", str(tmp_path / "order"))
+    assert main(["erase", *KEYS, *where, "--bootstrap-server", "127.0.0.1:1"]) == 3
+    assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("verdict", "deadline", "code"),
+    [("proven", None, 0), ("proven", "missed", 1), ("remains", "open", 1), ("not proven", None, 3)],
+)
+def test_exit_codes(verdict: str, deadline: str | None, code: int) -> None:
+    assert _exit_code(Row("t", verdict, 0, 0, 0, 0, "", 0, 0, None, deadline)) == code

@@ -1,0 +1,231 @@
+"""`lapse prove-erased`: what is asked, what is printed, how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lapse.cli.main import main
+from lapse.lifecycle.erase.proof import CANNOT_SEE
+from lapse.lifecycle.erase.sign import public_pem, unseal
+from lapse.testing.clock import ManualClock
+from tests.unit.lifecycle.erase.replica import batch, written
+from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten
+
+GONE = "k9"
+
+
+@pytest.fixture(autouse=True)
+def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test may leave a key with whoever runs it."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config" / "lapse" / "erasure-proof-key.pem"
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Path:
+    """Topic t with keys k0 … k2, of which k0 ends in a tombstone; and topic u."""
+    path = tmp_path / "replica"
+    pairs = [*overwritten(keys=3, times=3), ("k0", None)]
+    make_logs(path, {"t": pairs, "u": [(GONE, "v")]}, compacted(), ManualClock(NOW))
+    return path
+
+
+class Told:
+    """What a run printed, and how it ended."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *words: object) -> None:
+        capsys.readouterr()
+        try:
+            self.code = main(["prove-erased", *map(str, words)])
+        except SystemExit as e:
+            self.code = int(str(e.code))
+        self.out, self.err = capsys.readouterr()
+
+
+def test_a_key_that_is_nowhere_is_proven_gone(
+    replica: Path, own_key: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Told(capsys, "--topic", "t", "--key", GONE, "--replica", replica)
+    assert told.code == 0
+    assert "verdict: proven\n" in told.out
+    assert all(text in told.out for text in CANNOT_SEE)
+    assert not own_key.exists()  # nothing was signed
+
+
+def test_a_key_that_is_there_remains(replica: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = Told(capsys, "--topic", "t", "--key", GONE, "--key", "k0", "--replica", replica)
+    assert told.code == 1
+    assert "verdict: remains" in told.out
+    assert f"records with key 2 in {replica}/t-0/" in told.out
+    assert "1 (the key itself is in them)" in told.out
+
+
+def test_tombstones_count_where_that_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path / "t-0" / "00000000000000000000.log", batch(0, b"k", value=None))
+    words = ("--topic", "t", "--key", "k", "--replica", tmp_path)
+    assert [Told(capsys, *words, *more).code for more in ((), ("--tombstones-too",))] == [0, 1]
+
+
+def test_bounds_offsets_and_partitions(replica: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--topic", "t", "--replica", replica)
+    assert Told(capsys, *words, "--key", "k0", "--below-offset", 0).code == 0
+    told = Told(capsys, *words, "--key", "k0", "--below-offset", 3)
+    assert (told.code, "at or above the bound" in told.out) == (1, True)
+    assert Told(capsys, *words, "--partition", 0, "--offset", 4).code == 1
+    assert Told(capsys, *words, "--partition", 0, "--offset", 4000).code == 0
+    assert Told(capsys, *words, "--partition", 7, "--offset", 4).code == 3
+
+
+def test_keys_of_files_in_any_format(
+    replica: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lines").write_text("6b39\n6b38\n")
+    (tmp_path / "keys.csv").write_text("user,when\n6b31,1\n")
+    words = ("--topic", "t", "--replica", replica, "--key-format", "hex")
+    assert Told(capsys, *words, "--keys", tmp_path / "lines").code == 0
+    csv = ("--keys", tmp_path / "keys.csv", "--key-column", "user")
+    assert Told(capsys, *words, *csv).code == 1
+
+
+def test_a_spark_folder_is_searched_too(
+    replica: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path / "spark" / "x" / "temp_shuffle", b"\x07" + GONE.encode())
+    words = ("--topic", "t", "--key", GONE, "--replica", replica)
+    told = Told(capsys, *words, "--spark-local-dir", tmp_path / "spark")
+    assert (told.code, "the bytes of key 1 are in" in told.out) == (3, True)
+    missing = Told(capsys, *words, "--spark-local-dir", tmp_path / "none")
+    assert (missing.code, "no such directory" in missing.out) == (3, True)
+
+
+@pytest.mark.parametrize("where", ["missing", "."])
+def test_a_replica_that_is_away_is_not_proven(
+    where: str, replica: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--topic", "t", "--key", GONE, "--replica", replica)
+    told = Told(capsys, *words, "--replica", tmp_path / where)
+    assert told.code == 3
+    assert "verdict: not proven" in told.out
+
+
+def test_a_topic_misspelt_is_not_proven(replica: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = Told(capsys, "--topic", "tt", "--key", GONE, "--replica", replica)
+    assert (told.code, "no given replica has a partition of topic tt" in told.out) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--key", "k", "--replica", "."), "--topic"),
+        (("--topic", "a/b", "--key", "k", "--replica", "."), "--topic"),
+        (("--topic", "t", "--key", "k"), "--replica"),
+        (("--topic", "t", "--replica", "."), "nothing to look for"),
+        (("--topic", "t", "--key", "", "--replica", "."), "at least one byte"),
+        (("--topic", "t", "--key", "x", "--key-format", "hex", "--replica", "."), "not hex"),
+        (("--topic", "t", "--offset", "1", "--replica", "."), "needs --partition"),
+        (("--topic", "t", "--key", "k", "--replica", ".", "--partition", "-1"), "--partition"),
+        (("--topic", "t", "--key", "k", "--replica", ".", "--public-key", "x"), "--check"),
+        (("--check", "r", "--topic", "t"), "not allowed with --check"),
+        (("--check", "r", "--offset", "3"), "in the report"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_told_in_a_line(
+    words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Told(capsys, *words)
+    assert (told.code, told.out, told.err.count("\n")) == (2, "", 1)
+    assert says in told.err
+
+
+# --- reports --------------------------------------------------------------------------------------
+
+
+def test_a_report_is_signed_with_a_key_of_ours_and_holds(
+    replica: Path, tmp_path: Path, own_key: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "proof.json"
+    words = ("--topic", "t", "--key", GONE, "--replica", replica, "--report", path)
+    told = Told(capsys, *words)
+    sealed = unseal(path.read_bytes(), "r")
+    assert told.code == 0
+    assert f"made a key for signing: {own_key}" in told.err
+    assert public_pem(sealed.public_key) in told.err
+    report = json.loads(path.read_text())["report"]
+    assert GONE.encode().hex() not in path.read_text()
+    assert (report["topic"], report["verdict"]) == ("t", {"state": "proven", "reasons": []})
+    paths = {file["path"] for file in report["replicas"][0]["files"]}
+    assert paths >= {"t-0/00000000000000000000.log", "t-0/00000000000000000000.index", ".lock"}
+    again = Told(capsys, *words)
+    assert (again.code, "never written over" in again.err) == (3, True)
+    checked = Told(capsys, "--check", path)
+    assert checked.code == 0
+    assert f"signed with our own key, {own_key}" in checked.out
+    assert "verdict: proven" in checked.out
+
+
+def test_json_is_the_report_itself(replica: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = Told(capsys, "--topic", "t", "--key", "k0", "--replica", replica, "--json")
+    report = json.loads(unseal(told.out.encode(), "r").body)
+    assert (told.code, report["verdict"]["state"]) == (1, "remains")
+
+
+def test_a_report_that_was_tampered_with_proves_nothing(
+    replica: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "proof.json"
+    Told(capsys, "--topic", "t", "--key", "k0", "--replica", replica, "--report", path)
+    path.write_text(path.read_text().replace('"state":"remains"', '"state":"proven"'))
+    told = Told(capsys, "--check", path)
+    assert (told.code, told.out) == (3, "")
+    assert "the signature does not match" in told.err
+
+
+def test_whose_signature_it_must_be(
+    replica: Path, tmp_path: Path, own_key: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, public = tmp_path / "proof.json", tmp_path / "public.pem"
+    Told(capsys, "--topic", "t", "--key", GONE, "--replica", replica, "--report", path)
+    public.write_text(public_pem(unseal(path.read_bytes(), "r").public_key))
+    assert Told(capsys, "--check", path, "--public-key", public).code == 0
+    own_key.unlink()
+    other = tmp_path / "other.json"
+    Told(capsys, "--topic", "t", "--key", GONE, "--replica", replica, "--report", other)
+    told = Told(capsys, "--check", other, "--public-key", public)
+    assert (told.code, "signed with another key" in told.err) == (3, True)
+    assert "whose that is" in Told(capsys, "--check", path).out
+
+
+def test_a_check_tells_what_is_different(
+    replica: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "proof.json"
+    Told(capsys, "--topic", "t", "--key", GONE, "--replica", replica, "--report", path)
+    written(replica / "t-0" / "00000000000000000000.log.deleted", batch(0, GONE.encode()))
+    without = Told(capsys, "--check", path)
+    assert (without.code, "not looked through" in without.out) == (3, True)
+    told = Told(capsys, "--check", path, "--key", GONE)
+    assert (told.code, "00000000000000000000.log.deleted: new" in told.out) == (1, True)
+    as_json = Told(capsys, "--check", path, "--key", GONE, "--json").out.splitlines()
+    assert [set(json.loads(line)) for line in as_json] == [{"path", "what"}, {"state", "reasons"}]
+    wrong = Told(capsys, "--check", path, "--key", "another")
+    assert (wrong.code, "not the keys" in wrong.err) == (2, True)
+    moved = replica.rename(tmp_path / "moved")
+    assert Told(capsys, "--check", path, "--key", GONE).code == 3
+    assert Told(capsys, "--check", path, "--key", GONE, "--replica", moved).code == 1
+    assert Told(capsys, "--check", path, "--replica", moved, "--replica", moved).code == 2
+
+
+def test_a_key_given_for_signing(
+    replica: Path, tmp_path: Path, own_key: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--topic", "t", "--key", GONE, "--replica", replica, "--json")
+    Told(capsys, *words)
+    given = own_key.rename(tmp_path / "mine.pem")
+    told = Told(capsys, *words, "--sign-with", given)
+    assert (told.code, own_key.exists()) == (0, False)
+    assert Told(capsys, *words, "--sign-with", tmp_path / "none").code == 3

@@ -1,0 +1,160 @@
+"""The loop of an erasure, with files that come and go while it sleeps; brokers are not asked.
+
+What it asks of them is in test_served.py and tests/unit/cli/test_erase.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import ConfigError
+from lapse.base.fs import RealFs
+from lapse.client.login import PLAINTEXT
+from lapse.lifecycle.erase.drive import (
+    HINT_MS,
+    PATIENCE_MS,
+    REST_SECONDS,
+    Erasure,
+    Places,
+    Target,
+    given,
+)
+from lapse.lifecycle.erase.inline import InlineAudits
+from lapse.lifecycle.erase.order import FORMAT, Order, TopicOrder
+from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, REMAINS
+from lapse.lifecycle.erase.search import Bound, hash_of, make_search
+from lapse.lifecycle.erase.served import Broker, Served
+from lapse.testing.clock import ManualClock
+from tests.unit.lifecycle.erase.replica import FIRST, KEY, NOW, batch, others, written
+
+NOBODY = Broker("127.0.0.1:1", PLAINTEXT)
+LATER = "00000000000000000010.log"
+
+
+class Sleeper(ManualClock):
+    """Something happens each time it sleeps, as long as there is something."""
+
+    def __init__(self, *happenings: Callable[[], object]) -> None:
+        super().__init__(NOW)
+        self.waiting = list(happenings)
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.slept.append(seconds)
+        if self.waiting:
+            self.waiting.pop(0)()
+
+
+def erasure_of(
+    replica: Path, clock: ManualClock, rest: Callable[[], None] = lambda: None
+) -> tuple[Erasure, Target]:
+    """An order about KEY below offset 100 in topic t."""
+    topic_id = ""  # of no directory: all of them count from their first offset to their last
+    part = TopicOrder("t", topic_id, (hash_of(KEY, "5a"),), (Bound(0, 100),))
+    order = Order(FORMAT, "5a", NOW, None, (part,))
+    search = make_search([KEY], tombstones_too=True)
+    run = InlineAudits(search, clock, lambda _: None, threads=1)
+    target = Target(part, (KEY,), search, "5a", run)
+    places = Places(((str(replica), False),))
+    return Erasure(NOBODY, order, [target], places, clock, rest), target
+
+
+def run(replica: Path, clock: ManualClock, until_ms: int | None = None) -> tuple[Target, list[str]]:
+    erasure, target = erasure_of(replica, clock)
+    said: list[str] = []
+    erasure.look(target)
+    erasure.run(RealFs(), replica, said.append, until_ms=until_ms, lags={})
+    return target, said
+
+
+def verdict_of(target: Target) -> str:
+    assert target.last is not None
+    return target.last.verdict.state
+
+
+def test_it_waits_until_values_and_then_tombstones_are_gone(tmp_path: Path) -> None:
+    value = written(tmp_path / "t-0" / (FIRST + ".deleted"), batch(0, KEY))
+    tombstone = written(tmp_path / "t-0" / FIRST, batch(3, KEY, value=None))
+    written(tmp_path / "t-0" / LATER, others(10))
+    clock = Sleeper(value.unlink, lambda: None, tombstone.unlink)
+    target, said = run(tmp_path, clock)
+    assert verdict_of(target) == PROVEN
+    assert said == [
+        "t: 0 records and 1 tombstones remain", "t: nothing remains",
+    ]  # fmt: skip
+    assert clock.waiting == []
+
+
+def test_the_last_look_reads_everything_anew(tmp_path: Path) -> None:
+    """A segment that only grew was not read again before."""
+    value = written(tmp_path / "t-0" / (FIRST + ".deleted"), batch(0, KEY))
+    active = written(tmp_path / "t-0" / LATER, others(10))
+
+    def both() -> None:
+        value.unlink()
+        with active.open("ab") as file:
+            file.write(batch(20, KEY, value=None))
+
+    clock = Sleeper(both, lambda: written(active, others(10)))
+    target, said = run(tmp_path, clock)
+    assert verdict_of(target) == PROVEN
+    assert clock.waiting == []
+    assert "t: 0 records and 1 tombstones remain" in said
+
+
+def test_it_ends_when_its_time_is_up(tmp_path: Path) -> None:
+    written(tmp_path / "t-0" / FIRST, batch(0, KEY), batch(3, KEY, value=None))
+    clock = Sleeper()
+    target, _ = run(tmp_path, clock, until_ms=NOW + 5000)
+    assert verdict_of(target) == REMAINS
+    assert clock.now_ms() == NOW + 5000
+    assert clock.slept[0] < clock.slept[2]  # less and less often
+
+
+def test_who_sleeps_for_long_lets_go_of_what_looking_takes(tmp_path: Path) -> None:
+    written(tmp_path / "t-0" / FIRST, batch(0, KEY), batch(3, KEY, value=None))
+    clock = Sleeper()
+    rested: list[int] = []
+    erasure, target = erasure_of(tmp_path, clock, lambda: rested.append(len(clock.slept)))
+    erasure.look(target)
+    erasure.run(RealFs(), tmp_path, lambda _: None, until_ms=NOW + 60_000, lags={})
+    assert rested == [n for n, pause in enumerate(clock.slept) if pause >= REST_SECONDS] != []
+    assert rested[0] > 2, "not while something may still come at once"
+
+
+def test_what_does_not_go_is_told_once_and_waited_for(tmp_path: Path) -> None:
+    value = written(tmp_path / "t-0" / (FIRST + ".deleted"), batch(0, KEY))
+    clock = Sleeper(*[lambda: None] * 60, value.unlink)
+    target, said = run(tmp_path, clock)
+    assert clock.now_ms() > NOW + HINT_MS
+    assert [line for line in said if "lapse explain t" in line] == [
+        "t: nothing goes; `lapse explain t` says what rounds wait for"
+    ]
+    assert verdict_of(target) == PROVEN
+
+
+def test_doubts_that_stay_end_it(tmp_path: Path) -> None:
+    """Bytes that cannot be read, say: nothing that a round does will change that."""
+    written(tmp_path / "t-0" / FIRST, others(0))
+    (tmp_path / "t-0" / "link").symlink_to("nowhere")
+    clock = Sleeper()
+    target, said = run(tmp_path, clock)
+    assert verdict_of(target) == NOT_PROVEN
+    assert NOW + PATIENCE_MS < clock.now_ms() < NOW + 2 * PATIENCE_MS
+    assert said == []
+
+
+def test_an_order_takes_topics_in_and_knows_one_that_was_made_again() -> None:
+    served = Served("t", "aa", (Bound(0, 7),), {0: 1}, {})
+    empty = Order(FORMAT, "5a", NOW, None, ())
+    order = given(empty, [served], {"t": [KEY]})
+    assert order.topics == (TopicOrder("t", "aa", (hash_of(KEY, "5a"),), (Bound(0, 7),)),)
+    # Where it ends by now does not count.
+    later = Served("t", "aa", (Bound(0, 9),), {0: 1}, {})
+    assert given(order, [later], {"t": [KEY]}) == order
+    with pytest.raises(ConfigError, match="topic t is not the one"):
+        given(order, [Served("t", "bb", (), {}, {})], {"t": [KEY]})

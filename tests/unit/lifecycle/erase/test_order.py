@@ -1,0 +1,179 @@
+"""What an order remembers, and what it makes of findings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import ConfigError, StorageError
+from lapse.base.fs import RealFs
+from lapse.lifecycle.erase.findings import Count
+from lapse.lifecycle.erase.order import (
+    FORMAT,
+    ORDER_FILE,
+    Due,
+    Forced,
+    Left,
+    Order,
+    TopicOrder,
+    duration,
+    load_order,
+    parse_deadline,
+    replicas_missing,
+    require_same,
+    save_order,
+    tombstones_due,
+    what_is_left,
+)
+from lapse.lifecycle.erase.proof import REMAINS, Verdict
+from lapse.lifecycle.erase.replicas import ReplicaFindings
+from lapse.lifecycle.erase.search import Bound, hash_of, make_search, told
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from tests.unit.lifecycle.erase.replica import FIRST, KEY, NOW, batch, looked, written
+
+OTHER = b"u-2"
+
+
+def order_of(*topics: str) -> Order:
+    parts = (
+        TopicOrder(topic, "00" * 16, (hash_of(KEY, "5a"), hash_of(OTHER, "5a")), (Bound(0, 9),))
+        for topic in topics
+    )
+    return Order(FORMAT, "5a", NOW, None, tuple(parts))
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+def test_an_order_is_kept_whole_and_without_keys(tmp_path: Path) -> None:
+    assert load_order(tmp_path) is None
+    order = order_of("t", "u")
+    changed = order.topics[1].__class__("u", "11" * 16, (), (), Forced("a", None, "1"))
+    order = order.with_topic(changed)
+    save_order(RealFs(), tmp_path, order)
+    assert load_order(tmp_path) == order
+    assert (order.topic("u"), order.topic("v")) == (changed, None)
+    assert KEY not in (tmp_path / ORDER_FILE).read_bytes()
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format":"lapse-erasure-order-9"}', "\xff"])
+def test_what_is_no_order_says_so(text: str, tmp_path: Path) -> None:
+    (tmp_path / ORDER_FILE).write_bytes(text.encode("latin-1"))
+    with pytest.raises(StorageError, match=r"order\.json"):
+        load_order(tmp_path)
+
+
+def test_an_order_of_a_later_format_is_not_gone_on_with(tmp_path: Path) -> None:
+    save_order(RealFs(), tmp_path, Order("lapse-erasure-order-2", "", 0, None, ()))
+    with pytest.raises(StorageError, match="this version reads lapse-erasure-order-1"):
+        load_order(tmp_path)
+
+
+def test_an_order_is_about_its_keys_and_no_others() -> None:
+    order, both = order_of("t"), [OTHER, KEY]
+    require_same(order, {"t": both, "more": [b"x"]}, Path("d"))
+    for keys in ({"t": [KEY]}, {"t": [*both, b"x"]}, {"u": both}):
+        with pytest.raises(ConfigError, match="d: that order is about"):
+            require_same(order, keys, Path("d"))
+
+
+# --- what is due ----------------------------------------------------------------------------------
+
+
+def due_in(replica: Path, bound: int = 100) -> list[Due]:
+    return tombstones_due([looked(replica, [KEY, OTHER])], 2, [Bound(0, bound), Bound(1, bound)])
+
+
+def test_a_key_whose_newest_record_is_a_value_gets_a_tombstone(tmp_path: Path) -> None:
+    """In the partition where it is, whichever that ought to be."""
+    written(tmp_path / "t-0" / FIRST, batch(0, KEY, OTHER, KEY))
+    written(tmp_path / "t-1" / FIRST, batch(0, KEY))
+    assert due_in(tmp_path) == [Due(0, 0), Due(0, 1), Due(1, 0)]
+
+
+def test_one_that_has_a_tombstone_or_is_nowhere_gets_none(tmp_path: Path) -> None:
+    written(tmp_path / "t-0" / FIRST, batch(0, KEY, KEY), batch(5, KEY, value=None))
+    assert due_in(tmp_path) == []
+
+
+def test_a_tombstone_that_a_transaction_may_take_back_is_none(tmp_path: Path) -> None:
+    in_one = build_batch([NewRecord(KEY, None)], BatchSpec(5, producer_id=1, transactional=True))
+    written(tmp_path / "t-0" / FIRST, batch(0, KEY), in_one)
+    assert due_in(tmp_path) == [Due(0, 0)]
+
+
+def test_a_value_after_a_tombstone_wants_another_but_not_one_that_came_later(
+    tmp_path: Path,
+) -> None:
+    written(tmp_path / "t-0" / FIRST, batch(0, KEY), batch(5, KEY, value=None), batch(7, KEY))
+    assert due_in(tmp_path, bound=8) == [Due(0, 0)]
+    assert due_in(tmp_path, bound=7) == []
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        f"t-0/{FIRST}.deleted", f"t-0/{FIRST}.cleaned", f"t-0/.lapse/r/a/{0:020d}-records",
+        f"t-0.0123456789abcdef0123456789abcdef-delete/{FIRST}", "t-0/core",
+    ],
+)  # fmt: skip
+def test_what_the_log_does_not_consist_of_wants_none(place: str, tmp_path: Path) -> None:
+    written(tmp_path / "t-0" / "00000000000000000009.log", batch(9, b"x"))
+    written(tmp_path / place, batch(0, KEY))
+    assert due_in(tmp_path) == []
+
+
+def test_of_several_replicas_the_newest_record_of_any_counts(tmp_path: Path) -> None:
+    """A follower may not have the tombstone yet."""
+    written(tmp_path / "a" / "t-0" / FIRST, batch(0, KEY), batch(5, KEY, value=None))
+    written(tmp_path / "b" / "t-0" / FIRST, batch(0, KEY))
+    seen = [looked(tmp_path / name) for name in "ab"]
+    assert tombstones_due(seen, 1, [Bound(0, 9)]) == []
+    assert tombstones_due(seen[1:], 1, [Bound(0, 9)]) == [Due(0, 0)]
+
+
+def test_replicas_that_were_not_given_are_missed() -> None:
+    has = ReplicaFindings("a", partitions=("t-0", "t-1"))
+    away = ReplicaFindings("b", problem="cannot be listed")
+    scratch = ReplicaFindings("c", scratch=True, problem="cannot be listed")
+    expected = {0: 2, 1: 1}
+    assert replicas_missing([has, away], "t", expected) == []
+    [missing] = replicas_missing([has, scratch], "t", expected)
+    assert missing == "t-0 has 2 replicas, and 1 of the given directories have it"
+
+
+def test_what_is_left_is_told_in_a_line() -> None:
+    counts = {0: Count(0, 2, 3), 1: Count(1, 1, 1)}
+    verdict = Verdict(REMAINS, ("a reason",))
+    search = make_search([KEY])
+    assert what_is_left(counts, told(search, ""), verdict) == Left(3, 0, ("a reason",))
+    too = make_search([KEY], tombstones_too=True)
+    left = what_is_left(counts, told(too, ""), verdict)
+    assert left.told() == "3 records and 4 tombstones remain"
+    assert Left(0, 0, ()).told() == "nothing remains"
+    assert Left(0, 0, ("x is away",)).told() == "nothing remains, but x is away"
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("30d", NOW + 30 * 86_400_000), ("90m", NOW + 5_400_000), ("1970-01-01T00:00:01Z", 1000)],
+)
+def test_deadlines(text: str, ms: int) -> None:
+    assert parse_deadline(text, NOW) == ms
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "2026-01-01", "2026-01-01T00:00:00", "5", "-5d", "5w"]
+)
+def test_what_is_no_deadline(text: str) -> None:
+    with pytest.raises(ConfigError, match="--deadline"):
+        parse_deadline(text, NOW)
+
+
+def test_durations_for_people() -> None:
+    ms = (36 * 3_600_000, 5_400_000, 90_000, 1500, 7)
+    assert [duration(one) for one in ms] == ["1.5 d", "1.5 h", "1.5 m", "1.5 s", "7 ms"]

@@ -1,0 +1,160 @@
+"""Findings to a verdict: what is proven, what remains, what is not certain; and the wording."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from lapse.base.errors import StorageError
+from lapse.lifecycle.erase import proof
+from lapse.lifecycle.erase.findings import (
+    BATCHES,
+    KEYLESS,
+    RAW,
+    Count,
+    Findings,
+    Piece,
+    RawSpot,
+    Region,
+    Spot,
+)
+from lapse.lifecycle.erase.proof import (
+    CANNOT_SEE,
+    FORMAT,
+    NOT_PROVEN,
+    PROVEN,
+    REMAINS,
+    Report,
+    Verdict,
+    decode_report,
+    encode_report,
+    judge,
+    looked_through,
+    totals,
+)
+from lapse.lifecycle.erase.replicas import ReplicaFindings
+from lapse.lifecycle.erase.search import Asked, make_search, told
+
+KEYS = told(make_search([b"a", b"b"]), "5a17")
+OFFSETS = told(make_search([], [10, 20]), "5a17")
+TOMBSTONES_TOO = replace(KEYS, tombstones_too=True)
+CLEAN = Findings("t-0/0.log", "t-0", kind=BATCHES, pieces=(Piece(0, 100, 7),), batches=2, records=9)
+FINE = ReplicaFindings("/r", partitions=("t-0",), files=(CLEAN,))
+
+
+def having(**more: object) -> ReplicaFindings:
+    return replace(FINE, files=(CLEAN, replace(CLEAN, path="t-0/1.log", **more)))
+
+
+def judged(replica: ReplicaFindings, asked: Asked = KEYS) -> Verdict:
+    return judge([FINE, replica], asked, "t")
+
+
+@pytest.mark.parametrize(
+    ("replica", "asked"),
+    [
+        (FINE, KEYS),
+        (having(counts=(Count(0, tombstones=3),)), KEYS),
+        (having(counts=(Count(0, beyond=3),)), KEYS),
+        (having(regions=(Region(5, 9, "r"),)), KEYS),
+        (having(regions=(Region(5, 9, "r", zeros=True),)), OFFSETS),
+        (having(kind=RAW, regions=(Region(5, 9, "r"),)), OFFSETS),
+        (having(kind=KEYLESS, what="an index"), KEYS),
+        (ReplicaFindings("/other disk", partitions=()), KEYS),
+    ],
+)
+def test_proven(replica: ReplicaFindings, asked: Asked) -> None:
+    assert judged(replica, asked) == Verdict(PROVEN)
+
+
+@pytest.mark.parametrize(
+    ("replica", "asked", "says"),
+    [
+        (having(counts=(Count(0, records=1),), spots=(Spot(0, 7, 60),)), KEYS,
+         "a record with key 1 in /r/t-0/1.log: at offset 7, in the batch at byte 60"),
+        (having(counts=(Count(1, records=3),), spots=(Spot(1, 7, 60, damaged=True),)), KEYS,
+         ("3 records with key 2 in /r/t-0/1.log: the first at offset 7, in the batch at byte 60, "
+          "which is damaged")),
+        (having(counts=(Count(0, tombstones=1),)), TOMBSTONES_TOO,
+         "a record with key 1 in /r/t-0/1.log"),
+        (having(counts=(Count(1, tombstones=1),)), OFFSETS,
+         "a record with offset 20 in /r/t-0/1.log"),
+    ],
+)  # fmt: skip
+def test_remains(replica: ReplicaFindings, asked: Asked, says: str) -> None:
+    assert judged(replica, asked) == Verdict(REMAINS, (says,))
+
+
+@pytest.mark.parametrize(
+    ("replica", "asked", "says"),
+    [
+        (replace(FINE, problem="cannot be listed: gone"), KEYS, "/r cannot be listed: gone"),
+        (having(problem="cannot be opened: no"), KEYS, "/r/t-0/1.log cannot be opened: no"),
+        (having(counts=(Count(0, raw=2),), raw_spots=(RawSpot(0, 55),)), KEYS,
+         ("the bytes of key 1 are in /r/t-0/1.log where no record can be read, 2 times, the first "
+          "at byte 55")),
+        (having(regions=(Region(5, 9, "cut off", opaque=True),)), KEYS,
+         "bytes 5 to 8 of /r/t-0/1.log cannot be read (cut off) and may be compressed"),
+        (having(regions=(Region(5, 9, "cut off"),)), OFFSETS,
+         "bytes 5 to 8 of /r/t-0/1.log cannot be read (cut off): no offset can be told"),
+        (having(regions_more=4), KEYS, "4 more places of /r/t-0/1.log cannot be read"),
+    ],
+)  # fmt: skip
+def test_not_proven(replica: ReplicaFindings, asked: Asked, says: str) -> None:
+    assert judged(replica, asked) == Verdict(NOT_PROVEN, (says,))
+
+
+def test_a_topic_that_is_nowhere_is_not_proven_gone() -> None:
+    empty = ReplicaFindings("/r")
+    says = "no given replica has a partition of topic t"
+    assert judge([empty], KEYS, "t") == Verdict(NOT_PROVEN, (says,))
+
+
+def test_what_remains_comes_before_what_is_not_certain() -> None:
+    verdict = judged(having(counts=(Count(0, records=1, raw=1),), problem="cut"))
+    assert verdict.state == REMAINS
+    assert [reason.split()[0] for reason in verdict.reasons] == ["a", "/r/t-0/1.log", "the"]
+
+
+def test_of_many_places_the_first_are_told() -> None:
+    files = tuple(replace(CLEAN, path=f"{n}", counts=(Count(0, 1),)) for n in range(60))
+    reasons = judged(replace(FINE, files=files)).reasons
+    assert (len(reasons), reasons[-1]) == (proof.REASONS_MAX + 1, "and 10 more such places")
+
+
+def test_totals_and_what_was_looked_through() -> None:
+    raw = Findings("x", kind=RAW, pieces=(Piece(0, 5, 1),), regions=(Region(0, 5, "r"),))
+    replica = replace(having(counts=(Count(0, 1, 2, 3, 4),)), files=(
+        replace(CLEAN, counts=(Count(0, 1, 1, 1, 1),)), replace(CLEAN, counts=(Count(0, 5),)), raw,
+    ))  # fmt: skip
+    assert totals([replica]) == {0: Count(0, 6, 1, 1, 1)}
+    assert looked_through([replica]) == (
+        "3 files, 205 bytes read: 18 records in 4 batches; 1 places that are no batches, searched "
+        "raw, 1 files of nothing else"
+    )
+
+
+REPORT = Report(FORMAT, "1", "m", "t", None, KEYS, 1, 2, (FINE,), Verdict(PROVEN))
+
+
+def test_a_report_is_one_line_and_comes_back() -> None:
+    data = encode_report(REPORT)
+    assert b"\n" not in data
+    assert decode_report(data, "r") == REPORT
+    with pytest.raises(StorageError, match="no proof of erasure"):
+        decode_report(b"{}", "r")
+    with pytest.raises(StorageError, match="format 'x'"):
+        decode_report(encode_report(replace(REPORT, format="x")), "r")
+
+
+def test_every_report_says_what_it_cannot_see() -> None:
+    said = " ".join(msgspec.json.decode(encode_report(REPORT))["cannot_see"])
+    for word in (
+        "Blocks", "Backups", "snapshots", "tiered storage", "replicas that were not given",
+        "consumers", "Values and headers", "after it was read", "without a name", "Memory",
+        "compressed or encrypted", "no room for a key",
+    ):  # fmt: skip
+        assert word in said
+    assert tuple(REPORT.cannot_see) == CANNOT_SEE

@@ -1,0 +1,229 @@
+"""A replica whose files come and go while it is looked through."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from lapse.base.fs import RealFs
+from lapse.lifecycle.erase import replicas
+from lapse.lifecycle.erase.findings import KEYLESS, AuditUnit, Findings
+from lapse.lifecycle.erase.inline import InlineAudits
+from lapse.lifecycle.erase.places import Listing
+from lapse.lifecycle.erase.replicas import (
+    LISTINGS_MAX,
+    NOT_THERE,
+    ReplicaFindings,
+    Run,
+    Where,
+    look_through,
+)
+from lapse.lifecycle.erase.search import Bound, make_search
+from lapse.log.checkpoints import write_topic_id
+from lapse.testing.clock import ManualClock
+from tests.unit.lifecycle.erase.replica import (
+    FIRST,
+    KEY,
+    NOW,
+    batch,
+    counted,
+    looked,
+    others,
+    written,
+)
+
+SECOND = "00000000000000000005.log"
+
+
+def counts_by_path(seen: ReplicaFindings) -> dict[str, tuple[int, int, int, int]]:
+    return {found.path: counted(found) for found in seen.files if found.kind != KEYLESS}
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        FIRST, FIRST + ".deleted", FIRST + ".cleaned", FIRST + ".swap",
+        ".lapse/r1/a1/00000000000000000000-records", ".lapse/r1/a1/whatever", "core",
+    ],
+)  # fmt: skip
+def test_whatever_file_a_record_is_in(place: str, tmp_path: Path) -> None:
+    written(tmp_path / "t-0" / SECOND, others(5))
+    written(tmp_path / "t-0" / place, batch(0, KEY))
+    seen = looked(tmp_path)
+    assert counts_by_path(seen) == {f"t-0/{SECOND}": (0, 0, 0, 0), f"t-0/{place}": (1, 0, 0, 0)}
+    assert (seen.problem, seen.partitions, seen.listings) == (None, ("t-0",), 2)
+
+
+def test_other_topics_and_partitions_are_not_looked_into(tmp_path: Path) -> None:
+    for folder in ("t-0", "t-1", "u-0"):
+        written(tmp_path / folder / FIRST, batch(0, KEY))
+    assert set(counts_by_path(looked(tmp_path))) == {f"t-0/{FIRST}", f"t-1/{FIRST}"}
+    assert set(counts_by_path(looked(tmp_path, partition=1))) == {f"t-1/{FIRST}"}
+
+
+def interrupted(replica: Path, *happenings: Callable[[], object]) -> ReplicaFindings:
+    """Looks through, while something happens before each run of units."""
+    search, clock, waiting = make_search([KEY]), ManualClock(NOW), list(happenings)
+    audits = InlineAudits(search, clock, lambda _: None)
+
+    def run(units: Sequence[AuditUnit]) -> Iterator[Findings]:
+        if waiting:
+            waiting.pop(0)()
+        return audits(units)
+
+    return look_through(Where(str(replica), "t"), run, clock)
+
+
+def test_a_file_that_was_renamed_is_found_by_its_new_name(tmp_path: Path) -> None:
+    first = written(tmp_path / "t-0" / FIRST, batch(0, KEY))
+    written(tmp_path / "t-0" / SECOND, others(5))
+    seen = interrupted(tmp_path, lambda: first.rename(f"{first}.deleted"))
+    assert counts_by_path(seen)[f"t-0/{FIRST}.deleted"] == (1, 0, 0, 0)
+    assert f"t-0/{FIRST}" not in counts_by_path(seen)
+    assert seen.listings == 3
+
+
+def test_a_file_that_a_listing_missed_on_its_way_is_found(tmp_path: Path) -> None:
+    first = written(tmp_path / "t-0" / FIRST, batch(0, KEY))
+    written(tmp_path / "t-0" / SECOND, others(5))
+    away, back = tmp_path.with_name("elsewhere"), tmp_path / "t-0" / (FIRST + ".deleted")
+    seen = interrupted(tmp_path, lambda: first.rename(away), lambda: away.rename(back))
+    assert counts_by_path(seen)[f"t-0/{FIRST}.deleted"] == (1, 0, 0, 0)
+
+
+def test_a_file_that_came_meanwhile_is_found(tmp_path: Path) -> None:
+    written(tmp_path / "t-0" / SECOND, others(5))
+    seen = interrupted(tmp_path, lambda: written(tmp_path / "t-0" / FIRST, batch(0, KEY)))
+    assert counts_by_path(seen)[f"t-0/{FIRST}"] == (1, 0, 0, 0)
+
+
+def test_a_file_that_went_is_not_told_of(tmp_path: Path) -> None:
+    first = written(tmp_path / "t-0" / FIRST, batch(0, KEY))
+    written(tmp_path / "t-0" / SECOND, others(5))
+    assert set(counts_by_path(interrupted(tmp_path, first.unlink))) == {f"t-0/{SECOND}"}
+    # Also where it was looked through already.
+    first = written(tmp_path / "t-0" / FIRST, batch(0, KEY))
+    seen = interrupted(tmp_path, lambda: written(tmp_path / "t-0" / "new"), first.unlink)
+    assert set(counts_by_path(seen)) == {f"t-0/{SECOND}", "t-0/new"}
+
+
+def test_another_file_of_the_same_name_is_looked_through(tmp_path: Path) -> None:
+    first = written(tmp_path / "t-0" / FIRST, others(0))
+
+    def replaced() -> None:
+        written(tmp_path / "new", batch(0, KEY)).rename(first)
+
+    seen = interrupted(tmp_path, lambda: written(tmp_path / "t-0" / "more"), replaced)
+    assert counts_by_path(seen)[f"t-0/{FIRST}"] == (1, 0, 0, 0)
+
+
+def test_a_segment_that_grows_counts_as_far_as_it_was_read(tmp_path: Path) -> None:
+    first = written(tmp_path / "t-0" / FIRST, others(0))
+    size = first.stat().st_size
+    search, clock = make_search([KEY]), ManualClock(NOW)
+    audits = InlineAudits(search, clock, lambda _: None)
+
+    def run(units: Sequence[AuditUnit]) -> Iterator[Findings]:
+        yield from audits(units)
+        with first.open("ab") as file:
+            file.write(others(5))
+
+    seen = look_through(Where(str(tmp_path), "t"), run, clock)
+    assert (seen.problem, seen.files[0].end, seen.listings) == (None, size, 2)
+
+
+def test_files_that_never_hold_still_are_no_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "LISTINGS_MAX", 5)
+    assert LISTINGS_MAX > 5
+    written(tmp_path / "t-0" / FIRST, others(0))
+    names = iter(range(100))
+    seen = interrupted(
+        tmp_path, *[lambda: written(tmp_path / "t-0" / str(next(names))) for _ in range(20)]
+    )
+    assert seen.problem == "its files keep changing"
+
+
+def test_a_file_of_the_brokers_that_is_replaced_all_the_time_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service says some times a second how far it has come, through a file beside it."""
+    written(tmp_path / "t-0" / FIRST, others(0))
+    written(tmp_path / "lapse-progress.json", b"{}")
+    list_now = Where.listed
+
+    def listed(where: Where) -> Listing:
+        temp = written(tmp_path / "lapse-progress.json.tmp", b"{}")
+        now = list_now(where)
+        temp.rename(tmp_path / "lapse-progress.json")
+        return now
+
+    monkeypatch.setattr(Where, "listed", listed)
+    seen = looked(tmp_path)
+    assert (seen.problem, seen.listings) == (None, 2)
+
+
+def test_a_file_that_is_listed_and_never_there_is_told_of(tmp_path: Path) -> None:
+    """Another machine was asked, say, which does not have the directory."""
+    written(tmp_path / "t-0" / FIRST, others(0))
+    blind: Run = lambda units: (Findings(u.path, vanished=True) for u in units)  # noqa: E731
+    seen = look_through(Where(str(tmp_path), "t"), blind, ManualClock(NOW))
+    assert [found.problem for found in seen.files] == [NOT_THERE]
+
+
+def test_what_came_later_may_stay_in_the_partitions_own_directory(tmp_path: Path) -> None:
+    """A tombstone may not, nor a value in a directory that may be of an older topic."""
+    gone = "t-1.0123456789abcdef0123456789abcdef-delete"
+    later = (batch(7, KEY), batch(8, KEY, value=None))
+    for folder in ("t-0", "t-1", gone):
+        written(tmp_path / folder / FIRST, batch(6, KEY), *later)
+    search, clock = make_search([KEY]), ManualClock(NOW)
+    where = Where(str(tmp_path), "t", bounds=(Bound(0, 6), Bound(1, 7)))
+    seen = look_through(where, InlineAudits(search, clock, lambda _: None), clock)
+    assert counts_by_path(seen) == {
+        f"t-0/{FIRST}": (0, 1, 2, 0), f"t-1/{FIRST}": (1, 1, 1, 0), f"{gone}/{FIRST}": (2, 1, 0, 0),
+    }  # fmt: skip
+
+
+def test_what_came_later_may_not_stay_in_an_older_topic_of_the_same_name(tmp_path: Path) -> None:
+    ours, older = uuid.UUID(int=1), uuid.UUID(int=2)
+    for n, topic_id in enumerate((ours, older)):
+        written(tmp_path / f"t-{n}" / FIRST, batch(6, KEY))
+        write_topic_id(RealFs(), tmp_path / f"t-{n}", topic_id)
+    written(tmp_path / "t-2" / FIRST, batch(6, KEY))
+    search, clock = make_search([KEY]), ManualClock(NOW)
+    bounds = tuple(Bound(n, 5) for n in range(3))
+    where = Where(str(tmp_path), "t", bounds=bounds, topic_id=ours.hex)
+    seen = look_through(where, InlineAudits(search, clock, lambda _: None), clock)
+    assert counts_by_path(seen) == {
+        f"t-0/{FIRST}": (0, 0, 1, 0), f"t-1/{FIRST}": (1, 0, 0, 0), f"t-2/{FIRST}": (1, 0, 0, 0),
+    }  # fmt: skip
+
+
+def test_a_directory_that_is_missing_or_none_of_kafkas_says_so(tmp_path: Path) -> None:
+    assert "cannot be listed" in (looked(tmp_path / "missing").problem or "")
+    assert "no log directory" in (looked(tmp_path).problem or "")
+    written(tmp_path / "meta.properties", b"version=1")
+    seen = looked(tmp_path)
+    assert (seen.problem, seen.partitions) == (None, ())
+
+
+def test_what_cannot_be_read_is_told_once_and_holds_nothing_up(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / "link").symlink_to("nowhere")
+    written(tmp_path / "t-0" / FIRST, others(0))
+    refused: Run = lambda units: (Findings(u.path, problem="cannot be opened") for u in units)  # noqa: E731
+    seen = look_through(Where(str(tmp_path), "t"), refused, ManualClock(NOW))
+    problems = [found.problem for found in seen.files]
+    assert problems == ["cannot be opened", "a link to what is not there"]
+    assert seen.listings == 2
+
+
+def test_a_scratch_folder_counts_whole(tmp_path: Path) -> None:
+    written(tmp_path / "blockmgr" / "00000000000000000000.index", KEY)
+    seen = looked(tmp_path, scratch=True)
+    assert counts_by_path(seen) == {"blockmgr/00000000000000000000.index": (0, 0, 0, 1)}

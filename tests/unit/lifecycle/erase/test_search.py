@@ -1,0 +1,130 @@
+"""What is looked for, as people say it and as reports tell it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from lapse.base.errors import ConfigError, StorageError
+from lapse.lifecycle.erase.search import (
+    Search,
+    hash_of,
+    make_search,
+    parse_key,
+    read_keys,
+    read_keys_by_topic,
+    recalled,
+    told,
+)
+
+SALT = "00ff"
+
+
+def test_keys_are_distinct_and_offsets_ascend() -> None:
+    search = make_search([b"b", b"a", b"b"], [7, 3, 7])
+    assert search == Search((b"b", b"a"), (3, 7))
+    assert search.targets == 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"keys": []}, "nothing to look for"),
+        ({"keys": [b"a", b""]}, "at least one byte"),
+        ({"keys": [], "offsets": [-1]}, "offset -1"),
+        ({"keys": [b"a"], "below_offset": -5}, "offset -5"),
+        ({"keys": [], "offsets": [1], "below_offset": 5}, "--below-offset"),
+    ],
+)
+def test_what_cannot_be_looked_for_is_refused(asked: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make_search(**asked)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "key_format", "key"),
+    [
+        ("größe", "text", "größe".encode()),
+        ("00ff07", "hex", b"\0\xff\7"),
+        ("AP8H", "base64", b"\0\xff\7"),
+    ],
+)
+def test_keys_are_written_in_three_ways(text: str, key_format: str, key: bytes) -> None:
+    assert parse_key(text, key_format) == key
+
+
+@pytest.mark.parametrize(("text", "key_format"), [("0g", "hex"), ("*", "base64"), ("A", "base64")])
+def test_a_key_that_is_not_in_its_format_is_refused(text: str, key_format: str) -> None:
+    with pytest.raises(ConfigError, match=key_format):
+        parse_key(text, key_format)
+
+
+def test_a_file_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(b"one\r\n\n two \nthree")
+    assert read_keys(path, "text") == [b"one", b" two ", b"three"]
+    with pytest.raises(ConfigError, match="no table"):
+        read_keys(path, "text", "key")
+    with pytest.raises(StorageError, match="missing"):
+        read_keys(tmp_path / "missing", "text")
+
+
+def test_a_csv_by_its_column(tmp_path: Path) -> None:
+    path = tmp_path / "keys.csv"
+    path.write_text("id,key\n1,007\n2,\n3,42\n")
+    assert read_keys(path, "text") == [b"007", b"42"]  # no number is made of 007
+    assert read_keys(path, "text", "id") == [b"1", b"2", b"3"]
+    with pytest.raises(ConfigError, match="id, key"):
+        read_keys(path, "text", "name")
+    path.write_text("whatever\n0a\n")
+    assert read_keys(path, "hex") == [b"\n"]
+    path.write_text("")
+    with pytest.raises(StorageError, match="reading"):
+        read_keys(path, "text")
+
+
+def test_a_parquet_file_as_bytes_text_or_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "keys.parquet"
+    table = pa.table({
+        "key": pa.array([b"\0\1", None], pa.binary()), "name": ["0a", "0b"], "id": [1, 2],
+        "weight": [0.5, 1.5],
+    })  # fmt: skip
+    parquet.write_table(table, path)
+    assert read_keys(path, "hex") == [b"\0\1"]  # bytes are what they are
+    assert read_keys(path, "hex", "name") == [b"\n", b"\x0b"]
+    assert read_keys(path, "text", "id") == [b"1", b"2"]
+    with pytest.raises(ConfigError, match="weight has double"):
+        read_keys(path, "text", "weight")
+
+
+def test_keys_of_several_topics(tmp_path: Path) -> None:
+    path = tmp_path / "gone.csv"
+    path.write_text("topic,user\na,007\nb,1\na,2\n,\n")
+    assert read_keys_by_topic(path, "text") == {"a": [b"007", b"2"], "b": [b"1"]}
+    assert read_keys_by_topic(path, "text", "topic", "user")["007"] == [b"a"]
+    with pytest.raises(ConfigError, match="topic, user"):
+        read_keys_by_topic(path, "text", "user", "where")
+    path.write_text("topic,key\n,1\n")
+    with pytest.raises(ConfigError, match="a key has no topic in column topic"):
+        read_keys_by_topic(path, "text")
+    with pytest.raises(StorageError, match="missing"):
+        read_keys_by_topic(tmp_path / "missing.csv", "text")
+    with pytest.raises(ConfigError, match="no table"):
+        read_keys_by_topic(tmp_path / "lines", "text")
+    table = pa.table({"topic": ["a", "b"], "key": pa.array([b"\0", None], pa.binary())})
+    parquet.write_table(table, tmp_path / "gone.parquet")
+    assert read_keys_by_topic(tmp_path / "gone.parquet", "hex") == {"a": [b"\0"]}
+
+
+def test_a_report_tells_no_key_and_whoever_knows_it_can_tell() -> None:
+    search = make_search([b"first", b"second"], below_offset=5, tombstones_too=True)
+    asked = told(search, SALT)
+    assert asked.keys[0].sha256 == hashlib.sha256(b"00fffirst").hexdigest()
+    assert hash_of(b"first", "other").sha256 != asked.keys[0].sha256
+    assert "first" not in repr(asked)
+    assert recalled(asked, [b"second", b"more", b"first"]) == search
+    assert recalled(asked, [b"second"]) is None

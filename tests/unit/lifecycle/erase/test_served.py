@@ -1,0 +1,114 @@
+"""The broker's side of an erasure, asked of a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import ConfigError, KafkaError
+from lapse.broker.node import Node
+from lapse.client.admin import Admin
+from lapse.client.login import PLAINTEXT
+from lapse.client.settings import TOPIC, ConfigChange, Resource
+from lapse.lifecycle.erase.order import Due, Forced
+from lapse.lifecycle.erase.search import Bound
+from lapse.lifecycle.erase.served import (
+    MAX_LAG,
+    Broker,
+    ask,
+    force,
+    lag_wanted,
+    put_back,
+    write_tombstones,
+)
+from tests.unit.broker.running import batch_of, connect, create, fetch, produce, running_node
+
+LAG = "max_compaction_lag_ms"
+FOREVER = str((1 << 63) - 1)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with running_node(tmp_path / "data") as running, await connect(running) as connection:
+        await create(running, "t", partitions=2, cleanup_policy="compact")
+        await produce(connection, "t", (1, batch_of(b"a", b"b")))
+        yield running
+
+
+def broker_of(node: Node) -> Broker:
+    address = node.services.address
+    return Broker(f"{address.host}:{address.port}", PLAINTEXT)
+
+
+async def set_lag(node: Node, value: str) -> None:
+    async with await connect(node) as connection:
+        changes = {Resource(TOPIC, "t"): [ConfigChange(MAX_LAG, value)]}
+        assert not any((await Admin(connection).incremental_alter_configs(changes)).values())
+
+
+async def lag_of(node: Node) -> tuple[str | None, int]:
+    entry = (await ask(broker_of(node), "t")).settings[MAX_LAG]
+    return entry.value, entry.source
+
+
+async def test_what_a_topic_is_asked(node: Node) -> None:
+    told = await ask(broker_of(node), "t")
+    assert told.ends == (Bound(0, 0), Bound(1, 2))
+    assert told.replicas == {0: 1, 1: 1}
+    assert told.ms("delete.retention.ms") == 86_400_000
+    assert told.ms("no.such.setting", 7) == 7
+    await create(node, "plain")
+    with pytest.raises(ConfigError, match=r"topic plain: cleanup\.policy=delete"):
+        await ask(broker_of(node), "plain")
+    with pytest.raises(KafkaError, match="none"):
+        await ask(broker_of(node), "none")
+
+
+async def test_tombstones_go_where_they_are_due_whatever_the_key_says(node: Node) -> None:
+    await write_tombstones(broker_of(node), "t", [b"k0", b"k1"], [Due(0, 1), Due(1, 0), Due(1, 1)])
+    assert (await ask(broker_of(node), "t")).ends == (Bound(0, 1), Bound(1, 4))
+    async with await connect(node) as connection:
+        first, second = await fetch(connection, "t", (0, 0), (1, 2))
+    assert b"k1" in bytes(first.records or b"")
+    assert b"k0" not in bytes(first.records or b"")
+    assert b"k0" in bytes(second.records or b"")
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({}, Forced(MAX_LAG, None, "1000")),
+        ({LAG: "5000"}, Forced(MAX_LAG, "5000", "1000")),
+        ({LAG: "900"}, None),
+        ({LAG: "5000", "min_compaction_lag_ms": "2000"}, Forced(MAX_LAG, "5000", "2000")),
+        ({LAG: "2000", "min_compaction_lag_ms": "2000"}, None),
+    ],
+)
+async def test_which_lag_brings_rounds_on(
+    settings: dict[str, str], wanted: Forced | None, node: Node
+) -> None:
+    await create(node, "u", cleanup_policy="compact", **settings)
+    assert lag_wanted(await ask(broker_of(node), "u")) == wanted
+
+
+@pytest.mark.parametrize("before", [None, "5000"])
+async def test_a_setting_is_put_back_as_it_was(before: str | None, node: Node) -> None:
+    if before is not None:
+        await set_lag(node, before)
+    was = await lag_of(node)
+    forced = Forced(MAX_LAG, before, "1000")
+    await force(broker_of(node), "t", forced)
+    assert await lag_of(node) == ("1000", 1)
+    assert await put_back(broker_of(node), "t", forced)
+    assert await lag_of(node) == was
+    assert not await put_back(broker_of(node), "t", forced)  # nor a second time
+
+
+async def test_what_somebody_else_set_meanwhile_stays(node: Node) -> None:
+    forced = Forced(MAX_LAG, None, "1000")
+    await force(broker_of(node), "t", forced)
+    await set_lag(node, "7000")
+    assert not await put_back(broker_of(node), "t", forced)
+    assert await lag_of(node) == ("7000", 1)

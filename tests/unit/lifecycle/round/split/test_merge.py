@@ -1,0 +1,87 @@
+"""Whatever a table holds at once, a merge finds the same; it notices runs that are not whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lapse.lifecycle.round.choice import Split
+from lapse.lifecycle.round.split.parts import PartsReader
+from lapse.lifecycle.round.split.requests import (
+    Answer,
+    Merged,
+    Stage,
+    folder_of,
+    runs_file,
+    superseded_file,
+)
+from tests.unit.lifecycle.round.split.splits import Driver, data, planned
+
+KEYS = 40
+
+
+def three_segments() -> list[tuple[int, bytes]]:
+    """Each key in each of them; the middle one twice."""
+    pairs = [(b"k%d" % n, b"v") for n in range(KEYS)]
+    return [
+        (0, data(0, *pairs)),
+        (KEYS, data(KEYS, *pairs) + data(2 * KEYS, *pairs)),
+        (3 * KEYS, data(3 * KEYS, *pairs[: KEYS // 2])),
+    ]
+
+
+def superseded(driver: Driver, answers: list[Answer[Merged]]) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {0: set(), 1: set(), 2: set()}
+    for answer in answers:
+        assert answer.done is not None, answer.error
+        path = folder_of(driver.plan, answer.attempt_id) / superseded_file(answer.done.first)
+        reader = PartsReader(path, answer.done.parts)
+        for index in range(answer.done.parts.keys):
+            for part in reader.parts(index):
+                found[index] |= set(part.view(np.uint32).tolist())
+    return found
+
+
+@pytest.mark.parametrize("slots_max", [2, 3, 7, 1 << 12])
+@pytest.mark.parametrize("ranges", [1, 2, 9])
+def test_any_table_will_do(tmp_path: Path, slots_max: int, ranges: int) -> None:
+    split = Split(ranges, keys_a_range=1, chunk_entries=7, slots_max=slots_max)
+    upper = 3 * KEYS + KEYS // 2
+    driver = Driver(planned(tmp_path, three_segments(), upper, dirty=KEYS, split=split))
+    job = driver.until(Stage.MERGE)
+    assert len(job.requests) == min(ranges, 2)
+    answers = driver.run(job)
+    assert superseded(driver, answers) == {
+        0: set(range(KEYS)), 1: set(range(KEYS + KEYS // 2)), 2: set(),
+    }  # fmt: skip
+    assert sum(a.done.entries for a in answers) == KEYS
+
+
+def test_a_clean_record_supersedes_nothing(tmp_path: Path) -> None:
+    driver = Driver(planned(tmp_path, three_segments(), 4 * KEYS, dirty=3 * KEYS))
+    answers = driver.run(driver.until(Stage.MERGE))
+    half = set(range(KEYS // 2))
+    assert superseded(driver, answers) == {0: half, 1: half | {n + KEYS for n in half}, 2: set()}
+    assert sum(a.done.entries for a in answers) == KEYS // 2
+
+
+@pytest.mark.parametrize("what", ["flipped", "short", "gone"])
+def test_runs_that_are_not_what_their_answer_says(tmp_path: Path, what: str) -> None:
+    driver = Driver(planned(tmp_path, three_segments(), 4 * KEYS), merge_tasks=1)
+    [request] = driver.until(Stage.MERGE).requests
+    run = request.runs[1]
+    path = folder_of(driver.plan, run.attempt_id) / runs_file(1)
+    content = bytearray(path.read_bytes())
+    content[3] ^= 4
+    if what == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(content if what == "flipped" else content[:-9])
+    answer = driver.ask(Stage.MERGE, request)
+    assert answer.done is None
+    assert "1-runs" in str(answer.error)
+    assert answer.bad is None  # the log itself is sound
+    assert driver.ask(Stage.MERGE, replace(request, runs=request.runs[:1])).error is None

@@ -1,0 +1,123 @@
+"""A table's folder, killed at every file operation: the rows of before, or those of after."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import CorruptData
+from lapse.base.fs import Fs, RealFs
+from lapse.spark.export.decide import BEFORE_DELTA, ExportState, Kind, PartitionState
+from lapse.spark.export.table import LOCK, PENDING, STATE, Table, is_there, names_of
+from lapse.testing.crash_fs import Crashed, CrashFs
+
+
+def written(attempt: Path, rows: dict[int, bytes]) -> None:
+    """What Spark leaves: files by partition, a checksum beside each."""
+    for number, content in rows.items():
+        folder = attempt / f"partition={number}"
+        folder.mkdir(parents=True)
+        (folder / "part-00000.parquet").write_bytes(content)
+        (folder / ".part-00000.parquet.crc").write_bytes(b"sum")
+
+
+def state_of(brought: dict[int, tuple[str, ...]], delta: int | None = None) -> ExportState:
+    found = {p: PartitionState(9, 0, names) for p, names in brought.items()}
+    return ExportState("t", None, Kind.LATEST, 5, found, delta)
+
+
+def shown(folder: Path) -> set[bytes]:
+    """What a reader of Parquet finds: names that begin with a dot or `_` are not for it."""
+    return {p.read_bytes() for p in folder.glob("partition=*/*.parquet") if p.name[0] not in "._"}
+
+
+def run(folder: Path, fs: Fs, run_id: str, rows: dict[int, bytes]) -> None:
+    table = Table(folder, fs)
+    table.state()
+    attempt = table.attempt(run_id)
+    written(attempt, rows)
+    new = state_of(table.bring(attempt, run_id))
+    table.commit(new)
+    table.settle(new)
+
+
+def begun(folder: Path) -> Path:
+    folder.mkdir()
+    Table(folder, RealFs()).commit(state_of({}))
+    run(folder, RealFs(), "one", {0: b"a", 1: b"b"})
+    return folder
+
+
+def test_a_run_replaces_what_was_there(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "t")
+    assert shown(folder) == {b"a", b"b"}
+    run(folder, RealFs(), "two", {1: b"c", 2: b"d"})
+    assert shown(folder) == {b"c", b"d"}
+    left = [p.relative_to(folder) for p in folder.rglob("*") if p.is_file()]
+    assert len([p for p in left if p.parts[0].startswith("partition=")]) == 2
+    assert {str(p) for p in left if len(p.parts) == 1} == {STATE}
+
+
+def test_killed_anywhere_it_is_the_old_table_or_the_new_one(tmp_path: Path) -> None:
+    before = begun(tmp_path / "before")
+    counting = CrashFs(RealFs(), None)
+    shutil.copytree(before, tmp_path / "whole")
+    run(tmp_path / "whole", counting, "two", {1: b"c", 2: b"d"})
+    found = []
+    for die_at in range(1, counting.operations + 1):
+        folder = tmp_path / str(die_at)
+        shutil.copytree(before, folder)
+        with pytest.raises(Crashed):
+            run(folder, CrashFs(RealFs(), die_at), "two", {1: b"c", 2: b"d"})
+        state = Table(folder, RealFs()).state()
+        assert state is not None
+        found.append(shown(folder))
+        counted = names_of(state.partitions)
+        assert {f"{p.parent.name}/{p.name}" for p in folder.glob("partition=*/*")} == counted
+        run(folder, RealFs(), "three", {0: b"e"})
+        assert shown(folder) == {b"e"}
+    old, new = {b"a", b"b"}, {b"c", b"d"}
+    assert found == [old] * found.count(old) + [new] * found.count(new)
+    assert found.count(old) > 3 < found.count(new)
+
+
+def test_delta_counts_once_its_version_is_there(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    table = Table(folder, RealFs())
+    table.commit(state_of({}, BEFORE_DELTA))
+    for newest, counts in ((None, False), (0, True)):
+        attempt = table.attempt("one")
+        written(attempt, {0: b"a"})
+        new = state_of(table.bring(attempt, "one"), 0)
+        table.show(sorted(names_of(new.partitions)))
+        table.announce(new)
+        assert table.state(newest) == (new if counts else state_of({}, BEFORE_DELTA))
+        assert shown(folder) == ({b"a"} if counts else set())
+        assert not (folder / PENDING).exists()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "newest", "there"),
+    [(0, None, False), (0, 0, True), (2, 1, False), (1, 2, True), (None, 5, False)],
+)
+def test_a_version_is_there_or_not(wanted: int | None, newest: int | None, there: bool) -> None:
+    assert is_there(wanted, newest) is there
+
+
+def test_an_empty_folder_has_no_more_than_a_lock(tmp_path: Path) -> None:
+    table = Table(tmp_path, RealFs())
+    assert table.is_empty()
+    assert table.state() is None
+    (tmp_path / LOCK).touch()
+    assert table.is_empty()
+    (tmp_path / "x").touch()
+    assert not table.is_empty()
+
+
+def test_a_state_that_does_not_parse_is_named(tmp_path: Path) -> None:
+    (tmp_path / STATE).write_text("{}")
+    with pytest.raises(CorruptData, match=STATE):
+        Table(tmp_path, RealFs()).state()
