@@ -41,7 +41,7 @@ from lapse.lifecycle.reports import Queue, ServiceProgress, read_progress, read_
 from lapse.lifecycle.round.commit import waiting_stamps
 from lapse.lifecycle.round.plan import MapMemory
 from lapse.lifecycle.round.sizing import sized_plan
-from lapse.lifecycle.status import SILENT_MS
+from lapse.lifecycle.status import is_running
 from lapse.log.facts import BadRange
 from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN
@@ -257,8 +257,8 @@ class _Place:
         told = self.progress
         if told is None:
             return None
-        expected_ms = max(told.updated_ms, told.next_look_ms) + SILENT_MS
-        if told.state == "idle" and self.verdict is not None and self.now_ms > expected_ms:
+        is_asked_of_now = self.verdict is not None
+        if told.state == "idle" and is_asked_of_now and not is_running(told, self.now_ms):
             return f"silent since {time_text(told.updated_ms)}: rounds are not running"
         if told.state == "stopped":
             return "stopped: rounds are not running"

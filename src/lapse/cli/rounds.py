@@ -115,9 +115,15 @@ def _lines(status: Status) -> Iterator[str]:
         yield f"{queue.running} logs have a round, {len(queue.logs) - queue.running} wait for one"
     for held in queue.held[:_LISTED_MAX]:
         yield f"{held.log} is left alone until {time_text(held.until_ms)}: {held.reason}"
-    for pause in status.pauses:
-        what = "all logs" if pause.log == EVERY_LOG else pause.log
-        yield f"{what}: {pause_text(pause)}"
+    yield from map(_paused, status.pauses)
+
+
+def _paused(pause: Pause) -> str:
+    return f"{_what(pause)}: {pause_text(pause)}"
+
+
+def _what(pause: Pause) -> str:
+    return "all logs" if pause.log == EVERY_LOG else pause.log
 
 
 def _far(told: ServiceProgress) -> Iterator[str]:
@@ -152,20 +158,15 @@ def _pause(args: argparse.Namespace, clock: Clock) -> int:
     asked.pause(fs, args.logdir, args.partition, Pause(EVERY_LOG, now_ms, until_ms, args.reason))
     if args.now:
         asked.call_off(fs, args.logdir, args.partition)
-    return _show_pauses(args, clock)
-
-
-def _show_pauses(args: argparse.Namespace, clock: Clock) -> int:
-    for pause in read_status(args.logdir, clock.now_ms()).pauses:
-        what = "all logs" if pause.log == EVERY_LOG else pause.log
-        print(f"{what}: {pause_text(pause)}")
+    for pause in asked.read_pauses(args.logdir, now_ms):
+        print(_paused(pause))
     return 0
 
 
 def _resume(args: argparse.Namespace, clock: Clock) -> int:
     ended = asked.resume(RealFs(), args.logdir, args.partition, clock.now_ms())
     for pause in ended:
-        print("all logs go on" if pause.log == EVERY_LOG else f"{pause.log} goes on")
+        print(f"{_what(pause)} {'go' if pause.log == EVERY_LOG else 'goes'} on")
     if not ended:
         print("nothing of that was paused", file=sys.stderr)
     return 0 if ended else 1

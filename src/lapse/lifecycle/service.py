@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -130,8 +130,7 @@ class Service:
         self._owner_missed = 0  # how often in a row
         self._stopping = False
         self._data_dir = data_dir
-        self._under_way: frozenset[str] = frozenset()  # logs of the run that others may overtake
-        self._queue = Queue()  # of that run
+        self._queue = Queue()  # of the run under way, and of one that overtakes it
         self._overtaking = False
         self._overtake_s = 0.0  # not before
 
@@ -231,19 +230,17 @@ class Service:
         self, plans: Sequence[RoundPlan], waiting: tuple[str, ...], now_ms: int
     ) -> None:
         """A run, and the queue for as long; `waiting` are the logs that come after it."""
-        before, names = (self._queue, self._under_way), tuple(plan.name for plan in plans)
+        before, names = self._queue, tuple(plan.name for plan in plans)
         rounds = tuple(UnderWay(plan.name, plan.round_id, plan.dir) for plan in plans)
-        held = self._setbacks.held()
-        self._queue = Queue(now_ms, len(names), names + waiting, held, rounds)
-        self._under_way |= frozenset(names)
-        if self._overtaking:
-            logs, running = names + before[0].logs, len(names) + before[0].running
-            self._queue = Queue(now_ms, running, logs, held, rounds + before[0].rounds)
+        self._queue = Queue(
+            now_ms, len(names) + before.running, names + before.logs + waiting,
+            self._setbacks.held(), rounds + before.rounds,
+        )  # fmt: skip
         self._board.queue(self._queue)
         try:
             self._run(plans, now_ms)
         finally:
-            self._queue, self._under_way = before
+            self._queue = replace(before, held=self._setbacks.held())
             if self._overtaking:
                 self._board.queue(self._queue)
 
@@ -262,7 +259,8 @@ class Service:
             pauses = self._pauses()
             if verdict.held or pauses.all is not None:
                 return
-            infos = [i for i in self._owner.logs() if str(i.facts.partition) not in self._under_way]
+            under_way = {one.log for one in self._queue.rounds}
+            infos = [i for i in self._owner.logs() if str(i.facts.partition) not in under_way]
             decisions = order(self._decide(infos, verdict))
             urgent = [d for d in decisions if must_be_made(d) and self._is_ready(d, pauses)]
             for names in self._companions.runs([str(d.info.facts.partition) for d in urgent])[:1]:

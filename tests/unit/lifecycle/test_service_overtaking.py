@@ -11,6 +11,7 @@ from lapse.lifecycle.reports import Queue, read_queue, read_reports
 from lapse.lifecycle.round.engine import OnProgress, Progress
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest
 from lapse.lifecycle.service import ServiceOptions
 from tests.unit.lifecycle.rounds import MEMORY, NOW, compacted, overwritten
 from tests.unit.lifecycle.served import PAUSE_MS, Parts, Recorded, parts
@@ -76,6 +77,32 @@ def test_the_queue_has_both_meanwhile(tmp_path: Path) -> None:
         told = [(q.running, q.logs, tuple(r.log for r in q.rounds)) for q in seen]
         one, two = ("bulk-0",), ("lazy-0", "bulk-0")
         assert told == [(1, one, one), (2, two, two), (2, two, two), (1, one, one)]
+
+
+def test_what_is_left_alone_stays_in_the_queue_after_a_look_was_overtaken(tmp_path: Path) -> None:
+    """The look has no queue of its own."""
+    seen: list[Queue] = []
+
+    class Looking(Recorded):
+        def summarise(
+            self, requests: Sequence[SummaryRequest], on_progress: OnProgress
+        ) -> Iterator[SummaryReceipt]:
+            receipts = list(super().summarise(requests, lambda _: None))
+            make_urgent(p, "lazy-0")()
+            p.clock.advance(PAUSE_MS)
+            on_progress(Progress(1, 2))
+            seen.append(read_queue(p.data))
+            yield from receipts
+
+    with parts(tmp_path / "data", TOPICS) as p:
+        bulk_and_lazy(p)
+        p.engine = Looking(p.clock)
+        p.engine.failing = {"lazy-0": "no luck"}
+        service = p.serve()
+        service._look_through_together(["bulk-0"], [], NOW)
+        assert p.engine.runs == [["lazy-0"]]
+        [queue] = seen
+        assert (queue.logs, [held.log for held in queue.held]) == ((), ["lazy-0"])
 
 
 def test_not_before_the_usual_rest_is_over(tmp_path: Path) -> None:
