@@ -13,15 +13,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from lapse.base.clock import SystemClock
+from lapse.base.fs import RealFs
 from lapse.lifecycle.round.engine import Progress
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
-from lapse.spark.engine import EngineLost, SparkEngine, open_engine
+from lapse.spark.engine import EngineLost, SparkEngine
+from lapse.spark.session import SessionOptions, open_session
 from tests.spark import processes
 from tests.spark.conftest import QUICK_JAVA
 
@@ -33,11 +36,14 @@ GONE_SECONDS_MAX = 60
 class DriverProcess:
     """Starts Spark; an `Engine` as far as `run` goes. What it says is in `log_path`."""
 
-    def __init__(self, master: str, log_path: Path) -> None:
+    def __init__(
+        self, master: str, log_path: Path, settings: Mapping[str, str] | None = None
+    ) -> None:
         self.log_path = log_path
+        words = [master, *(f"{name}={text}" for name, text in (settings or {}).items())]
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", MODULE, master], cwd=Path(__file__).parents[2],
+                [sys.executable, "-m", MODULE, *words], cwd=Path(__file__).parents[2],
                 env={**os.environ, **QUICK_JAVA}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=log, start_new_session=True,
             )  # fmt: skip
@@ -111,5 +117,12 @@ def quiet(_: Progress) -> None:
     """Nobody watches."""
 
 
+def main(master: str, *settings: str) -> None:
+    options = SessionOptions(master, "lapse tests", dict(s.split("=", 1) for s in settings))
+    engine = SparkEngine(open_session(options).spark, RealFs(), SystemClock())
+    engine.warm_up()
+    serve(engine)
+
+
 if __name__ == "__main__":
-    serve(open_engine(sys.argv[1], "lapse tests"))
+    main(*sys.argv[1:])

@@ -61,11 +61,11 @@ def session_pids(session: int) -> set[int]:
     return {p.pid for p in _all().values() if p.session == session and p.state != "Z"}
 
 
-def kill(pids: Collection[int]) -> None:
-    """`kill -9`; who is gone already is fine."""
+def kill(pids: Collection[int], how: signal.Signals = signal.SIGKILL) -> None:
+    """`kill -9`, or another signal; who is gone already is fine."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, how)
 
 
 def _daemons(found: dict[int, Process], root: int | None) -> set[int]:

@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import IO
 from zlib import crc32
 
-import pyspark
 import pytest
 
 from lapse.base.ids import TopicPartition
-from lapse.base.java import find_java
 from lapse.lifecycle.round.ledger import LEDGER_FILE
 from lapse.log.directory import LogDirectory
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.testing.clock import ManualClock
-from tests.oracle.kafka import free_port
 from tests.spark.conftest import QUICK_JAVA
+from tests.spark.standalone import standalone
 from tests.unit.lifecycle.rounds import NOW, compacted, env_of, make_logs, overwritten
 from tools.demo.flights import Flights, read_flights
 
-CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-DEPLOY = "org.apache.spark.deploy"
 SECONDS_MAX = 120
 CLUSTER = "local-cluster[2,1,1024]"
 PARTITIONS, BATCH = 2, 500
@@ -87,51 +80,13 @@ def here(logs: Path) -> dict[str, bytes]:
     return cleaned(logs, logs.with_name("here"), "--engine", "inline")
 
 
-@contextlib.contextmanager
-def started(what: str, *words: str, says: str) -> Iterator[str]:
-    """A process of Spark's own cluster, and what it says when it is up."""
-    environment = {**os.environ, **QUICK_JAVA, "SPARK_LOCAL_IP": "127.0.0.1",
-                   "JAVA_HOME": str(find_java(os.environ).home)}  # fmt: skip
-    process = subprocess.Popen(
-        [CLASS, f"{DEPLOY}.{what}", "--host", "127.0.0.1", "--webui-port", "0", *words],
-        env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert process.stderr is not None
-        yield until(process.stderr, says)
-    finally:
-        process.terminate()
-        process.communicate()
-
-
-def until(log: IO[str], says: str) -> str:
-    told = []
-    for line in log:
-        told.append(line)
-        found = re.search(says, line)
-        if found is not None:
-            return found[0]
-    raise AssertionError("".join(told))
-
-
-@contextlib.contextmanager
-def standalone(folder: Path) -> Iterator[str]:
-    """A master and a worker as `start-master.sh` and `start-worker.sh` start them."""
-    port = str(free_port())
-    with started("master.Master", "--port", port, says=r"spark://[\d.:]+") as url:  # noqa: SIM117
-        with started("worker.Worker", "--cores", "2", "--memory", "1g", "--work-dir",
-                     str(folder / "work"), url, says="Successfully registered"):  # fmt: skip
-            yield url
-
-
 @pytest.mark.parametrize("master", [CLUSTER, "standalone"])
 def test_a_round_there_is_a_round_here(
     master: str, logs: Path, here: dict[str, bytes], tmp_path: Path
 ) -> None:
     with contextlib.ExitStack() as stack:
         if master == "standalone":
-            master = stack.enter_context(standalone(tmp_path))
+            master = stack.enter_context(standalone(tmp_path)).url
         assert cleaned(logs, tmp_path / "there", "--master", master) == here
 
 

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     kind = Kind.HISTORY if args.history else Kind.LATEST
     wish = Wish(kind, args.format == "delta", args.anew)
     table = Table(args.to.absolute(), RealFs())
-    opened = open_session(SessionOptions(args.master, "lapse export"))
+    opened = open_session(SessionOptions(args.master, "lapse export", source.SETTINGS))
     try:
         source.register(opened.spark)
         where = Source(opened.spark, log.options, args.topic, table.folder)

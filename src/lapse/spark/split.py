@@ -1,9 +1,10 @@
 """A split plan on Spark: a job for each stage, its requests dealt out to tasks, answers in order.
 
 Which request follows from which answers `lifecycle.round.split.rounds` says, and `drive` what
-becomes of the files; here is only how a job travels, how far it has come, and what is said where it
-fails. A job that fails as a whole (a task died as often as Spark tries it, somebody cancelled it)
-leaves its requests without an answer, and so the round comes to nothing, and no other.
+becomes of the files; here is only how a job travels and what is said where it fails (how far it has
+come: `watch`). A job that fails as a whole (a task died as often as Spark tries it, somebody
+cancelled it) leaves its requests without an answer, and so the round comes to nothing, and no
+other.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 
 from lapse.base.clock import Clock
 from lapse.base.fs import Fs
-from lapse.lifecycle.round.engine import failed, read_progress, work_bytes
+from lapse.lifecycle.round.engine import failed, work_bytes
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
 from lapse.lifecycle.round.split.drive import run_split
@@ -29,11 +30,10 @@ from lapse.lifecycle.round.split.rounds import Job
 from lapse.lifecycle.round.split.stages import decode_answer
 from lapse.spark.bins import BINS_PER_SLOT, SEGMENT_COST_BYTES, neighbours
 from lapse.spark.split_task import ANSWERED, encode_bin
+from lapse.spark.watch import StageWatch, attempts_of_stage
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS_MIN = 0.2
-_LOOK_SHARE = 20  # looking takes no more than one part in so many of the driver's time
 _NOBODY = "none"
 _DOING = {
     Stage.SCAN: "scanning",
@@ -132,47 +132,11 @@ def _bytes_of(request: Any) -> int:
     return n_bytes
 
 
-class StageWatch:
-    """How far the requests of one job have come, as their attempts' folders tell.
-
-    Of attempts at one request the furthest counts.
-    """
-
-    def __init__(self, folder: Path, prefix: str, clock: Clock) -> None:
-        self._folder, self._prefix, self._clock = folder, prefix, clock
-        self._next_look_s = 0.0
-        self._bytes_done = 0
-
-    def look(self) -> int:
-        """Bytes done; never goes back. There may be many folders, so not every call looks."""
-        start = self._clock.monotonic()
-        if start >= self._next_look_s:
-            furthest: dict[int, int] = {}
-            for number, path in _attempts(self._folder, self._prefix):
-                furthest[number] = max(furthest.get(number, 0), read_progress(path))
-            self._bytes_done = max(self._bytes_done, sum(furthest.values()))
-            took_s = self._clock.monotonic() - start
-            self._next_look_s = start + max(_LOOK_SECONDS_MIN, took_s * _LOOK_SHARE)
-        return self._bytes_done
-
-
-def _attempts(folder: Path, prefix: str) -> Iterator[tuple[int, Path]]:
-    """Attempts of one job, each with the number of its request."""
-    try:
-        names = os.listdir(folder)
-    except OSError:  # not begun, or swept by its owner
-        return
-    for name in names:
-        if name.startswith(f"{prefix}-"):
-            number = name.removeprefix(f"{prefix}-").partition("-")[0]
-            yield int(number), folder / name
-
-
 def blame(folder: Path, prefix: str, job: Job) -> str:
     """What several attempts died over, in words; empty where there is no such request."""
     died = Counter(
         number
-        for number, path in _attempts(folder, prefix)
+        for number, path in attempts_of_stage(folder, prefix)
         if not (path / ANSWERED).exists()
     )  # fmt: skip
     for number, times in died.most_common(1):

@@ -1,4 +1,4 @@
-"""How far the bins of a run have come, as the folders of their attempts tell.
+"""How far the bins of a run, or the stages of a split plan, have come, as attempts' folders tell.
 
 Spark's accumulators arrive only when a task ends, so the driver looks at the disk: a round whose
 folder is there has begun, and what its attempts have read they say in a file. A task takes its
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -21,7 +21,24 @@ from lapse.lifecycle.round.receipt import attempt_dir
 from lapse.spark.bins import Bin
 
 LOOK_SECONDS_MIN = 0.03
+STAGE_LOOK_SECONDS_MIN = 0.2
 LOOK_SHARE = 20  # looking takes no more than one part in so many of the driver's time
+
+
+class _Pace:
+    """Looks as often as is worth it."""
+
+    def __init__(self, clock: Clock, seconds_min: float) -> None:
+        self._clock, self._seconds_min = clock, seconds_min
+        self._next_s = 0.0
+
+    def keep(self, look: Callable[[], None]) -> None:
+        """Do it, unless the last time was just now."""
+        start = self._clock.monotonic()
+        if start >= self._next_s:
+            look()
+            took_s = self._clock.monotonic() - start
+            self._next_s = start + max(self._seconds_min, took_s * LOOK_SHARE)
 
 
 class Watch:
@@ -32,8 +49,7 @@ class Watch:
         self._bin_of = {
             (plan.round_id, plan.name): n for n, b in enumerate(bins) for plan in b.plans
         }
-        self._clock = clock
-        self._next_look_s = 0.0
+        self._pace = _Pace(clock, LOOK_SECONDS_MIN)
         self._seen = Progress(0, sum(b.bytes_total for b in self._bins))
 
     def ended(self, round_id: str, name: str) -> None:
@@ -42,18 +58,16 @@ class Watch:
 
     def look(self) -> Progress:
         """Never goes back."""
-        start = self._clock.monotonic()
-        if start < self._next_look_s:
-            return self._seen
+        self._pace.keep(self._look)
+        return self._seen
+
+    def _look(self) -> None:
         for one in self._bins:
             if not one.has_ended:
                 one.look()
         done = max(sum(one.bytes_done for one in self._bins), self._seen.bytes_done)
         under_way = tuple(found for one in self._bins if (found := one.under_way()) is not None)
         self._seen = Progress(done, self._seen.bytes_total, under_way)
-        took_s = self._clock.monotonic() - start
-        self._next_look_s = start + max(LOOK_SECONDS_MIN, took_s * LOOK_SHARE)
-        return self._seen
 
 
 class _BinWatch:
@@ -118,3 +132,38 @@ def _attempts(plan: RoundPlan) -> list[Path]:
     except OSError:  # swept by its owner
         return []
     return [Path(entry.path) for entry in entries if entry.is_dir()]
+
+
+class StageWatch:
+    """One job of a split plan; of attempts at one of its requests the furthest counts.
+
+    Attempts have `prefix` and the number of their request in front of their names in `folder`.
+    """
+
+    def __init__(self, folder: Path, prefix: str, clock: Clock) -> None:
+        self._folder, self._prefix = folder, prefix
+        self._pace = _Pace(clock, STAGE_LOOK_SECONDS_MIN)
+        self._bytes_done = 0
+
+    def look(self) -> int:
+        """Bytes done; never goes back."""
+        self._pace.keep(self._look)
+        return self._bytes_done
+
+    def _look(self) -> None:
+        furthest: dict[int, int] = {}
+        for number, path in attempts_of_stage(self._folder, self._prefix):
+            furthest[number] = max(furthest.get(number, 0), read_progress(path))
+        self._bytes_done = max(self._bytes_done, sum(furthest.values()))
+
+
+def attempts_of_stage(folder: Path, prefix: str) -> Iterator[tuple[int, Path]]:
+    """Attempts of one job, each with the number of its request."""
+    try:
+        names = os.listdir(folder)
+    except OSError:  # not begun, or swept by its owner
+        return
+    for name in names:
+        if name.startswith(f"{prefix}-"):
+            number = name.removeprefix(f"{prefix}-").partition("-")[0]
+            yield int(number), folder / name

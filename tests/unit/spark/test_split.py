@@ -19,13 +19,13 @@ from lapse.lifecycle.round.split.requests import Stage, folder_of
 from lapse.spark.split import (
     Cluster,
     RunTasks,
-    StageWatch,
     bins_of,
     blame,
     describe_stage,
     run_split_plan,
 )
 from lapse.spark.split_task import ANSWERED, SplitBin, answers_to
+from lapse.spark.watch import StageWatch
 from lapse.testing.clock import ManualClock
 from tests.reference.split_rounds import UNLIKE, files_of
 from tests.unit.lifecycle.round.split.splits import Driver, data, planned

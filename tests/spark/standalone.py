@@ -1,0 +1,78 @@
+"""Spark's own cluster: a master and workers, as `start-master.sh` and `start-worker.sh` start them.
+
+Each worker is a host of its own to Spark, at an address of this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import pyspark
+
+from lapse.base.java import find_java
+from tests.oracle.kafka import free_port
+from tests.spark.conftest import QUICK_JAVA
+
+CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+DEPLOY = "org.apache.spark.deploy"
+HERE = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Standalone:
+    """A cluster; executors run below its workers, whose pids are in the order of their hosts."""
+
+    url: str
+    worker_pids: tuple[int, ...]
+
+
+@contextlib.contextmanager
+def standalone(folder: Path, *hosts: str, cores: int = 2) -> Iterator[Standalone]:
+    """A worker at each host, or one at 127.0.0.1, with so many cores."""
+    port = str(free_port())
+    with contextlib.ExitStack() as stack:
+        master = _started("master.Master", HERE, "--port", port, says=r"spark://[\d.:]+")
+        url, _ = stack.enter_context(master)
+        pids = []
+        for host in hosts or (HERE,):
+            worker = _started(
+                "worker.Worker", host, "--cores", str(cores), "--memory", "1g",
+                "--work-dir", str(folder / f"work-{host}"), url, says="Successfully registered",
+            )  # fmt: skip
+            pids.append(stack.enter_context(worker)[1])
+        yield Standalone(url, tuple(pids))
+
+
+@contextlib.contextmanager
+def _started(what: str, host: str, *words: str, says: str) -> Iterator[tuple[str, int]]:
+    """A process, by what it says when it is up, and its pid."""
+    environment = {**os.environ, **QUICK_JAVA, "SPARK_LOCAL_IP": host,
+                   "JAVA_HOME": str(find_java(os.environ).home)}  # fmt: skip
+    process = subprocess.Popen(
+        [CLASS, f"{DEPLOY}.{what}", "--host", host, "--webui-port", "0", *words],
+        env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        yield _until(process.stderr, says), process.pid
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def _until(log: IO[str], says: str) -> str:
+    told = []
+    for line in log:
+        told.append(line)
+        found = re.search(says, line)
+        if found is not None:
+            return found[0]
+    raise AssertionError("".join(told))
