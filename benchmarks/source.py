@@ -4,10 +4,11 @@
 
 One session, one broker (ours), the same records (16-byte keys, 100-byte values, batches of 100,
 four partitions) for all: from the broker's files, from the broker, through the connector, and from
-Parquet files of the same rows. Who does the same takes turns, so that a machine that slows down
-slows everybody; the first turn, with class loading and compiling, is told apart. A case that reads
-a single record says what a query costs before it reads anything. CPU is that of driver, JVM and
-Python workers; the broker's is told apart.
+Parquet files of the same rows; and from `Again`, which hands Spark the same batch over and over:
+what any source in Python costs, were its own work nothing. Who does the same takes turns, so that a
+machine that slows down slows everybody; the first turn, with class loading and compiling, is told
+apart. A case that reads a single record says what a query costs before it reads anything. CPU is
+that of driver, JVM and Python workers; the broker's is told apart.
 
 The connector's jars come from Maven (`--no-connector`, or a machine without `mvn`, leaves it out).
 Spark has it for its own version or the one before: `CONNECTOR`. Writes
@@ -25,16 +26,20 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from benchmarks.broker.peers import TICKS, cpu_seconds
 from benchmarks.common import save
@@ -62,12 +67,40 @@ TARGETS = {"path, all columns, million rows/s": 3.0, "times the connector": 8.0}
 Query = Callable[[], None]
 
 
+class Again(source.LapseSource):
+    """As many rows as there are, all from the first batch of each task."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "again"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _AgainReader(super().reader(schema))
+
+
+class _AgainReader(DataSourceReader):
+    def __init__(self, reader: DataSourceReader) -> None:
+        self._reader = reader
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self._reader.partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        left = sum(one.offset_until - one.offset_from for one in partition.slices)
+        batch = next(self._reader.read(partition))
+        while left:
+            some = batch.slice(0, left)
+            left -= some.num_rows
+            yield some
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=512, help="of the log that is read")
     parser.add_argument("--runs", type=int, default=5, help="turns that count")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--no-connector", action="store_true")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="settings")
     parser.add_argument("--only", default="", help="cases whose names have this in them")
     args = parser.parse_args()
     records = args.megabytes * 1_000_000 // (VALUE_BYTES + KEY_BYTES + OVERHEAD_BYTES)
@@ -100,9 +133,11 @@ def measure(
 ) -> dict[str, Any]:
     fill(broker.bootstrap, records)
     began = time.perf_counter()
-    settings = {**source.SETTINGS, "spark.jars": ",".join(map(str, jars))}
+    more = dict(text.split("=", 1) for text in args.settings)
+    settings = {**source.SETTINGS, "spark.jars": ",".join(map(str, jars)), **more}
     spark = open_session(SessionOptions(args.master, "benchmark", settings)).spark
     source.register(spark)
+    spark.dataSource.register(Again)
     session_s = time.perf_counter() - began
     try:
         places = Places(spark, broker, folder, has_connector=bool(jars))
@@ -120,11 +155,13 @@ def measure(
         "value_bytes": VALUE_BYTES,
         "master": args.master,
         "connector": CONNECTOR if jars else None,
+        "settings": more,
         "session_start_seconds": round(session_s, 2),
         "first_job_seconds": round(first_job_s, 2),
         "cases": found,
         "times_the_connector": ratios(found, "connector"),
         "times_parquet": ratios(found, "parquet"),
+        "times_the_same_batch_again": ratios(found, "again"),
     }
 
 
@@ -183,8 +220,10 @@ class Places:
         self.at_broker = {"kafka.bootstrap.servers": broker.bootstrap}
         self._number = itertools.count()
 
-    def lapse(self, where: dict[str, str], columns: tuple[str, ...] = ()) -> DataFrame:
-        reader = self.spark.read.format("lapse").options(**where, subscribe=TOPIC)
+    def lapse(
+        self, where: dict[str, str], columns: tuple[str, ...] = (), name: str = "lapse"
+    ) -> DataFrame:
+        reader = self.spark.read.format(name).options(**where, subscribe=TOPIC)
         return reader.option("columns", ",".join(columns or TYPES)).load()
 
     def connector(self, columns: tuple[str, ...] = ()) -> DataFrame:
@@ -271,6 +310,9 @@ def cases_of(places: Places, records: int) -> dict[str, Case]:
             f"count, {who}": Case(count, records),
             f"one record, {who}": Case(lambda r=read: to_nowhere(r().where(first)), 1),  # noqa: B023
         }
+    for what, columns in (("all columns", ()), ("key and value", KEY_VALUE)):
+        again = partial(places.lapse, path, columns, Again.name())
+        cases[f"{what}, again"] = Case(lambda r=again: to_nowhere(r()), records)
     cases["stream, path"] = Case(lambda: places.stream("lapse", path), records)
     cases["stream, broker"] = Case(lambda: places.stream("lapse", broker), records)
     cases["write, broker"] = Case(lambda: places.write("lapse"), records)
