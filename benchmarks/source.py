@@ -61,8 +61,13 @@ PARTITIONS = 4
 VALUE_BYTES, KEY_BYTES, OVERHEAD_BYTES = 100, 16, 8
 BATCH_RECORDS = 100
 KEY_VALUE = ("key", "value")
+COLUMNS = {
+    "key and value": KEY_VALUE,
+    "the connector's columns": tuple(TYPES)[:8],
+    "all columns": tuple(TYPES),  # the connector has no more than its own
+}
 SECONDS_MAX = 600
-TARGETS = {"path, all columns, million rows/s": 3.0, "times the connector": 8.0}
+TARGETS = {"million rows/s": 3.0, "times the connector": 8.0}
 
 Query = Callable[[], None]
 
@@ -288,31 +293,25 @@ def cases_of(places: Places, records: int) -> dict[str, Case]:
     """By `what, who`; what has the same name does the same."""
     path, broker = {"path": str(places.broker.data)}, places.at_broker
     readers: dict[str, Callable[..., DataFrame]] = {
-        "path": lambda columns=(): places.lapse(path, columns),
-        "broker": lambda columns=(): places.lapse(broker, columns),
+        "path": partial(places.lapse, path),
+        "broker": partial(places.lapse, broker),
         "connector": places.connector,
         "parquet": places.of_parquet,
+        "again": partial(places.lapse, path, name=Again.name()),
     }
     if not places.has_connector:
         del readers["connector"]
     cases: dict[str, Case] = {}
     for who, read in readers.items():
-        counted = ("offset",) if who in ("path", "broker") else ()
-
-        def count(read: Callable[..., DataFrame] = read, wanted: Any = counted) -> None:
-            found = read(wanted).count()
-            assert found == records, found
-
-        first = "offset = 0 and partition = 0"
-        cases |= {
-            f"all columns, {who}": Case(lambda r=read: to_nowhere(r()), records),
-            f"key and value, {who}": Case(lambda r=read: to_nowhere(r(KEY_VALUE)), records),
-            f"count, {who}": Case(count, records),
-            f"one record, {who}": Case(lambda r=read: to_nowhere(r().where(first)), 1),  # noqa: B023
-        }
-    for what, columns in (("all columns", ()), ("key and value", KEY_VALUE)):
-        again = partial(places.lapse, path, columns, Again.name())
-        cases[f"{what}, again"] = Case(lambda r=again: to_nowhere(r()), records)
+        for what, columns in COLUMNS.items():
+            if (what, who) != ("all columns", "connector"):
+                query = partial(read, columns)
+                cases[f"{what}, {who}"] = Case(lambda q=query: to_nowhere(q()), records)
+        if who != "again":
+            wanted = ("offset",) if who in ("path", "broker") else ()
+            first = partial(first_record, read)
+            cases[f"count, {who}"] = Case(partial(count, read, wanted, records), records)
+            cases[f"one record, {who}"] = Case(lambda q=first: to_nowhere(q()), 1)
     cases["stream, path"] = Case(lambda: places.stream("lapse", path), records)
     cases["stream, broker"] = Case(lambda: places.stream("lapse", broker), records)
     cases["write, broker"] = Case(lambda: places.write("lapse"), records)
@@ -322,6 +321,15 @@ def cases_of(places: Places, records: int) -> dict[str, Case]:
         cases["write, connector"] = Case(lambda: places.write("kafka"), records)
         cases["copy, connector"] = Case(lambda: places.copy("kafka"), records)
     return cases
+
+
+def count(read: Callable[..., DataFrame], columns: tuple[str, ...], records: int) -> None:
+    found = read(columns).count()
+    assert found == records, found
+
+
+def first_record(read: Callable[..., DataFrame]) -> DataFrame:
+    return read().where("offset = 0 and partition = 0")
 
 
 # --- measuring ------------------------------------------------------------------------------------

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 import urllib.request
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -25,6 +27,7 @@ with warnings.catch_warnings():  # kafka-python reads its schemas by a deprecate
 PARTITIONS = 60
 ROUNDS = 5
 SECONDS = 40
+NOTHING_NEW = (0, PARTITIONS)
 SESSION_LOG = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.FetchSessionHandler=debug"
 
 
@@ -73,7 +76,7 @@ def test_kafka_python(broker: BrokerProcess) -> None:
     consumer.close()
 
 
-def test_the_java_client(broker: BrokerProcess) -> None:
+def test_the_java_client(broker: BrokerProcess, tmp_path: Path) -> None:
     """It checks itself that a session is what it thinks, and says what answers hold.
 
     A full fetch of all partitions is answered by all, each later one by those with news.
@@ -81,20 +84,38 @@ def test_the_java_client(broker: BrokerProcess) -> None:
     create(broker, "java")
     wanted = range(0, PARTITIONS, 3)
     write(broker, "java", *wanted)
-    done = subprocess.run(
+    log = tmp_path / "log"
+    with log.open("w") as to, subprocess.Popen(
         oracle.command(
             "org.apache.kafka.tools.consumer.ConsoleConsumer",
             ["--bootstrap-server", broker.bootstrap, "--topic", "java", "--from-beginning",
-             "--max-messages", str(len(wanted) + 1), "--timeout-ms", "2500"],
+             "--max-messages", str(len(wanted) + 1)],
             flags=(*oracle.TOOL_FLAGS, SESSION_LOG),
         ),
-        capture_output=True, text=True, timeout=2 * SECONDS, check=False,
-    )  # fmt: skip
-    assert sorted(map(int, done.stdout.split())) == list(wanted)
-    said = done.stderr
+        stdout=subprocess.PIPE, stderr=to, text=True,
+    ) as consumer:  # fmt: skip
+        try:
+            until(lambda: NOTHING_NEW in increments(log.read_text()), consumer)
+            write(broker, "java", PARTITIONS - 1)  # which ends it
+            got, _ = consumer.communicate(timeout=SECONDS)
+        finally:
+            consumer.kill()
+    assert sorted(map(int, got.split())) == [*wanted, PARTITIONS - 1]
+    said = log.read_text()
     assert "Node 0 sent a full fetch response that created a new incremental fetch session" in said
-    increments = re.findall(r" with (\d+) response partition\(s\), (\d+) implied partition", said)
-    assert increments, said[-4000:]
-    for told, implied in increments:
-        assert int(told) + int(implied) == PARTITIONS
-    assert ("0", str(PARTITIONS)) in increments
+    for told, implied in increments(said):
+        assert told + implied == PARTITIONS
+
+
+def increments(said: str) -> list[tuple[int, int]]:
+    """Of each later answer: partitions it tells of, and those it does not."""
+    found = re.findall(r" with (\d+) response partition\(s\), (\d+) implied partition", said)
+    return [(int(told), int(implied)) for told, implied in found]
+
+
+def until(holds: Callable[[], bool], consumer: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert consumer.poll() is None, "it ended early"
+        assert time.monotonic() < deadline, "it never asked again"
+        time.sleep(0.02)

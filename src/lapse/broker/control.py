@@ -44,7 +44,7 @@ from lapse.lifecycle.round import commit as rounds
 from lapse.lifecycle.round.bad import current_facts
 from lapse.lifecycle.round.commit import CommitResult, DirectoryEnv, waiting_stamps
 from lapse.lifecycle.round.ledger import ledger_path
-from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.receipt import Receipt, attempt_dir
 from lapse.lifecycle.round.summarise import SummaryReceipt, take_over
 from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
@@ -186,10 +186,10 @@ class OwnedLogs:
         self._partitions = partitions
         self._env = env
         self._stamps = StampCache()
-        self._failed: deque[tuple[float, PartitionLog, str]] = deque()  # swept again from then on
+        self._ended: deque[tuple[float, PartitionLog, str]] = deque()  # swept again from then on
 
     def logs(self) -> list[LogInfo]:
-        self._sweep_failed()
+        self._sweep_ended()
         now_ms = self._env.clock.now_ms()
         online = [log for log in self._partitions.all() if log.offline_reason is None]
         return [
@@ -216,8 +216,7 @@ class OwnedLogs:
                 if result.error is not None:
                     logger.warning("round %s: %s", receipt.round_id, result.error)
                     self._sweep_one(log, receipt.round_id)
-                    again_s = self._env.clock.monotonic() + SWEEP_AGAIN_SECONDS
-                    self._failed.append((again_s, log, receipt.round_id))
+                self._sweep_again(log, receipt.round_id)
         return [results.get(n) or self._no_such_log(r) for n, r in enumerate(receipts)]
 
     def adopt_summaries(self, receipts: Sequence[SummaryReceipt]) -> list[str | None]:
@@ -238,11 +237,17 @@ class OwnedLogs:
             with contextlib.suppress(StorageError):  # a task may still be writing there
                 rounds.sweep(log.dir, round_id, self._env.fs)
 
-    def _sweep_failed(self) -> None:
-        """What tasks of rounds that had failed wrote after that."""
-        while self._failed and self._failed[0][0] <= self._env.clock.monotonic():
-            _, log, round_id = self._failed.popleft()
-            self._sweep_one(log, round_id)
+    def _sweep_again(self, log: PartitionLog, round_id: str) -> None:
+        again_s = self._env.clock.monotonic() + SWEEP_AGAIN_SECONDS
+        self._ended.append((again_s, log, round_id))
+
+    def _sweep_ended(self) -> None:
+        """What tasks wrote after their round had ended, well or not: Spark may run one twice."""
+        while self._ended and self._ended[0][0] <= self._env.clock.monotonic():
+            _, log, round_id = self._ended.popleft()
+            if attempt_dir(log.dir, round_id, "").exists():
+                self._sweep_one(log, round_id)
+                self._sweep_again(log, round_id)  # whoever wrote that may not be through
 
     def sweep(self) -> None:
         """Remove the attempts of services that are gone."""

@@ -11,7 +11,9 @@ metrics and the service's progress say. A round is called off by a marker that i
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from lapse.lifecycle.reports import UnderWay, read_queue
 from lapse.lifecycle.round.cancel import cancel_round
 
 PAUSES = "lapse-pauses.json"
+_LOCK = "lapse-pauses.lock"
 EVERY_LOG = "*"
 
 
@@ -101,9 +104,10 @@ def pause(fs: Fs, data_dir: Path, logs: Sequence[str], said: Pause) -> None:
 
     What was said before of the same log is replaced. Raises StorageError, CorruptData.
     """
-    before = {p.log: p for p in read_pauses(data_dir, said.since_ms)}
-    now = {log: replace(said, log=log) for log in logs or (EVERY_LOG,)}
-    _write(fs, data_dir, {**before, **now}.values())
+    with _locked(fs, data_dir):
+        before = {p.log: p for p in read_pauses(data_dir, said.since_ms)}
+        now = {log: replace(said, log=log) for log in logs or (EVERY_LOG,)}
+        _write(fs, data_dir, {**before, **now}.values())
 
 
 def resume(fs: Fs, data_dir: Path, logs: Sequence[str], now_ms: int) -> tuple[Pause, ...]:
@@ -111,10 +115,22 @@ def resume(fs: Fs, data_dir: Path, logs: Sequence[str], now_ms: int) -> tuple[Pa
 
     Raises StorageError, CorruptData.
     """
-    before = list(read_pauses(data_dir, now_ms))
-    ended = tuple(p for p in before if not logs or p.log in logs)
-    _write(fs, data_dir, [p for p in before if p not in ended])
+    with _locked(fs, data_dir):
+        before = list(read_pauses(data_dir, now_ms))
+        ended = tuple(p for p in before if not logs or p.log in logs)
+        _write(fs, data_dir, [p for p in before if p not in ended])
     return ended
+
+
+@contextmanager
+def _locked(fs: Fs, data_dir: Path) -> Iterator[None]:
+    """Nobody else, in this process or another, changes the pauses meanwhile."""
+    lock = fs.open_append(data_dir / _LOCK)
+    try:
+        fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+        yield
+    finally:
+        lock.close()
 
 
 def _write(fs: Fs, data_dir: Path, pauses: Iterable[Pause]) -> None:

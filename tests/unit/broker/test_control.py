@@ -22,7 +22,7 @@ from lapse.lifecycle.decide.horizon import Stamp
 from lapse.lifecycle.owner import OwnerGone
 from lapse.lifecycle.owner_remote import RemoteOwner
 from lapse.lifecycle.round import ledger
-from lapse.lifecycle.round.engine import failed
+from lapse.lifecycle.round.engine import failed, run_plan
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.ledger import LedgerEntry
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
@@ -102,23 +102,32 @@ async def test_what_cannot_be_committed_is_refused_and_swept(tmp_path: Path) -> 
         owner.close()
 
 
-async def test_what_a_task_wrote_after_its_round_had_failed_is_swept_later(tmp_path: Path) -> None:
-    """A job that was cancelled: some of its tasks are told so only when they are done."""
+@pytest.mark.parametrize("error", ["a-0: cancelled", None])
+async def test_what_a_task_wrote_after_its_round_had_ended_is_swept_later(
+    error: str | None, tmp_path: Path
+) -> None:
+    """One of a cancelled job that is told so when it is done, or a second attempt that lives on.
+
+    Whoever wrote once more may do so again.
+    """
     clock = ManualClock(1_700_000_000_000)
     async with running_node(tmp_path, clock=clock) as node:
         await filled(node, "a")
         owner = OwnedLogs(node.services.partitions, LogEnv(RealFs(), clock))
         [info] = owner.logs()
         plan = plan_of(info, "r0", 1, force=True)
-        [result] = owner.commit([failed(plan, "x", "a-0: cancelled")])
-        assert result.error == "a-0: cancelled"
-        late = attempt_dir(tmp_path / "a-0", "r0", "late")
-        late.mkdir(parents=True)
-        clock.advance(round(SWEEP_AGAIN_SECONDS * 1000) - 1)
-        owner.logs()
-        assert late.exists()
-        clock.advance(1)
-        owner.logs()
+        receipt = failed(plan, "x", error) if error else run_plan(plan, "x", RealFs(), clock)
+        [result] = owner.commit([receipt])
+        assert (result.error, result.groups > 0) == (error, error is None)
+        for name in ("late", "later"):
+            late = attempt_dir(tmp_path / "a-0", "r0", name)
+            assert not late.parent.exists()
+            late.mkdir(parents=True)
+            clock.advance(round(SWEEP_AGAIN_SECONDS * 1000) - 1)
+            owner.logs()
+            assert late.exists()
+            clock.advance(1)
+            owner.logs()
         assert not late.parent.exists()
 
 

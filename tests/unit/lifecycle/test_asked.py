@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,17 @@ def test_pauses_are_ended_by_name_or_all_at_once(tmp_path: Path) -> None:
     assert [p.log for p in resume(FS, tmp_path, ["a-0", "nobody-0"], NOW)] == ["a-0"]
     assert [p.log for p in resume(FS, tmp_path, [], NOW)] == ["b-0", "c-0"]
     assert list(read_pauses(tmp_path, NOW)) == []
+
+
+def test_nothing_is_lost_of_what_several_say_at_once(tmp_path: Path) -> None:
+    """By HTTP and by command, which know nothing of each other."""
+    names = [f"t-{n}" for n in range(16)]
+    with ThreadPoolExecutor(len(names)) as people:
+        said = [people.submit(pause, FS, tmp_path, [name], SAID) for name in names]
+        ended = people.submit(resume, FS, tmp_path, ["nobody-0"], NOW)
+        assert [one.result() for one in said] == [None] * len(names)
+        assert ended.result() == ()
+    assert {p.log for p in read_pauses(tmp_path, NOW)} == set(names)
 
 
 def test_a_file_of_somebody_elses_is_no_pause_and_no_leave_to_go_on(tmp_path: Path) -> None:

@@ -65,15 +65,26 @@ def rows_of(source: Source, run: Run, kind: Kind, appended: Collection[int]) -> 
     )
     rows = _old(source, {p: step for p, step in steps.items() if p not in appended})
     if run.late:
-        there = _records(source, steps, whole=True).select(*_KEY).distinct()
         keyed, keyless = rows.where("key is not null"), rows.where("key is null")
-        rows = keyed.join(there, _KEY, "left_semi").select(*COLUMNS).unionByName(keyless)
+        alive = _never_deleted(keyed, _records(source, steps, whole=True))
+        rows = keyed.join(alive, _KEY, "left_semi").select(*COLUMNS).unionByName(keyless)
     rows = rows.unionByName(new.drop("is_tombstone")).join(told, _KEY, "left")
     stays = f.col("deleted_at").isNull() | (f.col("offset") > f.col("deleted_at"))
     if kind is Kind.LATEST:
         newest = f.col("newest").isNull() | (f.col("offset") == f.col("newest"))
         stays = f.col("key").isNotNull() & stays & newest
     return rows.where(stays).select(*COLUMNS)
+
+
+def _never_deleted(keyed: DataFrame, records: DataFrame) -> DataFrame:
+    """Keys of the table of which the log still has something that the table knows, or older.
+
+    A key that has newer records only may have been deleted before them, by a tombstone that is gone
+    as well: cleaning takes the tombstone last (KIP-534), so what is older than it is gone then.
+    """
+    known = keyed.groupBy(*_KEY).agg(f.max("offset").alias("known"))
+    there = records.groupBy(*_KEY).agg(f.min("offset").alias("oldest"))
+    return known.join(there, _KEY).where("oldest <= known").select(*_KEY)
 
 
 def _records(source: Source, steps: Mapping[int, Step], *, whole: bool) -> DataFrame:

@@ -130,9 +130,12 @@ final class ConnectChecks {
 
     private void internalTopics() throws Exception {
         try (Admin admin = Admin.create(Checks.settings(server))) {
-            for (String name : List.of("configs", "offsets", "status")) {
-                ConfigResource of =
-                    new ConfigResource(ConfigResource.Type.TOPIC, run + "-" + name);
+            List<String> names = List.of(run + "-configs", run + "-offsets", run + "-status");
+            // The worker answers before it has made them.
+            Checks.until("the internal topics",
+                () -> admin.listTopics().names().get().containsAll(names));
+            for (String name : names) {
+                ConfigResource of = new ConfigResource(ConfigResource.Type.TOPIC, name);
                 Checks.equal("compact", admin.describeConfigs(List.of(of)).all().get().get(of)
                     .get("cleanup.policy").value());
             }
