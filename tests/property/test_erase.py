@@ -90,7 +90,8 @@ def damaged(draw: st.DrawFn) -> Part:
     if codec:
         return Part(changed, opaque=True)
     there = {n for n, key in enumerate(KEYS) if key in changed}
-    return Part(changed, there=frozenset(there))
+    # Where its lengths are damaged, nothing says that its codec is not.
+    return Part(changed, there=frozenset(there), opaque=True)
 
 
 junk = st.one_of(

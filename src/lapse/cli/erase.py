@@ -80,6 +80,7 @@ class Row:
         records, tombstones: that remain; later: written since the order was given, which may.
         deadline: met, missed, open, or None where there is none.
         reasons: what speaks against a proof; none if it is one.
+        proven_ms: since when it is proven, by this run or one before; None: it is not.
     """
 
     topic: str
@@ -94,6 +95,7 @@ class Row:
     deadline_ms: int | None
     deadline: str | None
     reasons: tuple[str, ...] = ()
+    proven_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,8 @@ def add_parser(commands: Any) -> None:
     add("--key", action="append", default=[], metavar="K", help="a key; may be repeated")
     add("--keys", type=Path, action="append", default=[], metavar="FILE",
         help="keys, one a line, or a .csv or .parquet file; may be repeated")  # fmt: skip
-    add("--key-column", metavar="NAME", help="its column (default: its only one, or 'key')")
+    add("--key-column", metavar="NAME",
+        help="its column (default: 'key', or the only one of a .parquet file)")  # fmt: skip
     add("--key-format", choices=KEY_FORMATS, default="text", help="how keys are written")
     add("--replica", type=Path, action="append", default=[], metavar="DIR",
         help="a log directory; all of every broker that has the topic are needed")  # fmt: skip
@@ -182,7 +185,12 @@ def run(args: argparse.Namespace) -> int:
         until_ms = None if args.wait is None else now_ms + 1000 * args.wait
         lags: Mapping[str, Served] = {} if args.keep_settings else answers
         erasure.run(fs, args.order, _say, until_ms=until_ms, lags=lags)
-        rows = [_row(target, order, _prove(args, target, key)) for target in erasure.targets]
+        proofs = [_prove(args, target, key) for target in erasure.targets]
+        erasure.note_verdicts(fs, args.order)
+        rows = [
+            _row(target, order, proof)
+            for target, proof in zip(erasure.targets, proofs, strict=True)
+        ]
     say_key(sign.public_key_of(key), None)
     _show(rows, as_json=args.json)
     return max(map(_exit_code, rows), key=_weight)
@@ -353,20 +361,24 @@ def _new_path(folder: Path, topic: str) -> Path:
 
 def _row(target: Target, order: Order, proof: Path) -> Row:
     look = _last(target)
+    proven_ms = None
+    if look.verdict.state == PROVEN:
+        proven_ms = target.part.since_ms(tombstones_too=look.asked.tombstones_too)
     return Row(
         target.part.topic, look.verdict.state, look.left.values, look.left.tombstones,
         sum(count.beyond for count in totals(look.replicas).values()),
         len(target.written), str(proof), order.given_ms, look.ended_ms, order.deadline_ms,
-        _deadline(look, order.deadline_ms), look.verdict.reasons,
+        _deadline(proven_ms, look.ended_ms, order.deadline_ms), look.verdict.reasons, proven_ms,
     )  # fmt: skip
 
 
-def _deadline(look: Look, deadline_ms: int | None) -> str | None:
+def _deadline(proven_ms: int | None, ended_ms: int, deadline_ms: int | None) -> str | None:
+    """By the first proof: who runs a proven order again has not missed it."""
     if deadline_ms is None:
         return None
-    if look.ended_ms > deadline_ms:
+    if (ended_ms if proven_ms is None else proven_ms) > deadline_ms:
         return MISSED
-    return MET if look.verdict.state == PROVEN else OPEN
+    return OPEN if proven_ms is None else MET
 
 
 def _exit_code(row: Row) -> int:
@@ -392,6 +404,7 @@ def _show(rows: Sequence[Row], *, as_json: bool) -> None:
         if row.later:
             print(f"  {row.later} records were written since the order was given, and stay")
         if row.deadline_ms is not None:
-            left = duration(abs(row.deadline_ms - row.ended_ms))
+            at_ms = row.ended_ms if row.proven_ms is None else row.proven_ms
+            left = duration(abs(row.deadline_ms - at_ms))
             how = {MET: f"met, {left} before", MISSED: f"missed by {left}", OPEN: f"in {left}"}
             print(f"  the deadline is {how[row.deadline or OPEN]}")

@@ -32,6 +32,7 @@ from lapse.lifecycle.erase import sign
 from lapse.lifecycle.erase.check import Checked, check
 from lapse.lifecycle.erase.findings import Count
 from lapse.lifecycle.erase.inline import InlineRuns
+from lapse.lifecycle.erase.places import is_text
 from lapse.lifecycle.erase.proof import (
     CANNOT_SEE,
     FORMAT,
@@ -94,7 +95,8 @@ def add_parser(commands: Any) -> None:
     add("--key", action="append", default=[], metavar="K", help="a key; may be repeated")
     add("--keys", type=Path, action="append", default=[], metavar="FILE",
         help="keys, one a line, or a .csv or .parquet file")  # fmt: skip
-    add("--key-column", metavar="NAME", help="its column (default: its only one, or 'key')")
+    add("--key-column", metavar="NAME",
+        help="its column (default: 'key', or the only one of a .parquet file)")  # fmt: skip
     add("--key-format", choices=KEY_FORMATS, default="text", help="how keys are written")
     add("--offset", type=int, action="append", default=[], metavar="N",
         help="no record at this offset, whatever its key; needs --partition")  # fmt: skip
@@ -184,6 +186,9 @@ def _places(args: argparse.Namespace) -> list[Where]:
         raise ConfigError("--partition: allowed is 0 or more")
     if args.offset and args.partition is None:
         raise ConfigError("--offset: needs --partition, each has offsets of its own")
+    for path in (*args.replica, *args.spark_local_dir):
+        if not is_text(str(path)):
+            raise ConfigError(f"{str(path)!r}: its name is not UTF-8, and no report could tell it")
     return [
         Where(str(path), args.topic, args.partition, scratch)
         for paths, scratch in ((args.replica, False), (args.spark_local_dir, True))

@@ -8,6 +8,10 @@ Which library does what, and why (MEASURED §4): cramjam does zstd and raw snapp
 framing around them is ours), inflating into a buffer it is given; python-lz4 does lz4, because
 Java refuses the linked blocks cramjam writes; zlib from the standard library does gzip, with the
 very bytes Java gives.
+
+**What is read of a payload** is what Java's client reads: every member of a gzip, and nothing of
+what follows them, the end mark of an LZ4 frame, or Snappy's last block. Such bytes are no error,
+and `inflate_and_tell` says where they are: a search of all that is in a file cannot pass over them.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ _SNAPPY_COPY = 64, 3  # at most so many bytes out of so many
 
 _ZSTD_FRAME = 0xFD2FB528
 _ZSTD_SKIPPED = 0x184D2A50  # and the fifteen after it
+_ZSTD_SKIPPED_MARK = b"\x2a\x4d\x18"  # what they all have
 _ZSTD_DICTIONARY_BYTES = 0, 1, 2, 4
 _ZSTD_SIZE_BYTES = 0, 2, 4, 8
 _ZSTD_BLOCK_MAX = 128 << 10
@@ -42,10 +47,19 @@ _ZSTD_RLE = 1
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 * 1024
+_XERIAL_LENGTH = 4  # bytes of a block's length; fewer at the end are nothing to Java
 _LZ4_BLOCK_64K = 4
 _LZ4_FLAGS, _LZ4_INDEPENDENT = 4, 0x20  # a byte of the frame's descriptor, and a bit of it
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
 # Java's GZIPOutputStream: no name, no time, "unknown" system.
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+_GZIP_MAGIC = _GZIP_HEADER[:3]  # and the only method there is
+_GZIP_FLAGS, _GZIP_CRC, _GZIP_EXTRA, _GZIP_TEXTS = 3, 2, 4, (8, 16)
+_GZIP_IGNORED_MAX = 18  # Java looks for another member only behind fewer bytes than one can have
+_GZIP_STEP = 512  # zlib copies what it is given and does not need
+
+# Bytes start..end-1 of a payload, ascending.
+Spans = tuple[tuple[int, int], ...]
 
 
 class BadCompression(LapseError):
@@ -66,19 +80,25 @@ def inflate(
     codec: int, payload: NDArray[np.uint8], bytes_max: int = INFLATED_BYTES_MAX
 ) -> NDArray[np.uint8]:
     """The records of a batch, plain and read-only. `payload` is what follows the header."""
+    return _inflate(codec, payload, bytes_max)[0]
+
+
+def _inflate(
+    codec: int, payload: NDArray[np.uint8], bytes_max: int
+) -> tuple[NDArray[np.uint8], Spans]:
     if codec == Codec.NONE:
-        return payload
+        return payload, ()
     decompress = _INFLATERS.get(codec)
     if decompress is None:
         raise BadCompression(f"unknown codec {codec}")
     try:
-        plain = decompress(payload, min(bytes_max, bytes_allowed(len(payload))))
+        plain, unread = decompress(payload, min(bytes_max, bytes_allowed(len(payload))))
     except struct.error:
         raise BadCompression(f"{Codec(codec).name.lower()}: cut off") from None
     except (cramjam.DecompressionError, zlib.error, ValueError, OverflowError) as e:
         raise BadCompression(f"{Codec(codec).name.lower()}: {e}") from e
     plain.flags.writeable = False  # one array type for the kernels, whatever the codec
-    return plain
+    return plain, unread
 
 
 def inflate_into(
@@ -90,7 +110,24 @@ def inflate_into(
             return target[: cramjam.zstd.decompress_into(payload.data, target.data)]
         except cramjam.DecompressionError:
             pass  # it is too large, or broken
-    plain = inflate(codec, payload)
+    return _put(inflate(codec, payload), target)
+
+
+def inflate_and_tell(
+    codec: int, payload: NDArray[np.uint8], target: NDArray[np.uint8]
+) -> tuple[NDArray[np.uint8], Spans]:
+    """As `inflate_into`, and the bytes of `payload` that could be anything: no record needs them.
+
+    They lie behind what is compressed, in a gzip header (a name, a comment), or in a zstd frame
+    that is to be skipped.
+    """
+    if codec == Codec.ZSTD and _ZSTD_SKIPPED_MARK not in payload.tobytes():
+        return inflate_into(codec, payload, target), ()
+    plain, unread = _inflate(codec, payload, INFLATED_BYTES_MAX)
+    return _put(plain, target), unread
+
+
+def _put(plain: NDArray[np.uint8], target: NDArray[np.uint8]) -> NDArray[np.uint8]:
     if len(plain) > len(target):
         return plain
     target[: len(plain)] = plain
@@ -101,18 +138,81 @@ def _too_large(bytes_max: int) -> BadCompression:
     return BadCompression(f"inflates to {bytes_max} bytes or more, which is the limit")
 
 
-def _inflate_gzip(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint8]:
-    inflater = zlib.decompressobj(31)
-    plain = inflater.decompress(payload.data, bytes_max)
-    if not inflater.eof:
-        if len(plain) == bytes_max:
+def _inflate_gzip(payload: NDArray[np.uint8], bytes_max: int) -> tuple[NDArray[np.uint8], Spans]:
+    """All members, as GZIPInputStream gives them; what follows without a header is passed over."""
+    view, pieces, unread, total = payload.data, list[bytes](), list[tuple[int, int]](), 0
+    at, body = 0, _gzip_body(payload.data, 0)
+    while True:
+        piece, end = _gzip_member(view, at, bytes_max - total)
+        pieces.append(piece)
+        total += len(piece)
+        if total > bytes_max:
             raise _too_large(bytes_max)
-        raise BadCompression("gzip: cut off")
-    return np.frombuffer(plain, np.uint8)
+        if body is not None and body > at + len(_GZIP_HEADER):
+            unread.append((at + len(_GZIP_HEADER), body))
+        at = end
+        body = _gzip_body(view, at) if len(view) - at > _GZIP_IGNORED_MAX else None
+        if body is None:
+            break
+    if at < len(view):
+        unread.append((at, len(view)))
+    return np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8), (*unread,)
 
 
-def _inflate_lz4(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint8]:
-    """Piece by piece: room for all that could be would cost more than inflating."""
+def _gzip_member(view: memoryview, at: int, bytes_max: int) -> tuple[bytes, int]:
+    """What a member inflates to, and where it ends."""
+    inflater = zlib.decompressobj(31)
+    pieces: list[bytes] = []
+    step, left = len(view) if at == 0 else _GZIP_STEP, bytes_max
+    while not inflater.eof:
+        if at == len(view):
+            raise BadCompression("gzip: cut off")
+        some = view[at : at + step]
+        pieces.append(inflater.decompress(some, max(left, 1)))  # 0 would be no limit
+        at, step = at + len(some), 2 * step
+        left -= len(pieces[-1])
+        if left <= 0 and not inflater.eof:
+            raise _too_large(bytes_max)
+    plain = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return plain, at - len(inflater.unused_data)
+
+
+def _gzip_body(view: memoryview, at: int) -> int | None:
+    """Where the deflated bytes begin of a member at `at`; None: no header is there (RFC 1952)."""
+    head = bytes(view[at : at + len(_GZIP_HEADER)])
+    if len(head) < len(_GZIP_HEADER) or not head.startswith(_GZIP_MAGIC):
+        return None
+    flags, end = head[_GZIP_FLAGS], at + len(head)
+    if flags & _GZIP_EXTRA:
+        end += 2 + int.from_bytes(view[end : end + 2], "little")
+    for text in _GZIP_TEXTS:
+        if flags & text:
+            end = _behind_zero(view, end)
+    if flags & _GZIP_CRC:
+        end += 2
+        if zlib.crc32(view[at : end - 2]) & 0xFFFF != int.from_bytes(view[end - 2 : end], "little"):
+            return None
+    return end if end <= len(view) else None
+
+
+def _behind_zero(view: memoryview, at: int) -> int:
+    """Past the end if there is none."""
+    step = _GZIP_STEP
+    while at < len(view):
+        found = bytes(view[at : at + step]).find(0)
+        if found >= 0:
+            return at + found + 1
+        at, step = at + step, 2 * step
+    return len(view) + 1
+
+
+def _inflate_lz4(payload: NDArray[np.uint8], bytes_max: int) -> tuple[NDArray[np.uint8], Spans]:
+    """One frame, as Kafka's client reads it, which looks at nothing behind its end mark.
+
+    Piece by piece: room for all that could be would cost more than inflating.
+    """
+    if bytes(payload.data[: len(_LZ4_MAGIC)]) != _LZ4_MAGIC:
+        raise BadCompression("lz4: not a frame")  # a frame to be skipped would be read as no bytes
     bytes_max = min(bytes_max, _LZ4_RATIO_MAX * len(payload) + 1)
     context = lz4.frame.create_decompression_context()
     pieces: list[bytes] = []
@@ -131,17 +231,18 @@ def _inflate_lz4(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint8
         if not ended and (taken == len(source) or not piece):
             raise BadCompression("lz4: cut off")
         room, source = 4 * room, source[taken:]
-    return np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
+    plain = np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
+    return plain, ((len(payload) - len(source), len(payload)),) if len(source) else ()
 
 
 # --- zstd -----------------------------------------------------------------------------------------
 
 
-def _inflate_zstd(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint8]:
-    bound = _zstd_bound(payload)
+def _inflate_zstd(payload: NDArray[np.uint8], bytes_max: int) -> tuple[NDArray[np.uint8], Spans]:
+    bound, skipped = _zstd_frames(payload)
     size = min(bound, bytes_max)
     try:
-        return _zstd_into(payload, size)
+        return _zstd_into(payload, size), skipped
     except cramjam.DecompressionError:
         if size < bound:  # perhaps broken further on, but too large before that
             raise _too_large(bytes_max) from None
@@ -153,13 +254,18 @@ def _zstd_into(payload: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     return target[: cramjam.zstd.decompress_into(payload.data, target.data)]
 
 
-def _zstd_bound(payload: NDArray[np.uint8]) -> int:
-    """What the blocks of all frames may inflate to, read off their headers (RFC 8878 §3.1)."""
+def _zstd_frames(payload: NDArray[np.uint8]) -> tuple[int, Spans]:
+    """What the blocks of all frames may inflate to, read off their headers (RFC 8878 §3.1).
+
+    And where the frames lie that are to be skipped.
+    """
     view, at, bound = payload.data, 0, 0
+    skipped: list[tuple[int, int]] = []
     while at < len(view):
         magic, descriptor = struct.unpack_from("<IB", view, at)
         if magic & ~15 == _ZSTD_SKIPPED:
-            at += 8 + int(struct.unpack_from("<I", view, at + 4)[0])
+            start, at = at, at + 8 + int(struct.unpack_from("<I", view, at + 4)[0])
+            skipped.append((start, min(at, len(view))))
             continue
         if magic != _ZSTD_FRAME:
             raise BadCompression("zstd: not a frame")
@@ -176,20 +282,20 @@ def _zstd_bound(payload: NDArray[np.uint8]) -> int:
         at += 4 * (descriptor >> 2 & 1)  # checksum
     if at > len(view):
         raise BadCompression("zstd: cut off")
-    return bound
+    return bound, (*skipped,)
 
 
 # --- snappy ---------------------------------------------------------------------------------------
 
 
-def _inflate_snappy(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint8]:
+def _inflate_snappy(payload: NDArray[np.uint8], bytes_max: int) -> tuple[NDArray[np.uint8], Spans]:
     view = payload.data
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _inflate_snappy_block(payload, bytes_max)
+        return _inflate_snappy_block(payload, bytes_max), ()
     blocks: list[tuple[NDArray[np.uint8], int]] = []
     total = 0
     at = len(_XERIAL_HEADER)
-    while at < len(view):
+    while len(view) - at >= _XERIAL_LENGTH:
         (length,) = struct.unpack_from(">i", view, at)
         if length < 0 and bytes(view[at : at + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
             at += len(_XERIAL_HEADER)  # streams may follow each other
@@ -206,7 +312,7 @@ def _inflate_snappy(payload: NDArray[np.uint8], bytes_max: int) -> NDArray[np.ui
     for block, size in blocks:
         cramjam.snappy.decompress_raw_into(block.data, target[done : done + size].data)
         done += size
-    return target
+    return target, ((at, len(view)),) if at < len(view) else ()
 
 
 def _inflate_snappy_block(block: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint8]:
@@ -263,7 +369,8 @@ def _as_is(plain: NDArray[np.uint8]) -> memoryview:
 
 _ZSTD_LEVEL = 3
 
-_INFLATERS: dict[int, Callable[[NDArray[np.uint8], int], NDArray[np.uint8]]] = {
+_Inflater = Callable[[NDArray[np.uint8], int], tuple[NDArray[np.uint8], Spans]]
+_INFLATERS: dict[int, _Inflater] = {
     int(Codec.GZIP): _inflate_gzip,
     int(Codec.SNAPPY): _inflate_snappy,
     int(Codec.LZ4): _inflate_lz4,

@@ -30,7 +30,7 @@ from lapse.kernels.layout import (
     V0_KEY,
     V1_KEY,
 )
-from lapse.records.compression import BadCompression, deflate, inflate
+from lapse.records.compression import BadCompression, Spans, deflate, inflate, inflate_and_tell
 from lapse.records.layout import NO_TIMESTAMP, Codec, TimestampType
 
 _REFUSALS = {
@@ -40,6 +40,7 @@ _REFUSALS = {
 }
 
 
+_NOWHERE = np.empty(0, np.uint8)
 _SPAN_MAX = (1 << 31) - 1  # no batch of v2 could hold more
 
 
@@ -110,20 +111,41 @@ def _offset_inside(row: np.void, rows: NDArray[np.void], where: str) -> int:
 def _inflated(
     data: NDArray[np.uint8], start: int, size: int, magic: int, codec: int, where: str
 ) -> NDArray[np.uint8]:
-    key_at = start + (V1_KEY if magic else V0_KEY)
-    key_length, end = _int32(data, key_at), start + size
-    value_at = key_at + 8 + max(key_length, 0)
-    if key_length < -1 or value_at > end or _int32(data, value_at - 4) != end - value_at:
+    key_at, end = start + (V1_KEY if magic else V0_KEY), start + size
+    value_at = _wrapped_at(data, key_at)
+    if _int32(data, key_at) < -1 or value_at > end or _int32(data, value_at - 4) != end - value_at:
         raise CorruptData(where, start, "a wrapper whose value does not fill it")
-    payload = data[value_at:end]
-    if codec == Codec.LZ4 and magic == 0:
-        payload = _with_header_checksum(payload, broken=False)
+    payload = _wrapped(data[value_at:end], magic, codec)
     if codec > Codec.LZ4:
         raise CorruptData(where, start, f"codec {codec} in message format v{magic}")
     try:
         return inflate(codec, payload)
     except BadCompression as e:
         raise CorruptData(where, start, str(e)) from e
+
+
+def _wrapped_at(data: NDArray[np.uint8], key_at: int) -> int:
+    return key_at + 8 + max(_int32(data, key_at), 0)
+
+
+def _wrapped(payload: NDArray[np.uint8], magic: int, codec: int) -> NDArray[np.uint8]:
+    is_broken = codec == Codec.LZ4 and magic == 0
+    return _with_header_checksum(payload, broken=False) if is_broken else payload
+
+
+def unread_of_wrapper(data: NDArray[np.uint8], row: np.void) -> Spans:
+    """The bytes of `data` that could be anything, of a wrapper that `decode_message` has read.
+
+    They are its own key, which nobody asks for, and what `compression.inflate_and_tell` tells of.
+    """
+    start, magic = int(row["position"]), int(row["magic"])
+    codec = int(row["attributes"]) & CODEC_MASK
+    key_at, end = start + (V1_KEY if magic else V0_KEY), start + int(row["size"])
+    value_at = _wrapped_at(data, key_at)
+    own_key = ((key_at + 4, value_at - 4),) if value_at > key_at + 8 else ()
+    payload = _wrapped(data[value_at:end], magic, codec)
+    _, unread = inflate_and_tell(codec, payload, _NOWHERE)
+    return own_key + tuple((value_at + a, value_at + b) for a, b in unread)
 
 
 def _int32(data: NDArray[np.uint8], at: int) -> int:

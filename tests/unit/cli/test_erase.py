@@ -6,25 +6,32 @@ From the order to the proof, with rounds, it goes in tests/compat/test_erase.py.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lapse.base.fs import RealFs
 from lapse.broker.listeners import Address
 from lapse.broker.node import Node
 from lapse.cli.erase import Row, _exit_code
 from lapse.cli.main import main
 from lapse.client.admin import Admin
-from lapse.client.settings import TOPIC, Resource
-from lapse.lifecycle.erase.order import load_order
+from lapse.client.settings import TOPIC, ConfigChange, Resource
+from lapse.lifecycle.erase.order import Forced, Order, load_order, save_order
+from lapse.lifecycle.erase.search import Bound
 from lapse.lifecycle.erase.sign import unseal
+from lapse.records.builder import NewRecord, build_batch
 from lapse.security.acls import Operation, ResourceType
+from lapse.wire.schema.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
 from tests.unit.broker.running import batch_of, connect, create, produce, running_node
 from tests.unit.broker.secured import WITH_ACLS, address_of, allow, set_acls
 
@@ -191,6 +198,37 @@ async def test_a_deadline_that_is_past_is_missed_even_if_all_is_gone(erase: Eras
     assert (other.code, "has another one" in other.err) == (2, True)
 
 
+def order_in(folder: Path) -> Order:
+    order = load_order(folder)
+    assert order is not None
+    return order
+
+
+async def test_a_proven_order_is_not_missed_when_it_is_run_again(erase: Erases, node: Node) -> None:
+    words = ("--topic", "t", "--key", "v9", "--leave-tombstones", "--deadline", "30d")
+    assert (await erase(*words)).rows[0]["deadline"] == "met"
+    order = order_in(erase.order)
+    proven_ms = order.topics[0].values_proven_ms
+    assert proven_ms is not None
+    save_order(RealFs(), erase.order, replace(order, deadline_ms=proven_ms))
+    again = await erase(*words)
+    [row] = again.rows
+    assert (again.code, row["verdict"], row["deadline"]) == (0, "proven", "met")
+    assert (row["proven_ms"], row["ended_ms"] > proven_ms) == (proven_ms, True)
+    # That nothing is in a tombstone either is proven only now, too late.
+    full = await erase(*words[:4], *words[5:])
+    assert (full.code, full.rows[0]["verdict"], full.rows[0]["deadline"]) == (1, "proven", "missed")
+    # And what was found again was not gone.
+    found = replace(order.topics[0], bounds=(Bound(0, 9), Bound(1, 9)))
+    save_order(RealFs(), erase.order, replace(order, deadline_ms=proven_ms, topics=(found,)))
+    async with await connect(node) as connection:
+        keyed = build_batch([NewRecord(b"v9", b"back")])
+        await produce(connection, "t", (0, keyed))
+    [row] = (await erase(*words, *NOW)).rows
+    assert (row["verdict"], row["deadline"], row["proven_ms"]) == ("remains", "missed", None)
+    assert order_in(erase.order).topics[0].values_proven_ms is None
+
+
 async def test_a_table_of_several_topics(erase: Erases) -> None:
     """min.compaction.lag.ms is a promise: rounds are brought on no sooner."""
     path = erase.folder / "gone.csv"
@@ -208,6 +246,90 @@ async def test_a_table_of_several_topics(erase: Erases) -> None:
 async def test_settings_are_kept_if_asked(erase: Erases) -> None:
     told = await erase(*KEYS, *NOW, "--keep-settings")
     assert (told.code, LAG in told.err) == (1, False)
+
+
+class Losing:
+    """Between a client and a broker: answers to changes of settings are lost, the changes made."""
+
+    def __init__(self, to: Address, losses: int) -> None:
+        self._to, self.losses = to, losses
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Address]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        try:
+            yield Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        finally:
+            server.close()
+
+    async def _serve(self, asks: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        reader, writer = await asyncio.open_connection(self._to.host, self._to.port)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                request = await framed(asks)
+                writer.write(request)
+                answer = await framed(reader)
+                if self.losses and int.from_bytes(request[4:6]) == INCREMENTAL_ALTER_CONFIGS.key:
+                    self.losses -= 1
+                    break
+                answers.write(answer)
+        writer.close()
+        answers.close()
+
+
+async def framed(reader: asyncio.StreamReader) -> bytes:
+    size = await reader.readexactly(4)
+    return size + await reader.readexactly(int.from_bytes(size))
+
+
+async def test_a_setting_is_put_back_though_the_answer_was_lost(
+    erase: Erases, node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    losing = Losing(node.services.address, losses=1)
+    async with losing.running() as address:
+        told = await Erases(node, erase.folder, capsys, address)(*KEYS, *NOW)
+    assert (told.code, losing.losses) == (1, 0)
+    assert f"{LAG}=1000 may have been set or not, and is tried again" in told.err
+    assert f"{LAG}=1000 until the values are gone" in told.err
+    assert (await erase.lag("t"), order_in(erase.order).topics[0].forced) == (FOREVER, None)
+
+
+async def test_an_order_remembers_a_setting_of_which_nothing_is_known(
+    erase: Erases, node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run after it puts it back."""
+    async with Losing(node.services.address, losses=100).running() as address:
+        told = await Erases(node, erase.folder, capsys, address)(*KEYS, *NOW)
+    assert told.err.count("may have been set or not") == 1
+    forced = order_in(erase.order).topics[0].forced
+    assert forced is not None
+    await set_lag(node, forced.value)  # as if it had come through at last
+    told = await erase(*KEYS, *NOW)
+    assert (await erase.lag("t"), order_in(erase.order).topics[0].forced) == (FOREVER, None)
+
+
+@pytest.mark.parametrize("now", [None, "5000", "1000"])
+async def test_rounds_are_brought_on_again_by_whoever_goes_on(
+    now: str | None, erase: Erases, node: Node
+) -> None:
+    """Killed before the setting was changed, or somebody else has changed it since, or after it."""
+    await erase(*KEYS, *NOW)
+    order = order_in(erase.order)
+    part = replace(order.topics[0], forced=Forced(LAG, None, "1000"))
+    save_order(RealFs(), erase.order, order.with_topic(part))
+    if now is not None:
+        await set_lag(node, now)
+    told = await erase(*KEYS, *NOW)
+    was = "5000" if now == "5000" else "the broker's default"
+    assert f"{LAG}=1000 until the values are gone (was {was})" in told.err
+    assert await erase.lag("t") == ("5000" if now == "5000" else FOREVER)
+    assert order_in(erase.order).topics[0].forced is None
+
+
+async def set_lag(node: Node, value: str) -> None:
+    async with await connect(node) as connection:
+        changes = {Resource(TOPIC, "t"): [ConfigChange(LAG, value)]}
+        assert not any((await Admin(connection).incremental_alter_configs(changes)).values())
 
 
 @pytest.mark.parametrize("may_write", [True, False])
@@ -239,6 +361,12 @@ async def test_who_may_not_change_settings_erases_all_the_same(
         if may_write:
             assert f"rounds come when they are due; {LAG} cannot be set" in told.err
             assert (told.code, told.rows[0]["tombstones_written"]) == (1, 1)
+            # What a run before has set is not forgotten because this one may not put it back.
+            part = replace(order.topics[0], forced=Forced(LAG, None, "1000"))
+            save_order(RealFs(), erase.order, order.with_topic(part))
+            await set_lag(running, "1000")
+            assert f"{LAG} is still 1000" in (await erase(*words, *NOW)).err
+            assert order_in(erase.order).topics[0].forced == part.forced
         else:
             assert "t: tombstones cannot be written" in told.err
             assert (told.code, told.rows) == (3, [])
@@ -257,8 +385,15 @@ async def test_all_replicas_must_be_given_and_be_there(erase: Erases) -> None:
     (erase.folder / "other" / "meta.properties").write_text("version=1\n")
     told = await erase(*KEYS, *NOW, replica=str(erase.folder / "other"))
     assert told.code == 2
-    assert "t-0 has 1 replicas, and 0 of the given directories have it" in told.err
+    assert "t-0 has 1 replicas (on brokers 0), and 0 of the given directories have it" in told.err
     assert not erase.order.exists()
+    # Nor is it what another broker has, which has no replica any more.
+    no_sockets = shutil.ignore_patterns("*.sock")
+    shutil.copytree(erase.folder / "data", erase.folder / "another", ignore=no_sockets)
+    meta = erase.folder / "another" / "meta.properties"
+    meta.write_text(meta.read_text().replace("node.id=0", "node.id=7"))
+    told = await erase(*KEYS, *NOW, replica=str(erase.folder / "another"))
+    assert (told.code, "and 0 of the given directories have it" in told.err) == (2, True)
     told = await erase(*KEYS, *NOW, replica=str(erase.folder / "away"))
     assert (told.code, told.rows[0]["verdict"]) == (3, "not proven")
     assert "cannot be listed" in told.rows[0]["reasons"][0]

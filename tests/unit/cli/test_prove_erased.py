@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,36 @@ def test_keys_of_files_in_any_format(
     assert Told(capsys, *words, "--keys", tmp_path / "lines").code == 0
     csv = ("--keys", tmp_path / "keys.csv", "--key-column", "user")
     assert Told(capsys, *words, *csv).code == 1
+
+
+def test_a_key_file_that_is_read_wrongly_proves_nothing(
+    replica: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--topic", "t", "--replica", replica, "--keys")
+    files = {
+        "mark": ("\ufeffk1\n", "utf-8", 1),
+        "wide": ("k1\r\n", "utf-16", 2),
+        "headless.csv": ("k1\nk9\n", "utf-8", 2),
+    }
+    for name, (text, encoding, code) in files.items():
+        (tmp_path / name).write_text(text, encoding)
+        assert Told(capsys, *words, tmp_path / name).code == code, name
+
+
+def test_names_that_are_not_utf_8_are_in_the_way_of_a_proof_and_not_of_a_report(
+    replica: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = Path(os.fsdecode(os.fsencode(replica / "t-0") + b"/\xff.log"))
+    odd.write_bytes(b"k9")
+    words = ("--topic", "t", "--key", GONE, "--replica", replica)
+    told = Told(capsys, *words, "--report", tmp_path / "report")
+    assert (told.code, "\\xff.log/ has a name that is not UTF-8" in told.out) == (3, True)
+    assert Told(capsys, "--check", tmp_path / "report", "--key", GONE).code == 3
+    odd.unlink()
+    assert Told(capsys, *words).code == 0
+    (tmp_path / os.fsdecode(b"\xff")).symlink_to(replica)
+    told = Told(capsys, *words[:-1], tmp_path / os.fsdecode(b"\xff"))
+    assert (told.code, "is not UTF-8, and no report" in told.err) == (2, True)
 
 
 def test_a_spark_folder_is_searched_too(

@@ -17,7 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.records.batch import as_array
-from lapse.records.compression import BadCompression, deflate, inflate
+from lapse.records.compression import (
+    BadCompression,
+    Spans,
+    deflate,
+    inflate,
+    inflate_and_tell,
+    inflate_into,
+)
 from lapse.records.layout import Codec
 
 PACKED = [codec for codec in Codec if codec is not Codec.NONE]
@@ -118,6 +125,107 @@ def test_zstd_with_and_without_content_size_is_read() -> None:
     streaming = cramjam.zstd.Compressor()
     streaming.compress(data)
     assert plain(Codec.ZSTD, bytes(streaming.finish())) == data
+
+
+# --- bytes that nothing is made of ----------------------------------------------------------------
+
+
+def member(data: bytes, flags: int = 0, fields: bytes = b"") -> bytes:
+    """A gzip member with fields in its header."""
+    deflater = zlib.compressobj(6, zlib.DEFLATED, -15)
+    head = b"\x1f\x8b\x08" + bytes([flags]) + bytes(6) + fields
+    if flags & 2:
+        head += struct.pack("<H", zlib.crc32(head) & 0xFFFF)
+    body = deflater.compress(data) + deflater.flush()
+    return head + body + struct.pack("<II", zlib.crc32(data), len(data))
+
+
+def skipped(data: bytes) -> bytes:
+    return struct.pack("<II", 0x184D2A5F, len(data)) + data
+
+
+A, B = b"first" * 5, b"second" * 7
+ONE: dict[Codec, bytes] = {codec: packed(codec, A) for codec in PACKED}
+TWO: dict[Codec, bytes] = {codec: packed(codec, B) for codec in PACKED}
+NAMED = member(B, 2 | 4 | 8 | 16, b"\3\0abcname\0comment\0")
+BAD_HEADER_CRC = b"".join([NAMED[:28], b"\xff\xff", NAMED[30:]])
+SECRET = b"....a secret of twenty bytes"
+
+# As kafka-clients 4.3.1 with Java 17 reads each of them: what comes out (None: it is refused), and
+# the last bytes that nothing comes of.
+TAILS: dict[str, tuple[Codec, bytes, bytes | None, int]] = {
+    "gzip: two members": (Codec.GZIP, TWO[Codec.GZIP], A + B, 0),
+    "gzip: a tail": (Codec.GZIP, SECRET, A, 28),
+    "gzip: two members and a tail": (Codec.GZIP, TWO[Codec.GZIP] + SECRET, A + B, 28),
+    "gzip: a header that is cut off": (Codec.GZIP, TWO[Codec.GZIP][:18], A, 18),
+    "gzip: a member that is cut off": (Codec.GZIP, TWO[Codec.GZIP][:-1], None, 0),
+    "gzip: a damaged member": (Codec.GZIP, TWO[Codec.GZIP][:10] + b"\xff" * 30, None, 0),
+    "gzip: a name without end": (Codec.GZIP, member(B, 8, b"n" * 40)[:50], A, 50),
+    "gzip: a header with a wrong checksum": (Codec.GZIP, BAD_HEADER_CRC, A, len(NAMED)),
+    "lz4: a tail": (Codec.LZ4, SECRET, A, 28),
+    "lz4: another frame": (Codec.LZ4, TWO[Codec.LZ4], A, len(TWO[Codec.LZ4])),
+    "zstd: another frame": (Codec.ZSTD, TWO[Codec.ZSTD], A + B, 0),
+    "zstd: a frame to be skipped": (Codec.ZSTD, skipped(SECRET), A, 36),
+    "zstd: a tail": (Codec.ZSTD, SECRET, None, 0),
+    "snappy: less than a length": (Codec.SNAPPY, b"abc", A, 3),
+    "snappy: a tail": (Codec.SNAPPY, SECRET, None, 0),
+}
+
+
+def told(codec: Codec, payload: bytes, room: int) -> tuple[bytes, Spans]:
+    out, unread = inflate_and_tell(codec, as_array(payload), np.empty(room, np.uint8))
+    assert (out.tobytes(), out.size <= room) == (plain(codec, payload), out.size <= room)
+    return out.tobytes(), unread
+
+
+@pytest.mark.parametrize("room", [0, 1000])
+@pytest.mark.parametrize("case", TAILS)
+def test_what_follows_is_read_passed_over_or_refused_as_in_java(case: str, room: int) -> None:
+    """Bytes that are passed over are told of, or a key in them would be called gone."""
+    codec, tail, out, unread = TAILS[case]
+    payload = ONE[codec] + tail
+    if out is None:
+        with pytest.raises(BadCompression):
+            told(codec, payload, room)
+        return
+    end = len(payload)
+    assert told(codec, payload, room) == (out, ((end - unread, end),) if unread else ())
+    assert inflate_into(codec, as_array(payload), np.empty(room, np.uint8)).tobytes() == out
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_of_a_payload_as_writers_make_it_everything_is_read(codec: Codec) -> None:
+    for data in (b"", A, bytes(1 << 17), np.random.default_rng(5).bytes(100_000)):
+        assert told(codec, packed(codec, data), 1000) == (data, ())
+
+
+def test_fields_of_gzip_headers_are_told_of() -> None:
+    assert told(Codec.GZIP, NAMED, 99) == (B, ((10, 30),))
+    both = told(Codec.GZIP, ONE[Codec.GZIP] + NAMED + b"\0", 99)
+    at = len(ONE[Codec.GZIP])
+    assert both == (A + B, ((at + 10, at + 30), (at + len(NAMED), at + len(NAMED) + 1)))
+
+
+def test_a_skipped_frame_in_front_is_told_of_and_is_no_lz4() -> None:
+    frames = skipped(SECRET) + ONE[Codec.ZSTD]
+    assert told(Codec.ZSTD, frames, 99) == (A, ((0, 36),))
+    with pytest.raises(BadCompression, match="not a frame"):
+        plain(Codec.LZ4, skipped(SECRET) + ONE[Codec.LZ4])
+
+
+@given(st.lists(st.binary(max_size=3000), min_size=1, max_size=6), st.binary(max_size=60))
+def test_members_of_any_size_are_read(members: list[bytes], tail: bytes) -> None:
+    payload = b"".join(packed(Codec.GZIP, data) for data in members)
+    out, unread = told(Codec.GZIP, payload + b"." + tail, 99)
+    assert (out, unread) == (b"".join(members), ((len(payload), len(payload) + 1 + len(tail)),))
+
+
+def test_the_limit_is_of_all_members_together() -> None:
+    payload = packed(Codec.GZIP, bytes(30_000)) * 10
+    assert plain(Codec.GZIP, payload, bytes_max=300_001) == bytes(300_000)
+    for limit in (299_999, 30_000, 29_999):
+        with pytest.raises(BadCompression, match="limit"):
+            plain(Codec.GZIP, payload, bytes_max=limit)
 
 
 # --- what is refused ------------------------------------------------------------------------------

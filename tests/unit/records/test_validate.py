@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
 import zlib
 
@@ -101,6 +102,27 @@ def test_lz4_blocks_that_java_cannot_read_are_refused() -> None:
     refusal = refused(bytes(linked))
     assert refusal.code is ErrorCode.INVALID_RECORD
     assert "not independent" in str(refusal)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4])
+def test_bytes_behind_what_is_compressed_are_accepted_as_in_kafka(codec: Codec) -> None:
+    data = bytearray(batch(NewRecord(b"k", b"v", NOW), codec=codec)) + b"..tail.."
+    struct.pack_into(">i", data, LENGTH, len(data) - LOG_OVERHEAD)
+    finish_batch(np.frombuffer(data, np.uint8), 0, len(data))
+    result = checked(bytes(data))
+    assert bytes(result.data) == data
+    assert [record.key for record in records_in(result)] == [b"k"]
+
+
+def test_a_gzip_of_several_members_is_accepted_as_in_kafka() -> None:
+    plain = batch(NewRecord(b"a", b"1", NOW), NewRecord(b"b", b"2", NOW))
+    data = bytearray(plain[:HEADER_SIZE])
+    data[22] |= Codec.GZIP
+    data += gzip.compress(plain[HEADER_SIZE:70]) + gzip.compress(plain[70:])
+    struct.pack_into(">i", data, LENGTH, len(data) - LOG_OVERHEAD)
+    finish_batch(np.frombuffer(data, np.uint8), 0, len(data))
+    result = checked(bytes(data))
+    assert [record.key for record in records_in(result)] == [b"a", b"b"]
 
 
 def test_tombstones_are_counted() -> None:

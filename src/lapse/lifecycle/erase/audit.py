@@ -5,8 +5,10 @@ begins, it is read, and what lies between such batches is a *region*. Regions ar
 keys' bytes (`raw`), and batches that lie in them damaged or cut off are read as far as that goes.
 
 **Opaque regions.** Where bytes of a file with batches may be a batch that was compressed, a search
-for the key says nothing. Only what begins with the header of an uncompressed batch, and is no
-longer than that says, is not opaque; nor are zeros.
+for the key says nothing. So is a batch with a right checksum whose records do not parse, and what
+lies in a compressed batch without being read by anybody: behind its last member, say. Only what
+begins with the header of an uncompressed batch, is no longer than that says, and has records that
+parse as far as they are there, is not opaque; nor are zeros.
 """
 
 from __future__ import annotations
@@ -55,9 +57,11 @@ from lapse.lifecycle.erase.raw import RawSearch
 from lapse.lifecycle.erase.search import Search
 from lapse.lifecycle.erase.window import Window
 from lapse.records.batch import as_array
-from lapse.records.legacy import decode_message
+from lapse.records.compression import Spans
+from lapse.records.legacy import decode_message, unread_of_wrapper
 
 BATCH_BYTES_MAX = 256 << 20  # what claims to be larger is taken for damage
+UNREAD = "bytes of a compressed batch that no record is made of"
 _ROWS = 1024
 _TRIED_ALWAYS = 64 << 20  # bytes of what might be batches that are checksummed while reading on …
 _TRIED_RATIO = 8  # … and so many times the file's
@@ -212,7 +216,7 @@ class _Look:
             return
         for some in self._inflater.inflate(self._window.data, rows):
             if isinstance(some, Refused):
-                self._broken(rows[some.which], some.reason, opaque=True)
+                self._broken(rows[some.which], some.reason)
                 continue
             self._inflated += len(some.plain)
             batches = rows[some.which]
@@ -221,14 +225,18 @@ class _Look:
                 plain = some.plain[some.starts[n] : some.ends[n]]
                 self._raw.search_inflated(plain, self._window.at + int(batches[n]["position"]))
                 self._broken(batches[n], "records do not parse")
+            for number, unread in some.unread.items():
+                if states[some.which.index(number)] != kernel.BROKEN:  # else it is told whole
+                    self._unread(unread)
 
     def _look_into_wrapper(self, row: np.void) -> None:
         """Messages of v0 or v1 inside another."""
         try:
             plain, records = decode_message(self._window.data, row, self._unit.path)
         except CorruptData as e:
-            self._broken(row, e.reason, opaque=True)
+            self._broken(row, e.reason)
             return
+        self._unread(unread_of_wrapper(self._window.data, row))
         self._inflated += len(plain)
         base_offset = int(row["base_offset"])
         kernel.find_keys_in_rows(
@@ -266,10 +274,19 @@ class _Look:
                 )
             )  # fmt: skip
 
-    def _broken(self, row: np.void, reason: str, *, opaque: bool = False) -> None:
-        """A batch with a right checksum whose records cannot be read, or not all of them."""
+    def _broken(self, row: np.void, reason: str) -> None:
+        """A batch with a right checksum whose records cannot be read, or not all of them.
+
+        Whoever wrote it may have put there whatever, if it says that it is not compressed, too.
+        """
         start = self._window.at + int(row["position"])
-        self._add(Region(start, start + int(row["size"]), reason, opaque=opaque))
+        self._add(Region(start, start + int(row["size"]), reason, opaque=True))
+
+    def _unread(self, spans: Spans) -> None:
+        """Bytes of a compressed batch that no reader makes anything of."""
+        for start, end in spans:
+            at = self._window.at + start
+            self._add(Region(at, at + end - start, UNREAD, opaque=True))
 
     # --- what is no batch -------------------------------------------------------------------------
 
@@ -301,15 +318,20 @@ class _Look:
         reach = min(size, window.filled)
         if not codec:
             starts, ends = np.array([HEADER_SIZE], np.int64), np.array([reach], np.int64)
-            self._find(data, np.array([row], BATCH), starts, ends, damaged=True)
-        elif reach == size:
-            row["position"] = 0
-            [some] = self._inflater.inflate(data, np.array([row], BATCH))
-            if isinstance(some, Refused):
-                return size, False
-            self._find(some.plain, np.array([row], BATCH), some.starts, some.ends, damaged=True)
-            self._raw.search_inflated(some.plain, position)
-        return size, not codec or reach == size
+            states = self._find(data, np.array([row], BATCH), starts, ends, damaged=True)
+            # If it is all there and does not parse, its codec may be what is damaged.
+            return size, reach < size or states[0] == kernel.READ
+        if reach < size:
+            return size, False
+        row["position"] = 0
+        [some] = self._inflater.inflate(data, np.array([row], BATCH))
+        if isinstance(some, Refused):
+            return size, False
+        states = self._find(
+            some.plain, np.array([row], BATCH), some.starts, some.ends, damaged=True
+        )
+        self._raw.search_inflated(some.plain, position)
+        return size, states[0] == kernel.READ and not some.unread
 
     def _next_batch(self, position: int) -> tuple[int, bool]:
         """Where the next batch with a right checksum begins, or the end; whether it gave up."""

@@ -20,6 +20,7 @@ from lapse.lifecycle.erase import served
 from lapse.lifecycle.erase.findings import Findings
 from lapse.lifecycle.erase.order import (
     Due,
+    Forced,
     Left,
     Order,
     TopicOrder,
@@ -39,6 +40,7 @@ REST_SECONDS = 4.0  # who sleeps for so long has seen no change for as long
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.25, 30.0
 
 Say = Callable[[str], None]
+ReplicasOf = Callable[[TopicOrder], Mapping[int, Sequence[int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class Target:
         keys: by number. salt: of its report. run: who looks files through for these keys.
         last: the look that was last. since_ms: when what is left changed last.
         written: tombstones written by this process. may_force: no broker has refused that yet.
+        is_forced: this process has done it. is_unsure_told: it was said that nobody knows.
+        doubts: what brokers said of replicas when the files were last found to be empty.
         is_hinted: it was said that nothing changes.
         is_done: nothing more is to be waited for.
     """
@@ -87,6 +91,9 @@ class Target:
     since_ms: int = 0
     written: set[Due] = field(default_factory=set)
     may_force: bool = True
+    is_forced: bool = False
+    is_unsure_told: bool = False
+    doubts: tuple[str, ...] = ()
     is_hinted: bool = False
     is_done: bool = False
 
@@ -100,25 +107,27 @@ def given(order: Order, answers: Iterable[Served], keys: Mapping[str, Sequence[b
             part = TopicOrder(answer.topic, answer.topic_id, hashes, answer.ends)
             order = order.with_topic(part)
         elif part.topic_id != answer.topic_id:
-            raise ConfigError(
-                f"topic {answer.topic} is not the one the order is about: it was deleted and made "
-                "again since; give a new order"
-            )
+            raise served.another_topic(answer.topic)
     return order
 
 
 class Erasure:
     """The loop. `targets` are those of the order's topics, in its order.
 
-    `rest` is called before it sleeps for long.
+    `rest` is called before it sleeps for long; `replicas_of` asks which brokers have a topic's
+    partitions now (default: over the network, `served.ask_replicas`), and raises LapseError.
     """
 
     def __init__(
         self, broker: Broker, order: Order, targets: Sequence[Target], places: Places, clock: Clock,
-        rest: Callable[[], None] = lambda: None,
+        rest: Callable[[], None] = lambda: None, replicas_of: ReplicasOf | None = None,
     ) -> None:  # fmt: skip
         self._broker, self._clock, self._places, self._rest = broker, clock, places, rest
+        self._replicas_of = replicas_of or self._ask_replicas
         self.order, self.targets = order, targets
+
+    def _ask_replicas(self, part: TopicOrder) -> Mapping[int, Sequence[int]]:
+        return asyncio.run(served.ask_replicas(self._broker, part.topic, part.topic_id))
 
     def look(self, target: Target, *, anew: bool = False) -> Look:
         """Look at all replicas; what did not change since the last look is not read again."""
@@ -131,7 +140,7 @@ class Erasure:
             for where in self._places.of(target.part)
         )
         asked = told(target.search, target.salt, target.part.bounds, target.part.topic_id)
-        verdict = judge(replicas, asked, target.part.topic)
+        verdict = _doubted(judge(replicas, asked, target.part.topic), target.doubts)
         left = what_is_left(totals(replicas), asked, verdict)
         ended_ms = self._clock.now_ms()
         if target.last is None or target.last.left != left:
@@ -146,12 +155,32 @@ class Erasure:
         due = tombstones_due(target.last.replicas, len(target.keys), part.bounds)
         return [one for one in due if one not in target.written]
 
-    def require_all_replicas(self, target: Target, expected: Mapping[int, int]) -> None:
+    def require_all_replicas(self, target: Target, expected: Mapping[int, Sequence[int]]) -> None:
         """Raise ConfigError where a replica was not given: it could not be proven empty."""
         assert target.last is not None
         missing = replicas_missing(target.last.replicas, target.part.topic, expected)
         if missing:
             raise ConfigError(f"{missing[0]}; give a --replica for each, of all brokers")
+
+    def _last_look(self, target: Target) -> Look:
+        """All files anew, if these are of all replicas: some may have come or moved meanwhile.
+
+        One that comes after brokers were asked is copied from those that are looked at.
+        """
+        topic = target.part.topic
+        try:
+            expected = self._replicas_of(target.part)
+        except LapseError as e:
+            target.doubts = (f"which replicas topic {topic} has now cannot be asked: {e}",)
+            return self.look(target)
+        assert target.last is not None
+        target.doubts = tuple(replicas_missing(target.last.replicas, topic, expected))
+        if not target.doubts:
+            look = self.look(target, anew=True)
+            target.doubts = tuple(replicas_missing(look.replicas, topic, expected))
+            if not target.doubts:
+                return look
+        return self.look(target)
 
     # --- effects ----------------------------------------------------------------------------------
 
@@ -166,6 +195,7 @@ class Erasure:
             for target in self.targets:
                 self._write(target, say)
                 self._force(target, lags, fs, folder, say)
+                self._tell_doubts(target, say)
             pause = _PAUSE_SECONDS
             while not all(target.is_done for target in self.targets):
                 changed = [self._step(target, lags, fs, folder, say) for target in self.targets]
@@ -191,10 +221,10 @@ class Erasure:
             self._put_back(target, fs, folder, say)
         else:
             self._force(target, lags, fs, folder, say)
-        if look.verdict.state == PROVEN:
-            look = self.look(target, anew=True)
+        if look.verdict.reasons == target.doubts:  # nothing in the files speaks against it
+            look = self._last_look(target)
             target.is_done = look.verdict.state == PROVEN
-        elif look.verdict.state == NOT_PROVEN:
+        if look.verdict.state == NOT_PROVEN:
             target.is_done = look.ended_ms - target.since_ms > PATIENCE_MS
         changed = before is None or before.left != look.left
         if changed:
@@ -202,6 +232,13 @@ class Erasure:
         elif look.left.values and look.ended_ms - target.since_ms > HINT_MS:
             self._hint(target, say)
         return changed
+
+    def _tell_doubts(self, target: Target, say: Say) -> None:
+        """What only somebody else can mend: else it would wait for that in silence."""
+        look = target.last
+        if look is not None and look.verdict.state == NOT_PROVEN:
+            minutes = PATIENCE_MS // 60_000
+            say(f"{target.part.topic}: {look.left.told()}; looking again for {minutes} minutes")
 
     def _hint(self, target: Target, say: Say) -> None:
         if not target.is_hinted:
@@ -224,23 +261,39 @@ class Erasure:
         """The order says what was before, before it is changed."""
         topic, answer = target.part.topic, lags.get(target.part.topic)
         assert target.last is not None
-        if answer is None or target.part.forced is not None or not target.may_force:
+        if answer is None or target.is_forced or not target.may_force:
             return
         if not target.last.left.values:
             return
-        forced = served.lag_wanted(answer)
+        forced = served.to_force(answer, target.part.forced)
         if forced is None:
             return
-        self._remember(target, replace(target.part, forced=forced), fs, folder)
+        is_new = forced != target.part.forced
+        if is_new:
+            self._remember(target, replace(target.part, forced=forced), fs, folder)
         try:
-            asyncio.run(served.force(self._broker, topic, forced))
+            target.is_forced = asyncio.run(served.force(self._broker, topic, forced))
+            why, nothing_set = "somebody else has changed it meanwhile", True
         except LapseError as e:
-            target.may_force = False
-            self._remember(target, replace(target.part, forced=None), fs, folder)
-            say(f"{topic}: rounds come when they are due; {forced.name} cannot be set: {e}")
+            if not served.is_refusal(e):
+                self._tell_unsure(target, forced, e, say)
+                return
+            why, nothing_set = str(e), is_new  # an earlier try may have come through
+        if target.is_forced:
+            before = forced.before or "the broker's default"
+            say(f"{topic}: {forced.name}={forced.value} until the values are gone (was {before})")
             return
-        before = forced.before or "the broker's default"
-        say(f"{topic}: {forced.name}={forced.value} until the values are gone (was {before})")
+        target.may_force = False
+        if nothing_set:
+            self._remember(target, replace(target.part, forced=None), fs, folder)
+        say(f"{topic}: rounds come when they are due; {forced.name} cannot be set: {why}")
+
+    def _tell_unsure(self, target: Target, forced: Forced, error: LapseError, say: Say) -> None:
+        """Once: it is tried again with each look, and put back whether or not it came through."""
+        if not target.is_unsure_told:
+            what = f"{target.part.topic}: {forced.name}={forced.value}"
+            say(f"{what} may have been set or not, and is tried again: {error}")
+        target.is_unsure_told = True
 
     def _put_back(self, target: Target, fs: Fs, folder: Path, say: Say) -> None:
         forced, topic = target.part.forced, target.part.topic
@@ -252,8 +305,21 @@ class Erasure:
             say(f"{topic}: {forced.name} is still {forced.value}: {e}")
             return
         self._remember(target, replace(target.part, forced=None), fs, folder)
+        target.is_forced = False
         what = "is as it was" if done else "was set by somebody else meanwhile, and stays"
         say(f"{topic}: {forced.name} {what}")
+
+    def note_verdicts(self, fs: Fs, folder: Path) -> None:
+        """Keep since when what is proven has been: a run again does not make it later."""
+        for target in self.targets:
+            look = target.last
+            assert look is not None
+            part = target.part.noted(
+                look.verdict.state, look.left.values, look.ended_ms,
+                tombstones_too=look.asked.tombstones_too,
+            )  # fmt: skip
+            if part != target.part:
+                self._remember(target, part, fs, folder)
 
     def _remember(self, target: Target, part: TopicOrder, fs: Fs, folder: Path) -> None:
         order = self.order.with_topic(part)
@@ -267,6 +333,13 @@ class Erasure:
         finally:
             for target in self.targets:
                 self._put_back(target, fs, folder, say)
+
+
+def _doubted(verdict: Verdict, doubts: tuple[str, ...]) -> Verdict:
+    if not doubts:
+        return verdict
+    state = NOT_PROVEN if verdict.state == PROVEN else verdict.state
+    return Verdict(state, verdict.reasons + doubts)
 
 
 def _by_path(

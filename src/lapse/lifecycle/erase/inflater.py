@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lapse.kernels.layout import CODEC_MASK, HEADER_SIZE
 from lapse.records.batch import as_array
-from lapse.records.compression import BadCompression, inflate_into
+from lapse.records.compression import BadCompression, Spans, inflate_and_tell
 
 ROOM_BYTES = 1 << 20
 _ROOM_LEFT_MIN = 256 << 10  # what does not fit is inflated twice
@@ -22,12 +22,17 @@ _ROOM_LEFT_MIN = 256 << 10  # what does not fit is inflated twice
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inflated:
-    """Some batches' records: those of batch which[n] are plain[starts[n]:ends[n]]."""
+    """Some batches' records: those of batch which[n] are plain[starts[n]:ends[n]].
+
+    Attributes:
+        unread: by number in `which`: bytes of the data looked at that could be anything.
+    """
 
     which: list[int]
     plain: NDArray[np.uint8]
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
+    unread: dict[int, Spans]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +56,33 @@ class Inflater:
         if self._room is None:
             self._room = np.empty(ROOM_BYTES, np.uint8)
         room, held, ends = self._room, list[int](), list[int]()
+        unread: dict[int, Spans] = {}
         fields = (rows[name].tolist() for name in ("position", "size", "attributes"))
         for n, (position, size, attributes) in enumerate(zip(*fields, strict=True)):
             if held and len(room) - ends[-1] < _ROOM_LEFT_MIN:
-                yield _laid(held, room, ends)
-                held, ends = [], []
+                yield _laid(held, room, ends, unread)
+                held, ends, unread = [], [], {}
             target = room[ends[-1] if held else 0 :]
-            payload = data[position + HEADER_SIZE : position + size]
+            start = position + HEADER_SIZE
+            payload = data[start : position + size]
             try:
-                plain = inflate_into(attributes & CODEC_MASK, payload, target)
+                plain, spans = inflate_and_tell(attributes & CODEC_MASK, payload, target)
             except BadCompression as e:
                 yield Refused(n, str(e))
                 continue
+            told = {n: tuple((start + a, start + b) for a, b in spans)} if spans else {}
             if len(plain) > len(target):  # it has memory of its own
-                yield _laid([n], plain, [len(plain)])
+                yield _laid([n], plain, [len(plain)], told)
                 continue
+            unread |= told
             ends.append((ends[-1] if held else 0) + len(plain))
             held.append(n)
         if held:
-            yield _laid(held, room, ends)
+            yield _laid(held, room, ends, unread)
 
 
-def _laid(held: list[int], plain: NDArray[np.uint8], ends: list[int]) -> Inflated:
+def _laid(
+    held: list[int], plain: NDArray[np.uint8], ends: list[int], unread: dict[int, Spans]
+) -> Inflated:
     starts = np.array([0, *ends[:-1]], np.int64)
-    return Inflated(held, as_array(plain[: ends[-1]]), starts, np.array(ends, np.int64))
+    return Inflated(held, as_array(plain[: ends[-1]]), starts, np.array(ends, np.int64), unread)

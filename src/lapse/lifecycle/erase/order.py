@@ -24,7 +24,7 @@ from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
 from lapse.lifecycle.erase.findings import Count
-from lapse.lifecycle.erase.proof import Verdict
+from lapse.lifecycle.erase.proof import PROVEN, REMAINS, Verdict
 from lapse.lifecycle.erase.replicas import ReplicaFindings
 from lapse.lifecycle.erase.search import Asked, Bound, KeyHash, hash_of
 from lapse.log.directory import LOCK, lock_file
@@ -59,6 +59,8 @@ class TopicOrder:
         keys: by the order's salt.
         bounds: where each partition ended.
         forced: a setting that is to be put back.
+        values_proven_ms, proven_ms: since when it is proven that the values are gone, and that the
+            tombstones are too; None: not yet. Order files of before have neither.
     """
 
     topic: str
@@ -66,6 +68,25 @@ class TopicOrder:
     keys: tuple[KeyHash, ...]
     bounds: tuple[Bound, ...]
     forced: Forced | None = None
+    values_proven_ms: int | None = None
+    proven_ms: int | None = None
+
+    def since_ms(self, *, tombstones_too: bool) -> int | None:
+        """Since when it is proven."""
+        return self.proven_ms if tombstones_too else self.values_proven_ms
+
+    def noted(self, state: str, values: int, ended_ms: int, *, tombstones_too: bool) -> TopicOrder:
+        """With a look's verdict, and how many values it found.
+
+        The first proof counts, unless what it says was found again by a later look.
+        """
+        values_ms, all_ms = self.values_proven_ms, self.proven_ms
+        if state == REMAINS:
+            return replace(self, values_proven_ms=None if values else values_ms, proven_ms=None)
+        if state == PROVEN:
+            values_ms = ended_ms if values_ms is None else values_ms
+            all_ms = ended_ms if all_ms is None and tombstones_too else all_ms
+        return replace(self, values_proven_ms=values_ms, proven_ms=all_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,25 +208,44 @@ def _live_counts(replicas: Iterable[ReplicaFindings]) -> Iterable[tuple[int, Cou
 
 
 def replicas_missing(
-    replicas: Iterable[ReplicaFindings], topic: str, expected: Mapping[int, int]
+    replicas: Sequence[ReplicaFindings], topic: str, expected: Mapping[int, Sequence[int]]
 ) -> list[str]:
     """Partitions of which fewer directories were given than there are replicas, as sentences.
 
-    A directory that cannot be listed may have them.
+    `expected`: each partition's brokers. A directory counts once, whatever paths lead to it, a
+    broker's once, and that of a broker which has no replica not at all. One that cannot be listed
+    may have them.
     """
-    here: dict[int, int] = dict.fromkeys(expected, 0)
+    told = []
+    for partition, nodes in sorted(expected.items()):
+        number, folder = max(len(nodes), 1), f"{topic}-{partition}"
+        here = _distinct(replicas, folder, nodes)
+        if here < number:
+            brokers = f" (on brokers {', '.join(map(str, sorted(nodes)))})" if nodes else ""
+            told.append(
+                f"{folder} has {number} replicas{brokers}, and {here} of the given directories "
+                "have it"
+            )
+    return told
+
+
+def _distinct(replicas: Iterable[ReplicaFindings], folder: str, nodes: Sequence[int]) -> int:
+    """How many replicas of a partition were given, at least."""
+    number, seen = 0, set[tuple[int, ...]]()
     for replica in replicas:
         if replica.scratch:
             continue
-        for partition in expected:
-            has = f"{topic}-{partition}" in replica.partitions
-            here[partition] += has or (replica.problem is not None)
-    return [
-        f"{topic}-{partition} has {number} replicas, and {here[partition]} of the given "
-        "directories have it"
-        for partition, number in sorted(expected.items())
-        if here[partition] < number
-    ]
+        home = next((one for one in replica.homes if one.folder == folder), None)
+        if home is None:
+            number += replica.problem is not None
+            continue
+        node = replica.node_id
+        who = {(home.device, home.inode), *([(node,)] if node is not None else [])}
+        if who & seen or (node is not None and nodes and node not in nodes):
+            continue
+        number += 1
+        seen |= who
+    return number
 
 
 @dataclass(frozen=True, slots=True)

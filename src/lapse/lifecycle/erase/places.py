@@ -7,6 +7,7 @@ lie beside the partitions. Anything that is not known to hold no key is searched
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -86,19 +87,31 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Home:
+    """A partition's directory by what it is, whatever path leads to it: a link, another mount."""
+
+    folder: str
+    device: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
 class Listing:
     """What a replica has at a moment.
 
     Attributes:
         problem: why it could not be listed; then nothing else counts.
-        partitions: directories of the topic.
+        partitions: directories of the topic; homes: which these are, but for those on their way.
         is_log_directory: it looks like one, whether or not it has the topic.
+        node_id: whose it is by its meta.properties; None where that does not say.
     """
 
     partitions: tuple[str, ...] = ()
     places: tuple[Place, ...] = ()
     is_log_directory: bool = False
     problem: str | None = None
+    homes: tuple[Home, ...] = ()
+    node_id: int | None = None
 
 
 def list_replica(replica: Path, topic: str, partition: int | None) -> Listing:
@@ -109,17 +122,38 @@ def list_replica(replica: Path, topic: str, partition: int | None) -> Listing:
         return Listing(problem=f"cannot be listed: {e.strerror or e}")
     partitions: list[str] = []
     places: list[Place] = []
+    homes: list[Home] = []
     known = False
     for entry in entries:
         if entry.is_dir():
             known |= TopicPartition.parse(entry.name) is not None
             if belongs(entry.name, topic, partition):
                 partitions.append(entry.name)
+                if TopicPartition.parse(entry.name) is not None:
+                    homes += _home(replica, entry.name)
                 places += _below(replica, entry.name, entry.name)
         else:
             known |= entry.name in _BESIDE
             places += _file(replica, entry.name, "")
-    return Listing(tuple(partitions), tuple(places), known or bool(partitions))
+    return Listing(
+        tuple(partitions), tuple(places), known or bool(partitions),
+        homes=tuple(homes), node_id=_node_id(replica),
+    )  # fmt: skip
+
+
+def _home(replica: Path, folder: str) -> Iterator[Home]:
+    """None where it went away, or cannot be asked about."""
+    with contextlib.suppress(OSError):
+        told = (replica / folder).stat()
+        yield Home(folder, told.st_dev, told.st_ino)
+
+
+def _node_id(replica: Path) -> int | None:
+    try:
+        meta = checkpoints.read_meta(replica)
+        return int(meta.get("node.id", meta.get("broker.id", "")))  # version 0 said broker.id
+    except (LapseError, OSError, ValueError):
+        return None
 
 
 def list_folder(folder: Path) -> Listing:
@@ -158,7 +192,8 @@ def _below(root: Path, relative: str, folder: str) -> Iterator[Place]:
         except FileNotFoundError:
             continue  # the next listing tells
         except OSError as e:
-            yield Place(path, folder, None, f"cannot be listed: {e.strerror or e}")
+            problem = f"cannot be listed: {e.strerror or e}"
+            yield Place(path, folder, None, problem) if is_text(path) else _untold(path, folder)
             continue
         for entry in entries:
             below = f"{path}/{entry.name}" if path else entry.name
@@ -168,7 +203,21 @@ def _below(root: Path, relative: str, folder: str) -> Iterator[Place]:
                 yield from _file(root, below, folder)
 
 
+def is_text(path: str) -> bool:
+    """Whether a report can tell this path: bytes that are no UTF-8 are surrogates in it."""
+    return path.isprintable() or not any("\ud800" <= char <= "\udfff" for char in path)
+
+
+def _untold(path: str, folder: str) -> Place:
+    """A file whose name no report can tell. With a slash at its end, as no other name has."""
+    told = os.fsencode(path).decode(errors="backslashreplace")
+    return Place(f"{told}/", folder, None, "has a name that is not UTF-8: not read")
+
+
 def _file(root: Path, path: str, folder: str) -> Iterator[Place]:
+    if not is_text(path):
+        yield _untold(path, folder)
+        return
     try:
         told = (root / path).stat()
     except FileNotFoundError:

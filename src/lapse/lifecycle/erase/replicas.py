@@ -19,6 +19,7 @@ from lapse.base.ids import TopicPartition
 from lapse.lifecycle.erase.findings import KEYLESS, RAW, AuditUnit, Findings, joined
 from lapse.lifecycle.erase.places import (
     FileState,
+    Home,
     Listing,
     Place,
     is_segment,
@@ -75,12 +76,16 @@ class Where:
         return [AuditUnit(self.path, place.path, below=below[place.folder]) for place in places]
 
     def _below(self, folder: str) -> int | None:
-        """The bound of a partition's directory, if that is of the topic that is meant."""
+        """The bound of a partition's directory, if that is of the topic that is meant.
+
+        A partition above all that have one was made later: what is in it may stay, all of it.
+        """
         found = TopicPartition.parse(folder)
-        for bound in self.bounds if found is not None else ():
-            if found is not None and bound.partition == found.partition:
-                return bound.offset if self._is_of_the_topic(folder) else None
-        return None
+        if found is None or not self.bounds or not self._is_of_the_topic(folder):
+            return None
+        offsets = {bound.partition: bound.offset for bound in self.bounds}
+        is_later = self.topic_id is not None and found.partition > max(offsets)
+        return offsets.get(found.partition, 0 if is_later else None)
 
     def _is_of_the_topic(self, folder: str) -> bool:
         if self.topic_id is None:
@@ -101,6 +106,7 @@ class ReplicaFindings:
         problem: why it was not looked through, or not all of it.
         partitions: directories of the topic that it has.
         listings: how often it was listed until the files held still.
+        homes: which directories the partitions' are; node_id: whose (`places.Listing`).
     """
 
     path: str
@@ -109,6 +115,8 @@ class ReplicaFindings:
     partitions: tuple[str, ...] = ()
     listings: int = 0
     files: tuple[Findings, ...] = ()
+    homes: tuple[Home, ...] = ()
+    node_id: int | None = None
 
 
 def look_through(
@@ -210,4 +218,5 @@ def _found(
     return ReplicaFindings(
         where.path, where.scratch, problem, listing.partitions, listings,
         tuple(sorted((f for f in files if not f.vanished), key=lambda f: f.path)),
+        listing.homes, listing.node_id,
     )  # fmt: skip

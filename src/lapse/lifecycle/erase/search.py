@@ -156,27 +156,43 @@ _PARSERS: dict[str, Callable[[str], bytes]] = {
 def read_keys(path: Path, key_format: str, column: str | None = None) -> list[bytes]:
     """The keys of a file: `.csv` and `.parquet` by a column, anything else one a line.
 
-    A table has one column, or one named "key", or `column` names it; binary columns are taken as
-    they are. Empty lines and nulls are left out. Raises ConfigError and StorageError.
+    A table's column is the one named "key", the only one of a Parquet file, or the one that
+    `column` names: of a CSV nobody can tell whether its first line is names or a key, and a key
+    that is taken for a name would not be looked for. Text is UTF-8; a byte order mark in front is
+    left out, as are empty lines and nulls. Binary columns are taken as they are.
+
+    Raises ConfigError, also for what is no such text, and StorageError.
     """
     suffix = path.suffix.lower()
     try:
         if suffix in _TABLES:
             return _of_table(path, suffix, key_format, column)
-        text = path.read_bytes().decode("utf-8", "surrogateescape")
+        text = _text_of(path).decode("utf-8", "surrogateescape")
     except OSError as e:
         raise StorageError(f"reading {path}: {e.strerror or e}") from e
     if column is not None:
         raise ConfigError(f"--key-column: {path} is no table; allowed are {', '.join(_TABLES)}")
-    return [parse_key(line, key_format) for line in text.split("\n") for line in _line(line)]
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    for n, line in enumerate(lines, 1):
+        if "\r" in line:
+            raise ConfigError(f"{path}: line {n} has a carriage return in it; lines end with \\n")
+    return [parse_key(line, key_format) for line in lines if line]
 
 
 _TABLES = (".csv", ".parquet")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
-def _line(line: str) -> list[str]:
-    line = line.removesuffix("\r")
-    return [line] if line else []
+def _text_of(path: Path) -> bytes:
+    """The bytes of a text file; what is no UTF-8 would give keys that are in no log."""
+    data = path.read_bytes()
+    if data.startswith(_UTF_16_MARKS) or b"\0" in data:
+        raise ConfigError(
+            f"{path}: is UTF-16, or has NUL bytes; allowed is text in UTF-8 (--key-format hex or "
+            "base64 for keys that are none)"
+        )
+    return data.removeprefix(_BYTE_ORDER_MARK)
 
 
 def read_keys_by_topic(
@@ -231,14 +247,18 @@ def _values(
     from pyarrow import csv, parquet  # noqa: PLC0415
 
     try:
-        names = csv.open_csv(path).schema.names if suffix == ".csv" else (
-            parquet.read_schema(path).names
-        )  # fmt: skip
-        name = _column_of(path, [n for n in names if n != but], column)
-        if suffix == ".csv":  # as text: "007" is no number here
+        if suffix == ".csv":
+            text, parse = pa.py_buffer(_text_of(path)), csv.ParseOptions(newlines_in_values=True)
+            names = csv.open_csv(pa.BufferReader(text), parse_options=parse).schema.names
+            name = _column_of(path, names, column or _usual(names, but, is_sure=but in names))
+            # As text: "007" is no number here.
             options = csv.ConvertOptions(include_columns=[name], column_types={name: pa.string()})
-            values = csv.read_csv(path, convert_options=options)[name]
+            values = csv.read_csv(
+                pa.BufferReader(text), parse_options=parse, convert_options=options
+            )[name]
         else:
+            names = parquet.read_schema(path).names
+            name = _column_of(path, names, column or _usual(names, but, is_sure=True))
             values = parquet.read_table(path, columns=[name])[name]
     except pa.ArrowInvalid as e:
         raise StorageError(f"reading {path}: {e}") from e
@@ -248,11 +268,18 @@ def _values(
     return name, kind, values.to_pylist()
 
 
-def _column_of(path: Path, names: Sequence[str], column: str | None) -> str:
-    if column is None:
-        column = names[0] if len(names) == 1 else "key"
+def _usual(names: Sequence[str], but: str | None, *, is_sure: bool) -> str:
+    """The column that is meant where nobody says; is_sure: that these are names."""
+    others = [name for name in names if name != but]
+    return others[0] if is_sure and len(others) == 1 else "key"
+
+
+def _column_of(path: Path, names: Sequence[str], column: str) -> str:
     if column not in names:
         raise ConfigError(
-            f"{path}: no column {column!r}; --key-column names one of {', '.join(names)}"
+            f"{path}: no column {column!r} in its first line, or schema: {', '.join(names)}; "
+            "--key-column names the one that has the keys"
         )
+    if list(names).count(column) > 1:
+        raise ConfigError(f"{path}: {names.count(column)} columns {column!r}")
     return column

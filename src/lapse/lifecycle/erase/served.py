@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lapse.base.errors import ConfigError, KafkaError
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
 from lapse.client.admin import Admin
 from lapse.client.cluster import Cluster, parse_bootstrap
@@ -27,6 +27,15 @@ RETENTION, REMOVAL_LAG = "delete.retention.ms", "lapse.tombstone.removal.max.lag
 UNLINK_DELAY = "file.delete.delay.ms"
 FORCED_LAG_MS = 1000
 _TOPICS_OWN = 1  # source of a setting that is the topic's, not a default
+# Refusals that leave open whether the change was made.
+_UNSURE = frozenset(
+    {
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +52,14 @@ class Served:
 
     Attributes:
         ends: where each partition ends.
-        replicas: how many each partition has.
+        replicas: the brokers of each partition.
         settings: those above, as far as the broker knows them.
     """
 
     topic: str
     topic_id: str
     ends: tuple[Bound, ...]
-    replicas: Mapping[int, int]
+    replicas: Mapping[int, tuple[int, ...]]
     settings: Mapping[str, ConfigEntry]
 
     def ms(self, name: str, default: int = 0) -> int:
@@ -77,8 +86,28 @@ async def ask(broker: Broker, topic: str) -> Served:
         )
     partitions = [TopicPartition(topic, one.partition) for one in told.partitions]
     ends = await _ends(broker, partitions)
-    replicas = {one.partition: max(len(one.replicas), 1) for one in told.partitions}
+    replicas = {one.partition: one.replicas for one in told.partitions}
     return Served(topic, told.topic_id.hex, ends, replicas, settings)
+
+
+async def ask_replicas(broker: Broker, topic: str, topic_id: str) -> Mapping[int, tuple[int, ...]]:
+    """The brokers of each partition now, one that is being added included.
+
+    Raises ConfigError where the topic is another by now; KafkaError, ConnectionLost.
+    """
+    async with await Admin.open(broker.bootstrap, login=broker.login) as admin:
+        told = await admin.describe_topic(topic)
+    if told.topic_id.hex != topic_id:
+        raise another_topic(topic)
+    return {one.partition: one.replicas for one in told.partitions}
+
+
+def another_topic(topic: str) -> ConfigError:
+    """An order is about a topic, not about a name."""
+    return ConfigError(
+        f"topic {topic} is not the one the order is about: it was deleted and made again since; "
+        "give a new order"
+    )
 
 
 async def _ends(broker: Broker, partitions: Sequence[TopicPartition]) -> tuple[Bound, ...]:
@@ -115,26 +144,43 @@ def lag_wanted(served: Served) -> Forced | None:
     entry = served.settings.get(MAX_LAG)
     if entry is None or entry.value is None or int(entry.value) <= wanted:
         return None
-    before = entry.value if entry.source == _TOPICS_OWN else None
-    return Forced(MAX_LAG, before, str(wanted))
+    return Forced(MAX_LAG, _own(entry), str(wanted))
 
 
-async def force(broker: Broker, topic: str, forced: Forced) -> None:
-    """Raises KafkaError where that is not allowed."""
+def to_force(served: Served, before: Forced | None) -> Forced | None:
+    """What is to be in force, given what an order says that it changed `before`.
+
+    That may not have come to be, or not have stayed: then the setting is as new.
+    """
+    if before is not None and _own(served.settings.get(before.name)) == before.value:
+        return before
+    return lag_wanted(served)
+
+
+def is_refusal(error: LapseError) -> bool:
+    """Whether it says for certain that nothing was changed."""
+    return isinstance(error, KafkaError) and error.code not in _UNSURE
+
+
+async def force(broker: Broker, topic: str, forced: Forced) -> bool:
+    """Change it, once or again; False where somebody has set something else, which stays.
+
+    Raises KafkaError where that is not allowed, and ConnectionLost: it may have been done.
+    """
     async with await Admin.open(broker.bootstrap, login=broker.login) as admin:
+        own = await _own_now(admin, topic, forced.name)
+        if own not in {forced.before, forced.value}:
+            return False
         await _alter(admin, topic, ConfigChange(forced.name, forced.value))
+    return True
 
 
 async def put_back(broker: Broker, topic: str, forced: Forced) -> bool:
     """As it was; False where somebody has set something else meanwhile, which stays."""
-    resource = Resource(TOPIC, topic)
     async with await Admin.open(broker.bootstrap, login=broker.login) as admin:
-        told = (await admin.describe_configs([resource], [forced.name]))[resource]
-        if told.error is not None:
-            raise told.error
-        now = told.entries[forced.name]
-        if now.source != _TOPICS_OWN or now.value != forced.value:
-            return False
+        own = await _own_now(admin, topic, forced.name)
+        if own != forced.value:
+            return own == forced.before
         back = (
             ConfigChange(forced.name, None, Operation.DELETE)
             if forced.before is None
@@ -142,6 +188,19 @@ async def put_back(broker: Broker, topic: str, forced: Forced) -> bool:
         )
         await _alter(admin, topic, back)
     return True
+
+
+async def _own_now(admin: Admin, topic: str, name: str) -> str | None:
+    resource = Resource(TOPIC, topic)
+    told = (await admin.describe_configs([resource], [name]))[resource]
+    if told.error is not None:
+        raise told.error
+    return _own(told.entries.get(name))
+
+
+def _own(entry: ConfigEntry | None) -> str | None:
+    """What a topic has of its own; None where a default applies."""
+    return entry.value if entry is not None and entry.source == _TOPICS_OWN else None
 
 
 async def _alter(admin: Admin, topic: str, change: ConfigChange) -> None:

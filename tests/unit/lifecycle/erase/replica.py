@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+from lapse.kernels.crc32c import crc32c
 from lapse.lifecycle.erase.audit import audit
 from lapse.lifecycle.erase.findings import AuditUnit, Count, Findings
 from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.replicas import ReplicaFindings, Where, look_through
 from lapse.lifecycle.erase.search import Search, make_search
 from lapse.lifecycle.erase.table import table_of
+from lapse.records.batch import as_array
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.testing.clock import ManualClock
@@ -37,6 +40,14 @@ def damaged(raw: bytes, at: int = -3) -> bytes:
     """A byte changed, the checksum not."""
     data = bytearray(raw)
     data[at] ^= 0xFF
+    return bytes(data)
+
+
+def with_tail(raw: bytes, tail: bytes) -> bytes:
+    """A batch with bytes more at its end, checksum and length as they should be."""
+    data = bytearray(raw + tail)
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    struct.pack_into(">I", data, 17, crc32c(as_array(bytes(data)), 21, len(data)))
     return bytes(data)
 
 

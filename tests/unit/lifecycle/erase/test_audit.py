@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from lapse.kernels.crc32c import crc32c
 from lapse.lifecycle.erase import audit as audit_module
-from lapse.lifecycle.erase.audit import audit
+from lapse.lifecycle.erase.audit import UNREAD, audit
 from lapse.lifecycle.erase.findings import (
     BATCHES,
     RAW,
@@ -24,6 +25,7 @@ from lapse.lifecycle.erase.search import make_search
 from lapse.lifecycle.erase.table import table_of
 from lapse.records.batch import as_array
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.compression import deflate
 from lapse.records.layout import Codec
 from lapse.records.legacy import Message, MessageSpec, build_messages
 from lapse.testing.clock import ManualClock
@@ -36,6 +38,7 @@ from tests.unit.lifecycle.erase.replica import (
     damaged,
     found_in,
     others,
+    with_tail,
     written,
 )
 
@@ -197,7 +200,100 @@ def test_a_batch_whose_records_do_not_parse_is_searched_inflated(
     struct.pack_into(">i", raw, 57, 1)  # it says that there is one record: bytes are left over
     found = found_in(written(tmp_path / FIRST, with_crc(raw)))
     assert counted(found)[3] > 0
-    assert [region.opaque for region in found.regions] == [False]
+    assert [region.opaque for region in found.regions] == [True]
+
+
+# --- bytes that nobody reads, in a batch that anybody can read ------------------------------------
+
+HIDDEN = b"...." + KEY + b"...."
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4])
+def test_a_key_behind_what_is_compressed_is_not_gone(codec: Codec, tmp_path: Path) -> None:
+    """Kafka accepts such a batch, and no consumer is given those bytes."""
+    front, raw = others(0), with_tail(others(5, codec=codec), HIDDEN)
+    found = found_in(written(tmp_path / FIRST, front, raw, others(10)))
+    end = len(front) + len(raw)
+    assert found.regions == (Region(end - len(HIDDEN), end, UNREAD, opaque=True),)
+    assert (counted(found), found.records) == ((0, 0, 0, 1), 15)
+    assert [spot.position for spot in found.raw_spots] == [end - len(HIDDEN) + 4]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_is_hidden_in_a_compressed_batch_is_never_called_gone(
+    codec: Codec, tmp_path: Path
+) -> None:
+    """Compressed once more there, it is to be seen by nobody; zeros hide nothing."""
+    hidden = bytes(deflate(Codec.GZIP, as_array(KEY * 20)))
+    hidden = struct.pack("<II", 0x184D2A50, len(hidden)) + hidden  # zstd skips such a frame
+    path = written(tmp_path / FIRST, with_tail(others(0, codec=codec), hidden))
+    assert [region.opaque for region in found_in(path).regions] == [True]
+    if codec in {Codec.GZIP, Codec.LZ4}:
+        path = written(tmp_path / FIRST, with_tail(others(0, codec=codec), bytes(30)))
+        assert [(r.opaque, r.zeros) for r in found_in(path).regions] == [(False, True)]
+
+
+def test_what_is_hidden_in_a_batch_that_does_not_parse_counts_once(tmp_path: Path) -> None:
+    raw = bytearray(others(0, codec=Codec.GZIP))
+    struct.pack_into(">i", raw, 57, 1)  # records are left over
+    found = found_in(written(tmp_path / FIRST, with_tail(bytes(raw), HIDDEN)))
+    assert (counted(found)[3], len(found.regions)) == (1, 1)
+
+
+def test_records_in_further_members_of_a_gzip_are_found(tmp_path: Path) -> None:
+    """Java's reader gives them to consumers."""
+    raw = batch(0, b"other", KEY)
+    first = len(batch(0, b"other")) - 61
+    parts = [raw[61 : 61 + first], raw[61 + first :]]
+    head = bytearray(raw[:61])
+    head[22] |= Codec.GZIP
+    packed = b"".join(bytes(deflate(Codec.GZIP, as_array(part))) for part in parts)
+    found = found_in(written(tmp_path / FIRST, with_tail(bytes(head), packed)))
+    assert (counted(found), found.records, found.regions) == ((1, 0, 0, 0), 2, ())
+
+
+def test_bytes_behind_the_last_record_are_searched_and_opaque(tmp_path: Path) -> None:
+    """Kafka refuses them when they are produced; in a file there may be anything."""
+    raw = with_tail(others(0), HIDDEN)
+    found = found_in(written(tmp_path / FIRST, raw))
+    assert (counted(found)[3], found.regions) == (
+        1, (Region(0, len(raw), "records do not parse", opaque=True),)
+    )  # fmt: skip
+
+
+def test_a_damaged_batch_with_bytes_that_nobody_reads_is_opaque(tmp_path: Path) -> None:
+    raw = with_tail(others(0, codec=Codec.GZIP), b"x" * 30)
+    for bad in (damaged(raw), damaged(others(0, codec=Codec.GZIP), at=18)):
+        [region] = found_in(written(tmp_path / FIRST, bad, others(9))).regions
+        assert region.opaque == (len(bad) == len(raw))
+
+
+def test_a_damaged_codec_makes_no_uncompressed_batch(tmp_path: Path) -> None:
+    """One bit more, and a batch says of itself that it is not compressed."""
+    raw = bytearray(batch(0, *[KEY] * 50, codec=Codec.GZIP))
+    raw[22] = 0
+    [region] = found_in(written(tmp_path / FIRST, bytes(raw), others(60))).regions
+    assert (region.start, region.end, region.opaque) == (0, len(raw), True)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4])
+def test_of_a_wrapper_its_own_key_and_its_tail_are_searched(
+    magic: int, codec: Codec, tmp_path: Path
+) -> None:
+    messages = [Message(10, 5, b"other", b"v"), Message(11, 5, b"other", b"v")]
+    raw = build_messages(messages, MessageSpec(magic, codec))
+    key_at = 26 if magic else 18
+    value = raw[key_at + 8 :]
+    for own, tail in ((KEY, b""), (None, HIDDEN), (KEY, HIDDEN), (None, b"")):
+        fields = struct.pack(">i", -1) if own is None else struct.pack(">i", len(own)) + own
+        fields += struct.pack(">i", len(value + tail)) + value + tail
+        covered = raw[16:key_at] + fields
+        head = raw[:8] + struct.pack(">iI", len(covered) + 4, zlib.crc32(covered))
+        found = found_in(written(tmp_path / FIRST, head + covered))
+        hidden = (own is not None) + bool(tail)
+        assert (counted(found), found.records) == ((0, 0, 0, hidden), 2)
+        assert [region.opaque for region in found.regions] == [True] * hidden
 
 
 def with_crc(raw: bytearray) -> bytes:

@@ -5,13 +5,14 @@ What it asks of them is in test_served.py and tests/unit/cli/test_erase.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
+from lapse.client.connection import ConnectionLost
 from lapse.client.login import PLAINTEXT
 from lapse.lifecycle.erase.drive import (
     HINT_MS,
@@ -19,9 +20,11 @@ from lapse.lifecycle.erase.drive import (
     REST_SECONDS,
     Erasure,
     Places,
+    ReplicasOf,
     Target,
     given,
 )
+from lapse.lifecycle.erase.findings import AuditUnit, Findings
 from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.order import FORMAT, Order, TopicOrder
 from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, REMAINS
@@ -49,9 +52,14 @@ class Sleeper(ManualClock):
             self.waiting.pop(0)()
 
 
+def one_broker(_: TopicOrder) -> dict[int, tuple[int, ...]]:
+    return {0: (0,)}
+
+
 def erasure_of(
-    replica: Path, clock: ManualClock, rest: Callable[[], None] = lambda: None
-) -> tuple[Erasure, Target]:
+    replica: Path, clock: ManualClock, rest: Callable[[], None] = lambda: None,
+    replicas_of: ReplicasOf = one_broker,
+) -> tuple[Erasure, Target]:  # fmt: skip
     """An order about KEY below offset 100 in topic t."""
     topic_id = ""  # of no directory: all of them count from their first offset to their last
     part = TopicOrder("t", topic_id, (hash_of(KEY, "5a"),), (Bound(0, 100),))
@@ -60,11 +68,14 @@ def erasure_of(
     run = InlineAudits(search, clock, lambda _: None, threads=1)
     target = Target(part, (KEY,), search, "5a", run)
     places = Places(((str(replica), False),))
-    return Erasure(NOBODY, order, [target], places, clock, rest), target
+    return Erasure(NOBODY, order, [target], places, clock, rest, replicas_of), target
 
 
-def run(replica: Path, clock: ManualClock, until_ms: int | None = None) -> tuple[Target, list[str]]:
-    erasure, target = erasure_of(replica, clock)
+def run(
+    replica: Path, clock: ManualClock, until_ms: int | None = None,
+    replicas_of: ReplicasOf = one_broker,
+) -> tuple[Target, list[str]]:  # fmt: skip
+    erasure, target = erasure_of(replica, clock, replicas_of=replicas_of)
     said: list[str] = []
     erasure.look(target)
     erasure.run(RealFs(), replica, said.append, until_ms=until_ms, lags={})
@@ -145,16 +156,80 @@ def test_doubts_that_stay_end_it(tmp_path: Path) -> None:
     target, said = run(tmp_path, clock)
     assert verdict_of(target) == NOT_PROVEN
     assert NOW + PATIENCE_MS < clock.now_ms() < NOW + 2 * PATIENCE_MS
-    assert said == []
+    link = tmp_path / "t-0" / "link"
+    assert said == [
+        f"t: nothing remains, but {link} a link to what is not there; looking again for 3 minutes"
+    ]
+
+
+MOVED = "t-0 has 2 replicas (on brokers 0, 7), and 1 of the given directories have it"
+
+
+def test_a_replica_that_came_while_it_waited_is_missed(tmp_path: Path) -> None:
+    """Brokers are asked when the files are found empty, not only at the start."""
+    value = written(tmp_path / "t-0" / (FIRST + ".deleted"), batch(0, KEY))
+    written(tmp_path / "t-0" / LATER, others(10))
+    clock = Sleeper(value.unlink)
+    target, said = run(tmp_path, clock, replicas_of=lambda _: {0: (0, 7)})
+    assert verdict_of(target) == NOT_PROVEN
+    assert target.last is not None
+    assert target.last.verdict.reasons == (MOVED,)
+    assert said[-1] == f"t: nothing remains, but {MOVED}"
+    assert NOW + PATIENCE_MS < clock.now_ms() < NOW + 2 * PATIENCE_MS
+
+
+def test_a_reassignment_that_ends_is_waited_for(tmp_path: Path) -> None:
+    """And so is a broker that does not answer."""
+    written(tmp_path / "t-0" / FIRST, others(0))
+    asked: list[str] = []
+
+    def replicas_of(part: TopicOrder) -> dict[int, tuple[int, ...]]:
+        asked.append(part.topic)
+        if len(asked) == 1:
+            raise ConnectionLost("nobody is there")
+        return {0: (0, 7)} if len(asked) < 4 else {0: (0,)}
+
+    target, said = run(tmp_path, Sleeper(), replicas_of=replicas_of)
+    assert verdict_of(target) == PROVEN
+    assert len(asked) == 4
+    assert said == [
+        "t: nothing remains, but which replicas topic t has now cannot be asked: nobody is there",
+        f"t: nothing remains, but {MOVED}", "t: nothing remains",
+    ]  # fmt: skip
+
+
+def test_a_replica_that_goes_while_it_is_read_for_the_last_time_is_missed(tmp_path: Path) -> None:
+    """What took its place was not looked at."""
+    written(tmp_path / "t-0" / FIRST, others(0))
+    written(tmp_path / "t-1" / FIRST, others(0))
+
+    def replicas_of(_: TopicOrder) -> dict[int, tuple[int, ...]]:
+        return {0: (0,), 1: (0,)}
+
+    erasure, target = erasure_of(tmp_path, Sleeper(), replicas_of=replicas_of)
+    search_all, moved = target.run, tmp_path.with_name("moved")
+
+    def audits(units: Sequence[AuditUnit]) -> Iterable[Findings]:
+        found = list(search_all(units))
+        if units and target.last is not None and not moved.exists():
+            (tmp_path / "t-1").rename(moved)
+        return found
+
+    target.run = audits
+    erasure.look(target)
+    erasure.run(RealFs(), tmp_path, lambda _: None, until_ms=NOW + 1000, lags={})
+    assert verdict_of(target) == NOT_PROVEN
+    [doubt] = target.doubts
+    assert doubt.startswith("t-1 has 1 replicas (on brokers 0), and 0 of the given ")
 
 
 def test_an_order_takes_topics_in_and_knows_one_that_was_made_again() -> None:
-    served = Served("t", "aa", (Bound(0, 7),), {0: 1}, {})
+    served = Served("t", "aa", (Bound(0, 7),), {0: (0,)}, {})
     empty = Order(FORMAT, "5a", NOW, None, ())
     order = given(empty, [served], {"t": [KEY]})
     assert order.topics == (TopicOrder("t", "aa", (hash_of(KEY, "5a"),), (Bound(0, 7),)),)
     # Where it ends by now does not count.
-    later = Served("t", "aa", (Bound(0, 9),), {0: 1}, {})
+    later = Served("t", "aa", (Bound(0, 9),), {0: (0,)}, {})
     assert given(order, [later], {"t": [KEY]}) == order
     with pytest.raises(ConfigError, match="topic t is not the one"):
         given(order, [Served("t", "bb", (), {}, {})], {"t": [KEY]})

@@ -11,7 +11,9 @@ from lapse.kernels.layout import HEADER_SIZE
 from lapse.lifecycle.erase.inflater import ROOM_BYTES, Inflated, Inflater, Refused
 from lapse.records.batch import as_array, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.compression import Spans
 from lapse.records.layout import Codec
+from tests.unit.lifecycle.erase.replica import with_tail
 
 SIZES = [100, 300_000, 200_000, 400_000, 50, 3 * ROOM_BYTES, 70, 500_000]
 BAD = 4
@@ -46,3 +48,20 @@ def test_every_batch_comes_once_in_order_and_whole(codec: Codec) -> None:
 def test_nothing_comes_of_nothing() -> None:
     rows = scan_batches(build_batch([NewRecord(b"k", b"v")]), "")
     assert list[Inflated | Refused](Inflater().inflate(np.zeros(0, np.uint8), rows[:0])) == []
+
+
+def test_bytes_that_no_record_is_made_of_are_told_with_their_place() -> None:
+    """By batch, also where that has memory of its own."""
+    tails = {1: b"tail", 4: b"x" * 30, 5: b"y"}
+    data, expected = b"", {}
+    for n, size in enumerate(SIZES):
+        batch = with_tail(packed(size, Codec.GZIP)[0], tails.get(n, b""))
+        data += batch
+        if n in tails:
+            expected[n] = ((len(data) - len(tails[n]), len(data)),)
+    seen: dict[int, Spans] = {}
+    for some in Inflater().inflate(as_array(data), scan_batches(data, "")):
+        assert isinstance(some, Inflated)
+        assert set(some.unread) <= set(some.which)
+        seen |= some.unread
+    assert seen == expected

@@ -26,7 +26,8 @@ from lapse.lifecycle.erase.order import (
     tombstones_due,
     what_is_left,
 )
-from lapse.lifecycle.erase.proof import REMAINS, Verdict
+from lapse.lifecycle.erase.places import Home
+from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, REMAINS, Verdict
 from lapse.lifecycle.erase.replicas import ReplicaFindings
 from lapse.lifecycle.erase.search import Bound, hash_of, make_search, told
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
@@ -55,6 +56,36 @@ def test_an_order_is_kept_whole_and_without_keys(tmp_path: Path) -> None:
     assert load_order(tmp_path) == order
     assert (order.topic("u"), order.topic("v")) == (changed, None)
     assert KEY not in (tmp_path / ORDER_FILE).read_bytes()
+
+
+def test_an_order_of_before_there_were_times_of_proofs_is_read(tmp_path: Path) -> None:
+    (tmp_path / ORDER_FILE).write_text(
+        '{"format":"lapse-erasure-order-1","salt":"5a","given_ms":7,"deadline_ms":9,"topics":'
+        '[{"topic":"t","topic_id":"aa","keys":[],"bounds":[{"partition":0,"offset":4}],'
+        '"forced":{"name":"a","before":null,"value":"1"}}]}'
+    )
+    part = TopicOrder("t", "aa", (), (Bound(0, 4),), Forced("a", None, "1"))
+    assert load_order(tmp_path) == Order(FORMAT, "5a", 7, 9, (part,))
+    assert (part.values_proven_ms, part.proven_ms) == (None, None)
+
+
+def test_the_first_proof_counts_until_what_it_says_is_found_again() -> None:
+    part = order_of("t").topics[0]
+
+    def since(part: TopicOrder) -> tuple[int | None, int | None]:
+        return part.since_ms(tombstones_too=False), part.since_ms(tombstones_too=True)
+
+    values = part.noted(PROVEN, 0, 5, tombstones_too=False)
+    assert since(values) == (5, None)
+    both = values.noted(PROVEN, 0, 8, tombstones_too=True)
+    assert since(both) == (5, 8)
+    assert since(part.noted(PROVEN, 0, 8, tombstones_too=True)) == (8, 8)
+    for later in (both.noted(PROVEN, 0, 9, tombstones_too=True),
+                  both.noted(PROVEN, 0, 9, tombstones_too=False),
+                  both.noted(NOT_PROVEN, 0, 9, tombstones_too=True)):  # fmt: skip
+        assert since(later) == (5, 8)
+    assert since(both.noted(REMAINS, 0, 9, tombstones_too=True)) == (5, None)
+    assert since(both.noted(REMAINS, 1, 9, tombstones_too=False)) == (None, None)
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format":"lapse-erasure-order-9"}', "\xff"])
@@ -134,13 +165,56 @@ def test_of_several_replicas_the_newest_record_of_any_counts(tmp_path: Path) -> 
 
 
 def test_replicas_that_were_not_given_are_missed() -> None:
-    has = ReplicaFindings("a", partitions=("t-0", "t-1"))
+    has = given_as("a", 1, node=None)
     away = ReplicaFindings("b", problem="cannot be listed")
     scratch = ReplicaFindings("c", scratch=True, problem="cannot be listed")
-    expected = {0: 2, 1: 1}
-    assert replicas_missing([has, away], "t", expected) == []
-    [missing] = replicas_missing([has, scratch], "t", expected)
-    assert missing == "t-0 has 2 replicas, and 1 of the given directories have it"
+    assert replicas_missing([has, away], "t", {0: (4, 5)}) == []
+    [missing] = replicas_missing([has, scratch], "t", {0: (4, 5)})
+    expected = "t-0 has 2 replicas (on brokers 4, 5), and 1 of the given directories have it"
+    assert missing == expected
+    # Brokers that do not tell whose they are.
+    assert replicas_missing([has], "t", {0: ()}) == []
+    assert len(replicas_missing([scratch], "t", {0: ()})) == 1
+
+
+def given_as(path: str, inode: int, node: int | None) -> ReplicaFindings:
+    """A directory that has t-0, which is this one, of this broker."""
+    return ReplicaFindings(
+        path, partitions=("t-0",), homes=(Home("t-0", 9, inode),), node_id=node
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("homes", "here"),
+    [
+        ([(1, 4), (2, 5)], 2),
+        ([(1, None), (2, None)], 2),
+        ([(1, None), (1, None)], 1),  # one directory by two paths
+        ([(1, 4), (1, 5)], 1),  # a partition that is a link to the other broker's
+        ([(1, 4), (2, 4)], 1),  # a copy, or what a disk of that broker still has
+        ([(1, 4), (2, 6)], 1),  # a broker that has no replica any more
+    ],
+)
+def test_a_replica_counts_once(homes: list[tuple[int, int | None]], here: int) -> None:
+    given = [given_as(f"/{n}", inode, node) for n, (inode, node) in enumerate(homes)]
+    missing = replicas_missing(given, "t", {0: (4, 5)})
+    assert [f"and {here} of" in one for one in missing] == [True] * (here < 2)
+
+
+@pytest.mark.parametrize("by", ["the same path", "a link", "a link to the partition"])
+def test_one_directory_that_was_given_twice_is_one_replica(by: str, tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    written(first / "t-0" / FIRST, batch(0, OTHER))
+    if by == "the same path":
+        second = first
+    elif by == "a link":
+        second.symlink_to(first)
+    else:
+        second.mkdir()
+        (second / "t-0").symlink_to(first / "t-0")
+    seen = [looked(first), looked(second)]
+    assert len(replicas_missing(seen, "t", {0: (4, 5)})) == 1
+    assert replicas_missing(seen, "t", {0: (4,)}) == []
 
 
 def test_what_is_left_is_told_in_a_line() -> None:

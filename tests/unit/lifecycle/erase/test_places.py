@@ -11,9 +11,11 @@ import pytest
 from lapse.base.clock import Clock
 from lapse.base.fs import RealFs
 from lapse.lifecycle.erase.places import (
+    Home,
     Place,
     belongs,
     is_segment,
+    is_text,
     list_folder,
     list_replica,
     why_keyless,
@@ -84,6 +86,48 @@ def test_what_cannot_be_read_is_listed_with_the_reason(tmp_path: Path) -> None:
         "t-0/dangling": "a link to what is not there",
         "t-0/pipe": "no ordinary file: not read",
     }
+
+
+def test_which_directory_a_partition_is(tmp_path: Path) -> None:
+    """By what it is, not by its path."""
+    for replica in "ab":
+        written(tmp_path / replica / "t-0" / FIRST)
+    (tmp_path / "b" / "t-1").symlink_to(tmp_path / "a" / "t-0")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    (tmp_path / "a" / f"t-1.{HEX}-delete").mkdir()
+    a, b, link = (list_replica(tmp_path / name, "t", None) for name in ("a", "b", "link"))
+    told = (tmp_path / "a" / "t-0").stat()
+    assert a.homes == link.homes == (Home("t-0", told.st_dev, told.st_ino),)
+    assert [home.folder for home in b.homes] == ["t-0", "t-1"]
+    assert b.homes[1].inode == told.st_ino != b.homes[0].inode
+
+
+@pytest.mark.parametrize(
+    ("meta", "node_id"),
+    [
+        (b"version=1\ncluster.id=x\nnode.id=7\n", 7), (b"version=0\nbroker.id=8\n", 8),
+        (b"version=1\n", None), (b"node.id=seven\n", None), (b"\xff", None), (None, None),
+    ],
+)  # fmt: skip
+def test_whose_a_directory_is(meta: bytes | None, node_id: int | None, tmp_path: Path) -> None:
+    if meta is not None:
+        written(tmp_path / "meta.properties", meta)
+    assert list_replica(tmp_path, "t", None).node_id == node_id
+
+
+def test_a_name_that_is_not_utf_8_is_told_and_is_nobody_elses(tmp_path: Path) -> None:
+    """No JSON has room for it, so its file stands in the way of a proof."""
+    written(tmp_path / "t-0" / "\\xff.log", b"1")
+    odd = os.fsencode(tmp_path / "t-0") + b"/\xff"
+    for path in (odd + b".log", odd + b"dir/x"):
+        written(Path(os.fsdecode(path)), b"1")
+    problems = {place.path: place.problem for place in list_replica(tmp_path, "t", None).places}
+    told = "has a name that is not UTF-8: not read"
+    assert problems == {
+        "t-0/\\xff.log": None, "t-0/\\xff.log/": told, "t-0/\\xffdir/x/": told
+    }  # fmt: skip
+    assert all(is_text(path) for path in problems)
+    assert [is_text(text) for text in ("größe\n", os.fsdecode(odd))] == [True, False]
 
 
 def test_a_brokers_socket_holds_nothing_and_stands_in_no_proofs_way(tmp_path: Path) -> None:

@@ -204,6 +204,26 @@ def test_what_came_later_may_not_stay_in_an_older_topic_of_the_same_name(tmp_pat
     }  # fmt: skip
 
 
+def test_all_may_stay_in_a_partition_that_was_made_after_the_order(tmp_path: Path) -> None:
+    """But not in one of an older topic, of none that is known, or among those that have bounds."""
+    ours, older = uuid.UUID(int=1), uuid.UUID(int=2)
+    topic_ids = {0: ours, 1: ours, 2: ours, 3: ours, 4: older}
+    for n in range(6):
+        written(tmp_path / f"t-{n}" / FIRST, batch(0, KEY))
+        if n in topic_ids:
+            write_topic_id(RealFs(), tmp_path / f"t-{n}", topic_ids[n])
+    search, clock = make_search([KEY]), ManualClock(NOW)
+    where = Where(str(tmp_path), "t", bounds=(Bound(0, 5), Bound(2, 0)), topic_id=ours.hex)
+    seen = look_through(where, InlineAudits(search, clock, lambda _: None), clock)
+    stays, remains = (0, 0, 1, 0), (1, 0, 0, 0)
+    assert list(counts_by_path(seen).values()) == [
+        remains, remains, stays, stays, remains, remains
+    ]  # fmt: skip
+    nobodys = Where(str(tmp_path), "t", 3, bounds=(Bound(0, 5),))
+    seen = look_through(nobodys, InlineAudits(search, clock, lambda _: None), clock)
+    assert counts_by_path(seen) == {f"t-3/{FIRST}": remains}, "of no topic id"
+
+
 def test_a_directory_that_is_missing_or_none_of_kafkas_says_so(tmp_path: Path) -> None:
     assert "cannot be listed" in (looked(tmp_path / "missing").problem or "")
     assert "no log directory" in (looked(tmp_path).problem or "")

@@ -80,10 +80,59 @@ def test_a_csv_by_its_column(tmp_path: Path) -> None:
     assert read_keys(path, "text", "id") == [b"1", b"2", b"3"]
     with pytest.raises(ConfigError, match="id, key"):
         read_keys(path, "text", "name")
-    path.write_text("whatever\n0a\n")
+    path.write_text("key\n0a\n")
     assert read_keys(path, "hex") == [b"\n"]
+    path.write_text('key\n"a ""b"""\n"two\nlines"\nNA\n')
+    assert read_keys(path, "text") == [b'a "b"', b"two\nlines", b"NA"]
     path.write_text("")
     with pytest.raises(StorageError, match="reading"):
+        read_keys(path, "text")
+    rows = [f"{'x' * 90}\n{n:07d}" for n in range(11_000)]  # more than a block of Arrow's
+    path.write_text("key\n" + "".join(f'"{row}"\n' for row in rows))
+    assert read_keys(path, "text") == [row.encode() for row in rows]
+
+
+@pytest.mark.parametrize("text", ["u-1\nu-2\n", "key;mail\nu-1;a@b\n", "Key\nu-1\n"])
+def test_no_key_is_taken_for_the_name_of_a_column(text: str, tmp_path: Path) -> None:
+    """A CSV of one column had any first line left out."""
+    path = tmp_path / "keys.csv"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"no column 'key' in its first line.*--key-column"):
+        read_keys(path, "text")
+    path.write_text("user\nu-1\n")
+    assert read_keys(path, "text", "user") == [b"u-1"]
+    path.write_text("key,key\nu-1,u-2\n")
+    with pytest.raises(ConfigError, match="2 columns 'key'"):
+        read_keys(path, "text")
+
+
+@pytest.mark.parametrize("name", ["keys", "keys.csv"])
+def test_a_byte_order_mark_is_no_part_of_a_key(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    head = "key\n" if name.endswith(".csv") else ""
+    path.write_text(f"{head}u-1\nu-2\n", "utf-8-sig")
+    assert read_keys(path, "text") == [b"u-1", b"u-2"]
+    path.write_text(f"{head}00ff\n", "utf-8-sig")
+    assert read_keys(path, "hex") == [b"\0\xff"]
+
+
+@pytest.mark.parametrize("name", ["keys", "keys.csv"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_text_that_is_not_utf_8_is_refused(name: str, encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    for text in ("key\r\nu-1\r\n", "鍵\n甲\n"):
+        path.write_text(text, encoding)
+        with pytest.raises(ConfigError, match="UTF-16, or has NUL bytes"):
+            read_keys(path, "text")
+    path.write_text("甲", "utf-16")  # without a line's end, no byte of it is 0
+    with pytest.raises(ConfigError, match="UTF-16"):
+        read_keys(path, "text")
+
+
+def test_lines_that_end_as_on_an_old_mac_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(b"u-0\nu-1\ru-2\r")
+    with pytest.raises(ConfigError, match="line 2 has a carriage return"):
         read_keys(path, "text")
 
 
@@ -99,6 +148,8 @@ def test_a_parquet_file_as_bytes_text_or_numbers(tmp_path: Path) -> None:
     assert read_keys(path, "text", "id") == [b"1", b"2"]
     with pytest.raises(ConfigError, match="weight has double"):
         read_keys(path, "text", "weight")
+    parquet.write_table(table.select(["name"]), path)
+    assert read_keys(path, "text") == [b"0a", b"0b"]  # its names are no rows: the only one is meant
 
 
 def test_keys_of_several_topics(tmp_path: Path) -> None:
@@ -108,6 +159,9 @@ def test_keys_of_several_topics(tmp_path: Path) -> None:
     assert read_keys_by_topic(path, "text", "topic", "user")["007"] == [b"a"]
     with pytest.raises(ConfigError, match="topic, user"):
         read_keys_by_topic(path, "text", "user", "where")
+    path.write_text("topic,user,when\na,1,2\n")
+    with pytest.raises(ConfigError, match="no column 'key'"):
+        read_keys_by_topic(path, "text")
     path.write_text("topic,key\n,1\n")
     with pytest.raises(ConfigError, match="a key has no topic in column topic"):
         read_keys_by_topic(path, "text")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import ConfigError, KafkaError
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
+from lapse.client.connection import ConnectionLost
 from lapse.client.login import PLAINTEXT
 from lapse.client.settings import TOPIC, ConfigChange, Resource
 from lapse.lifecycle.erase.order import Due, Forced
@@ -18,9 +19,12 @@ from lapse.lifecycle.erase.served import (
     MAX_LAG,
     Broker,
     ask,
+    ask_replicas,
     force,
+    is_refusal,
     lag_wanted,
     put_back,
+    to_force,
     write_tombstones,
 )
 from tests.unit.broker.running import batch_of, connect, create, fetch, produce, running_node
@@ -56,7 +60,11 @@ async def lag_of(node: Node) -> tuple[str | None, int]:
 async def test_what_a_topic_is_asked(node: Node) -> None:
     told = await ask(broker_of(node), "t")
     assert told.ends == (Bound(0, 0), Bound(1, 2))
-    assert told.replicas == {0: 1, 1: 1}
+    node_id = node.services.config.node_id
+    assert told.replicas == {0: (node_id,), 1: (node_id,)}
+    assert await ask_replicas(broker_of(node), "t", told.topic_id) == told.replicas
+    with pytest.raises(ConfigError, match="topic t is not the one"):
+        await ask_replicas(broker_of(node), "t", "00" * 16)
     assert told.ms("delete.retention.ms") == 86_400_000
     assert told.ms("no.such.setting", 7) == 7
     await create(node, "plain")
@@ -103,7 +111,7 @@ async def test_a_setting_is_put_back_as_it_was(before: str | None, node: Node) -
     assert await lag_of(node) == ("1000", 1)
     assert await put_back(broker_of(node), "t", forced)
     assert await lag_of(node) == was
-    assert not await put_back(broker_of(node), "t", forced)  # nor a second time
+    assert await put_back(broker_of(node), "t", forced), "as it is already"
 
 
 async def test_what_somebody_else_set_meanwhile_stays(node: Node) -> None:
@@ -112,3 +120,42 @@ async def test_what_somebody_else_set_meanwhile_stays(node: Node) -> None:
     await set_lag(node, "7000")
     assert not await put_back(broker_of(node), "t", forced)
     assert await lag_of(node) == ("7000", 1)
+
+
+async def test_what_somebody_else_set_before_is_not_forced(node: Node) -> None:
+    await set_lag(node, "7000")
+    assert not await force(broker_of(node), "t", Forced(MAX_LAG, None, "1000"))
+    assert await lag_of(node) == ("7000", 1)
+    # Once or again.
+    forced = Forced(MAX_LAG, "7000", "1000")
+    assert [await force(broker_of(node), "t", forced) for _ in range(2)] == [True, True]
+    assert await lag_of(node) == ("1000", 1)
+
+
+@pytest.mark.parametrize(
+    ("now", "wanted"),
+    [
+        ("1000", Forced(MAX_LAG, "5000", "1000")),  # done
+        ("5000", Forced(MAX_LAG, "5000", "1000")),  # remembered, and not done
+        ("7000", Forced(MAX_LAG, "7000", "1000")),  # by somebody else since
+        (None, Forced(MAX_LAG, None, "1000")),
+        ("900", None),
+    ],
+)
+async def test_what_an_order_remembers_is_held_against_what_is_there(
+    now: str | None, wanted: Forced | None, node: Node
+) -> None:
+    if now is not None:
+        await set_lag(node, now)
+    remembered = Forced(MAX_LAG, "5000", "1000")
+    assert to_force(await ask(broker_of(node), "t"), remembered) == wanted
+
+
+def test_only_a_refusal_says_that_nothing_was_changed() -> None:
+    errors = [
+        ConnectionLost("it went away"),
+        KafkaError(ErrorCode.REQUEST_TIMED_OUT, "late"),
+        KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a bug"),
+    ]
+    assert not any(is_refusal(error) for error in errors)
+    assert is_refusal(KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no"))
