@@ -154,17 +154,22 @@ class Cluster:
         if refused is not None:
             raise refused
 
-    async def partitions(self) -> list[TopicPartition]:
-        """Those of all topics that may be seen; of one that has an error, none."""
-        connection = await self.any_connection()
-        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+    async def topics(
+        self, names: Iterable[str] | None = None, *, at: BrokerConnection | None = None
+    ) -> dict[str, Topic]:
+        """As they are now by any broker, or by one: these, or all that may be seen.
+
+        One that is not there, or has another error, is left out. Nothing of it is kept.
+        """
+        asked = None if names is None else tuple(MetadataRequestTopic(name=n) for n in names)
+        request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+        connection = await self.any_connection() if at is None else at
         answer = await connection.request(request, MetadataResponse)
-        return [
-            TopicPartition(told.name or "", partition.partition_index)
+        return {
+            told.name or "": _topic(told.name or "", told)
             for told in answer.topics
             if not told.error_code
-            for partition in told.partitions
-        ]
+        }
 
     def forget(self, name: str) -> None:
         """What was known of a topic has turned out wrong."""

@@ -12,10 +12,11 @@ loss), and what it says of being read is not about these records.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lapse.base.ids import TopicPartition
+from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.client.groups import GroupOffsets
 
 NOBODY = "no consumer is named: nobody can have read it"
@@ -33,12 +34,15 @@ class Consumer:
             committed.
         unknown: why it cannot be told of a partition.
         problem: why nothing can be told; "" where it can.
+        topic_ids: of which topics the offsets are, as far as that is known: a name may be given to
+            another topic.
     """
 
     name: str
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     unknown: Mapping[TopicPartition, str] = field(default_factory=dict)
     problem: str = ""
+    topic_ids: Mapping[str, uuid.UUID] = field(default_factory=dict)
 
     def topics(self) -> set[str]:
         """The topics it has to do with."""
@@ -77,13 +81,16 @@ class Verdict:
 
 
 def decide(
-    partition: TopicPartition, ends: LogEnds | str, consumers: Sequence[Consumer]
+    partition: TopicPartition,
+    ends: LogEnds | str,
+    consumers: Sequence[Consumer],
+    topic_id: uuid.UUID | None = None,
 ) -> Verdict:
-    """The verdict on one partition; `ends` is a sentence where they cannot be told."""
+    """The verdict on one partition of a topic; `ends` is a sentence where they cannot be told."""
     offsets = {one.name: one.offsets.get(partition) for one in consumers}
     if isinstance(ends, str):
         return Verdict(partition, None, offsets, blocked=(ends,))
-    reasons = ((one.name, _objection(one, partition, ends)) for one in consumers)
+    reasons = ((one.name, _objection(one, partition, ends, topic_id)) for one in consumers)
     blocked = tuple(f"{name}: {reason}" for name, reason in reasons if reason)
     if not consumers:
         blocked = (NOBODY,)
@@ -95,12 +102,17 @@ def decide(
     return Verdict(partition, ends, offsets, delete_before=bound if goes else None)
 
 
-def _objection(consumer: Consumer, partition: TopicPartition, ends: LogEnds) -> str:
+def _objection(
+    consumer: Consumer, partition: TopicPartition, ends: LogEnds, topic_id: uuid.UUID | None
+) -> str:
     """Why a consumer lets nothing go; "" where it does not mind."""
     if consumer.problem:
         return consumer.problem
     if partition in consumer.unknown:
         return consumer.unknown[partition]
+    read = consumer.topic_ids.get(partition.topic)
+    if read is not None and read != topic_id:
+        return f"it has read a topic of this name that is gone (topic id {format_topic_id(read)})"
     offset = consumer.offsets.get(partition)
     if offset is None:
         # Many clients commit only what they have read: of a log without records, nothing.

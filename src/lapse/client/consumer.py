@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Self
 from lapse.base.backoff import backoff_ms
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
-from lapse.client.cluster import AGAIN, Cluster, parse_bootstrap
+from lapse.client.cluster import AGAIN, Cluster, Topic, parse_bootstrap
 from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.client.fetched import Fetched, fetched
 from lapse.client.login import PLAINTEXT, Login
@@ -149,15 +149,20 @@ class Consumer:
         waiting = (one.offset for one in self._ready if one.partition == partition)
         return next(waiting, self._positions[partition])
 
-    async def partitions(self) -> list[TopicPartition]:
-        """Those of all topics that may be seen."""
-        found: list[TopicPartition] = []
+    async def topics(self) -> dict[str, Topic]:
+        """All that may be seen, by name."""
+        found: dict[str, Topic] = {}
 
         async def ask() -> None:
-            found[:] = await self._cluster.partitions()
+            found.update(await self._cluster.topics())
 
         await self._tried(ask, ())
         return found
+
+    async def partitions(self) -> list[TopicPartition]:
+        """Those of all topics that may be seen."""
+        topics = await self.topics()
+        return [TopicPartition(name, n) for name, topic in topics.items() for n in topic.leaders]
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, datetime]

@@ -5,8 +5,8 @@ first, the ends of the logs then, and only what follows from both is deleted, by
 "to the end". Nothing is kept between two passes, so a group that was deleted meanwhile, or never
 came back, blocks the next one.
 
-What can still go wrong is said in docs/delete-consumed.md: a group that is set back between the
-question and the deletion, or a topic that is made anew in that moment.
+A topic's id is asked before all that, and again right before its records are deleted: that it was
+made anew in between is seen. What can still go wrong is said in docs/delete-consumed.md.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from lapse.client.offsets import EARLIEST, LATEST, Place, list_offsets
 from lapse.client.settings import DeleteRecordsResult
 
 TIMEOUT_MS = 30_000
+_MADE_MEANWHILE = "its topic was not there when consumers were asked; the next pass looks again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +78,21 @@ async def delete_consumed(cluster: Cluster, wish: Wish) -> Pass:
         ConnectionLost: no broker can be reached.
         KafkaError: a topic that was asked for is not there.
     """
+    topics = await cluster.topics(wish.topics or None)
+    ids = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id.int}
     told = await group_offsets(cluster, wish.groups, wish.timeout_ms)
     consumers = (*(group_consumer(name, one) for name, one in told.items()), *wish.others)
     ends = await _all_ends(cluster, wish.topics, consumers)
-    verdicts = [decide(partition, ends[partition], consumers) for partition in sorted(ends)]
+    ends |= {
+        p: _MADE_MEANWHILE
+        for p, told_ends in ends.items()
+        if p.topic not in topics and isinstance(told_ends, LogEnds)
+    }
+    verdicts = [decide(p, ends[p], consumers, ids.get(p.topic)) for p in sorted(ends)]
     results: Mapping[TopicPartition, DeleteRecordsResult] = {}
     if not wish.dry_run:
         before = {v.partition: v.delete_before for v in verdicts if v.delete_before is not None}
-        results = await delete_records_before(cluster, before, wish.timeout_ms)
+        results = await delete_records_before(cluster, before, wish.timeout_ms, ids)
     outcomes = tuple(Outcome(verdict, results.get(verdict.partition)) for verdict in verdicts)
     return Pass(consumers, outcomes)
 

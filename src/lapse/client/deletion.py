@@ -7,18 +7,22 @@ another place a moment later.
 
 A time stands for the first record at or after it. Where there is none, all records of that moment
 go, and none that was appended while we asked: the end is asked for before the time is.
+
+DeleteRecords knows a topic by its name. Whoever has judged one gives its id: the leader is asked
+right before each call whether the topic is that one still.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from lapse.base.backoff import backoff_ms
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
-from lapse.base.ids import TopicPartition
+from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.client.cluster import AGAIN, Cluster
 from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.client.offsets import LATEST, list_offsets
@@ -39,11 +43,17 @@ _BROKERS_PART = 0.8
 
 
 async def delete_records_before(
-    cluster: Cluster, before: Mapping[TopicPartition, Before], request_timeout_ms: int
+    cluster: Cluster,
+    before: Mapping[TopicPartition, Before],
+    request_timeout_ms: int,
+    topic_ids: Mapping[str, uuid.UUID] | None = None,
 ) -> dict[TopicPartition, DeleteRecordsResult]:
-    """A result for each partition, within `request_timeout_ms`."""
+    """A result for each partition, within `request_timeout_ms`.
+
+    Nothing is deleted from a topic of `topic_ids` that has another id: UNKNOWN_TOPIC_ID.
+    """
     deadline = asyncio.get_running_loop().time() + request_timeout_ms / 1000
-    calls = _Calls(cluster, dict(before), deadline)
+    calls = _Calls(cluster, dict(before), deadline, topic_ids or {})
     failures = 0
     while calls.missing:
         await calls.once()
@@ -69,10 +79,15 @@ class _Calls:
     """What is still to be asked, and what came of the rest."""
 
     def __init__(
-        self, cluster: Cluster, before: dict[TopicPartition, Before], deadline: float
+        self,
+        cluster: Cluster,
+        before: dict[TopicPartition, Before],
+        deadline: float,
+        topic_ids: Mapping[str, uuid.UUID],
     ) -> None:
         self._cluster = cluster
         self._deadline = deadline
+        self._topic_ids = topic_ids
         self._errors: dict[TopicPartition, LapseError] = {}
         self.missing = before
         self.results: dict[TopicPartition, DeleteRecordsResult] = {}
@@ -103,6 +118,7 @@ class _Calls:
         try:
             connection = await self._cluster.connection(node_id)
             offsets = await self._offsets(connection, partitions)
+            offsets = await self._still_the_same(connection, offsets)
         except (KafkaError, ConnectionLost) as e:
             self._failed(partitions, e, harmless=True)
             return
@@ -150,6 +166,25 @@ class _Calls:
                 self._failed([partition], error, harmless=True)
             elif isinstance(at, int) and isinstance(end, int):
                 offsets[partition] = end if at < 0 else min(at, end)
+        return offsets
+
+    async def _still_the_same(
+        self, connection: BrokerConnection, offsets: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """What is left without those of a topic that has another id by now; they are refused."""
+        names = sorted({p.topic for p in offsets} & self._topic_ids.keys())
+        if not names:
+            return offsets
+        there = await self._cluster.topics(names, at=connection)
+        ids = {name: there[name].topic_id if name in there else None for name in names}
+        gone = {name for name, topic_id in ids.items() if topic_id != self._topic_ids[name]}
+        for partition in [p for p in offsets if p.topic in gone]:
+            del offsets[partition]
+            topic_id = format_topic_id(self._topic_ids[partition.topic])
+            error = refusal(
+                ErrorCode.UNKNOWN_TOPIC_ID, f"the topic with id {topic_id} is gone", str(partition)
+            )
+            self._failed([partition], error, harmless=False)
         return offsets
 
     def _left(self) -> float:

@@ -11,8 +11,10 @@ restart a query reads on from there, and again what was planned.
     -                                clicks:-
 
 A line a source: Spark's Kafka connector, and `format("lapse")`, write the next offset to read by
-topic and partition. Lines of other kinds of sources are passed over. "-" is a source that has read
-nothing yet, of whatever topic: then nothing is known of the query.
+topic and partition; ours has the topic's id too, `{"orders":{"0":400,"topicId":"…"}}`, where a
+broker told it: offsets of a topic say nothing of another one that was given its name. Lines of
+other kinds of sources are passed over. "-" is a source that has read nothing yet, of whatever
+topic, as is "{}": then nothing is known of the query.
 
 `QueryProgress` is the same knowledge from the inside, for the data source. No pyspark here.
 """
@@ -20,17 +22,19 @@ nothing yet, of whatever topic: then nothing is known of the query.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lapse.base.errors import LapseError
-from lapse.base.ids import TopicPartition
+from lapse.base.ids import TopicPartition, parse_topic_id
 from lapse.client.consumed import Consumer
 
 OFFSETS, COMMITS = "offsets", "commits"
-NOTHING_READ = "-"
+NOTHING_READ = frozenset({"-", "{}"})
+TOPIC_ID = "topicId"
 NOTHING_FINISHED = "has not finished a batch yet"
 # The newest formats that are known (Spark 4.2); a newer one may mean something else.
 _OFFSETS_VERSION_MAX, _COMMITS_VERSION_MAX = 2, 3
@@ -42,10 +46,32 @@ class CheckpointError(LapseError):
 
 @dataclass(frozen=True, slots=True)
 class FinishedBatch:
-    """The newest batch that is done: everything before these offsets is read for good."""
+    """The newest batch that is done: everything before these offsets is read for good.
+
+    Attributes:
+        topic_ids: of which topics, where that is known.
+        unknown: partitions of which it cannot be told what is read, and why.
+    """
 
     batch_id: int
     offsets: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, uuid.UUID] = field(default_factory=dict)
+    unknown: Mapping[TopicPartition, str] = field(default_factory=dict)
+
+    def consumer(self, name: str) -> Consumer:
+        """The query, as somebody who must have read."""
+        return Consumer(name, self.offsets, self.unknown, topic_ids=self.topic_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What one source of a query has read."""
+
+    offsets: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, uuid.UUID]
+
+    def topics(self) -> set[str]:
+        return {partition.topic for partition in self.offsets}
 
 
 # --- checkpoints ----------------------------------------------------------------------------------
@@ -54,7 +80,8 @@ class FinishedBatch:
 def read_checkpoint(path: Path) -> FinishedBatch:
     """The newest finished batch of a checkpoint directory.
 
-    Where two sources of the query read the same partition, the least counts.
+    Where two sources of the query read the same partition, the least counts; where one of those
+    that read a topic does not name a partition of it yet, that is unknown.
 
     Raises:
         CheckpointError: there is none, or it cannot be read or understood.
@@ -65,14 +92,31 @@ def read_checkpoint(path: Path) -> FinishedBatch:
     _content(path / COMMITS / str(batch_id), _COMMITS_VERSION_MAX)
     file = path / OFFSETS / str(batch_id)
     version, lines = _content(file, _OFFSETS_VERSION_MAX)
+    texts = [line if version == 1 else line.partition(":")[2] for line in lines]
+    if any(text.strip() in NOTHING_READ for text in texts):
+        raise CheckpointError(f"{file}: a source of the query has no offset yet")
+    return _together(batch_id, [_of_source(file, text) for text in texts])
+
+
+def _together(batch_id: int, sources: Sequence[_Source]) -> FinishedBatch:
+    """Of all sources of a query what all of them have read."""
     offsets: dict[TopicPartition, int] = {}
-    for line in lines:
-        text = line if version == 1 else line.partition(":")[2]
-        if text == NOTHING_READ:
-            raise CheckpointError(f"{file}: a source of the query has no offset yet")
-        for partition, offset in _of_source(file, text).items():
+    ids: dict[str, uuid.UUID] = {}
+    several: set[str] = set()
+    for source in sources:
+        for partition, offset in source.offsets.items():
             offsets[partition] = min(offset, offsets.get(partition, offset))
-    return FinishedBatch(batch_id, offsets)
+        several |= {name for name, one in source.topic_ids.items() if ids.get(name, one) != one}
+        ids |= source.topic_ids
+    unknown = {p: "its sources have read several topics of this name" for p in offsets
+               if p.topic in several}  # fmt: skip
+    for source in sources:
+        topics = source.topics()
+        for partition in offsets.keys() - source.offsets.keys():
+            if partition.topic in topics:
+                unknown[partition] = "one of its sources has no offset of it yet"
+    known = {p: offset for p, offset in offsets.items() if p not in unknown}
+    return FinishedBatch(batch_id, known, ids, unknown)
 
 
 def checkpoint_consumer(
@@ -81,7 +125,7 @@ def checkpoint_consumer(
     """The query of a checkpoint, as somebody who must have read."""
     name = f"checkpoint {path}"
     try:
-        return Consumer(name, read(path).offsets)
+        return read(path).consumer(name)
     except CheckpointError as e:
         return Consumer(name, problem=str(e))
 
@@ -113,13 +157,13 @@ def _content(file: Path, version_max: int) -> tuple[int, list[str]]:
     return version, [line for line in lines[2:] if line]
 
 
-def _of_source(file: Path, text: str) -> Mapping[TopicPartition, int]:
+def _of_source(file: Path, text: str) -> _Source:
     """One source's offsets; none where it is of another kind."""
     found = _json(file, text)
     if not isinstance(found, dict) or not _names_partitions(found):
-        return {}
+        return _Source({}, {})
     try:
-        return parse_offsets(found)
+        return _Source(parse_offsets(found), parse_topic_ids(found))
     except ValueError as e:
         raise CheckpointError(f"{file}: {e}") from e
 
@@ -147,12 +191,26 @@ def parse_offsets(found: Mapping[str, Any]) -> dict[TopicPartition, int]:
         if not isinstance(partitions, dict):
             raise ValueError(f"topic {topic!r} has no partitions: {partitions!r}")  # noqa: TRY004
         for number, offset in partitions.items():
+            if number == TOPIC_ID:
+                continue
             if not (number.isascii() and number.isdecimal()):
                 raise ValueError(f"topic {topic!r}: {number!r} is no partition")
             if type(offset) is not int or offset < 0:
                 raise ValueError(f"{topic}-{number}: {offset!r} is no offset")
             offsets[TopicPartition(topic, int(number))] = offset
     return offsets
+
+
+def parse_topic_ids(found: Mapping[str, Any]) -> dict[str, uuid.UUID]:
+    """The ids in what `parse_offsets` takes; none of older checkpoints. Raises ValueError."""
+    ids = {}
+    for topic, partitions in found.items():
+        text = partitions.get(TOPIC_ID)
+        if text is not None:
+            if not isinstance(text, str):
+                raise ValueError(f"topic {topic!r}: {text!r} is no topic id")
+            ids[topic] = parse_topic_id(text)
+    return ids
 
 
 # --- a query from the inside ----------------------------------------------------------------------
@@ -172,28 +230,28 @@ class QueryProgress:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._finished: Mapping[TopicPartition, int] | None = None
+        self._finished: FinishedBatch | None = None
         self._low_watermarks: dict[TopicPartition, int] = {}
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Spark's `commit(end)`, `end` as `latestOffset` gave it; raises ValueError."""
-        self._finished = parse_offsets(end)
+        self._finished = FinishedBatch(-1, parse_offsets(end), parse_topic_ids(end))
 
     def caught_up(self, batch: FinishedBatch) -> None:
         """The query's checkpoint was read, after its end or before its first batch."""
-        self._finished = dict(batch.offsets)
+        self._finished = batch
 
     def consumer(self) -> Consumer:
         """The query, as somebody who must have read."""
         if self._finished is None:
             return Consumer(self._name, problem=NOTHING_FINISHED)
-        return Consumer(self._name, self._finished)
+        return self._finished.consumer(self._name)
 
     def due(self) -> frozenset[TopicPartition]:
         """Partitions of which something is done that, for all that is known, is still there."""
         return frozenset(
             partition
-            for partition, offset in (self._finished or {}).items()
+            for partition, offset in self.consumer().offsets.items()
             if offset > self._low_watermarks.get(partition, 0)
         )
 

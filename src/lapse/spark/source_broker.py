@@ -114,11 +114,13 @@ def _cut(
 async def _extents(
     consumer: Consumer, options: SourceOptions, *, lenient: bool = False
 ) -> dict[TopicPartition, Extent]:
-    there = await consumer.partitions()
+    topics = await consumer.topics()  # ids before ends: a topic made anew meanwhile has another
+    there = [TopicPartition(name, n) for name, topic in topics.items() for n in topic.leaders]
     chosen = sorted(named(options, there, f"at {options.bootstrap}", lenient=lenient))
     first = await consumer.beginning_offsets(chosen)
     last = await consumer.end_offsets(chosen)
-    return {p: Extent(first[p], max(first[p], last[p])) for p in chosen}
+    ids = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id.int}
+    return {p: Extent(first[p], max(first[p], last[p]), ids.get(p.topic)) for p in chosen}
 
 
 async def _resolved(
@@ -164,7 +166,8 @@ def read_slice(
     """What there is of a slice, batches whole.
 
     Fetched by a thread of its own, so that the next answer comes while the last is looked at.
-    Raises as `range_reader.read_range`, and DataLost where its first offsets were deleted.
+    Raises as `range_reader.read_range`, and DataLost where offsets of it were deleted, which says
+    where it goes on.
     """
     answers: Queue[Fetched | BaseException | None] = Queue(_AHEAD)
     stopped = Event()
@@ -192,13 +195,16 @@ def _fetch_all(
     stopped: Event,
 ) -> None:
     wanted = Wanted(asked.partition, asked.offset_from, asked.offset_until)
+    reached = asked.offset_from
 
     async def fetch() -> None:
+        nonlocal reached
         async with Cluster(parse_bootstrap(asked.bootstrap), login(asked.client)) as cluster:
             reading = read_range(cluster, wanted, committed=committed, patience=patience)
             async with contextlib.aclosing(reading):
                 async for one in reading:
                     await asyncio.to_thread(answers.put, one)
+                    reached = one.next_offset
                     if stopped.is_set():
                         return
 
@@ -208,5 +214,21 @@ def _fetch_all(
     except BaseException as e:  # noqa: BLE001  (it is the task's)
         end = e
     if isinstance(end, KafkaError) and end.code in _GONE:
-        end = DataLost(f"{asked.partition}: {_GONE[end.code].format(asked.offset_from)}: {end}")
+        try:
+            end = asyncio.run(_lost(asked, reached, end, patience))
+        except BaseException as e:  # noqa: BLE001  (where the log begins cannot be asked)
+            end = e
     answers.put(end)
+
+
+async def _lost(
+    asked: BrokerSlice, offset: int, refused: KafkaError, patience: Patience
+) -> DataLost:
+    """What is said of an offset that is gone, with where the log begins if that is beyond it."""
+    said = f"{asked.partition}: {_GONE[refused.code].format(offset)}: {refused}"
+    if refused.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+        return DataLost(said)
+    config = ConsumerConfig(default_api_timeout_ms=patience.api_timeout_ms)
+    async with Consumer(asked.bootstrap, config, login=login(asked.client)) as consumer:
+        first = (await consumer.beginning_offsets([asked.partition]))[asked.partition]
+    return DataLost(said, goes_on_at=first if first > offset else None)

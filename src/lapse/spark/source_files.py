@@ -31,7 +31,15 @@ _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
 class DataLost(LapseError):
-    """Offsets asked for are not in the log any more, or are not in it yet."""
+    """Offsets asked for are not in the log any more, or are not in it yet.
+
+    Attributes:
+        goes_on_at: where the log begins, if that was asked and lies beyond what is gone.
+    """
+
+    def __init__(self, message: str, goes_on_at: int | None = None) -> None:
+        super().__init__(message)
+        self.goes_on_at = goes_on_at
 
 
 class OpenedSegment:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,8 +42,8 @@ OPTIONS: Mapping[str, str] = {
     "endingTimestamp": "ms; up to the first record of each partition at or after it",
     "maxOffsetsPerTrigger": "of a stream: no more offsets a batch, over all partitions",
     "deleteConsumed": (
-        "of a stream from brokers, with startingOffsets=earliest: true to delete what its "
-        "checkpoint has done (default false)"
+        "of a stream from brokers, with startingOffsets=earliest and failOnDataLoss=true: true to "
+        "delete what its checkpoint has done (default false)"
     ),
     "deleteConsumedCheckpoint": (
         "the query's own checkpointLocation, where this machine sees it: then what its last batch "
@@ -61,6 +62,20 @@ OPTIONS: Mapping[str, str] = {
 }
 TOMBSTONE_VALUES = "lapse.tombstone.values.enable"
 _BOOTSTRAP, _CLIENT_PREFIX = "kafka.bootstrap.servers", "kafka."
+_NEARLY = 0.9
+# Settings of Kafka's clients that are heeded; those that are like them are here too.
+_OF_CLIENTS = tuple(
+    f"{_CLIENT_PREFIX}{name}"
+    for name in (
+        "acks", "bootstrap.servers", "compression.type", "default.api.timeout.ms",
+        "delivery.timeout.ms", "isolation.level", "max.request.size", "request.timeout.ms",
+        "sasl.jaas.config", "sasl.mechanism", "security.protocol", "security.providers",
+        "ssl.enabled.protocols", "ssl.endpoint.identification.algorithm", "ssl.key.password",
+        "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location",
+        "ssl.keystore.password", "ssl.keystore.type", "ssl.protocol", "ssl.truststore.certificates",
+        "ssl.truststore.location", "ssl.truststore.password", "ssl.truststore.type",
+    )
+)  # fmt: skip
 _PATH_HELP = "log directories, comma-separated, or HOST:PORT,HOST:PORT…"
 _BATCH_ONLY = frozenset({"endingOffsets", "endingTimestamp"})
 _DELETE_MORE = ("deleteConsumedCheckpoint", "deleteConsumedCheckpoints", "deleteConsumedGroups")
@@ -214,6 +229,11 @@ def _deletion(options: Mapping[str, str], take: _Taker, begins: Bounds) -> Delet
             "option deleteConsumed: needs startingOffsets=earliest; all that lies before where a "
             "query begins would be deleted, and nobody had read it"
         )
+    if not take("failOnDataLoss", _boolean, True):
+        raise ConfigError(
+            "option deleteConsumed: not with failOnDataLoss=false; what a query that goes on has "
+            "passed over would be deleted, and nobody had read it"
+        )
     return DeletionOptions(
         take("deleteConsumedCheckpoint", _directory, None),
         take("deleteConsumedCheckpoints", _directories, ()),
@@ -280,7 +300,17 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
         raise ConfigError(
             f"unknown option {', '.join(unknown)}: format('lapse') has {', '.join(OPTIONS)}"
         )
+    for name in given:
+        if name.lower() not in _BY_LOWER:
+            _refuse_misspelt(name.lower())
     return {_BY_LOWER.get(name.lower(), name.lower()): text for name, text in given.items()}
+
+
+def _refuse_misspelt(name: str) -> None:
+    """Clients have many settings that say nothing here; one that nearly does was meant to."""
+    close = get_close_matches(name, _OF_CLIENTS, 1, _NEARLY)
+    if close and name != close[0]:
+        raise ConfigError(f"unknown option {name}: is {close[0]} meant?")
 
 
 def _is_of_client(name: str) -> bool:

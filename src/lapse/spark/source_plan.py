@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import uuid
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -127,10 +128,15 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Where the log of a partition begins, and where readers must end."""
+    """Where the log of a partition begins, and where readers must end.
+
+    Attributes:
+        topic_id: whose log it is, where a broker told it.
+    """
 
     start_offset: int
     end_offset: int
+    topic_id: uuid.UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

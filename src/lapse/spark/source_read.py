@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +99,24 @@ def read_slice(asked: Slice, spec: ReadSpec, clock: Clock) -> Iterator[pa.Record
 
 
 def read_broker_slice(asked: BrokerSlice, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-    """The same, over our client; a tombstone that carries a value is known by its flag."""
+    """The same, over our client; a tombstone that carries a value is known by its flag.
+
+    Where offsets of the slice are gone, what is left of it is read, if that is allowed.
+    """
+    left: BrokerSlice | None = asked
+    while left is not None:
+        try:
+            yield from _read_broker_slice(left, spec)
+        except DataLost as e:
+            if spec.fail_on_data_loss:
+                raise
+            begin = asked.offset_until if e.goes_on_at is None else e.goes_on_at
+            left = replace(asked, offset_from=begin) if begin < asked.offset_until else None
+        else:
+            left = None
+
+
+def _read_broker_slice(asked: BrokerSlice, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
     arrow = ArrowColumns(
         asked.partition,
         ColumnSpec(
@@ -110,17 +127,13 @@ def read_broker_slice(asked: BrokerSlice, spec: ReadSpec) -> Iterator[pa.RecordB
             valued_tombstones=True,
         ),
     )
-    try:
-        patience = Patience(api_timeout_ms=spec.api_timeout_ms)
-        for one in source_broker.read_slice(asked, committed=spec.committed, patience=patience):
-            rows = one.rows
-            wanted = one.counts
-            if spec.control:
-                wanted = wanted | (rows["magic"] == 2) & (rows["attributes"] & CONTROL != 0)
-            yield from arrow.convert(one.data, rows[wanted], str(asked.partition))
-    except DataLost:
-        if spec.fail_on_data_loss:
-            raise
+    patience = Patience(api_timeout_ms=spec.api_timeout_ms)
+    for one in source_broker.read_slice(asked, committed=spec.committed, patience=patience):
+        rows = one.rows
+        wanted = one.counts
+        if spec.control:
+            wanted = wanted | (rows["magic"] == 2) & (rows["attributes"] & CONTROL != 0)
+        yield from arrow.convert(one.data, rows[wanted], str(asked.partition))
 
 
 class _SliceReader:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from lapse.wire.versions import FALLBACK_VERSION, SUPPORTED_FEATURES, advertised
 
 Answer = Callable[[Any], Any]
 HANG_UP = object()
+NO_TOPIC_ID = uuid.UUID(int=0)
 
 
 @dataclass
@@ -114,9 +116,14 @@ def in_turn(*answers: Answer) -> Answer:
 
 
 def metadata(
-    brokers: Mapping[int, Peer], leaders: Mapping[str, Sequence[int]]
+    brokers: Mapping[int, Peer],
+    leaders: Mapping[str, Sequence[int]],
+    topic_id: uuid.UUID = NO_TOPIC_ID,
 ) -> Callable[[MetadataRequest], MetadataResponse]:
-    """Answers that name these brokers, and the leader of each partition of each topic."""
+    """Answers that name these brokers, and the leader of each partition of each topic.
+
+    All topics have the same id; none, as of brokers before KIP-516, if nothing else is said.
+    """
 
     def answer(request: MetadataRequest) -> MetadataResponse:
         names = leaders if request.topics is None else [t.name or "" for t in request.topics]
@@ -129,6 +136,7 @@ def metadata(
                 MetadataResponseTopic(
                     error_code=0 if name in leaders else 3,
                     name=name,
+                    topic_id=topic_id,
                     partitions=tuple(
                         MetadataResponsePartition(
                             error_code=0, partition_index=n, leader_id=leader,

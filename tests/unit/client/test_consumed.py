@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 
 import pytest
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.base.ids import TopicPartition
+from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.client.consumed import Consumer, LogEnds, decide, group_consumer
 from lapse.client.groups import GroupOffsets
 
@@ -64,6 +65,17 @@ def test_what_blocks(ends: LogEnds, consumer: Consumer, says: str) -> None:
         assert verdict.delete_before is None
         assert len(verdict.blocked) == 1
         assert verdict.blocked[0].startswith(says)
+
+
+@pytest.mark.parametrize("now", [None, uuid.UUID(int=2)])
+def test_offsets_of_a_topic_that_was_made_anew_block(now: uuid.UUID | None) -> None:
+    """Also where the new log is long enough, and where no id is told any more."""
+    read = uuid.UUID(int=1)
+    knows = Consumer("b", {T0: 50}, topic_ids={"t": read})
+    verdict = decide(T0, ENDS, [at("a", 50), knows], now)
+    said = f"b: it has read a topic of this name that is gone (topic id {format_topic_id(read)})"
+    assert (verdict.delete_before, verdict.blocked) == (None, (said,))
+    assert decide(T0, ENDS, [at("a", 50), knows], read).delete_before == 50
 
 
 def test_each_that_blocks_is_told_and_all_offsets() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,7 @@ from lapse.wire.schema.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from lapse.wire.schema.metadata import MetadataRequest
+from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
 from lapse.wire.schema.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchResponse,
@@ -330,6 +331,41 @@ async def test_ends_that_are_not_told_block(ends: tuple[int, int, int]) -> None:
     (why,) = done.outcomes[0].blocked
     assert "OFFSET_NOT_AVAILABLE" in why
     assert one.of(DeleteRecordsRequest) == []
+
+
+@pytest.mark.parametrize("after", [OffsetFetchRequest, ListOffsetsRequest])
+async def test_a_topic_that_is_made_anew_in_a_pass_keeps_its_records(after: type[Any]) -> None:
+    """After groups were asked, after the ends were: what was read is of the one before."""
+    one = broker()
+
+    def who(request: MetadataRequest) -> MetadataResponse:
+        topic_id = uuid.UUID(int=2 if one.of(after) else 1)
+        return metadata({0: one}, {"t": [0]}, topic_id)(request)
+
+    one.script[MetadataRequest] = who
+    async with running_peers(one):
+        done = await ask(one)
+        assert one.of(DeleteRecordsRequest) == []
+        (why,) = done.outcomes[0].blocked
+        assert "t-0: UNKNOWN_TOPIC_ID: the topic with id" in why
+        done = await ask(one)  # from now on it is the one there is
+    assert done.outcomes[0].result == DeleteRecordsResult(50)
+
+
+async def test_a_topic_that_comes_in_a_pass_is_left_for_the_next() -> None:
+    one = broker()
+
+    def who(request: MetadataRequest) -> MetadataResponse:
+        there = {"t": [0]} if one.of(OffsetFetchRequest) else {}
+        return metadata({0: one}, there, uuid.UUID(int=1))(request)
+
+    one.script[MetadataRequest] = who
+    async with running_peers(one):
+        done = await ask(one)
+        (why,) = done.outcomes[0].blocked
+        assert why.startswith("its topic was not there when consumers were asked")
+        done = await ask(one)
+    assert done.outcomes[0].result == DeleteRecordsResult(50)
 
 
 async def test_a_partition_without_leader_blocks() -> None:

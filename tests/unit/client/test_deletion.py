@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,8 @@ from lapse.base.errors import ConfigError, ErrorCode
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
+from lapse.client.cluster import Cluster, parse_bootstrap
+from lapse.client.deletion import delete_records_before
 from lapse.client.producer import Producer
 from lapse.client.settings import DeleteRecordsResult
 from lapse.wire.schema.delete_records import (
@@ -29,7 +32,7 @@ from lapse.wire.schema.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from lapse.wire.schema.metadata import MetadataRequest
+from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
 from tests.unit.broker.running import create, running_node
 from tests.unit.client.peers import HANG_UP, Peer, in_turn, metadata, running_peers
 
@@ -161,6 +164,32 @@ async def test_a_call_that_may_have_been_done_is_repeated_only_with_an_offset(
         assert done[T0].error.code is ErrorCode.NETWORK_EXCEPTION
     else:
         assert done == {T0: DeleteRecordsResult(4)}
+
+
+async def test_a_topic_made_anew_before_a_call_is_repeated_keeps_its_records() -> None:
+    """The id is asked before each call, of the leader."""
+    judged, other = uuid.UUID(int=1), uuid.UUID(int=2)
+    (one,) = some = peers({})
+    one.script[DeleteRecordsRequest] = in_turn(lambda _: HANG_UP, deletes())
+    is_anew = False
+
+    def who(request: MetadataRequest) -> MetadataResponse:
+        now = other if is_anew or len(one.of(DeleteRecordsRequest)) else judged
+        return metadata({0: one}, {"t": [0]}, now)(request)
+
+    one.script[MetadataRequest] = who
+    async with running_peers(*some):
+        for calls in (1, 1):  # the second time it is another from the first
+            async with Cluster(parse_bootstrap(one.address)) as cluster:
+                done = await delete_records_before(cluster, {T0: 4}, 5000, {"t": judged})
+            assert done[T0].low_watermark == -1
+            assert done[T0].error is not None
+            assert done[T0].error.code is ErrorCode.UNKNOWN_TOPIC_ID
+            assert len(one.of(DeleteRecordsRequest)) == calls
+            is_anew = True
+        async with Cluster(parse_bootstrap(one.address)) as cluster:
+            done = await delete_records_before(cluster, {T0: 4}, 5000, {"t": other})
+    assert done == {T0: DeleteRecordsResult(4)}
 
 
 async def test_what_is_appended_while_we_ask_for_a_time_stays() -> None:

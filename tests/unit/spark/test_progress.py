@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from lapse.base.ids import TopicPartition
+from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.client.consumed import LogEnds, decide
 from lapse.spark.progress import (
     CheckpointError,
@@ -59,13 +60,12 @@ def test_what_lies_beside_the_batches(tmp_path: Path) -> None:
         (offsets('{"t": {"0": 5}}\n'), {T0: 5}),  # a Python source's JSON has spaces
         (offsets('{"t":{"0":5}}', metadata=""), {T0: 5}),
         # Two sources of one query read the same partition: the least.
-        (offsets('{"t":{"0":5,"1":2}}', '{"t":{"0":4},"u":{"0":9}}'), {T0: 4, T1: 2, U0: 9}),
+        (offsets('{"t":{"0":5}}', '{"t":{"0":4},"u":{"0":9}}'), {T0: 4, U0: 9}),
         # Sources of other kinds: rate, files, Delta, Kinesis.
         (offsets('{"t":{"0":5}}', "17", '{"logOffset":3}'), {T0: 5}),
         (offsets('{"sourceVersion":1,"reservoirId":"x","index":-1}', '{"t":{"0":5}}'), {T0: 5}),
         (offsets('{"shard-0":{"iteratorType":"AFTER"}}', '{"t":{"0":5}}'), {T0: 5}),
         (offsets("17"), {}),
-        (offsets("{}"), {}),
         (offsets('0:{"t":{"0":5}}', 'clicks:{"u":{"0":6}}', version="v2"), {T0: 5, U0: 6}),
     ],
 )
@@ -78,6 +78,9 @@ def test_sources(text: str, found: Mapping[TopicPartition, int], tmp_path: Path)
     [
         (offsets('{"t":{"0":5}}', "-"), "offsets/0: a source of the query has no offset yet"),
         (offsets("clicks:-", version="v2"), "has no offset yet"),
+        (offsets('{"t":{"0":5}}', "{}"), "has no offset yet"),  # a pattern that matches nothing yet
+        (offsets('{"t":{"0":5,"topicId":7}}'), "topic 't': 7 is no topic id"),
+        (offsets('{"t":{"0":5,"topicId":"x"}}'), "offsets/0"),
         (offsets('{"t":{"0":5}'), "is no JSON"),
         (offsets('{"t":{"0":5}}', version="v2"), "is no JSON"),
         (offsets('{"t":{"0":"5"}}'), "t-0: '5' is no offset"),
@@ -97,6 +100,37 @@ def test_offsets_that_are_not_understood(text: str, says: str, tmp_path: Path) -
     consumer = checkpoint_consumer(path)
     assert says in consumer.problem
     assert (consumer.name, consumer.offsets) == (f"checkpoint {path}", {})
+
+
+def test_a_partition_that_one_of_its_sources_does_not_name_blocks(tmp_path: Path) -> None:
+    """That source will read it from its beginning."""
+    text = offsets('{"t":{"0":400,"1":10},"u":{"0":7}}', '{"t":{"0":300}}')
+    consumer = checkpoint_consumer(write(tmp_path, {0: text}, {0: DONE}))
+    assert consumer.offsets == {T0: 300, U0: 7}
+    verdict = decide(T1, LogEnds(0, 10, 10), [consumer])
+    assert verdict.delete_before is None
+    said = "one of its sources has no offset of it yet"
+    assert verdict.blocked == (f"checkpoint {tmp_path}: {said}",)
+
+
+def test_topic_ids_beside_offsets(tmp_path: Path) -> None:
+    """Of two sources, one of an older checkpoint: what is known of the topic counts."""
+    one, other = uuid.UUID(int=1), uuid.UUID(int=2)
+
+    def line(offset: int, topic_id: uuid.UUID) -> str:
+        return f'{{"t":{{"0":{offset},"topicId":"{format_topic_id(topic_id)}"}}}}'
+
+    text = offsets(line(5, one), '{"t":{"0":4}}')
+    consumer = checkpoint_consumer(write(tmp_path, {0: text}, {0: DONE}))
+    assert (consumer.offsets, consumer.topic_ids) == ({T0: 4}, {"t": one})
+    ends = LogEnds(0, 10, 10)
+    assert decide(T0, ends, [consumer], one).delete_before == 4
+    assert "a topic of this name that is gone" in decide(T0, ends, [consumer], other).blocked[0]
+    (tmp_path / "offsets" / "0").write_text(offsets(line(5, one), line(4, other)))
+    consumer = checkpoint_consumer(tmp_path)
+    for now in (one, other):
+        (why,) = decide(T0, ends, [consumer], now).blocked
+        assert why.endswith("its sources have read several topics of this name")
 
 
 @pytest.mark.parametrize(
@@ -158,6 +192,15 @@ def test_the_last_word_counts() -> None:
     assert query.consumer().offsets == {T0: 400}
     query.commit(parsed := {"u": {"0": 4}})
     assert query.consumer().offsets == parse_offsets(parsed) == {U0: 4}
+
+
+def test_a_query_knows_of_which_topic_its_offsets_are() -> None:
+    query, read = QueryProgress("query"), uuid.UUID(int=1)
+    query.commit({"t": {"0": 4, "topicId": format_topic_id(read)}})
+    assert (query.consumer().offsets, query.consumer().topic_ids) == ({T0: 4}, {"t": read})
+    query.caught_up(FinishedBatch(1, {T0: 5}, {"t": read}, {T1: "not told"}))
+    assert query.consumer().topic_ids == {"t": read}
+    assert query.consumer().unknown == {T1: "not told"}
 
 
 def test_an_end_that_is_none_changes_nothing() -> None:

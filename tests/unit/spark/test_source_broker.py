@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from lapse.spark import source_broker
 from lapse.spark.source_files import DataLost
 from lapse.spark.source_options import parse_options
 from lapse.spark.source_place import Brokers, Files, place_of
-from lapse.spark.source_plan import BrokerSlice, Pruning
+from lapse.spark.source_plan import BrokerSlice, Pruning, Split
 from lapse.spark.source_read import read_split
 from tests.unit.broker.running import connect, create, running_node
 from tests.unit.log.logs import append
@@ -180,6 +181,87 @@ def test_lost_data_is_said_or_passed_over(broker: Broker) -> None:
     (again,) = place_of(lenient).plan(Pruning())
     found = [row["offset"] for part in read_split(lenient, again) for row in part.to_pylist()]
     assert found == list(range(8, 20))
+
+
+@pytest.mark.parametrize("deleted", [9, 10])  # the middle of a batch, and its beginning
+def test_what_is_left_of_a_slice_is_read(broker: Broker, deleted: int) -> None:
+    """Its head goes between planning and reading; by files it is the same."""
+    name = f"head-{deleted}"
+    broker.do(lambda node: create(node, name, 1))
+    broker.write(TopicPartition(name, 0), 0, 50)
+    options = parse_options(
+        asked(broker, subscribe=name, failOnDataLoss="false", minPartitions="2")
+    )
+    first, second = place_of(options).plan(Pruning())
+
+    def found(split: Split) -> list[int]:
+        return [row["offset"] for part in read_split(options, split) for row in part.to_pylist()]
+
+    broker.node.services.partitions.get(TopicPartition(name, 0)).delete_records(deleted)
+    assert found(first) == list(range(deleted, 50))
+    broker.node.services.partitions.get(TopicPartition(name, 0)).delete_records(60)
+    assert (found(first), found(second)) == ([], list(range(60, 100)))
+    strict = replace(options, fail_on_data_loss=True)
+    with pytest.raises(DataLost, match=f"{name}-0: offset 50 is gone"):
+        list(read_split(strict, second))
+
+
+def test_what_goes_in_the_middle_of_a_slice(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No offset twice, and all that is there."""
+    broker.do(lambda node: create(node, "middle", 1))
+    middle = TopicPartition("middle", 0)
+    broker.write(middle, 0, 50)
+    patience = partial(Patience, partition_bytes_max=1)  # an answer has one batch
+    monkeypatch.setattr("lapse.spark.source_read.Patience", patience)
+    options = parse_options(asked(broker, subscribe="middle", failOnDataLoss="false"))
+    (split,) = place_of(options).plan(Pruning())
+    reading = read_split(options, split)
+    seen = [row["offset"] for row in next(reading).to_pylist()]
+    broker.node.services.partitions.get(middle).delete_records(91)
+    seen += [row["offset"] for part in reading for row in part.to_pylist()]
+    ahead = seen[: seen.index(91)]  # what was under way
+    assert ahead == list(range(len(ahead)))
+    assert len(ahead) < 30
+    assert seen[len(ahead) :] == list(range(91, 100))
+
+
+def test_nothing_is_read_twice_of_a_log_that_was_cut(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins beyond the slice's first offset and ends before what was read already."""
+    broker.do(lambda node: create(node, "cut", 1))
+    cut = TopicPartition("cut", 0)
+    broker.write(cut, 0, 50)
+    patience = partial(Patience, partition_bytes_max=1)
+    monkeypatch.setattr("lapse.spark.source_read.Patience", patience)
+    given = {"subscribe": "cut", "failOnDataLoss": "false", "kafka.default.api.timeout.ms": "2000"}
+    options = parse_options(asked(broker, **given))
+    (split,) = place_of(options).plan(Pruning())
+    reading = read_split(options, split)
+    seen = [row["offset"] for _ in range(15) for row in next(reading).to_pylist()]
+
+    async def delete(node: Node) -> None:
+        async with await connect(node) as connection:
+            await Admin(connection).delete_topic("cut")
+
+    broker.do(delete)
+    broker.do(lambda node: create(node, "cut", 1))
+    broker.write(cut, 0, 10)
+    broker.node.services.partitions.get(cut).delete_records(15)
+    seen += [row["offset"] for part in reading for row in part.to_pylist()]
+    assert seen == list(range(len(seen)))
+    assert 30 <= len(seen) < 50
+
+
+def test_offsets_beyond_the_end_are_not_waited_for(broker: Broker) -> None:
+    """Its topic was made anew and is shorter: nothing of the slice is there."""
+    wanted = BrokerSlice(broker.bootstrap, {}, A1, 30, 40)
+    options = parse_options(asked(broker))
+    with pytest.raises(DataLost, match="a-1: offset 30 is gone"):
+        list(read_split(options, Split((wanted,))))
+    assert list(read_split(replace(options, fail_on_data_loss=False), Split((wanted,)))) == []
 
 
 def test_a_topic_that_is_gone(broker: Broker) -> None:

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
+from lapse.client.admin import Admin
+from lapse.spark.progress import parse_topic_ids
 from lapse.spark.source_delete import Deletion
+from lapse.spark.source_files import DataLost
 from lapse.spark.source_options import DeletionOptions, parse_options
 from lapse.spark.source_place import place_of
 from lapse.spark.source_stream import LapseStreamReader
@@ -253,9 +256,123 @@ def test_a_broker_that_does_not_answer_holds_batches_up_once_in_a_while(
     thread.join()
 
 
+class Reader:
+    """A query's source asked by hand; `delete` and `made` stand for what an admin does."""
+
+    def __init__(self, broker: Broker, topic: str, **given: str) -> None:
+        self._broker, self._topic = broker, topic
+        self._options = parse_options(asked(broker, topic, **given), streaming=True)
+        self.stream = LapseStreamReader(self._options)
+
+    def read(self, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+        return [
+            row["offset"]
+            for split in self.stream.partitions(start, end)
+            for rows in self.stream.read(split)
+            for row in rows.to_pylist()
+        ]
+
+    def log_start(self) -> int:
+        return place_of(self._options).extents()[TopicPartition(self._topic, 0)].start_offset
+
+    def made_anew(self, batches: int) -> None:
+        async def drop(node: Any) -> None:
+            async with await connect(node) as connection:
+                await Admin(connection).delete_topic(self._topic)
+
+        self._broker.do(drop)
+        self._broker.do(lambda node: create(node, self._topic))
+        self._broker.write(TopicPartition(self._topic, 0), 0, batches)
+
+
+@pytest.mark.parametrize("batches", [3, 20])  # shorter than what was read, and longer
+@pytest.mark.parametrize("restarted", [False, True])
+def test_records_of_a_topic_made_anew_stay(
+    broker: Broker, topic: str, batches: int, restarted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The query has read 12 of the one before; it ends, and nothing of the new one goes."""
+    query = Reader(broker, topic)
+    start = query.stream.initialOffset()
+    end = query.stream.latestOffset(start, ReadAllAvailable())
+    assert query.read(start, end) == ALL
+    query.made_anew(batches)
+    if restarted:
+        query = Reader(broker, topic)
+    with caplog.at_level(logging.WARNING):
+        query.stream.commit(end)
+    with pytest.raises(DataLost, match="made anew, what was read was of another topic"):
+        query.stream.latestOffset(end, ReadAllAvailable())
+    with pytest.raises(DataLost, match="made anew"):  # a batch that was planned before
+        query.read(start, end)
+    assert query.log_start() == 0
+    (said,) = caplog.messages
+    assert "it has read a topic of this name that is gone" in said
+
+
+def test_a_topic_made_anew_before_the_first_batch_keeps_its_records(
+    broker: Broker, topic: str
+) -> None:
+    """Where the query begins is of the one before too: what lies before it was never read."""
+    broker.node.services.partitions.get(TopicPartition(topic, 0)).delete_records(8)
+    query = Reader(broker, topic)
+    start = query.stream.initialOffset()
+    assert parse_topic_ids(start).keys() == {topic}
+    query.made_anew(20)
+    with pytest.raises(DataLost, match="made anew"):
+        query.stream.latestOffset(start, ReadAllAvailable())
+    again = Reader(broker, topic).stream
+    assert again.latestOffset(again.initialOffset(), ReadAllAvailable())[topic]["0"] == 40
+    assert query.log_start() == 0
+
+
+def test_other_queries_know_which_topic_they_have_read(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    """One that has read the topic before this one does not count as having read this one."""
+    behind = tmp_path / "behind"
+    slow = Spark(broker, topic, behind, deleteConsumed="false")
+    for _ in slow.live():
+        pass
+    Reader(broker, topic).made_anew(20)
+    spark = Spark(broker, topic, tmp_path / "own", deleteConsumedCheckpoints=str(behind))
+    for _ in spark.live():
+        pass
+    assert len(spark.read()) == 40
+    assert spark.low_watermark() == 0
+
+
+def test_a_checkpoint_without_topic_ids_gets_them(broker: Broker, topic: str) -> None:
+    """As it was written before there were any."""
+    query = Reader(broker, topic)
+    old = {topic: {"0": BATCH}}
+    end = query.stream.latestOffset(old, ReadAllAvailable())
+    assert query.log_start() == BATCH
+    assert query.read(old, end) == ALL[BATCH:]
+    assert parse_topic_ids(end).keys() == {topic}
+    query.made_anew(20)
+    query.stream.commit(end)
+    assert query.log_start() == 0
+
+
+def test_without_deletion_a_topic_made_anew_may_be_read_from_its_beginning(
+    broker: Broker, topic: str
+) -> None:
+    query = Reader(broker, topic, deleteConsumed="false", failOnDataLoss="false")
+    start = query.stream.initialOffset()
+    end = query.stream.latestOffset(start, ReadAllAvailable())
+    query.made_anew(10)
+    assert query.read(start, end) == []  # a batch of the one that is gone
+    after = query.stream.latestOffset(end, ReadAllAvailable())
+    assert query.read(end, after) == list(range(20))
+    assert query.stream.latestOffset(after, ReadAllAvailable()) == after
+    limited = query.stream.latestOffset(end, ReadMaxRows(5))
+    assert query.read(end, limited) == list(range(5))
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ({"failOnDataLoss": "false"}, "deleteConsumed: not with failOnDataLoss=false"),
         ({"startingOffsets": "latest"}, "needs startingOffsets=earliest"),
         ({"startingOffsets": '{"t":{"0":5}}'}, "needs startingOffsets=earliest"),
         ({"startingTimestamp": "5"}, "needs startingOffsets=earliest"),

@@ -72,6 +72,21 @@ def test_switches() -> None:
     assert options.partition_bytes_max == 9
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("kafka.isolation.levle", "kafka.isolation.level"),
+        ("kafka.Secruity.Protocol", "kafka.security.protocol"),
+        ("kafka.bootstrap.server", "kafka.bootstrap.servers"),
+    ],
+)
+def test_a_misspelt_setting_of_clients_is_no_other_setting_of_theirs(name: str, meant: str) -> None:
+    """It would read aborted records, or in clear, without a word."""
+    with pytest.raises(ConfigError, match=f"(?i)unknown option {name}: is {meant} meant"):
+        parsed(**{name: "x"})
+    assert parsed(**{"kafka.fetch.min.bytes": "1", "kafka.group.id": "g"}).paths
+
+
 def test_an_unknown_option_is_named_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"unknown option startingoffset: .*startingOffsets") as e:
         parsed(startingoffset="latest")
