@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from lapse.base.errors import StorageError
 from lapse.base.fs import Fs, RealFs
 from lapse.lifecycle.recovery import finish_rounds
+from lapse.log import checkpoints
+from lapse.log.directory import INCOMPLETE, LOCK, LogDirectory
+from lapse.log.export import copy_logs
 from lapse.log.upgrade import old_segments, upgrade
 from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.conftest import scaled_count
@@ -43,3 +47,44 @@ def test_it_goes_on_where_it_was_killed(tmp_path: Path) -> None:
         assert told(path / str(TP)) == before, die_at
         assert not list((path / str(TP)).glob("*.deleted"))
         shutil.rmtree(path)
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+
+
+def test_a_copy_that_was_interrupted_opens_nowhere_and_is_made_again(tmp_path: Path) -> None:
+    """By a kill, or a power cut that takes what was not synced."""
+    source = tmp_path / "old"
+    old_log(source / str(TP))
+    with owned(source, RealFs()) as directory:
+        directory.open_log(TP, config())
+        directory.close()
+    checkpoints.write_meta(RealFs(), source, {"version": "1"})
+    wanted, whole = files(source), CrashFs(RealFs(), None)
+    copy_logs(source, tmp_path / "whole", [TP], whole)
+    step = max(1, whole.operations // max(30, scaled_count(whole.operations)))
+    opened = 0
+    for die_at in range(1, whole.operations + 1, step):
+        for cut in (False, True):
+            target = tmp_path / f"{die_at}-{cut}"
+            fs = CrashFs(RealFs(), die_at, lose_unsynced=cut, lose_renames=cut, seed=die_at)
+            with pytest.raises(Crashed):
+                copy_logs(source, target, [TP], fs)
+            there = set(files(target)) - {LOCK, INCOMPLETE, INCOMPLETE + ".tmp"}
+            if there and not (target / INCOMPLETE).exists():
+                opened += 1
+                assert files(target) == wanted, die_at
+                continue
+            if there:
+                with pytest.raises(StorageError, match="incomplete copy"):
+                    LogDirectory.open(target, env())
+            again = CrashFs(RealFs(), die_at // 2, lose_unsynced=cut, lose_renames=cut)
+            if die_at > 1:
+                with pytest.raises(Crashed):
+                    copy_logs(source, target, [TP], again)
+            copy_logs(source, target, [TP], RealFs())
+            assert files(target) == wanted, die_at
+            shutil.rmtree(target)
+    assert opened <= 2  # at the very last operation
+    assert files(source) == wanted

@@ -17,7 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lapse.base.fs import RealFs
-from lapse.lifecycle.round import offset_map, rewrite, source
+from lapse.lifecycle.round import map_size, rewrite, source
 from lapse.lifecycle.round.upgrade import upgraded, write_upgraded
 from lapse.records.batch import as_array, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
@@ -114,7 +114,7 @@ def test_a_round_equals_the_twin(log: cleaning.Round, tight: bool, segment_bytes
     assume(_looked_at(log))
     with pytest.MonkeyPatch.context() as patch:
         if tight:  # every buffer full at every turn, every slot table grown, every copy by file
-            patch.setattr(offset_map, "SLOTS_MIN", 4)
+            patch.setattr(map_size, "SLOTS_MIN", 4)
             patch.setattr(source, "SCRATCH_BYTES", 50)
             patch.setattr(source, "PIECE_BYTES", 150)
             patch.setattr(rewrite, "OUT_BYTES", 200)

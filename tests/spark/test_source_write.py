@@ -118,3 +118,7 @@ def test_what_is_refused(spark: SparkSession, broker: BrokerProcess) -> None:
         write(row, broker, topic="w")
     with pytest.raises(PySparkException, match="no column 'id'"):
         write(spark.range(1), broker, topic="w")
+    nobody = "topic no where is not there to be written to, at .*lapse topic create"
+    with pytest.raises(PySparkException, match=nobody) as refused:
+        write(row, broker, topic="no where")  # which this broker cannot make
+    assert "Task" not in str(refused.value), "told before anything runs"

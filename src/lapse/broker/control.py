@@ -186,18 +186,32 @@ class OwnedLogs:
         self._partitions = partitions
         self._env = env
         self._stamps = StampCache()
+        self._unread: set[str] = set()  # logs, that it is said once
         self._ended: deque[tuple[float, PartitionLog, str]] = deque()  # swept again from then on
 
     def logs(self) -> list[LogInfo]:
         self._sweep_ended()
         now_ms = self._env.clock.now_ms()
         online = [log for log in self._partitions.all() if log.offline_reason is None]
-        return [
-            LogInfo(
-                current_facts(log, self._env.fs), log.config, self._stamps.waiting(log.dir, now_ms)
-            )
-            for log in sorted(online, key=lambda log: log.partition)
-        ]
+        told = (self._told(log, now_ms) for log in sorted(online, key=lambda log: log.partition))
+        return [info for info in told if info is not None]
+
+    def _told(self, log: PartitionLog, now_ms: int) -> LogInfo | None:
+        """None for a log whose books cannot be read: no round of it, and none of others is missed.
+
+        Without its stamps it would lose tombstones early.
+        """
+        name = str(log.partition)
+        try:
+            facts = current_facts(log, self._env.fs)
+            info = LogInfo(facts, log.config, self._stamps.waiting(log.dir, now_ms))
+        except (LapseError, OSError) as e:
+            if name not in self._unread:
+                logger.warning("no rounds of %s until its books can be read: %s", name, e)
+            self._unread.add(name)
+            return None
+        self._unread.discard(name)
+        return info
 
     def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
         """Together for the logs of each directory, which share syncs and a checkpoint."""

@@ -116,7 +116,7 @@ class RoundPages:
         said = Pause(EVERY_LOG, now_ms, until_ms, told.reason)
         asked.pause(self.fs, self.data_dir, told.logs, said)
         if told.now:
-            asked.call_off(self.fs, self.data_dir, told.logs)
+            asked.call_off(self.fs, self.data_dir, told.logs, now_ms)
         return self._status()
 
     def _resume(self, told: Asked) -> Status:
@@ -124,7 +124,7 @@ class RoundPages:
         return self._status()
 
     def _cancel(self, told: Asked) -> tuple[UnderWay, ...]:
-        return asked.call_off(self.fs, self.data_dir, told.logs)
+        return asked.call_off(self.fs, self.data_dir, told.logs, self.clock.now_ms())
 
 
 def _who(request: Request) -> tuple[str | None, str]:

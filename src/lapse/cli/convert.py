@@ -3,18 +3,21 @@
 --to-kafka --to DIR: a copy of a data directory that is safe for Kafka. Tombstones with values
 (KIP-87) lose their value, since Kafka would take it for a live one. Lapse's own files are left out.
 Everything else is copied as it is: batches, indexes, producer snapshots, aborted transactions,
-leader epochs, checkpoints. The source is not changed.
+leader epochs, checkpoints.
 
 --to-v2 [--to DIR]: messages of the formats v0 and v1, which Kafka wrote before 0.11, become
 batches of v2 (KIP-32's migration of what is stored already). Keys, values, offsets and times stay.
-Segment by segment, in place or, with --to, in a copy; stopped at any point, the next run goes on.
+Segment by segment, in place or, with --to, in a copy. Stopped at any point, the next run goes on:
+the same command, or, once all is copied, the one without --to in the copy. While the copy is not
+whole, neither a broker nor anything else of Lapse opens it.
 
-The directory must not be in use.
+With --to the directory is not changed, only locked. It must not be in use.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +25,29 @@ from typing import Any
 
 from lapse.base.clock import SystemClock
 from lapse.base.config import TopicConfig, topic_config
-from lapse.base.errors import ConfigError, CorruptData, LapseError, LockHeld
+from lapse.base.errors import ConfigError, CorruptData, LapseError, LockHeld, StorageError
 from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import show_table
 from lapse.lifecycle.recovery import finish_rounds
 from lapse.log import checkpoints
-from lapse.log.directory import LogDirectory, list_partitions, lock_holder
+from lapse.log.directory import (
+    LOCK,
+    LogDirectory,
+    list_partitions,
+    lock_file,
+    lock_holder,
+    refuse_incomplete,
+)
 from lapse.log.env import LogEnv
-from lapse.log.export import Exported, copy_logs, export_directory_files, export_partition
+from lapse.log.export import (
+    Exported,
+    copy_logs,
+    export_directory_files,
+    export_partition,
+    require_free,
+)
 from lapse.log.upgrade import upgrade
 from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
 
@@ -70,7 +86,10 @@ def add_parser(commands: Any) -> None:
     direction.add_argument("--to-kafka", action="store_true", help="a copy that is safe for Kafka")
     direction.add_argument("--to-v2", action="store_true", help="messages of v0 and v1 become v2")
     parser.add_argument(
-        "--to", type=Path, metavar="DIR", help="where to, new or empty; without it in place"
+        "--to",
+        type=Path,
+        metavar="DIR",
+        help="where to: new or empty, or where --to-v2 was stopped copying; without it in place",
     )
     options.add_settings(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a log")
@@ -80,20 +99,37 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit 0; 1 if a log could not be converted whole."""
     if args.to is not None:
-        _require_free(args.logdir, args.to)
+        _require_free(args)
     elif args.to_kafka:
         raise ConfigError("--to-kafka needs --to DIR: Lapse goes on with the directory it has")
     holder = lock_holder(args.logdir)
     if holder is not None:
         raise LockHeld(f"{args.logdir} is in use by process {holder}; stop it first")
+    refuse_incomplete(args.logdir)
     return _to_kafka(args) if args.to_kafka else _to_v2(args)
 
 
-def _require_free(source: Path, target: Path) -> None:
-    if target.exists() and any(target.iterdir()):
+def _require_free(args: argparse.Namespace) -> None:
+    source, target = args.logdir, args.to
+    if args.to_v2:
+        require_free(source, target)
+    elif target.exists() and any(target.iterdir()):
         raise ConfigError(f"--to {target}: allowed is a new or empty directory")
-    if target.resolve().is_relative_to(source.resolve()):
+    elif target.resolve().is_relative_to(source.resolve()):
         raise ConfigError(f"--to {target}: allowed is a directory outside {source}")
+
+
+@contextlib.contextmanager
+def _locked(source: Path, fs: Fs) -> Iterator[None]:
+    """Against a broker that is started meanwhile, where it can be: a read-only one cannot."""
+    lock = None
+    with contextlib.suppress(StorageError):
+        lock = lock_file(source / LOCK, fs)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.close()
 
 
 def _to_kafka(args: argparse.Namespace) -> int:
@@ -101,11 +137,12 @@ def _to_kafka(args: argparse.Namespace) -> int:
     source, target, fs = args.logdir, args.to, RealFs()
     partitions = options.chosen_partitions(args)
     said, _ = options.settings(args.settings)
-    fs.make_dir(target)
     interval_bytes = topic_config(said).index_interval_bytes
-    lines = [_convert(source, target, partition, fs, interval_bytes) for partition in partitions]
-    whole = all(line.outcome == _DONE for line in lines)
-    _finish(source, target, args.partition, whole, fs)
+    with _locked(source, fs):
+        fs.make_dir(target)
+        lines = [_convert(source, target, p, fs, interval_bytes) for p in partitions]
+        whole = all(line.outcome == _DONE for line in lines)
+        _finish(source, target, args.partition, whole, fs)
     columns = {
         "partition": lambda line: line.partition,
         "segments": lambda line: f"{line.segments}, {line.segments_rewritten} rewritten",
@@ -139,13 +176,18 @@ def _convert(
 def _finish(source: Path, target: Path, chosen: list[str], whole: bool, fs: Fs) -> None:
     """The files beside the partitions; the clean-shutdown marker last, and only if it is true."""
     export_directory_files(source, target, _DIRECTORY_FILES, fs)
-    kraft = TopicPartition.parse(KRAFT_FOLDER)
-    if not chosen and kraft in list_partitions(source):
+    if _kraft(source, chosen):
         # Kafka makes its metadata log with the default, whatever the topics are set to.
         interval_bytes = topic_config({}).index_interval_bytes
         export_partition(source / KRAFT_FOLDER, target / KRAFT_FOLDER, fs, interval_bytes)
     if whole:
         export_directory_files(source, target, [checkpoints.CLEAN_SHUTDOWN], fs)
+
+
+def _kraft(source: Path, chosen: list[str]) -> list[TopicPartition]:
+    """Kafka's metadata log, if there is one, where not only some logs are asked for."""
+    kraft = TopicPartition.parse(KRAFT_FOLDER)
+    return [partition for partition in list_partitions(source) if partition == kraft and not chosen]
 
 
 # --- formats --------------------------------------------------------------------------------------
@@ -166,7 +208,9 @@ def _to_v2(args: argparse.Namespace) -> int:
     partitions, fs, clock = options.chosen_partitions(args), RealFs(), SystemClock()
     said, _ = options.settings(args.settings)
     if args.to is not None:
-        copy_logs(args.logdir, args.to, partitions, fs)
+        with _locked(args.logdir, fs):
+            kraft = _kraft(args.logdir, args.partition)
+            copy_logs(args.logdir, args.to, [*partitions, *kraft], fs)
     env, config = LogEnv(fs, clock), topic_config(said)
     directory = LogDirectory.open(args.to or args.logdir, env)
     try:

@@ -37,11 +37,16 @@ from lapse.lifecycle.decide.promises import Promise, bounds_of
 from lapse.lifecycle.decide.select import Decision, LogInfo, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.fate import Fate, fate_of
-from lapse.lifecycle.reports import Queue, ServiceProgress, read_progress, read_queue
+from lapse.lifecycle.reports import (
+    Queue,
+    ServiceProgress,
+    is_running,
+    read_progress,
+    read_queue,
+)
 from lapse.lifecycle.round.commit import waiting_stamps
 from lapse.lifecycle.round.plan import MapMemory
 from lapse.lifecycle.round.sizing import sized_plan
-from lapse.lifecycle.status import is_running
 from lapse.log.facts import BadRange
 from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN
@@ -97,6 +102,7 @@ class Explained:
         waiting_behind: logs that have their round first.
         plan: of the round that is due, small or split, and why.
         service: what the lifecycle service of this directory does, None where there is none.
+        paused: since when and why rounds of it wait, due or not; None if they do not.
     """
 
     partition: str
@@ -115,6 +121,7 @@ class Explained:
     service: str | None = None
     fate: Fate | None = None
     finding: bool = False
+    paused: str | None = None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -168,6 +175,7 @@ class _Place:
     progress: ServiceProgress | None
     pauses: Pauses
     memory: MapMemory
+    is_asked_of_now: bool
 
     @staticmethod
     def of(args: argparse.Namespace, logdir: Path, clock: Clock) -> _Place:
@@ -188,6 +196,7 @@ class _Place:
             read_progress(logdir),
             pauses_told(logdir, clock.now_ms()),
             memory_here(broker.lifecycle_memory_bytes, _master(broker)),
+            args.now is None,
         )
 
     def line(self, partition: TopicPartition, offset: int | None) -> Explained:
@@ -243,6 +252,7 @@ class _Place:
             plan=self._plan(decision),
             service=self._service(),
             fate=fate,
+            paused=context.paused or None,
         )
 
     def _plan(self, decision: Decision) -> str | None:
@@ -257,11 +267,10 @@ class _Place:
         told = self.progress
         if told is None:
             return None
-        is_asked_of_now = self.verdict is not None
-        if told.state == "idle" and is_asked_of_now and not is_running(told, self.now_ms):
-            return f"silent since {time_text(told.updated_ms)}: rounds are not running"
         if told.state == "stopped":
             return "stopped: rounds are not running"
+        if self.is_asked_of_now and not is_running(told, self.now_ms):
+            return f"silent since {time_text(told.updated_ms)}: rounds are not running"
         return f"{told.state}: {told.detail}" if told.detail else told.state
 
 
@@ -322,6 +331,8 @@ def _more(line: Explained) -> Iterator[str]:
         )
     if line.plan is not None:
         yield line.plan
+    if line.paused is not None and line.rule != "paused":
+        yield f"rounds of it are {line.paused}"
     if line.service is not None:
         yield f"lifecycle service {line.service}"
 

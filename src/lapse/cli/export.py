@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lapse.base.clock import SystemClock
+from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.cli import options, remote
@@ -60,6 +61,8 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit 0 once the table is up to date."""
     check_topic_name(args.topic)
+    if args.to.exists() and not args.to.is_dir():
+        raise ConfigError(f"--to {args.to}: is not a directory")
     said, _ = options.settings(args.settings)
     # pyspark takes a second to import: not before the options are right
     from lapse.spark import source  # noqa: PLC0415

@@ -47,7 +47,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("config", type=Path, metavar="CONFIG", help="a server.properties")
     add_engine(parser)
-    options.add_settings(parser)
+    options.add_settings(parser, "a broker setting")
     parser.set_defaults(run=run)
 
 

@@ -11,6 +11,7 @@ import gc
 import importlib
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -86,6 +87,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except Exception:
+        if not is_ours:
+            raise
+        traceback.print_exc()
+        mistake = LapseError("this is a mistake in Lapse: please report it with the lines above")
+        return _say(mistake, ENVIRONMENT)  # which no script takes for a finding
     return code
 
 

@@ -18,11 +18,11 @@ _DURATIONS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_00
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
+def add_settings(parser: argparse.ArgumentParser, what: str = "a topic or broker setting") -> None:
     """`-c key=value`."""
     parser.add_argument(
         "-c", dest="settings", action="append", default=[], metavar="KEY=VALUE",
-        help="a topic or broker setting, by Kafka's name; may be repeated",
+        help=f"{what}, by Kafka's name; may be repeated",
     )  # fmt: skip
 
 

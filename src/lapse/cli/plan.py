@@ -31,7 +31,7 @@ from lapse.lifecycle.decide.explain import explain
 from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, decide
 from lapse.lifecycle.round.commit import waiting_stamps
 from lapse.lifecycle.round.engine import Progress
-from lapse.lifecycle.round.offset_map import map_bytes
+from lapse.lifecycle.round.map_size import peak_bytes
 from lapse.lifecycle.round.plan import MapMemory
 from lapse.log.look import SegmentFile, keys_of
 from lapse.log.reader import DirectoryView, without_summary
@@ -74,7 +74,8 @@ class PlanLine:
 
     Attributes:
         keys: distinct ones a due round would map, about 3 % off; None where that is not known.
-        map_bytes: memory the map of so many keys takes.
+        map_bytes: memory the small plan's map of so many keys takes at its peak; where the plan is
+            split, which has no such map, the least that one would need.
         summaries_missing: segments that a task would look through before the round.
         rule: the binding one, a word of `decide.explain.RULES`.
         kind: of the round that is due, clean or trim.
@@ -240,7 +241,8 @@ def with_keys(line: PlanLine, decision: Decision | None, memory: MapMemory) -> P
         sketches.append(sketch)
     keys = estimate(sketches)
     plan = plan_of(decision, memory, keys)
-    return replace(line, keys=keys, map_bytes=map_bytes(keys), plan=plan.variant, why=plan.why)
+    most = peak_bytes(keys, max(plan.map_entries_max, keys))
+    return replace(line, keys=keys, map_bytes=most, plan=plan.variant, why=plan.why)
 
 
 def _keys_text(line: PlanLine) -> str:

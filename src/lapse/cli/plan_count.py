@@ -3,6 +3,10 @@
 The one place where tools run a round's stages without an owner. What the rewrite would write is
 counted and thrown away; messages of old formats, which a round upgrades to files of its own first,
 go to a temporary directory. The log's own directory is only read.
+
+A round of a split plan leaves the very bytes of the small one that has room for all keys, so that
+one is run in its place, without the runs that a split one writes. It takes memory for all dirty
+keys (`map_size`), whatever a task of the round may use, and 2^32 records are the most it counts.
 """
 
 from __future__ import annotations
@@ -10,14 +14,14 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lapse.base.fs import RealFs
 from lapse.lifecycle.decide.select import Decision
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.nowhere import Nowhere
-from lapse.lifecycle.round.offset_map import Tick, build_map
+from lapse.lifecycle.round.offset_map import ORDINAL_MAX, Tick, build_map
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
 from lapse.lifecycle.round.rewrite import rewrite
 from lapse.lifecycle.round.source import Workplace
@@ -52,6 +56,8 @@ def plan_of(decision: Decision, memory: MapMemory, keys: int | None = None) -> R
 
 def count(plan: RoundPlan, tick: Tick) -> Counted:
     """Run map and rewrite. Raises CorruptData, StorageError."""
+    if plan.split is not None:
+        plan = replace(plan, split=None, map_entries_max=ORDINAL_MAX)
     fs = RealFs()
     folder = Path(tempfile.gettempdir()) / f"lapse-plan-{secrets.token_hex(12)}"
     fs.make_dir(folder)

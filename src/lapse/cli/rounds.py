@@ -157,7 +157,7 @@ def _pause(args: argparse.Namespace, clock: Clock) -> int:
         until_ms = now_ms + options.duration_ms("--for", args.duration)
     asked.pause(fs, args.logdir, args.partition, Pause(EVERY_LOG, now_ms, until_ms, args.reason))
     if args.now:
-        asked.call_off(fs, args.logdir, args.partition)
+        asked.call_off(fs, args.logdir, args.partition, now_ms)
     for pause in asked.read_pauses(args.logdir, now_ms):
         print(_paused(pause))
     return 0
@@ -173,8 +173,7 @@ def _resume(args: argparse.Namespace, clock: Clock) -> int:
 
 
 def _cancel(args: argparse.Namespace, clock: Clock) -> int:
-    status = read_status(args.logdir, clock.now_ms())
-    called_off = asked.call_off(RealFs(), args.logdir, args.partition) if status.running else ()
+    called_off = asked.call_off(RealFs(), args.logdir, args.partition, clock.now_ms())
     for one in called_off:
         print(f"{one.log}: round {one.round_id} is called off")
     if not called_off:

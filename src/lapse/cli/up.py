@@ -64,7 +64,7 @@ def add_parser(commands: Any) -> None:
     add("--brokers", type=int, default=1, metavar="N", help="how many brokers (default 1)")
     add("--no-lifecycle", action="store_true", help="the broker alone: nothing is cleaned")
     add_engine(parser)
-    options.add_settings(parser)
+    options.add_settings(parser, "a broker setting")
     parser.set_defaults(run=run)
 
 

@@ -27,6 +27,7 @@ WINDOW = 256
 # second-level cache instead of waiting for DRAM; about two batches of the usual size.
 AHEAD = 128 << 10
 CACHE_LINE = 64
+FILLED, FILLED_OF = 11, 20  # of so many slots so many may be taken
 
 # Words of `state`, the mutable part of a pass that outlives one call.
 ENTRIES = 0  # keys in the map
@@ -269,7 +270,7 @@ def map_keys(
     `valued`. Returns (why it ended, the batch it stopped at).
     """
     s0, s1 = np.uint64(seed0), np.uint64(seed1)
-    roomy = (slots.shape[0] >> 1) * 11 // 20
+    roomy = (slots.shape[0] >> 1) * FILLED // FILLED_OF
     filled = 0  # the window goes on over batches: one of a single record would wait for DRAM
     for b in range(lo, hi):
         row = batches[b]
@@ -286,7 +287,7 @@ def map_keys(
             state[ENTRIES] += _flush(slots, window, filled, superseded)
             filled = 0
         entries = state[ENTRIES]
-        if entries + count > roomy and entries < entries_max:
+        if min(entries + count, entries_max) > roomy:  # else `_put_some` stops at those allowed
             return GROW, b
         full, latest = False, row.last_offset
         if not some and entries + filled + count < entries_max:

@@ -22,7 +22,7 @@ import msgspec
 from lapse.base.clock import time_text
 from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs
-from lapse.lifecycle.reports import UnderWay, read_queue
+from lapse.lifecycle.reports import UnderWay, is_running, read_progress, read_queue
 from lapse.lifecycle.round.cancel import cancel_round
 
 PAUSES = "lapse-pauses.json"
@@ -137,14 +137,20 @@ def _write(fs: Fs, data_dir: Path, pauses: Iterable[Pause]) -> None:
     fs.replace_file(data_dir / PAUSES, msgspec.json.encode(tuple(pauses)))
 
 
-def call_off(fs: Fs, data_dir: Path, logs: Sequence[str]) -> tuple[UnderWay, ...]:
+def call_off(fs: Fs, data_dir: Path, logs: Sequence[str], now_ms: int) -> tuple[UnderWay, ...]:
     """Cancel what is under way of these logs, all of it where none is named; returns what that is.
 
-    A round that is being committed at this moment may yet be through. Raises StorageError.
+    Of a service that is there: what one that was killed left in its queue is not under way. A round
+    that is being committed at this moment may yet be through. Raises StorageError, CorruptData.
     """
-    queue = read_queue(data_dir)
-    wanted = () if queue is None else queue.rounds
-    chosen = tuple(one for one in wanted if not logs or one.log in logs)
+    try:
+        told, queue = read_progress(data_dir), read_queue(data_dir)
+    except msgspec.MsgspecError as e:
+        raise CorruptData(str(data_dir), 0, f"what a service said cannot be read ({e})") from e
+    if told is None or queue is None or not is_running(told, now_ms):
+        return ()
+    there = (one for one in queue.rounds if Path(one.dir).is_dir())  # else its topic is gone
+    chosen = tuple(one for one in there if not logs or one.log in logs)
     for one in chosen:
         cancel_round(fs, Path(one.dir), one.round_id)
     return chosen

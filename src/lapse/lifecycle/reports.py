@@ -28,6 +28,7 @@ from lapse.log.facts import BadRange
 
 ROUNDS = "lapse-rounds.jsonl"
 ROUNDS_BEFORE = "lapse-rounds.1.jsonl"
+SILENT_MS = 60_000  # a service that says nothing for longer than it said is not there
 PROGRESS = "lapse-progress.json"
 QUEUE = "lapse-queue.json"
 ROUNDS_BYTES_MAX = 64 << 20
@@ -282,6 +283,12 @@ def read_progress(data_dir: Path) -> ServiceProgress | None:
     except FileNotFoundError:
         return None
     return msgspec.json.decode(data, type=ServiceProgress)
+
+
+def is_running(told: ServiceProgress, now_ms: int) -> bool:
+    """Whether a service that said this is still there."""
+    expected_ms = max(told.updated_ms, told.next_look_ms) + SILENT_MS
+    return told.state != "stopped" and now_ms <= expected_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,6 +133,7 @@ class Service:
         self._queue = Queue()  # of the run under way, and of one that overtakes it
         self._overtaking = False
         self._overtake_s = 0.0  # not before
+        self._overtaken: set[str] = set()  # logs that had a round beside the others of this step
 
     def request_stop(self) -> None:
         """End soon: the round under way is cancelled or finished. Fit for a signal handler."""
@@ -211,6 +212,7 @@ class Service:
     def _run_rounds(self, ready: Sequence[Decision], now_ms: int) -> None:
         """Rounds of all that are ready: in one run of the engine, or two, first things first."""
         self._guard.keep()
+        self._overtaken.clear()
         decided = {str(d.info.facts.partition): d for d in ready}
         left = [
             run
@@ -221,7 +223,9 @@ class Service:
         ]
         while left and not self._stopping:
             names, pauses = left.pop(0), self._pauses()
-            plans = self._plans([decided[n] for n in names if pauses.of(n) is None], now_ms)
+            # What overtook the run before was decided on later than this.
+            wanted = [n for n in names if pauses.of(n) is None and n not in self._overtaken]
+            plans = self._plans([decided[n] for n in wanted], now_ms)
             if plans:
                 waiting = tuple(name for run in left for name in run)
                 self._run_queued(plans, waiting, now_ms)
@@ -268,6 +272,7 @@ class Service:
                 plans = self._plans(some_of, verdict.now_ms, beside=True)
                 if plans:
                     self._guard.keep()
+                    self._overtaken.update(plan.name for plan in plans)
                     self._run_queued(plans, (), verdict.now_ms)
         except OwnerGone as e:
             logger.info("nothing overtakes: %s", e)  # the run under way will meet it too
@@ -499,8 +504,8 @@ class Service:
         waits: list[float] = [self._options.pause_ms]
         for decision in decisions:
             left_ms = self._setbacks.left_ms(str(decision.info.facts.partition))
-            if (decision.due or wants_look(decision)) and left_ms is not None:
-                waits.append(left_ms)
+            if (decision.due or wants_look(decision)) and left_ms is not None and left_ms > 0:
+                waits.append(left_ms)  # else something other than a setback holds it
             look_ms = next_look_ms(decision)
             if look_ms is not None:
                 waits.append(look_ms - now_ms)

@@ -14,11 +14,10 @@ from lapse.lifecycle.reports import (
     QUEUE,
     Queue,
     ServiceProgress,
+    is_running,
     read_progress,
     read_queue,
 )
-
-SILENT_MS = 60_000  # a service that says nothing for longer than it said is not there
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +46,3 @@ def read_status(data_dir: Path, now_ms: int) -> Status:
         raise CorruptData(where, 0, f"not a service's ({e})") from e
     pauses = tuple(read_pauses(data_dir, now_ms))
     return Status(now_ms, told is not None and is_running(told, now_ms), told, queue, pauses)
-
-
-def is_running(told: ServiceProgress, now_ms: int) -> bool:
-    """Whether a service that said this is still there."""
-    expected_ms = max(told.updated_ms, told.next_look_ms) + SILENT_MS
-    return told.state != "stopped" and now_ms <= expected_ms

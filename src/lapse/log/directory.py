@@ -43,6 +43,8 @@ from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
 
 LOCK = ".lock"
+# There while a copy is not whole; it says of what. Nothing of ours opens such a directory.
+INCOMPLETE = "lapse-incomplete-copy"
 DELETE_SUFFIX = "-delete"
 _NAME_BYTES_MAX = 255
 _DAY_MS = 86_400_000
@@ -94,7 +96,8 @@ class LogDirectory:
     def open(path: Path, env: LogEnv) -> LogDirectory:
         """Own a directory, created if missing.
 
-        Raises LockHeld, naming the holder's pid, and StorageError where it cannot be used.
+        Raises LockHeld, naming the holder's pid, and StorageError where it cannot be used, or is
+        an incomplete copy.
         """
         env.fs.make_dir(path)
         with _reading(path):
@@ -105,6 +108,7 @@ class LogDirectory:
             lock = lock_file(path / LOCK, env.fs)
             _owned.add(real)
         try:
+            refuse_incomplete(path)
             directory = LogDirectory(path, real, env, lock)
             directory._begin()
         except BaseException:
@@ -323,6 +327,26 @@ class LogDirectory:
         if any(log.offline_reason is not None for log in self.logs.values()):
             return False
         return self.was_clean or set(self.partitions()) <= set(self.logs)
+
+
+def incomplete_copy_of(log_dir: Path) -> str | None:
+    """Of which directory a copy was begun here that is not whole; None where that is not so."""
+    try:
+        return os.fsdecode((log_dir / INCOMPLETE).read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise StorageError(f"reading {log_dir / INCOMPLETE}: {e.strerror or e}") from e
+
+
+def refuse_incomplete(log_dir: Path) -> None:
+    """Raise StorageError, which says what to do, where a copy was begun that is not whole."""
+    source = incomplete_copy_of(log_dir)
+    if source is not None:
+        raise StorageError(
+            f"{log_dir} is an incomplete copy of {source}: let `lapse convert --to-v2 {source} "
+            f"--to {log_dir}` copy it again, or remove it"
+        )
 
 
 def list_partitions(log_dir: Path) -> list[TopicPartition]:

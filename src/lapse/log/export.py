@@ -1,10 +1,10 @@
-"""A partition directory copied so that a real Kafka may have it: `lapse convert --to-kafka`.
+"""Copies of logs: as they are, and so that a real Kafka may have them (`lapse convert --to-kafka`).
 
 Two things in ours are not Kafka's. Tombstones with values (KIP-87) would come to life there, since
 Kafka goes by the null value alone: they lose their value. And `.lapse` would lie around. All else
 is the same already; a segment without such tombstones is copied byte for byte, side files too.
 
-The source is only read. What is written is durable when `export_partition` returns.
+The source is only read. What is written is durable when `export_partition` or `copy_logs` returns.
 """
 
 from __future__ import annotations
@@ -17,12 +17,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.base.errors import CorruptData, StorageError
+from lapse.base.errors import ConfigError, CorruptData, StorageError
 from lapse.base.fs import AppendFile, Fs
 from lapse.base.ids import TopicPartition
 from lapse.kernels.layout import RECORD_TOMBSTONE, VALUED_TOMBSTONES
 from lapse.log import checkpoints
-from lapse.log.directory import LOCK, list_partitions
+from lapse.log.directory import (
+    INCOMPLETE,
+    LOCK,
+    incomplete_copy_of,
+    list_partitions,
+    lock_file,
+)
 from lapse.log.headers import read_at, walk
 from lapse.log.loader import scan_segment
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, base_offset_of, segment_path
@@ -96,18 +102,82 @@ def _bring_log_starts_up_to_date(source: Path, target: Path, fs: Fs) -> None:
         checkpoints.write_offsets(fs, path, {**known, **ahead})
 
 
+# What a copy that was just begun may have beside INCOMPLETE, or before it.
+_BEGUN = frozenset({LOCK, INCOMPLETE, INCOMPLETE + ".tmp"})
+_NOT_COPIED = _BEGUN | {checkpoints.CLEAN_SHUTDOWN}
+
+
+def require_free(source: Path, target: Path) -> None:
+    """Raise ConfigError unless `copy_logs` may copy to `target`, and empty it for that."""
+    here, ours = target.resolve(), source.resolve()
+    if here.is_relative_to(ours) or ours.is_relative_to(here):
+        raise ConfigError(f"{target}: to copy to, allowed is a directory outside {source}")
+    there = {entry.name for entry in os.scandir(target)} if target.exists() else set()
+    begun_of = incomplete_copy_of(target) if INCOMPLETE in there else None
+    if begun_of != str(ours) and not (begun_of is None and there <= _BEGUN):
+        allowed = f"a new or empty directory, or an incomplete copy of {source}"
+        raise ConfigError(f"{target}: to copy to, allowed is {allowed}")
+
+
 def copy_logs(source: Path, target: Path, partitions: Iterable[TopicPartition], fs: Fs) -> None:
-    """Some logs of a log directory and the directory's own files, to a new one."""
+    """Some logs of a log directory and the directory's own files, to a new one; all durable.
+
+    Until that is done the target says that it is incomplete, so that nothing of ours opens it, and
+    whoever copies the same source to it again begins anew. The source's clean-shutdown marker
+    speaks of whole files, so the copy gets one last of all. Raises ConfigError where the target is
+    not free, and LockHeld where it is in use.
+    """
+    require_free(source, target)
+    new = [path for path in (target, *target.parents) if not path.exists()]
     fs.make_dir(target)
-    for path in source.iterdir():
-        if path.is_file() and path.name != LOCK:
-            copy_file(path, target / path.name, fs)
-    for partition in partitions:
-        for path in sorted((source / str(partition)).rglob("*")):
-            copy = target / path.relative_to(source)
-            if path.is_file():
-                fs.make_dir(copy.parent)
-                copy_file(path, copy, fs)
+    for path in new:
+        fs.fsync_dir(path.parent)
+    lock = lock_file(target / LOCK, fs)
+    try:
+        require_free(source, target)  # whoever had it locked may have finished it
+        fs.replace_file(target / INCOMPLETE, os.fsencode(source.resolve()))
+        _empty(target, fs)
+        fs.sync_all(_copy_all(source, target, partitions, fs))
+        epoch = checkpoints.read_clean_shutdown(source)
+        if epoch is not None:
+            checkpoints.write_clean_shutdown(fs, target, epoch)
+        fs.unlink(target / INCOMPLETE)
+        fs.fsync_dir(target)
+    finally:
+        lock.close()
+
+
+def _empty(target: Path, fs: Fs) -> None:
+    """Remove what a copy that was begun has: which of it is whole, a crash leaves open."""
+    for entry in list(os.scandir(target)):
+        if entry.is_dir(follow_symlinks=False):
+            fs.remove_tree(Path(entry.path))
+        elif entry.name not in {LOCK, INCOMPLETE}:
+            fs.unlink(Path(entry.path))
+
+
+def _copy_all(
+    source: Path, target: Path, partitions: Iterable[TopicPartition], fs: Fs
+) -> list[Path]:
+    """Returns the files and folders to be synced; what Kafka knows a directory by comes last."""
+    copies = [
+        path
+        for partition in partitions
+        for path in sorted((source / str(partition)).rglob("*"))
+        if path.is_file()
+    ]
+    own = [path for path in source.iterdir() if path.is_file() and path.name not in _NOT_COPIED]
+    copies += sorted(own, key=lambda path: (path.name == checkpoints.META_PROPERTIES, path.name))
+    written = {target: None}  # in order, each once
+    for path in copies:
+        copy = target / path.relative_to(source)
+        for folder in reversed(copy.relative_to(target).parents[:-1]):
+            if target / folder not in written:
+                fs.make_dir(target / folder)
+                written[target / folder] = None
+        copy_file(path, copy, fs)
+        written[copy] = None
+    return list(written)
 
 
 def copy_file(source: Path, target: Path, fs: Fs) -> None:

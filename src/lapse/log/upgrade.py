@@ -59,18 +59,24 @@ def _is_old(segment: Segment) -> bool:
 
 
 def upgrade(
-    log: PartitionLog, fs: Fs, now_ms: int, on_bytes: Callable[[int], None] = lambda _: None
+    log: PartitionLog,
+    fs: Fs,
+    now_ms: int,
+    on_bytes: Callable[[int], None] = lambda _: None,
+    *,
+    segment_bytes_max: int = _SEGMENT_BYTES_MAX,
 ) -> Upgraded:
     """Rewrite what is of an old format; a log that has nothing is not touched.
 
     `on_bytes` hears of bytes read. Raises CorruptData where a segment does not read, and
-    StorageError; what was rewritten before stays rewritten.
+    StorageError, also where one would have more than `segment_bytes_max` bytes: it stays as it is.
+    What was rewritten before stays rewritten.
     """
     if old_segments(log) and _is_old(log.segments[-1]):
         log.roll(now_ms)
     done = Upgraded()
     for segment in old_segments(log):
-        size = _upgrade_segment(log, segment, fs)
+        size = _upgrade_segment(log, segment, fs, segment_bytes_max)
         done = Upgraded(
             done.segments + 1, done.bytes_read + segment.size, done.bytes_written + size
         )
@@ -78,7 +84,7 @@ def upgrade(
     return done
 
 
-def _upgrade_segment(log: PartitionLog, segment: Segment, fs: Fs) -> int:
+def _upgrade_segment(log: PartitionLog, segment: Segment, fs: Fs, bytes_max: int) -> int:
     """Swap one segment for its rewritten self; returns the bytes of it."""
     base_offset, attempt = (
         segment.base_offset,
@@ -87,17 +93,17 @@ def _upgrade_segment(log: PartitionLog, segment: Segment, fs: Fs) -> int:
     fs.remove_tree(attempt)
     fs.make_dir(attempt)
     path = segment_path(attempt, base_offset, LOG)
-    _write(segment, path, fs)
+    if not _write(segment, path, fs, bytes_max):
+        fs.remove_tree(attempt)
+        raise StorageError(
+            f"{log.partition}: segment {base_offset} would have more than {bytes_max} bytes as "
+            "v2, more than a segment may; it stays as it is"
+        )
     scanned = scan_segment(
         attempt, base_offset, None, log.config.index_interval_bytes, check_crc=True
     )
     if scanned.bad is not None:
         raise CorruptData(str(path), scanned.summary.size, f"what was written: {scanned.bad}")
-    if scanned.summary.size > _SEGMENT_BYTES_MAX:
-        raise StorageError(
-            f"{log.partition}: segment {base_offset} would have {scanned.summary.size} bytes as "
-            "v2, more than a segment may; it stays as it is"
-        )
     for index in (scanned.offset_index, scanned.time_index):
         index.write_out(fs)
     files = {
@@ -120,7 +126,11 @@ def _upgrade_segment(log: PartitionLog, segment: Segment, fs: Fs) -> int:
     return summary.size
 
 
-def _write(segment: Segment, path: Path, fs: Fs) -> None:
+def _write(segment: Segment, path: Path, fs: Fs, bytes_max: int) -> bool:
+    """False, with nothing beyond `bytes_max` written, where it is more than that.
+
+    Told while writing: positions beyond 2 GiB are none that an index could be made of.
+    """
     where, fd = str(segment.path()), segment.files().fileno()
     out = fs.open_append(path)
     try:
@@ -128,22 +138,44 @@ def _write(segment: Segment, path: Path, fs: Fs) -> None:
             old = rows["magic"] < 2
             edges = [0, *(np.flatnonzero(np.diff(old)) + 1).tolist(), len(rows)]
             for begin, end in pairwise(edges):
-                if end > begin:
-                    _write_run(out, fd, rows[begin:end], where, convert=bool(old[begin]))
+                if end == begin:
+                    continue
+                run = rows[begin:end]
+                if old[begin]:
+                    fits = _write_upgraded(out, fd, run, where, bytes_max)
+                else:
+                    fits = _copy_run(out, fd, run, bytes_max)
+                if not fits:
+                    return False
     finally:
         out.close()
+    return True
 
 
-def _write_run(
-    out: AppendFile, fd: int, rows: NDArray[np.void], where: str, *, convert: bool
-) -> None:
-    """Batches side by side, all of an old format or none."""
-    start = int(rows["position"][0])
-    length = int(rows["position"][-1] + rows["size"][-1]) - start
-    if not convert:
+def _copy_run(out: AppendFile, fd: int, rows: NDArray[np.void], bytes_max: int) -> bool:
+    """Batches of v2, side by side."""
+    start, length = _stretch(rows)
+    fits = out.size + length <= bytes_max
+    if fits:
         out.copy_from(fd, start, length)
-        return
+    return fits
+
+
+def _write_upgraded(
+    out: AppendFile, fd: int, rows: NDArray[np.void], where: str, bytes_max: int
+) -> bool:
+    """Messages of an old format, side by side."""
+    start, length = _stretch(rows)
     here = rows.copy()
     here["position"] -= start
     for batch in upgraded(read_at(fd, start, length), here, where):
+        if out.size + len(batch) > bytes_max:
+            return False
         out.write(batch)
+    return True
+
+
+def _stretch(rows: NDArray[np.void]) -> tuple[int, int]:
+    """Where they begin in the file, and how many bytes they have."""
+    start = int(rows["position"][0])
+    return start, int(rows["position"][-1] + rows["size"][-1]) - start

@@ -184,8 +184,7 @@ def _topics(rows: Rows, spec: WriteSpec) -> tuple[list[str], NDArray[np.int64]]:
     found = encoded.dictionary.to_pylist()
     for name in found:
         if spec.topics.get(name, 0) < 1:
-            known = ", ".join(sorted(spec.topics)) or "none"
-            raise ConfigError(f"topic {name} is not there to be written to; known: {known}")
+            raise ConfigError(f"topic {name} is not there to be written to: make it first")
     names = sorted(found)
     rank = np.array([names.index(name) for name in found], np.int64)
     return names, rank[encoded.indices.to_numpy(zero_copy_only=False)]

@@ -41,6 +41,7 @@ def upgraded(buffer: Buffer, rows: NDArray[np.void], where: str) -> Iterator[byt
             plain, records = decode_message(data, row, where)
             offsets = records["offset_delta"] + row["base_offset"]
             times = records["timestamp_delta"] + row["base_timestamp"]
+            _refuse_beyond(int(offsets[-1]), row, where)
         else:
             begin, last = int(row["position"]), rows[until - 1]
             end = int(last["position"] + last["size"])
@@ -65,6 +66,13 @@ def upgraded(buffer: Buffer, rows: NDArray[np.void], where: str) -> Iterator[byt
             leader_epoch=_NO_EPOCH,
         )
         yield write_batch(fields, spec)
+
+
+def _refuse_beyond(last_offset: int, row: np.void, where: str) -> None:
+    """What is in a wrapper must lie at or below its own offset (T-11), as in a round."""
+    if last_offset > row["last_offset"]:
+        reason = f"a wrapper's messages reach offset {last_offset}, beyond its own"
+        raise CorruptData(where, int(row["position"]), reason)
 
 
 def _field(plain: NDArray[np.uint8], records: NDArray[np.void], name: str) -> Bytes:

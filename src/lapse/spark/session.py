@@ -25,6 +25,8 @@ from lapse.base.errors import LapseError
 from lapse.base.host import processors
 from lapse.base.java import Java, find_java
 from lapse.spark.bins import local_slots, within_cores
+from lapse.spark.master import check_master
+from lapse.spark.trouble import in_one_line
 
 _JVM_STOP_SECONDS_MAX = 5.0
 TASK_ATTEMPTS_MAX = 4  # a worker that is killed costs one of them
@@ -44,7 +46,6 @@ SETTINGS: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": (
         f"-XX:+UseSerialGC {_SMALL_HEAP} -Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
     ),
-    "spark.sql.adaptive.enabled": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.python.daemon.module": "lapse.spark.daemon",
     "spark.python.worker.reuse": "true",
@@ -94,8 +95,10 @@ class OpenSession:
 def open_session(options: SessionOptions) -> OpenSession:
     """Start Spark in this process.
 
-    Raises JavaNotFound, saying what to install; SparkFailed with Spark's own reason.
+    Raises ConfigError for what is no master, NoMaster where it does not answer, JavaNotFound,
+    saying what to install; SparkFailed with Spark's own reason.
     """
+    check_master(options.master)
     java = find_java(os.environ)
     is_here = options.master.startswith("local")
     os.environ.update(JAVA_HOME=str(java.home), PYSPARK_DRIVER_PYTHON=sys.executable)
@@ -115,8 +118,11 @@ def open_session(options: SessionOptions) -> OpenSession:
         builder = builder.config(name, text)
     try:
         spark = builder.getOrCreate()
-    except (PySparkException, OSError) as e:
-        raise SparkFailed(f"Spark did not start on {java.describe()}: {e}") from e
+    except (PySparkException, Py4JError, OSError) as e:
+        stop_jvm()
+        raise SparkFailed(
+            f"Spark did not start at {options.master} on {java.describe()}: {in_one_line(str(e))}"
+        ) from e
     return OpenSession(spark, java)
 
 

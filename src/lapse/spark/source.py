@@ -142,7 +142,9 @@ class LapseSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from lapse.spark.source_write import LapseWriter  # noqa: PLC0415
 
-        return LapseWriter(parse_write_options(self.options, overwrite=overwrite), schema)
+        made = LapseWriter(parse_write_options(self.options, overwrite=overwrite), schema)
+        made.require_topic()
+        return made
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
@@ -150,7 +152,9 @@ class LapseSource(DataSource):
         from lapse.spark.source_write import LapseStreamWriter  # noqa: PLC0415
 
         options = parse_write_options(self.options, overwrite=overwrite, streaming=True)
-        return LapseStreamWriter(options, schema)
+        made = LapseStreamWriter(options, schema)
+        made.require_topic()
+        return made
 
 
 def _with_columns(options: SourceOptions, schema: StructType) -> SourceOptions:

@@ -289,7 +289,15 @@ class _Taker:
             return parse(text.strip())
         except (ValueError, TypeError, AttributeError, re.error) as e:
             meaning = OPTIONS.get(name, "a setting of Kafka's clients")
-            raise ConfigError(f"option {name}={text!r}: {e} ({meaning})") from e
+            raise ConfigError(f"option {name}={text!r}: {_in_words(e)} ({meaning})") from e
+
+
+def _in_words(error: Exception) -> str:
+    """What Python says of `int("x")`, or of a list that is a number, says little."""
+    if isinstance(error, (TypeError, AttributeError)):
+        return "is of another form"
+    text = str(error)
+    return "is no whole number" if text.startswith("invalid literal for int") else text
 
 
 def _known(given: Mapping[str, str]) -> dict[str, str]:

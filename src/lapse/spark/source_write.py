@@ -69,6 +69,19 @@ class _Writer:
             raise ConfigError("option topic is missing, and there is no column topic either")
         self._options = options
 
+    def require_topic(self) -> None:
+        """Before anything is read, in the driver: that the topic is there, if it is one for all.
+
+        Raises ConfigError, ConnectionLost where nobody answers for `kafka.delivery.timeout.ms`.
+        """
+        name = self._options.topic
+        if name is not None and asyncio.run(_partition_count(self._options, name)) < 1:
+            where = self._options.bootstrap
+            raise ConfigError(
+                f"topic {name} is not there to be written to, at {where}: "
+                f"`lapse topic create {name} --bootstrap-server {where}` makes it"
+            )
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Runs in a task.
 
@@ -186,11 +199,8 @@ class _Target:
         for name in names:
             if name in self.counts:
                 continue
-            try:
-                self.counts[name] = await self.producer.partition_count(name)
-            except KafkaError as e:
-                if e.code not in _NO_TOPIC:
-                    raise
+            if count := await _count_of(self.producer, name):
+                self.counts[name] = count
 
     async def _learn_settings(self) -> None:
         """Which topics keep the values of tombstones: others would store them as null."""
@@ -205,6 +215,22 @@ class _Target:
                 raise config.error
             entry = config.entries.get(TOMBSTONE_VALUES)
             self.keeping[resource.name] = entry is not None and entry.value == "true"
+
+
+async def _partition_count(options: WriteOptions, name: str) -> int:
+    who = login(options.client)
+    async with Producer(options.bootstrap, _config(options), login=who) as producer:
+        return await _count_of(producer, name)
+
+
+async def _count_of(producer: Producer, name: str) -> int:
+    """Partitions of a topic, 0 where it is not there."""
+    try:
+        return await producer.partition_count(name)
+    except KafkaError as e:
+        if e.code not in _NO_TOPIC:
+            raise
+    return 0
 
 
 def _has_valued(rows: pa.RecordBatch) -> bool:

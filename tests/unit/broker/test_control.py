@@ -102,6 +102,23 @@ async def test_what_cannot_be_committed_is_refused_and_swept(tmp_path: Path) -> 
         owner.close()
 
 
+async def test_a_log_whose_books_cannot_be_read_stops_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """L10. It has no rounds: without its stamps tombstones would go early."""
+    async with running_node(tmp_path) as node:
+        await filled(node, "a", "b")
+        owner = OwnedLogs(node.services.partitions, LogEnv(RealFs(), SystemClock()))
+        ledger_path = ledger.ledger_path(tmp_path / "a-0")
+        ledger_path.symlink_to(ledger_path)
+        for _ in range(2):
+            assert [str(info.facts.partition) for info in owner.logs()] == ["b-0"]
+        said = [r.getMessage() for r in caplog.records if "no rounds of a-0" in r.getMessage()]
+        assert len(said) == 1
+        ledger_path.unlink()
+        assert len(owner.logs()) == 2
+
+
 @pytest.mark.parametrize("error", ["a-0: cancelled", None])
 async def test_what_a_task_wrote_after_its_round_had_ended_is_swept_later(
     error: str | None, tmp_path: Path

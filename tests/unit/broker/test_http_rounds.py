@@ -57,6 +57,8 @@ async def ask(
 
 def serve(data: Path, now_ms: int) -> None:
     write_progress(RealFs(), data, ServiceProgress("running", "a-0", 1, now_ms))
+    for name in "ab":
+        (data / f"{name}-0").mkdir()
     under_way = tuple(UnderWay(f"{n}-0", "r1", str(data / f"{n}-0")) for n in "ab")
     write_queue(RealFs(), data, Queue(now_ms, 2, ("a-0", "b-0"), (), under_way))
 

@@ -14,12 +14,15 @@ import pytest
 
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
+from lapse.cli import convert
 from lapse.cli.main import main
 from lapse.log import checkpoints
-from lapse.log.directory import LogDirectory
+from lapse.log.directory import INCOMPLETE, LogDirectory
+from lapse.log.export import copy_logs
 from lapse.records.batch import Record, records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
+from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.unit.log.logs import TP, append, batch, config, env
 from tests.unit.log.test_upgrade import old_log, told
 
@@ -156,6 +159,8 @@ def test_what_is_asked_wrongly(
     for argv, code, words in (
         (["--to-kafka", str(source), "--to", str(source)], 2, "new or empty"),
         (["--to-kafka", str(source), "--to", str(source / "in")], 2, "outside"),
+        (["--to-v2", str(source), "--to", str(source / "in")], 2, "outside"),
+        (["--to-v2", str(source), "--to", str(tmp_path)], 2, "outside"),
         (["--to-kafka", str(tmp_path / "no"), "--to", target], 3, "no such directory"),
         (["--to-kafka", str(source), "--to", target, "--partition", "x"], 2, "TOPIC-N"),
         (["--to-kafka", str(source), "--to", target, "--partition", "x-1"], 3, "holds no log"),
@@ -229,3 +234,94 @@ def test_a_log_that_does_not_read_is_named_and_stays(
 def test_a_copy_for_kafka_needs_a_place(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", "--to-kafka", str(source)]) == 2
     assert "--to DIR" in capsys.readouterr().err
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A directory of Kafka's with one log of old formats, closed well."""
+    old_log(tmp_path / "old" / str(TP))
+    directory = LogDirectory.open(tmp_path / "old", env())
+    directory.open_log(TP, config())
+    directory.close()
+    return tmp_path / "old"
+
+
+def test_stopped_while_it_copies_the_same_command_goes_on_and_nothing_else_does(
+    old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new, shown = tmp_path / "new", told(old / str(TP))
+    with pytest.raises(Crashed):
+        copy_logs(old, new, [TP], CrashFs(RealFs(), 30))
+    assert 0 < len(list((new / str(TP)).glob("*.log"))) < len(list((old / str(TP)).glob("*.log")))
+    before, again = files(new), ["convert", "--to-v2", str(old), "--to", str(new)]
+    for argv in (
+        ["convert", "--to-v2", str(new)],
+        ["convert", "--to-v2", str(new), "--to", str(tmp_path / "more")],
+        ["convert", "--to-kafka", str(new), "--to", str(tmp_path / "more")],
+    ):
+        assert main(argv) == 3
+        assert f"incomplete copy of {old}: let `lapse {' '.join(again)}`" in capsys.readouterr().err
+    assert main(["convert", "--to-kafka", str(old), "--to", str(new)]) == 2
+    assert (files(new), (tmp_path / "more").exists()) == (before, False)
+    assert main(again) == 0
+    assert told(new / str(TP)) == shown
+    assert not (new / INCOMPLETE).exists()
+    assert checkpoints.read_clean_shutdown(new) is not None
+    assert main(again) == 2  # it is somebody's directory now
+    assert told(new / str(TP)) == shown
+
+
+def test_a_copy_has_kafka_s_metadata_log_unless_only_some_are_wanted(
+    old: Path, tmp_path: Path
+) -> None:
+    kraft = old / "__cluster_metadata-0"
+    kraft.mkdir()
+    (kraft / f"{0:020d}.log").write_bytes(batch())
+    (kraft / f"{9:020d}-{1:010d}.checkpoint").write_bytes(b"snapshot")
+    assert main(["convert", "--to-v2", str(old), "--to", str(tmp_path / "new")]) == 0
+    assert files(tmp_path / "new" / kraft.name) == files(kraft)
+    assert checkpoints.read_clean_shutdown(tmp_path / "new") is not None
+    some = ["convert", "--to-v2", str(old), "--to", str(tmp_path / "some"), "--partition", str(TP)]
+    assert main(some) == 0
+    assert not (tmp_path / "some" / kraft.name).exists()
+
+
+@pytest.mark.parametrize("to", ["--to-v2", "--to-kafka"])
+def test_nobody_can_have_the_source_while_it_is_copied(
+    old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    code = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'ab'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    taken = [sys.executable, "-c", code, str(old / ".lock")]
+    name, asked = {"--to-v2": "copy_logs", "--to-kafka": "export_partition"}[to], []
+    copying = getattr(convert, name)
+
+    def asking(*args: object) -> object:
+        asked.append(subprocess.run(taken, capture_output=True, check=False).returncode)
+        return copying(*args)
+
+    monkeypatch.setattr(convert, name, asking)
+    assert main(["convert", to, str(old), "--to", str(tmp_path / "new")]) == 0
+    assert asked == [1]
+    assert subprocess.run(taken, check=False).returncode == 0
+
+
+def test_a_source_that_cannot_be_locked_is_copied(old: Path, tmp_path: Path) -> None:
+    (old / ".lock").unlink()
+    (old / ".lock").symlink_to(tmp_path / "no" / "such")
+    shown = told(old / str(TP))
+    assert main(["convert", "--to-v2", str(old), "--to", str(tmp_path / "new")]) == 0
+    assert told(tmp_path / "new" / str(TP)) == shown
+
+
+def test_a_copy_that_somebody_else_makes_is_left_to_them(old: Path, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    with (tmp_path / "new" / ".lock").open("ab") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        done = subprocess.run(
+            [sys.executable, "-m", "lapse.cli.main", "convert", "--to-v2", str(old),
+             "--to", str(tmp_path / "new")],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 3
+    assert f"process {os.getpid()} holds" in done.stderr
+    assert set(files(tmp_path / "new")) == {".lock"}

@@ -84,6 +84,13 @@ def test_who_is_paused(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None
     found = explained(capsys, logdir, "--now", NOW, *DIRTY)
     assert (found["a-0"]["rule"], found["a-0"]["until_ms"]) == ("paused", 1 << 50)
     assert ": a new disk; due: " in found["a-0"]["text"]
+    waits = ["explain", str(logdir), "--partition", "b-0", "--now", str(NOW), *SETTINGS,
+             "-c", f"min.compaction.lag.ms={1 << 60}"]  # fmt: skip
+    main(waits)
+    assert "paused" not in capsys.readouterr().out
+    pause(RealFs(), logdir, ["b-0"], Pause(EVERY_LOG, NOW, 1 << 50, "a new disk"))
+    main(waits)
+    assert "rounds of it are paused since" in capsys.readouterr().out, "where nothing is due, too"
     assert found["b-0"]["rule"] == "due"
 
 
@@ -92,6 +99,8 @@ def test_a_service_that_stopped_is_told(logdir: Path, capsys: pytest.CaptureFixt
     assert "rounds are not running" in explained(capsys, logdir)["a-0"]["service"]
     write_progress(RealFs(), logdir, ServiceProgress("idle", "nothing is due", 1, NOW))
     assert explained(capsys, logdir, "--now", NOW)["a-0"]["service"] == "idle: nothing is due"
+    write_progress(RealFs(), logdir, ServiceProgress("running", "a-0", 1, NOW))  # and was killed
+    assert "rounds are not running" in explained(capsys, logdir)["a-0"]["service"]
 
 
 def test_a_clock_that_jumped_holds_everything(

@@ -12,7 +12,7 @@ import pytest
 
 from lapse.base.fs import RealFs
 from lapse.cli.main import main
-from lapse.lifecycle.round.offset_map import SLOTS_MIN, map_bytes
+from lapse.lifecycle.round.map_size import SLOTS_MIN, peak_bytes
 from lapse.lifecycle.round.summarise import SummaryRequest, requests_of, summarise
 from lapse.log.reader import DirectoryView
 from lapse.log.sketch import Sketch, empty_sketch, encode_sketch
@@ -103,7 +103,8 @@ def test_a_sketch_that_is_kept_is_used(logdir: Path, capsys: pytest.CaptureFixtu
     line = lines(capsys, "plan", logdir)["a-0"]
     keys = int(str(line["keys"]))
     assert keys > 1_000_000
-    assert line["map_bytes"] == map_bytes(keys) > 16 * keys
+    # With all the memory that `--memory` gives by itself: growing is part of it.
+    assert line["map_bytes"] == peak_bytes(keys, 100 * keys) > 40 * keys
     assert line["summaries_missing"] == 0
 
 

@@ -12,6 +12,7 @@ from lapse.base.fs import RealFs
 from lapse.cli.main import main
 from lapse.lifecycle.asked import read_pauses
 from lapse.lifecycle.reports import (
+    SILENT_MS,
     Queue,
     ServiceProgress,
     UnderWay,
@@ -21,7 +22,6 @@ from lapse.lifecycle.reports import (
 from lapse.lifecycle.round.cancel import is_cancelled
 from lapse.lifecycle.round.engine import LogProgress
 from lapse.lifecycle.setbacks import Held
-from lapse.lifecycle.status import SILENT_MS
 
 FS, MIB = RealFs(), 1 << 20
 
@@ -35,6 +35,8 @@ def serve(data: Path, *, age_ms: int = 0, state: str = "running") -> int:
         eta_ms=now_ms + 9000, rounds=rounds,
     )  # fmt: skip
     write_progress(FS, data, told)
+    for name in "ab":
+        (data / f"{name}-0").mkdir(exist_ok=True)
     under_way = tuple(UnderWay(f"{n}-0", "r1", str(data / f"{n}-0")) for n in "ab")
     held = (Held("d-0", "no luck", 2, now_ms + 1000),)
     write_queue(FS, data, Queue(now_ms, 2, ("a-0", "b-0", "c-0"), held, under_way))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lapse.base.clock import Clock
 from lapse.base.config import TopicConfig, topic_config
 from lapse.base.fs import Fs, RealFs
@@ -16,6 +19,7 @@ from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
 from lapse.records.batch import records_of, scan_batches
+from lapse.records.batch_writer import Bytes, RecordFields, no_headers, write_batch
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.validate import check_produced
 
@@ -46,6 +50,17 @@ def write(
         data = build_batch([record], spec)
         checked = check_produced(data, log.config, now_ms, str(log.partition))
         log.append(checked, leader_epoch=0, now_ms=now_ms)
+
+
+def write_keys(log: PartitionLog, keys: NDArray[np.int64], a_batch: int) -> None:
+    """A record of each of these keys, so many a batch, quickly; to an empty log."""
+    for at in range(0, len(keys), a_batch):
+        part = keys[at : at + a_batch].astype(">i8")
+        n = len(part)
+        plain = Bytes(part.view(np.uint8), np.arange(n) * 8, np.full(n, 8))
+        offsets, times = np.arange(at, at + n), np.full(n, NOW)
+        fields = RecordFields(plain, plain, no_headers(n), times, np.zeros(n, np.bool_), offsets)
+        log.append_raw(bytes(write_batch(fields, BatchSpec(leader_epoch=0))))
 
 
 def overwritten(keys: int = 10, times: int = 10) -> list[Pair]:

@@ -20,7 +20,18 @@ from lapse.lifecycle.asked import (
     read_pauses,
     resume,
 )
-from lapse.lifecycle.reports import read_progress, read_queue, read_reports
+from lapse.lifecycle.reports import (
+    SILENT_MS,
+    Queue,
+    ServiceProgress,
+    UnderWay,
+    read_progress,
+    read_queue,
+    read_reports,
+    write_progress,
+    write_queue,
+)
+from lapse.lifecycle.round.cancel import is_cancelled
 from lapse.lifecycle.round.engine import OnProgress
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
@@ -148,7 +159,7 @@ class Asking(Recorded):
 
 def test_a_round_that_is_called_off_leaves_its_log_alone_for_minutes(tmp_path: Path) -> None:
     with parts(tmp_path / "data", {"a": overwritten(), "b": overwritten()}) as p:
-        p.engine = Asking(p.clock, lambda: call_off(FS, p.data, ["b-0", "nobody-0"]))
+        p.engine = Asking(p.clock, lambda: call_off(FS, p.data, ["b-0", "nobody-0"], NOW))
         service = p.serve()
         service.step()
         assert (len(p.records("a-0")), len(p.records("b-0"))) == (10, 100)
@@ -165,14 +176,28 @@ def test_a_round_that_is_called_off_leaves_its_log_alone_for_minutes(tmp_path: P
 
 def test_all_that_is_under_way_can_be_called_off(tmp_path: Path) -> None:
     with parts(tmp_path / "data", {"a": overwritten(), "b": overwritten()}) as p:
-        p.engine = Asking(p.clock, lambda: call_off(FS, p.data, []))
+        p.engine = Asking(p.clock, lambda: call_off(FS, p.data, [], NOW))
         p.serve().step()
         assert (len(p.records("a-0")), len(p.records("b-0"))) == (100, 100)
 
 
 def test_there_may_be_nothing_to_call_off(tmp_path: Path) -> None:
-    assert call_off(FS, tmp_path, []) == ()
+    assert call_off(FS, tmp_path, [], NOW) == ()
     with parts(tmp_path / "data", {"a": overwritten()}) as p:
         p.service.step()
         p.service.step()
-        assert call_off(FS, p.data, []) == ()
+        assert call_off(FS, p.data, [], NOW) == ()
+
+
+def test_what_a_killed_service_left_in_its_queue_is_not_under_way(tmp_path: Path) -> None:
+    """Nor is a log whose topic is gone: its directory does not come back."""
+    here = tmp_path / "a-0"
+    here.mkdir()
+    rounds = tuple(UnderWay(f"{n}-0", "r", str(tmp_path / f"{n}-0")) for n in "ab")
+    write_queue(FS, tmp_path, Queue(NOW, 2, ("a-0", "b-0"), (), rounds))
+    write_progress(FS, tmp_path, ServiceProgress("running", "", 1, NOW))
+    assert call_off(FS, tmp_path, [], NOW + SILENT_MS + 1) == ()
+    assert not list(here.iterdir())
+    assert call_off(FS, tmp_path, [], NOW + SILENT_MS) == rounds[:1]
+    assert is_cancelled(here, "r")
+    assert not (tmp_path / "b-0").exists()

@@ -10,6 +10,7 @@ import pytest
 from lapse.base.fs import RealFs
 from lapse.lifecycle import reports
 from lapse.lifecycle.reports import (
+    SILENT_MS,
     Queue,
     RoundReport,
     RoundTail,
@@ -17,6 +18,7 @@ from lapse.lifecycle.reports import (
     ServiceProgress,
     StageSeconds,
     append_reports,
+    is_running,
     read_progress,
     read_queue,
     read_reports,
@@ -29,6 +31,7 @@ from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.setbacks import Held
 from lapse.testing.clock import ManualClock
 from tests.unit.lifecycle.round.split.splits import data, planned
+from tests.unit.lifecycle.rounds import NOW
 
 REPORT = RoundReport(
     "r1", "a-0", ("dirty ratio",), "spark", (3,), 10, 20, 1, 2, 0, 5, 1, 100, 50, 10, 5, 5,
@@ -144,3 +147,18 @@ def test_the_queue_is_replaced_whole(tmp_path: Path) -> None:
     write_queue(RealFs(), tmp_path, queue)
     assert read_queue(tmp_path) == queue
     assert [queue.behind(log) for log in ("a-0", "b-0", "z-0")] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("told", "running"),
+    [
+        (ServiceProgress("running", "", 1, NOW - SILENT_MS), True),
+        (ServiceProgress("running", "", 1, NOW - SILENT_MS - 1), False),
+        (ServiceProgress("stopped", "", 1, NOW), False),
+        (ServiceProgress("idle", "", 1, NOW - SILENT_MS - 9, next_look_ms=NOW), True),
+    ],
+)
+def test_one_that_is_silent_for_longer_than_it_said_is_gone(
+    told: ServiceProgress, running: bool
+) -> None:
+    assert is_running(told, NOW) is running

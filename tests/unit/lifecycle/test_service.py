@@ -11,6 +11,7 @@ import pytest
 
 from lapse.base.fs import RealFs
 from lapse.lifecycle import service as service_module
+from lapse.lifecycle.asked import EVERY_LOG, Pause, pause
 from lapse.lifecycle.decide.select import Blocked, LogInfo, decide
 from lapse.lifecycle.owner import Owner, OwnerGone
 from lapse.lifecycle.owner_directory import DirectoryOwner
@@ -81,6 +82,18 @@ def test_a_failing_log_backs_off_and_keeps_no_other_waiting(tmp_path: Path) -> N
         assert len(p.records("bad-0")) == 10
         assert p.service.step() == PAUSE_MS
         assert read_queue(p.data).held == ()
+
+
+def test_the_end_of_a_backoff_wakes_it_once(tmp_path: Path) -> None:
+    """A log that had failed and is paused since is not looked at without rest."""
+    with parts(tmp_path / "data", {"bad": overwritten(), "good": overwritten()}) as p:
+        p.engine.failing = {"bad-0": "no luck"}
+        p.service.step()
+        pause(RealFs(), p.data, ["bad-0"], Pause(EVERY_LOG, NOW))
+        rest_ms = p.service.step()
+        assert rest_ms < PAUSE_MS
+        p.clock.advance(rest_ms)
+        assert p.service.step() == PAUSE_MS
 
 
 def test_what_must_be_cleaned_goes_first(tmp_path: Path) -> None:
@@ -390,7 +403,7 @@ def test_small_logs_do_not_wait_for_a_split_one(tmp_path: Path) -> None:
 
     with parts(tmp_path / "data", topics) as p:
         engine = AsSparkDoes(p.clock)
-        p.serve(engine=engine, options=ServiceOptions(MapMemory(20_000), PAUSE_MS)).step()
+        p.serve(engine=engine, options=ServiceOptions(MapMemory(400_000), PAUSE_MS)).step()
         assert engine.runs == [["a-0", "b-0"], ["huge-0"]]
         assert engine.before == {"a-0": 10, "b-0": 10, "huge-0": 4000}
         assert len(p.records("huge-0")) == 2000

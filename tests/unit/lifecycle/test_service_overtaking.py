@@ -62,6 +62,18 @@ def test_what_falls_due_meanwhile_is_made_and_committed_first(tmp_path: Path) ->
         assert len(p.records("lazy-0")) == len(p.records("bulk-0")) == 10
 
 
+def test_what_has_overtaken_is_not_made_again_from_what_was_known_before(tmp_path: Path) -> None:
+    """It was to come after the run that it went past."""
+    with parts(tmp_path / "data", {"urgent": overwritten(), "bulk": overwritten()}) as p:
+        make_urgent(p, "urgent-0")()
+        p.clock.advance(2000)
+        engine = Long(p, make_urgent(p, "bulk-0"))
+        p.serve(engine=engine).step()
+        assert engine.runs == [["urgent-0"], ["bulk-0"]]
+        assert {r.log: r.error for r in read_reports(p.data)} == {"bulk-0": None, "urgent-0": None}
+        assert read_queue(p.data).held == ()
+
+
 def test_the_queue_has_both_meanwhile(tmp_path: Path) -> None:
     seen: list[Queue] = []
 

@@ -10,7 +10,7 @@ from lapse.base.errors import CorruptData
 from lapse.base.fs import RealFs
 from lapse.lifecycle.asked import EVERY_LOG, Pause, pause
 from lapse.lifecycle.reports import PROGRESS, Queue, ServiceProgress, write_progress, write_queue
-from lapse.lifecycle.status import SILENT_MS, Status, is_running, read_status
+from lapse.lifecycle.status import Status, read_status
 
 NOW = 1_700_000_000_000
 
@@ -27,21 +27,6 @@ def test_all_that_its_files_say(tmp_path: Path) -> None:
     write_queue(RealFs(), tmp_path, queue)
     pause(RealFs(), tmp_path, [], said)
     assert read_status(tmp_path, NOW) == Status(NOW, True, told, queue, (said,))
-
-
-@pytest.mark.parametrize(
-    ("told", "running"),
-    [
-        (ServiceProgress("running", "", 1, NOW - SILENT_MS), True),
-        (ServiceProgress("running", "", 1, NOW - SILENT_MS - 1), False),
-        (ServiceProgress("stopped", "", 1, NOW), False),
-        (ServiceProgress("idle", "", 1, NOW - SILENT_MS - 9, next_look_ms=NOW), True),
-    ],
-)
-def test_one_that_is_silent_for_longer_than_it_said_is_gone(
-    told: ServiceProgress, running: bool
-) -> None:
-    assert is_running(told, NOW) is running
 
 
 def test_a_file_of_somebody_elses_is_named(tmp_path: Path) -> None:

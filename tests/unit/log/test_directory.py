@@ -15,7 +15,7 @@ from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LockHeld, Stor
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
-from lapse.log.directory import LogDirectory, disk_failed
+from lapse.log.directory import INCOMPLETE, LogDirectory, disk_failed
 from lapse.log.env import LogEnv
 from lapse.testing.clock import ManualClock
 from tests.unit.log.logs import NOW, TP, append, batch, batches_of, config, env
@@ -47,6 +47,16 @@ def test_another_process_is_named(tmp_path: Path) -> None:
         with pytest.raises(LockHeld, match=f"process {holder.pid} holds"):
             LogDirectory.open(tmp_path, env())
         holder.communicate()
+    LogDirectory.open(tmp_path, env()).close()
+
+
+def test_an_incomplete_copy_is_refused_as_it_is(tmp_path: Path) -> None:
+    checkpoints.write_clean_shutdown(RealFs(), tmp_path, 7)
+    (tmp_path / INCOMPLETE).write_bytes(b"/the/source")
+    with pytest.raises(StorageError, match=r"incomplete copy of /the/source: .* --to-v2 "):
+        LogDirectory.open(tmp_path, env())
+    assert checkpoints.read_clean_shutdown(tmp_path) == 7
+    (tmp_path / INCOMPLETE).unlink()
     LogDirectory.open(tmp_path, env()).close()
 
 

@@ -1,16 +1,19 @@
-"""Copying a directory for a real Kafka; what becomes of records, `lapse convert` has tests of."""
+"""Copies of directories; what becomes of records for a real Kafka, `lapse convert` has tests of."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from lapse.base.fs import RealFs
+from lapse.base.errors import ConfigError
+from lapse.base.fs import AppendFile, Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
-from lapse.log.directory import LogDirectory
-from lapse.log.export import export_directory_files, export_partition
+from lapse.log.directory import INCOMPLETE, LOCK, LogDirectory
+from lapse.log.export import copy_logs, export_directory_files, export_partition
+from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.unit.log.logs import TP, append, batch, config, env
 
 OTHER, LEFT = TopicPartition("other", 0), TopicPartition("left", 0)
@@ -55,3 +58,152 @@ def test_a_checkpoint_that_says_all_is_copied_byte_for_byte(tmp_path: Path) -> N
     export_partition(source / str(TP), target / str(TP), RealFs(), 4096)
     export_directory_files(source, target, [checkpoints.LOG_START], RealFs())
     assert (target / checkpoints.LOG_START).read_bytes() == b"0\n1\norders 3 1"
+
+
+# --- as they are ----------------------------------------------------------------------------------
+
+
+def made(path: Path) -> Path:
+    """Two logs and the files of their directory, closed well."""
+    directory = LogDirectory.open(path, env())
+    for partition in (TP, OTHER):
+        log = directory.create_log(partition, config())
+        for _ in range(9):
+            append(log, batch(size=200))
+    checkpoints.write_meta(RealFs(), path, {"version": "1"})
+    directory.close()
+    return path
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """But for what says that a copy is not whole."""
+    return {
+        str(p.relative_to(path)): p.read_bytes()
+        for p in path.rglob("*")
+        if p.is_file() and p.name not in {INCOMPLETE, INCOMPLETE + ".tmp"}
+    }
+
+
+def copied(source: Path, target: Path, fs: Fs) -> None:
+    copy_logs(source, target, [TP, OTHER], fs)
+
+
+def test_a_copy_survives_a_power_cut_right_after_it(tmp_path: Path) -> None:
+    source = made(tmp_path / "source")
+    whole = CrashFs(RealFs(), None)
+    copied(source, tmp_path / "whole", whole)
+    for seed in range(3):
+        target = tmp_path / str(seed)
+        fs = CrashFs(
+            RealFs(), whole.operations + 1, lose_unsynced=True, lose_renames=True, seed=seed
+        )
+        copied(source, target, fs)
+        with pytest.raises(Crashed):
+            fs.write_file(tmp_path / "more", b"")
+        assert contents(target) == contents(source)
+        assert not (target / INCOMPLETE).exists()
+        for path in target.rglob("*.log"):
+            assert path.stat().st_mtime_ns == (source / path.relative_to(target)).stat().st_mtime_ns
+
+
+class Synced(RealFs):
+    """Which files and folders were synced."""
+
+    def __init__(self) -> None:
+        self.paths: set[Path] = set()
+
+    def fsync_dir(self, path: Path) -> None:
+        self.paths.add(path)
+        super().fsync_dir(path)
+
+    def sync_all(self, paths: list[Path]) -> None:  # type: ignore[override]
+        self.paths |= set(paths)
+        super().sync_all(paths)
+
+
+def test_every_folder_of_a_copy_is_synced(tmp_path: Path) -> None:
+    source, fs = made(tmp_path / "source"), Synced()
+    target = tmp_path / "deep" / "er"
+    copied(source, target, fs)
+    folders = {path for path in target.rglob("*") if path.is_dir()}
+    assert target / str(TP) / ".lapse" in folders
+    assert folders | {target, target.parent, tmp_path} <= fs.paths
+    files = {path for path in target.rglob("*") if path.is_file()}
+    assert {p.name for p in files - fs.paths} == {LOCK, checkpoints.CLEAN_SHUTDOWN}
+
+
+def test_what_is_no_interrupted_copy_of_the_same_is_not_written_to(tmp_path: Path) -> None:
+    source, other = made(tmp_path / "source"), made(tmp_path / "other")
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / INCOMPLETE).write_bytes(os.fsencode(other))
+    (target / "kept").write_bytes(b"x")
+    with pytest.raises(ConfigError, match="new or empty"):
+        copied(source, target, RealFs())
+    assert contents(target) == {"kept": b"x"}
+    with pytest.raises(ConfigError, match="new or empty"):
+        copied(source, other, RealFs())
+    copied(other, target, RealFs())
+    assert contents(target) == contents(other)
+
+
+def test_a_source_is_never_within_what_is_emptied(tmp_path: Path) -> None:
+    """It was moved into its copy, say."""
+    source = made(tmp_path / "target" / "source")
+    before = contents(source)
+    (tmp_path / "target" / INCOMPLETE).write_bytes(os.fsencode(source))
+    for target in (tmp_path / "target", source / "in", source):
+        with pytest.raises(ConfigError, match="outside"):
+            copied(source, target, RealFs())
+        assert contents(source) == before
+
+
+def test_a_copy_that_somebody_finished_meanwhile_stays(tmp_path: Path) -> None:
+    source, target = made(tmp_path / "source"), tmp_path / "target"
+
+    class Late(RealFs):
+        """Comes to the lock once another has given it back."""
+
+        def open_append(self, path: Path) -> AppendFile:
+            if path == target / LOCK:
+                copied(source, target, RealFs())
+                (target / "theirs").write_bytes(b"x")
+            return super().open_append(path)
+
+    with pytest.raises(ConfigError, match="new or empty"):
+        copied(source, target, Late())
+    assert contents(target) == {**contents(source), "theirs": b"x"}
+
+
+def test_logs_come_first_and_the_directory_s_own_files_after_them(tmp_path: Path) -> None:
+    source, target = made(tmp_path / "source"), tmp_path / "target"
+
+    class Asked(RealFs):
+        """Tries the target at each file that is copied."""
+
+        tried = 0
+
+        def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
+            super().set_mtime_ns(path, mtime_ns)
+            assert not (target / checkpoints.CLEAN_SHUTDOWN).exists()
+            assert (target / INCOMPLETE).read_bytes() == os.fsencode(source)
+            # The log files come first, and what Kafka knows a directory by comes last.
+            present = set(contents(target)) - {LOCK}
+            if any("/" not in name for name in present):
+                logs = {name for name in contents(source) if "/" in name}
+                assert logs <= present
+            if (target / checkpoints.META_PROPERTIES).exists():
+                assert present == set(contents(source)) - {LOCK, checkpoints.CLEAN_SHUTDOWN}
+            self.tried += 1
+
+    fs = Asked()
+    copied(source, target, fs)
+    assert fs.tried > 10
+    LogDirectory.open(target, env()).close()
+
+
+def test_an_unclean_source_makes_an_unclean_copy(tmp_path: Path) -> None:
+    source, target = made(tmp_path / "source"), tmp_path / "target"
+    LogDirectory.open(source, env()).close(clean=False)
+    copied(source, target, RealFs())
+    assert checkpoints.read_clean_shutdown(target) is None

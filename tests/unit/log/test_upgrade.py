@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import CorruptData
-from lapse.base.fs import RealFs
+from lapse.base.errors import CorruptData, StorageError
+from lapse.base.fs import AppendFile, RealFs
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import LOG, segment_path
-from lapse.log.upgrade import old_segments, upgrade
+from lapse.log.summary import FOLDER
+from lapse.log.upgrade import ATTEMPT, old_segments, upgrade
 from lapse.records.batch import records_of, scan_batches
 from lapse.records.layout import Codec, TimestampType
 from lapse.records.legacy import Message, MessageSpec, build_messages
@@ -114,3 +116,53 @@ def test_a_segment_that_does_not_read_stays(tmp_path: Path) -> None:
         upgrade(log, RealFs(), NOW)
     assert path.read_bytes() == content
     assert [s.base_offset for s in old_segments(log)] == [1000, 2000, 3000]
+
+
+def test_t11_a_wrapper_that_reaches_into_the_next_segment_stays(tmp_path: Path) -> None:
+    """The swap would make both offsets in doubt, and the old file goes with the next sweep."""
+    (tmp_path / "t").mkdir()
+    inner = [Message(n, -1, b"k%d" % n, b"old") for n in range(8)]
+    wrapper = bytearray(build_messages(inner, MessageSpec(0, Codec.GZIP)))
+    wrapper[:8] = struct.pack(">q", 3)
+    first = segment_path(tmp_path / "t", 0, LOG)
+    first.write_bytes(wrapper)
+    after = build_messages([Message(n, NOW, b"k%d" % n, b"new") for n in range(4, 9)], OLD[3])
+    segment_path(tmp_path / "t", 4, LOG).write_bytes(after)
+    log = open_log(tmp_path / "t")
+    with pytest.raises(CorruptData, match="reach offset 7, beyond its own"):
+        upgrade(log, RealFs(), NOW)
+    assert first.read_bytes() == wrapper
+    assert [s.base_offset for s in old_segments(log)] == [0, 4]
+
+
+class Kept(RealFs):
+    """Every file that was opened for writing."""
+
+    def __init__(self) -> None:
+        self.files: list[AppendFile] = []
+
+    def open_append(self, path: Path) -> AppendFile:
+        self.files.append(super().open_append(path))
+        return self.files[-1]
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_segment_that_would_be_too_large_is_told_of_while_it_is_written(
+    tmp_path: Path, *, copied: bool
+) -> None:
+    """Once it is written it is too late: a position beyond 2 GiB does not go into an index."""
+    (tmp_path / "t").mkdir()
+    path = segment_path(tmp_path / "t", 0, LOG)
+    old = [Message(n, NOW, b"k%d" % n, b"v" * 90) for n in range(1 if copied else 40)]
+    rest = batch(records=30, base_offset=1) if copied else b""
+    path.write_bytes(build_messages(old, MessageSpec(1, Codec.NONE)) + rest)
+    before, fs = path.read_bytes(), Kept()
+    log = open_log(tmp_path / "t")
+    with pytest.raises(StorageError, match="segment 0 would have more than 400 bytes as v2"):
+        upgrade(log, fs, NOW, segment_bytes_max=400)
+    assert path.read_bytes() == before
+    assert [s.base_offset for s in old_segments(log)] == [0]
+    [written] = [file.size for file in fs.files if file.path.name == path.name]
+    assert written <= 400
+    assert not (log.dir / FOLDER / ATTEMPT / "0").exists()
+    assert upgrade(log, fs, NOW, segment_bytes_max=len(before) + 99).segments == 1

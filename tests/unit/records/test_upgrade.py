@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import pytest
 
@@ -89,3 +90,14 @@ def test_offsets_that_do_not_ascend_are_damage() -> None:
     data += build_messages([Message(5, NOW, b"k", b"v")], spec)
     with pytest.raises(CorruptData, match="do not ascend"):
         rewritten(data)
+
+
+@pytest.mark.parametrize("own", [3, 6])
+def test_t11_a_wrapper_whose_messages_reach_beyond_its_own_offset_is_damage(own: int) -> None:
+    """No checksum covers that field; as v2 the batch would overlap what comes behind it."""
+    messages = [Message(n, NO_TIMESTAMP, b"k", b"v") for n in range(8)]
+    data = bytearray(build_messages(messages, MessageSpec(0, Codec.GZIP)))
+    assert [row[0] for row in told(rewritten(bytes(data)))] == list(range(8))
+    data[:8] = struct.pack(">q", own)
+    with pytest.raises(CorruptData, match="reach offset 7, beyond its own"):
+        rewritten(bytes(data))

@@ -47,6 +47,7 @@ MICRO = timedelta(microseconds=1)
         ("keys", [EqualTo(("timestamp",), NOON)],
          ViewFilter(time_from_ms=NOON_MS, time_until_ms=NOON_MS + 1)),
         # Not understood: nothing is left out.
+        ("ledger", [In(("committed",), (NOON, NOON + MICRO))], ViewFilter()),
         ("plan", [StringStartsWith(("topic",), "a"), EqualTo(("kind",), "clean")], ViewFilter()),
         ("segments", [GreaterThan(("max_timestamp",), NOON)], ViewFilter()),
         ("plan", [GreaterThan(("until",), NOON)], ViewFilter()),

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SLOT_BYTES = 16  # of a table of keys; an entry of a run is as long
-SMALL_ENTRY_BYTES = 32  # of the small plan's map: a key with its share of empty slots
+from lapse.lifecycle.round.map_size import entries_within, peak_bytes
+
+SLOT_BYTES = 16  # of a merge's table of keys; an entry of a run is as long
 BATCH_BYTES = 136  # header fields, places and verdicts of a batch in memory
-BITMAP_BYTES_A_RECORD = 0.25  # two bitmaps
+BITMAP_BYTES_A_RECORD = 0.5  # two bitmaps, and once more while they are cut up by segment
 
 # Shares of a task's memory: a scan holds its entries twice, in the order of the log and in that of
 # the ranges; a merge holds a table and one part of a run. The rest is for headers and buffers.
@@ -95,11 +96,8 @@ def task_memory(asked_bytes: int, tasks: int, host_bytes: int | None) -> int:
 def choose(load: Load, memory_bytes: int) -> Choice:
     """The plan for a round whose tasks may use so many bytes each."""
     keys = f"{load.records} keys at most" if load.keys is None else f"about {load.keys_max} keys"
-    needed = (
-        load.keys_max * SMALL_ENTRY_BYTES
-        + load.batches * BATCH_BYTES
-        + int(load.records * BITMAP_BYTES_A_RECORD)
-    )
+    entries = load.keys_max + 1  # a map that is full ends its round at the next record (M-5)
+    needed = peak_bytes(entries, entries) + _beside_map(load)
     told = (
         f"{keys} of {load.records} dirty records, in {load.batches} batches in all, need "
         f"{_text(needed)}; a task has {_text(memory_bytes)}"
@@ -108,6 +106,14 @@ def choose(load: Load, memory_bytes: int) -> Choice:
         return Choice(told)
     split = split_for(load.keys_max, memory_bytes)
     return Choice(f"{told}: {split.ranges} hash ranges of about {split.keys_a_range} keys", split)
+
+
+def small_map_entries(load: Load, memory_bytes: int) -> int:
+    """Keys that the small plan's map may hold in a task of so many bytes, with all it has beside.
+
+    Where the small plan was chosen, that is more than are expected.
+    """
+    return entries_within(memory_bytes - _beside_map(load))
 
 
 def split_for(keys: int, memory_bytes: int) -> Split:
@@ -123,6 +129,11 @@ def split_for(keys: int, memory_bytes: int) -> Split:
         chunk_entries=min(max(chunk, _ENTRIES_MIN), _CHUNK_ENTRIES_MAX),
         slots_max=slots_max,
     )
+
+
+def _beside_map(load: Load) -> int:
+    """Bytes of the small plan's task."""
+    return load.batches * BATCH_BYTES + int(load.records * BITMAP_BYTES_A_RECORD)
 
 
 def _text(n_bytes: int) -> str:

@@ -21,6 +21,7 @@ from lapse.kernels import offset_map as kernel
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.lifecycle.decide.select import RoundKind
 from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.round import map_size
 from lapse.lifecycle.round.kafka_transactions import kafkas_transactions
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.source import (
@@ -33,8 +34,6 @@ from lapse.lifecycle.round.source import (
 from lapse.lifecycle.round.transactions import RoundTxns, fold, no_transactions
 from lapse.records.batch import records_of
 
-SLOTS_MIN = 1 << 14
-SLOT_BYTES = 16
 HUGE_PAGE = 2 << 20
 FILTER_BITS_AN_ENTRY = 16  # of the keys that are not in the map one in sixteen is looked up
 ORDINAL_MAX = (1 << 32) - 2  # a slot holds ordinal + 1 in 32 bits; a round ends before that
@@ -65,25 +64,16 @@ class MapResult:
     transactions: RoundTxns = field(default_factory=lambda: no_transactions(()))
 
 
-def _zeroed(n_words: int) -> NDArray[np.uint64]:
-    """Zeroed words on huge pages where there are any: a probe then misses the TLB less."""
-    size = max(n_words * 8, HUGE_PAGE)
+def _zeroed(n_slots: int) -> NDArray[np.uint64]:
+    """An empty table, on huge pages where there are any: a probe then misses the TLB less.
+
+    One that is shorter than such a page has none: it would take all of it.
+    """
+    size = n_slots * map_size.SLOT_BYTES
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    if size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, np.uint64)[:n_words]
-
-
-def _slots_for(entries: int, at_least: int = SLOTS_MIN) -> int:
-    n_slots = at_least
-    while n_slots * 11 // 20 < entries:
-        n_slots *= 2
-    return n_slots
-
-
-def map_bytes(entries: int) -> int:
-    """Memory of a map that has grown to so many keys; half as much again while it grows."""
-    return _slots_for(entries) * SLOT_BYTES
+    return np.frombuffer(memory, np.uint64)
 
 
 class OffsetMap:
@@ -94,7 +84,7 @@ class OffsetMap:
         self._valued = valued
         seeds = np.frombuffer(os.urandom(16), np.int64)
         self._seed0, self._seed1 = int(seeds[0]), int(seeds[1])
-        self._slots = _zeroed(2 * SLOTS_MIN)
+        self._slots = _zeroed(map_size.SLOTS_MIN)
         self._window = np.empty(2 * kernel.WINDOW, np.uint64)
         self._state = np.zeros(kernel.STATE_SIZE, np.int64)
         self._state[kernel.LATEST] = dirty - 1
@@ -175,7 +165,8 @@ class OffsetMap:
                     bits[at >> 3] |= 1 << (at & 7)
 
     def _grow(self, more: int) -> None:
-        bigger = _zeroed(2 * _slots_for(self.entries + more, len(self._slots) // 2))
+        n_slots = len(self._slots) // 2
+        bigger = _zeroed(map_size.grown(n_slots, self.entries + more, self.entries_max))
         kernel.rehash(self._slots, bigger)
         self._slots = bigger
 

@@ -14,11 +14,11 @@ from lapse.base.ids import TopicPartition
 from lapse.lifecycle.decide.groups import Limits, Sizes, span_limit_ms
 from lapse.lifecycle.decide.select import BY_A_MOMENT, Decision, Due, RoundKind
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.round.choice import SMALL_ENTRY_BYTES, Choice, Load, Split, choose
+from lapse.lifecycle.round.choice import Choice, Load, Split, choose, small_map_entries
 from lapse.log.facts import LogFacts, SegmentFacts
 
 _URGENT = frozenset(due.value for due in BY_A_MOMENT)
-BYTES_A_KEY = 24  # Kafka's map, for --kafka-exact; ours needs 16 a slot at 55 % fill: 29
+BYTES_A_KEY = 24  # Kafka's map, for --kafka-exact; ours: `round.map_size`
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,20 +144,21 @@ class RoundPlan:
 
 @dataclass(frozen=True, slots=True)
 class MapMemory:
-    """Memory of one round's offset map.
+    """Memory of one round's task.
 
     Attributes:
-        bytes: what it may take.
+        bytes: what it may take; under Kafka's rules, what Kafka's map would.
         load_factor: Kafka's `log.cleaner.io.buffer.load.factor`; only under its rules.
     """
 
     bytes: int
     load_factor: float = 0.9
 
-    def entries(self, rules: Rules) -> int:
+    def entries(self, rules: Rules, load: Load) -> int:
+        """Keys that the map may hold."""
         if rules is Rules.KAFKA_43:
             return max(int(self.bytes // BYTES_A_KEY * self.load_factor), 1)
-        return max(self.bytes // SMALL_ENTRY_BYTES, 1)
+        return small_map_entries(load, self.bytes)
 
 
 def make_plan(
@@ -170,7 +171,8 @@ def make_plan(
     trim = decision.kind is RoundKind.TRIM
     sealed = facts.segments[:-1]
     within = _holder(facts) if trim else [s for s in sealed if s.base_offset < bounds.upper]
-    choice = _choice(decision, rules, memory, keys)
+    load = load_of(facts, bounds.dirty, bounds.upper, keys)
+    choice = _choice(decision, rules, memory, load)
     return RoundPlan(
         round_id=round_id,
         partition=facts.partition,
@@ -190,7 +192,7 @@ def make_plan(
         segment_bytes=config.segment_bytes,
         segment_index_bytes=config.segment_index_bytes,
         index_interval_bytes=config.index_interval_bytes,
-        map_entries_max=memory.entries(rules),
+        map_entries_max=memory.entries(rules, load),
         due=tuple(due.value for due in decision.due),
         kind=decision.kind,
         log_start=-1 if exact else facts.log_start_offset,
@@ -225,13 +227,12 @@ def load_of(facts: LogFacts, dirty: int, upper: int, keys: int | None = None) ->
     )
 
 
-def _choice(decision: Decision, rules: Rules, memory: MapMemory, keys: int | None) -> Choice:
+def _choice(decision: Decision, rules: Rules, memory: MapMemory, load: Load) -> Choice:
     if rules is Rules.KAFKA_43:
         return Choice("Kafka's rules: the map's size says where a round ends")
     if decision.kind is RoundKind.TRIM:
         return Choice("a trim maps nothing")
-    bounds = decision.bounds
-    return choose(load_of(decision.info.facts, bounds.dirty, bounds.upper, keys), memory.bytes)
+    return choose(load, memory.bytes)
 
 
 _MARKERS_WANTED = frozenset({Due.MARKERS, Due.HORIZON, Due.FORCED})

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lapse.base.errors import LapseError, StorageError
+from lapse.base.errors import ConfigError, LapseError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.log.directory import list_partitions
 from lapse.log.segment import LOG, base_offset_of
@@ -26,13 +26,19 @@ def logs_of(options: ViewOptions) -> Iterator[tuple[Path, tuple[TopicPartition, 
     """Each log directory with its logs that are asked for, ascending.
 
     Keys of internal topics (`__…`) are told only where the topic is named. A directory given twice
-    counts once. Raises StorageError where one is not there or cannot be listed.
+    counts once. Raises StorageError where one is not there or cannot be listed, ConfigError where a
+    topic that was named is in none of them.
     """
     found: dict[Path, set[TopicPartition]] = {}
+    missing = set(options.topics)
     for text in options.paths:
         log_dir, partitions = _logs_in(Path(text).absolute())
+        missing -= {p.topic for p in partitions}
         asked = {p for p in partitions if _is_asked(options, p)}
         found.setdefault(log_dir.resolve(), set()).update(asked)
+    if missing:
+        where = ", ".join(options.paths)
+        raise ConfigError(f"there is no topic {', '.join(sorted(missing))} in {where}")
     for log_dir, chosen in found.items():
         if chosen:
             yield log_dir, tuple(sorted(chosen))

@@ -25,6 +25,7 @@ OPTIONS: Mapping[str, str] = {
     "kafka.isolation.level": "keys: read_uncommitted (default) or read_committed",
     "failOnDataLoss": "keys: false to go on where records vanish meanwhile (default true)",
 }
+_BROKERS = "kafka.bootstrap.servers"
 _BY_LOWER = {name.lower(): name for name in OPTIONS}
 _ISOLATION = {"read_uncommitted": False, "read_committed": True}
 _BOOLEANS = {"true": True, "false": False}
@@ -39,6 +40,8 @@ def parse_view_options(given: Mapping[str, str], now_ms: int) -> ViewOptions:
     """
     options = {_BY_LOWER[name.lower()]: t for name, t in given.items() if name.lower() in _BY_LOWER}
     settings = {name: text for name, text in given.items() if name.lower() not in _BY_LOWER}
+    if any(name.lower() == _BROKERS for name in given):
+        raise ConfigError(f"a view is of files: option path in place of {_BROKERS}")
     split_settings(settings)  # raises on what is neither an option nor a setting
     plain = ViewOptions(options.get("view", ""), (), now_ms)
     none: tuple[str, ...] = ()
@@ -50,11 +53,13 @@ def parse_view_options(given: Mapping[str, str], now_ms: int) -> ViewOptions:
         except (ValueError, KeyError) as e:
             raise ConfigError(f"option {name}={text!r}: allowed is {OPTIONS[name]}") from e
 
+    topics = take("subscribe", _names, none)
     found = ViewOptions(
         view=plain.view,
         paths=tuple(re.sub(r"^file:(//)?", "", p) for p in take("path", _names, none)),
         now_ms=take("now", _count, now_ms),
-        filter=ViewFilter(topics=take("subscribe", _names, none) or None),
+        filter=ViewFilter(topics=topics or None),
+        topics=topics,
         settings=tuple(sorted(settings.items())),
         estimates=take("estimates", _boolean, plain.estimates),
         logs_per_unit=take("maxLogsPerPartition", _count, plain.logs_per_unit),

@@ -70,6 +70,7 @@ class ViewOptions:
         committed: keys of committed transactions only.
         fail_on_data_loss: an error where records vanish while keys are read, else they are missing.
         memory_bytes: what the keys of one unit may take at a time; a single huge key may have more.
+        topics: asked for by name, each of which must be there; () for all there are.
     """
 
     view: str
@@ -82,6 +83,7 @@ class ViewOptions:
     committed: bool = False
     fail_on_data_loss: bool = True
     memory_bytes: int = _MEMORY_BYTES
+    topics: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Raises ConfigError naming the option and what is allowed."""

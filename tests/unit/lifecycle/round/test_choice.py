@@ -7,20 +7,24 @@ import pytest
 from lapse.lifecycle.round.choice import SLOT_BYTES, Load, choose, split_for, task_memory
 
 MIB = 1 << 20
+FIRST_TABLE = 256 << 10
 
 
 @pytest.mark.parametrize(
     ("load", "memory_bytes", "name"),
     [
         (Load(0, 10_000_000), 1, "small"),  # nothing is mapped
-        (Load(1000, 10), 40_000, "small"),
-        (Load(1000, 10), 30_000, "split"),  # 32 bytes a key
-        (Load(1000, 10, keys=100), 30_000, "small"),  # the sketches know better
-        (Load(1000, 10, keys=5000), 40_000, "small"),  # but not better than that
-        (Load(1000, 10_000), 40_000, "split"),  # the headers alone are too much
+        (Load(1000, 10), FIRST_TABLE + 1860, "small"),  # 136 a batch, half a one a record
+        (Load(1000, 10), FIRST_TABLE + 1859, "split"),
+        (Load(100_000, 10), 3_600_000, "split"),
+        (Load(100_000, 10), 4_100_000, "small"),  # 29 bytes a key, and a third more to grow
+        (Load(100_000, 10, keys=1000), 600_000, "small"),  # the sketches know better
+        (Load(100_000, 10, keys=500_000), 4_100_000, "small"),  # but not better than that
+        (Load(1000, 10_000), 600_000, "split"),  # the headers alone are too much
         (Load(100_000_000, 200_000), 384 * MIB, "split"),
         (Load(100_000_000, 200_000), 4096 * MIB, "small"),
-        (Load(1 << 33, 1000, keys=10), 1024 * MIB, "split"),  # a bit a record is too much
+        (Load(1 << 31, 1000, keys=10), 1023 * MIB, "split"),  # the bitmaps alone are too much
+        (Load(1 << 31, 1000, keys=10), 1025 * MIB, "small"),
     ],
 )
 def test_which_plan(load: Load, memory_bytes: int, name: str) -> None:
@@ -34,7 +38,7 @@ def test_the_reason_in_words() -> None:
     load = Load(100_000_000, 200_000, keys=90_000_000)
     assert choose(load, 4096 * MIB).why == (
         "about 90000000 keys of 100000000 dirty records, in 200000 batches in all, need "
-        "2796.4 MiB; a task has 4096.0 MiB"
+        "3594.5 MiB; a task has 4096.0 MiB"
     )
     assert choose(load, 384 * MIB).why.endswith(
         "a task has 384.0 MiB: 344 hash ranges of about 261628 keys"

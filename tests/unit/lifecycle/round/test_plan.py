@@ -7,6 +7,8 @@ import pytest
 
 from lapse.lifecycle.decide.select import LogInfo, Wish, decide
 from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.round.choice import Load
+from lapse.lifecycle.round.map_size import entries_within
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
 from lapse.log.facts import LogFacts, ProducerLast
 from tests.unit.lifecycle.decide.logs import NOW, compacted, log, segment
@@ -87,9 +89,12 @@ def test_a_plan_survives_json() -> None:
 def test_m5_kafkas_map_holds_so_many(slots: int, load_factor: float, entries: int) -> None:
     """SEMANTICS §1: 128 MiB are 5 033 164 keys; a map for none would never get anywhere."""
     memory = MapMemory(24 * slots + 23, load_factor)
-    assert memory.entries(Rules.KAFKA_43) == entries
+    assert memory.entries(Rules.KAFKA_43, Load(100, 1)) == entries
 
 
-def test_our_map_takes_32_bytes_a_key_at_most() -> None:
-    assert MapMemory(1 << 20).entries(Rules.LAPSE) == 1 << 15
-    assert MapMemory(1).entries(Rules.LAPSE) == 1
+def test_our_map_may_hold_what_fits_beside_the_rest() -> None:
+    memory = MapMemory(1 << 20)
+    assert memory.entries(Rules.LAPSE, Load(0, 0)) == entries_within(1 << 20) == 27_033
+    beside = 400 * 136 + 2000 // 2
+    assert memory.entries(Rules.LAPSE, Load(2000, 400)) == entries_within((1 << 20) - beside)
+    assert MapMemory(1).entries(Rules.LAPSE, Load(0, 10**9)) == 9011, "as every map"

@@ -11,24 +11,36 @@ from lapse.base.fs import RealFs
 from lapse.lifecycle.decide.select import Decision, LogInfo, Wish, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round import sizing
+from lapse.lifecycle.round.choice import BATCH_BYTES
+from lapse.lifecycle.round.map_size import peak_bytes
 from lapse.lifecycle.round.plan import MapMemory
 from lapse.lifecycle.round.sizing import kept_keys, sized_plan
 from lapse.lifecycle.round.summarise import requests_of, summarise
-from lapse.log.facts import LogFacts
+from lapse.log.facts import LogFacts, SegmentFacts
 from lapse.log.reader import DirectoryView
 from lapse.log.summary import write_summary
 from lapse.testing.clock import ManualClock
 from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten
 
 KEYS, TIMES = 10, 30
-BETWEEN = KEYS * 32 + KEYS * TIMES * 137  # bytes: what ten keys and all batches need, and no more
+BOUND = 1000  # as if a batch had so many records: more keys than every map has room for
+# Bytes: what ten keys, all batches and all records need.
+BETWEEN = peak_bytes(KEYS + 1, KEYS + 1) + KEYS * TIMES * (BATCH_BYTES + BOUND // 2)
 
 
 @pytest.fixture
 def facts(tmp_path: Path) -> LogFacts:
     make_logs(tmp_path, {"t": overwritten(KEYS, TIMES)}, compacted(), ManualClock(NOW))
     view = DirectoryView(tmp_path)
-    return view.facts(view.partitions()[0])
+    found = view.facts(view.partitions()[0])
+    return replace(found, segments=tuple(map(with_more_records, found.segments)))
+
+
+def with_more_records(segment: SegmentFacts) -> SegmentFacts:
+    summary = segment.summary
+    if summary is None:
+        return segment
+    return replace(segment, summary=replace(summary, records=summary.records * BOUND))
 
 
 def sketch(facts: LogFacts, *, but: int = 0) -> None:
@@ -60,7 +72,7 @@ def test_where_the_bound_does_not_fit_sketches_may_say_that_the_keys_do(facts: L
     assert plan() is not None
     sketch(facts)
     assert plan() is None
-    little = MapMemory(BETWEEN // 2)
+    little = MapMemory(BETWEEN - 1)
     assert sized_plan(due(facts), "r", Rules.LAPSE, little, 5.0).io_bytes_per_second == 5.0
     assert sized_plan(due(facts), "r", Rules.LAPSE, little).why.startswith("about 10 keys")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import LapseError, StorageError
+from lapse.base.errors import ConfigError, LapseError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.spark.views.logs import logs_of, of_log, partitions_of, units_of, unless_gone
 from lapse.spark.views.spec import KEYS, SEGMENTS, ViewFilter, ViewOptions
@@ -48,6 +48,18 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     for name in ("nothing", "nothing-0"):
         with pytest.raises(StorageError, match=f"listing .*{name}"):
             asked(tmp_path / name)
+
+
+def test_a_topic_that_was_named_and_is_nowhere(tmp_path: Path) -> None:
+    """Of two directories either may have it; what a filter leaves out is another thing."""
+    one, two = make(tmp_path / "one", "a-0"), make(tmp_path / "two", "b-0")
+
+    def named(*topics: str) -> ViewOptions:
+        return ViewOptions(SEGMENTS, (str(one), str(two)), 5, ViewFilter(("a",)), topics=topics)
+
+    assert [unit.logs for unit in units_of(named("a", "b"))] == [("a-0",)]
+    with pytest.raises(ConfigError, match=r"there is no topic c, d in .*one, .*two"):
+        units_of(named("d", "a", "c"))
 
 
 def test_units_of_so_many_logs(tmp_path: Path) -> None:

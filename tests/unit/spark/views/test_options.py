@@ -25,7 +25,7 @@ def test_what_is_asked_for() -> None:
     assert parse_view_options(given, 5) == ViewOptions(
         KEYS, ("/logs",), 7, ViewFilter(("a", "b")),
         (("cleanup.policy", "compact"), ("log.cleaner.backoff.ms", "5")),
-        True, 3, True, False, 1_000_000,
+        True, 3, True, False, 1_000_000, ("a", "b"),
     )  # fmt: skip
 
 
@@ -40,6 +40,7 @@ def test_what_is_asked_for() -> None:
         ({"kafka.isolation.level": "dirty"}, "option kafka.isolation.level='dirty'"),
         ({"maxMemoryBytes": "5"}, "memory_bytes=5"),
         ({"colour": "blue"}, "colour"),
+        ({"Kafka.Bootstrap.Servers": "b:1"}, "a view is of files: option path in place of"),
     ],
 )
 def test_what_is_refused(changes: dict[str, str], says: str) -> None:

@@ -1,0 +1,66 @@
+"""How large the small plan's map gets: the sizes its table goes through, and what they take.
+
+`offset_map` makes its tables by these figures, `choice` prices a round by them, and `plan` tells
+them. A table that grows is filled from the one before it, so for a while there are both. It
+doubles, but never beyond what the keys that it may hold need; and of the last doublings one is
+left out, so that next to the largest table there is at most one of half its size.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from lapse.kernels.offset_map import FILLED, FILLED_OF
+
+SLOT_BYTES = 16
+SLOTS_MIN = 1 << 14
+
+
+def room(n_slots: int) -> int:
+    """Keys that a table takes before it grows."""
+    return n_slots * FILLED // FILLED_OF
+
+
+def slots_max(entries_max: int) -> int:
+    """Slots of the largest table of a map that may hold so many keys."""
+    return max(-(-entries_max * FILLED_OF // FILLED), SLOTS_MIN)
+
+
+def grown(n_slots: int, entries: int, entries_max: int) -> int:
+    """Slots of the table that follows one of `n_slots`, with room for so many keys.
+
+    `entries` may be more than `entries_max`, which the map never holds.
+    """
+    largest = slots_max(entries_max)
+    while room(n_slots) < min(entries, entries_max):
+        n_slots = largest if n_slots * 4 > largest else n_slots * 2
+    return n_slots
+
+
+def peak_bytes(entries: int, entries_max: int) -> int:
+    """Memory of a map that comes to hold so many keys and may hold `entries_max`, at its peak.
+
+    That is while the last table is filled. The filter of the probes comes later, when there is one
+    table, and takes two bytes a key. A batch with more records than there is room for makes the
+    table grow before anybody knows how many of their keys are new: with it a map may take what it
+    takes with so many keys more, but never more than `peak_bytes(entries_max, entries_max)`.
+    """
+    n_slots, before = SLOTS_MIN, 0
+    while room(n_slots) < min(entries, entries_max):
+        before, n_slots = n_slots, grown(n_slots, room(n_slots) + 1, entries_max)
+    return (before + n_slots) * SLOT_BYTES
+
+
+def entries_within(n_bytes: int) -> int:
+    """The most keys a map may be allowed that is to take no more than so many bytes.
+
+    No fewer than the first table has room for, which every map has.
+    """
+    low, high = room(SLOTS_MIN), max(n_bytes // SLOT_BYTES, room(SLOTS_MIN))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if peak_bytes(middle, middle) <= n_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,110 @@
+"""The map stage takes no more memory than it was chosen for, measured by its tables."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lapse.base.fs import RealFs
+from lapse.base.ids import TopicPartition
+from lapse.lifecycle.decide.select import Wish, decide
+from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.round import offset_map
+from lapse.lifecycle.round.choice import BATCH_BYTES, BITMAP_BYTES_A_RECORD
+from lapse.lifecycle.round.map_size import SLOTS_MIN, peak_bytes, room
+from lapse.lifecycle.round.offset_map import MapResult, build_map
+from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
+from lapse.log.directory import LogDirectory
+from lapse.testing.clock import ManualClock
+from tests.unit.lifecycle.rounds import NOW, compacted, env_of, write_keys
+
+T = TopicPartition("t", 0)
+FIRST = room(SLOTS_MIN)
+
+
+def planned(path: Path, keys: NDArray[np.int64], batch: int, memory_bytes: int) -> RoundPlan:
+    """The plan of a log of these keys, so many to a batch."""
+    clock = ManualClock(NOW)
+    config = compacted(internal_segment_bytes=1 << 30)
+    directory = LogDirectory.open(path, env_of(clock))
+    log = directory.create_log(T, config)
+    write_keys(log, keys, batch)
+    log.roll(NOW)
+    directory.close()
+    with DirectoryOwner(path, {T: config}, RealFs(), clock) as owner:
+        [info] = owner.logs()
+        decision = decide(info, NOW, Wish(force=True))
+    return make_plan(decision, "r", Rules.LAPSE, MapMemory(memory_bytes))
+
+
+class Tables:
+    """What `_zeroed` gave and nobody has given back."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.peak_bytes = self._bytes = 0
+        given = offset_map._zeroed
+
+        def noted(n_slots: int) -> NDArray[np.uint64]:
+            table = given(n_slots)
+            self._bytes += table.nbytes
+            self.peak_bytes = max(self.peak_bytes, self._bytes)
+            weakref.finalize(table, self._back, table.nbytes)
+            return table
+
+        patch.setattr(offset_map, "_zeroed", noted)
+
+    def _back(self, n_bytes: int) -> None:
+        self._bytes -= n_bytes
+
+
+def mapped(plan: RoundPlan) -> MapResult:
+    result = build_map(plan, lambda _: None)
+    for segment in result.segments:
+        segment.close()
+    return result
+
+
+@pytest.mark.parametrize("batch", [500, 7000])
+@pytest.mark.parametrize(
+    "keys",
+    [10, FIRST - 1, FIRST, FIRST + 1, 2 * FIRST, 2 * FIRST + 5, 30_000, 4 * FIRST + 7, 70_000],
+)
+def test_where_the_small_plan_just_fits_it_takes_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: int, batch: int
+) -> None:
+    beside = -(-keys // batch) * BATCH_BYTES + int(keys * BITMAP_BYTES_A_RECORD)
+    least = peak_bytes(keys + 1, keys + 1) + beside
+    plan = planned(tmp_path, np.arange(keys), batch, least)
+    assert plan.split is None
+    tables = Tables(monkeypatch)
+    result = mapped(plan)
+    assert (result.entries, result.end_offset) == (keys, plan.upper), "and it is enough"
+    assert tables.peak_bytes == peak_bytes(keys, plan.map_entries_max) <= least - beside
+    again = planned(tmp_path / "less", np.arange(keys), batch, least - 1)
+    assert again.split is not None
+
+
+def test_with_much_memory_it_takes_what_is_said_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = Tables(monkeypatch)
+    plan = planned(tmp_path, np.arange(40_000), 500, 1 << 30)
+    assert mapped(plan).entries == 40_000
+    assert tables.peak_bytes == peak_bytes(40_000, plan.map_entries_max) == 3 << 20
+
+
+def test_a_batch_of_many_records_takes_it_not_beyond_what_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its records nobody knows beforehand how many keys they have: here ten."""
+    plan = planned(tmp_path, np.arange(100_000) % 10, 50_000, 1 << 30)
+    tables = Tables(monkeypatch)
+    result = mapped(replace(plan, map_entries_max=12_000))
+    assert (result.entries, result.end_offset) == (10, plan.upper)
+    assert tables.peak_bytes == peak_bytes(12_000, 12_000)
