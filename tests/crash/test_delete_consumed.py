@@ -23,6 +23,7 @@ from lapse.client.connection import BrokerConnection
 from lapse.wire.schema.delete_records import DELETE_RECORDS
 from lapse.wire.schema.list_groups import LIST_GROUPS
 from lapse.wire.schema.list_offsets import LIST_OFFSETS
+from lapse.wire.schema.metadata import METADATA
 from lapse.wire.schema.offset_fetch import OFFSET_FETCH
 from tests.unit.broker.running import batch_of, connect, create, produce, running_node
 from tests.unit.client.commits import commit, delete_group
@@ -162,7 +163,8 @@ async def test_killed_at_any_request(
         deletes = [n for n, key in enumerate(asked) if key == DELETE_RECORDS.key]
         assert asks
         assert max(asks) < min(ends)
-        assert deletes == [len(asked) - 1] == [max(ends) + 1]
+        assert deletes == [len(asked) - 1] == [max(ends) + 2]
+        assert asked[deletes[0] - 1] == METADATA.key, "whether the topic is the same still"
 
         for life in range(scaled(60)):
             await world.go_on()
