@@ -143,6 +143,36 @@ def writes(repo: Repository) -> Iterator[Finding]:
             yield Finding("writes", path, f"line {line} uses {name}: take an Fs")
 
 
+TIMES_HOME = "src/lapse/base/times.py"
+LAG = re.compile(r"(^|_)(lag|retention|delay|lifetime|expiration|timeout|window|max)_ms$")
+
+
+def sums_of_times(repo: Repository) -> Iterator[Finding]:
+    """A time and a lag are added by `after_ms`: what a setting calls "for ever" does not fit."""
+    for path in repo.python("src/"):
+        if path == TIMES_HOME or path.startswith("src/lapse/kernels/"):
+            continue
+        for node in _nodes(repo.tree(path)):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+                sides = (node.left, node.right)
+            elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+                sides = (node.value,)
+            else:
+                continue
+            for name in filter(None, map(_lag_in, sides)):
+                yield Finding(
+                    "sums-of-times", path, f"line {node.lineno} adds {name}: use after_ms"
+                )
+
+
+def _lag_in(side: ast.expr) -> str:
+    """The lag that is added, or half of it; "" where it is none, or is in seconds."""
+    if isinstance(side, ast.BinOp) and isinstance(side.op, ast.FloorDiv):
+        side = side.left
+    name = _dotted(side).rpartition(".")[2]
+    return name if LAG.search(name) else ""
+
+
 def _names_used(tree: ast.Module, wanted: frozenset[str]) -> Iterator[tuple[str, int]]:
     """Mentions of dotted names, also under another name (`from os import rename as r`)."""
     known: dict[str, str] = {}
@@ -380,6 +410,7 @@ def _project(repo: Repository) -> Mapping[str, Any]:
 RULES: Mapping[str, Rule] = {
     "clocks": clocks,
     "writes": writes,
+    "sums-of-times": sums_of_times,
     "dead-modules": dead_modules,
     "spark-only-in-spark": only_spark_knows_spark,
     "outside-paths": outside_paths,

@@ -20,12 +20,13 @@ from lapse.base.errors import CorruptData, KafkaError, LapseError
 from lapse.base.fs import RealFs
 from lapse.cli import dump
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
-from lapse.lifecycle.decide.select import LogInfo, Wish, decide
+from lapse.lifecycle.decide.select import Wish, decide
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.round.commit import CommitEnv, commit, finish_commit, waiting_stamps
+from lapse.lifecycle.round.commit import CommitEnv, commit, finish_commit
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.mapped import MappedFile
 from lapse.lifecycle.round.plan import MapMemory, make_plan
+from lapse.lifecycle.round.stamps import info_of
 from lapse.lifecycle.round.summarise import adopt, requests_of
 from lapse.log.markers import parse_marker
 from lapse.log.partition_log import PartitionLog
@@ -279,10 +280,10 @@ def _round(log: PartitionLog, clock: ManualClock, everything: dict[int, bytes]) 
     for receipt in engine.summarise(requests_of([log.facts()], records=True), lambda _: None):
         adopt(log, receipt)
     clock.advance(1000)
-    stamps = told(lambda: waiting_stamps(log.dir, clock.now_ms()), str(log.dir))
-    if stamps is None:
+    info = told(lambda: info_of(log.facts(), log.config, clock.now_ms()), str(log.dir))
+    if info is None:
         return
-    decision = decide(LogInfo(log.facts(), log.config, stamps), clock.now_ms(), Wish(force=True))
+    decision = decide(info, clock.now_ms(), Wish(force=True))
     if not decision.due:
         return
     plan = make_plan(decision, "round-1", Rules.LAPSE, MapMemory(1 << 20))

@@ -28,8 +28,9 @@ from lapse.coordination.consumer_protocol import (
 from lapse.coordination.entries import Entry, decode_entry, encode_entry
 from lapse.kernels.crc32c import crc32c
 from lapse.lifecycle.round import ledger
-from lapse.lifecycle.round.commit import CommitEnv, finish_commit, intent_path, waiting_stamps
+from lapse.lifecycle.round.commit import CommitEnv, finish_commit, intent_path
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.stamps import StampCache
 from lapse.log import checkpoints
 from lapse.log.epochs import LeaderEpochs
 from lapse.log.offset_index import OffsetIndex
@@ -250,7 +251,7 @@ def check_ledger(data: bytes, _: random.Random, folder: Path) -> None:
     where = str(path)
     told(lambda: list(ledger.read(folder)), where, len(data))
     told(lambda: list(ledger.read_heads(folder)), where, len(data))
-    told(lambda: waiting_stamps(folder, corpus.NOW), where, len(data))
+    told(lambda: StampCache().of(folder, -1, corpus.NOW), where, len(data))
     told(lambda: list(ledger.departures(folder, 1)), where, len(data))
     more = msgspec.msgpack.decode(_ledger()[8 : len(_ledger()) // 2], type=ledger.LedgerEntry)
     told(lambda: ledger.append(FS, folder, more), where, len(data))

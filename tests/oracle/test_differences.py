@@ -17,6 +17,7 @@ L16  tests/unit/log/test_append_side.py::test_t20_record_time_rolls_where_it_is_
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from lapse.base.errors import LapseError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.broker.housekeeping import roll_if_due
+from lapse.cli.main import main
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
 from lapse.log.look import SegmentFile, look
@@ -69,6 +71,50 @@ def test_l1_value_and_tombstone_never_go_together(both: Both) -> None:
     assert both.batches("lapse")[1]["delete_horizon"] == NOW + R
     both.lapse(NOW + R - 1, "--force")
     assert both.offsets("lapse") == [0, 1, 2, 4, 5]
+
+
+def passes(both: Both, side: str, *clocks: int) -> list[Path]:
+    """Copies of a side: as it is, and after a pass at each of these times."""
+    taken = []
+    for n, now in enumerate((None, *clocks)):
+        if now is not None:
+            (both.kafka if side == "kafka" else both.lapse)(now)
+        taken.append(both.root / f"{side}-{n}")
+        shutil.copytree(both.copy(side), taken[-1])
+    return taken
+
+
+def verified(both: Both, sides: list[Path], *clocks: int) -> int:
+    """The exit code of `lapse verify` over a chain of passes."""
+    words = ["verify", "--before", sides[0], "-c", "cleanup.policy=compact"]
+    words += ["-c", f"delete.retention.ms={both.topic['delete_retention_ms']}"]
+    for side, now in zip(sides[1:], clocks, strict=True):
+        words += ["--after", side, "--now", now]
+    return main([str(word) for word in words])
+
+
+@pytest.mark.parametrize("set_by", ["kafka", "client"])
+def test_l1_l2_a_horizon_that_is_not_ours_is_set_anew_once(both: Both, set_by: str) -> None:
+    """Kafka's cleaner believes it, whoever set it: the value goes, and its tombstone with it."""
+    by_client = {"deleteHorizon": T0 + 5} if set_by == "client" else {}
+    both.write(
+        batch(None, record("a"), record("b"), record("c")), batch(None, record("k", "secret")),
+        batch(None, record("k", None), **by_client), *END,
+    )  # fmt: skip
+    if set_by == "kafka":  # its map ends before the tombstone (H-7)
+        both.kafka(NOW, dedupe_buffer_size=24 * 4, load_factor=0.75)
+        assert both.batches("kafka")[2]["delete_horizon"] == NOW + R
+    shutil.copytree(both.copy("kafka"), both.root / "lapse")
+    theirs = passes(both, "kafka", NOW + R)
+    assert both.offsets("kafka") == [0, 1, 2, 5]
+    assert verified(both, theirs, NOW + R) == 1
+    clocks = [NOW + R, NOW + R + 1, NOW + 2 * R - 1, NOW + 2 * R]
+    ours = passes(both, "lapse", *clocks)
+    left = [[r["offset"] for r in both.oracle.dump(p / str(TP), side=False)
+             if r["type"] == "record"] for p in ours]  # fmt: skip
+    there = [0, 1, 2, 4, 5]
+    assert left == [[0, 1, 2, 3, 4, 5], there, there, there, [0, 1, 2, 5]]
+    assert verified(both, ours, *clocks) == 0
 
 
 def test_l2_no_client_sets_a_horizon(both: Both) -> None:

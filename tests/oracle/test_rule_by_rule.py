@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lapse.base.config import topic_config
+from lapse.base.config import LONG_MAX, topic_config
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.log.directory import LogDirectory
@@ -373,6 +373,29 @@ def test_h1_h2_h3_a_horizon_is_stamped_once(both: Both) -> None:
     assert first["delete_horizon"] == first["base_timestamp"] == NOW + R
     assert [r["timestamp"] for r in records] == [T0 + 3, T0 + 7]
     assert first["max_timestamp"] == T0 + 7
+
+
+@pytest.mark.parametrize("stamped", ["create", "append"])
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_h2_a_horizon_that_does_not_fit_is_not_stamped(
+    both: Both, codec: str, stamped: str
+) -> None:
+    """The sum overflows: Kafka rebuilds the batch in every pass, and the tombstone stays."""
+    both.topic |= {"delete_retention_ms": LONG_MAX - NOW}
+    kept = {"codec": codec, "tsType": stamped, "appendTime": T0 + 7}
+    both.write(
+        batch(None, record("a"), record("b")),
+        batch(None, record("x", t=T0 - 5), record("a", None, t=T0 - 3), record("c"), **kept),
+        batch(None, record("x")), *END,
+    )  # fmt: skip
+    for now in (NOW + 1, NOW + 2, NOW + R):
+        both.agree(now, first_dirty=0)
+        assert both.offsets("kafka") == [1, 3, 4, 5, 6]
+        assert {b["delete_horizon"] for b in both.batches("kafka")} == {None}
+    both.lapse(NOW + 1, first_dirty=0)
+    both.lapse(NOW + R, first_dirty=0)
+    assert both.offsets("lapse") == [1, 3, 4, 5, 6]
+    assert {b["delete_horizon"] for b in both.batches("lapse")} == {None, LONG_MAX}
 
 
 def test_h5_a_bare_header_has_no_horizon(both: Both) -> None:

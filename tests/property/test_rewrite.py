@@ -71,7 +71,21 @@ def rounds_given(draw: st.DrawFn) -> cleaning.Round:
         outcomes=tuple((producer, draw(st.booleans())) for producer in draw(st.sets(producers))),
         guarded_markers=tuple(draw(st.sets(st.tuples(st.integers(0, 2), st.integers(0, 1))))),
         tombstone_values=not kafka and draw(st.booleans()),
+        vouched=draw(stamped_before(start, offset)),
     )
+
+
+@st.composite
+def stamped_before(draw: st.DrawFn, start: int, end: int) -> tuple[tuple[int, int, int], ...]:
+    """Earlier rounds of ours: which horizons they set, and from where to where."""
+    found = []
+    for horizon_ms in range(NOW - 2, NOW + 3):
+        how = draw(st.sampled_from(["all", "all", "none", "some"]))
+        first = start if how == "all" else draw(st.integers(start, end))
+        after = end if how == "all" else draw(st.integers(first, end))
+        if how != "none":
+            found.append((horizon_ms, first, after))
+    return tuple(found)
 
 
 @st.composite
@@ -149,6 +163,7 @@ def test_rounds_after_rounds_converge(log: cleaning.Round, step: int) -> None:
             dirty=done.end_offset,
             passed_until_ms=NOW + n * step * RETENTION,
             horizon_ms=log.horizon_ms + RETENTION,
+            vouched=(*log.vouched, (log.horizon_ms, log.segments[0][0], done.end_offset)),
         )
     left: dict[bytes | None, cleaning.Kept] = {}
     for kept in committed(log):
@@ -206,7 +221,7 @@ def _large(seed: int, *, records: int, keys: int, value: int, codec: Codec) -> c
     segments.append((base, data))
     return cleaning.Round(
         False, offset // 3, offset, tuple(segments), frozenset(), offset, NOW + RETENTION, NOW,
-        1 << 30,
+        1 << 30, vouched=((NOW - 1, 0, offset // 2), (NOW + 1, offset // 4, offset)),
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ class Round:
     outcomes: tuple[tuple[int, bool], ...] = ()
     guarded_markers: tuple[tuple[int, int], ...] = ()
     tombstone_values: bool = False
+    vouched: tuple[tuple[int, int, int], ...] = ()  # (horizon, first offset, end) of earlier rounds
 
 
 @dataclass(frozen=True)
@@ -214,12 +215,14 @@ def _clean_batch(
     transactions: Transactions, out: Outcome,
 ) -> After | None:  # fmt: skip
     has_horizon = bool(batch.attributes & HORIZON)
+    ours = given.kafka or _is_vouched(given, batch)
     may_go = (
         has_horizon
         and batch.base_timestamp <= given.passed_until_ms  # H-1
         and batch.last_offset < given.removable_below  # L3
-        and (given.kafka or batch.last_offset < given.dirty)  # L1
+        and ours  # L1, L2
     )
+    strange = has_horizon and not ours and batch.last_offset <= out.latest
     aborted = batch.base_offset in transactions.aborted
     spent = bool(ends_of(batch)) and not transactions.left.get(batch.producer_id)
     kept: list[Kept] = []
@@ -230,13 +233,13 @@ def _clean_batch(
         if batch.base_offset in transactions.undecided and reason != "below the log start":
             reason = None
         elif reason is None:
-            stamp |= _wants_stamp(given, batch, record, out, spent)
+            stamp |= _wants_stamp(given, batch, record, out, spent, strange)
         if reason is None:
             kept.append(record)
         else:
             out.removed[base, reason].add(record.offset)
     waits = spent or any(record.tombstone for record in kept)
-    after = _after(given, batch, kept, stamp, may_go and not waits, out)
+    after = _after(given, batch, kept, stamp, (may_go or strange) and not waits, out)
     if after is None and (aborted or batch.attributes & CONTROL):
         out.unread += batch.count
     return after
@@ -262,11 +265,19 @@ def _reason(
     return "tombstone expired" if record.tombstone and may_go else None  # R-6
 
 
+def _is_vouched(given: Round, batch: batches.Batch) -> bool:
+    """Whether an earlier round has set this very horizon, and covered the whole batch."""
+    return any(
+        horizon == batch.base_timestamp and first <= batch.base_offset and batch.last_offset < end
+        for horizon, first, end in given.vouched
+    )
+
+
 def _wants_stamp(
-    given: Round, batch: batches.Batch, record: Kept, out: Outcome, spent: bool
+    given: Round, batch: batches.Batch, record: Kept, out: Outcome, spent: bool, strange: bool
 ) -> bool:
     """Whether a record that stays wants a horizon that its batch has not (H-2)."""
-    if batch.attributes & HORIZON:
+    if batch.attributes & HORIZON and not strange:
         return False
     if batch.attributes & CONTROL:
         return spent

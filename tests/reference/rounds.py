@@ -67,6 +67,7 @@ def plan_of(given: cleaning.Round, directory: Path, segment_bytes: int) -> Round
         outcomes=given.outcomes,
         guarded_markers=given.guarded_markers,
         tombstone_values=given.tombstone_values,
+        vouched=given.vouched,
         probe_always=given.kafka,
     )
 
@@ -108,6 +109,8 @@ def compare(given: cleaning.Round, segment_bytes: int = 1 << 20, *, check_crc: b
     for base in set(expected.segments) - set(rewritten):  # L13: only what loses nothing
         assert b"".join(a.raw or b"?" for a in expected.segments[base]) == sources[base]
     for group in done.result.groups:
+        same = done.file(group, "records") == sources.get(group.base_offset)
+        assert given.kafka or len(group.old_bases) > 1 or not same, "replaced by itself"
         _compare_group(expected, group, done, check_crc=check_crc)
     changed = {key[0] for key, offsets in expected.removed.items() if offsets}
     assert changed <= set(rewritten)

@@ -7,11 +7,11 @@ and what is really in the files; it knows nothing of how a round works.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lapse.base.config import TopicConfig
-from lapse.kernels.layout import CONTROL
+from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.log.partition_log import PartitionLog
 from lapse.records.batch import records_of, scan_prefix
 from tests.reference.consumer import consume
@@ -22,14 +22,36 @@ from tests.simulation.model import Account, Sent
 class Bounds:
     """Formulas of DESIGN §5; `slack_ms` is how long a tick, and a time being down, can take.
 
+    Settings change: nothing goes before the least that was in force meanwhile allows it, and a
+    deadline counts from the last change where that is later.
+
     Attributes:
+        history: settings, each with when it came into force; the last is in force.
         stood_ms: how long the wall clock was wrong, and believed time stood still: what is to go
             waits as much longer.
     """
 
-    config: TopicConfig
+    history: tuple[tuple[int, TopicConfig], ...]
     slack_ms: int
     stood_ms: int = 0
+
+    @property
+    def config(self) -> TopicConfig:
+        return self.history[-1][1]
+
+    def changed(self, config: TopicConfig, now_ms: int) -> Bounds:
+        return replace(self, history=(*self.history, (now_ms, config)))
+
+    def in_force_since(self, ms: int) -> list[TopicConfig]:
+        """All that were in force at that time or later; a tick may have begun before."""
+        ends = [from_ms for from_ms, _ in self.history[1:]]
+        early_ms = ms - self.slack_ms
+        past = [c for (_, c), end in zip(self.history, ends, strict=False) if end >= early_ms]
+        return [*past, self.config]
+
+    def _since(self, ms: int) -> int:
+        """From when a deadline counts."""
+        return max(ms, self.history[-1][0]) if len(self.history) > 1 else ms
 
     def may_go_from(self, record: Sent) -> int | None:
         """A superseded record may go once what superseded it is past min lag; None: never.
@@ -39,14 +61,15 @@ class Bounds:
         by = record.superseded_by
         if by is None:
             return None
-        return min(by.time_ms, by.append_ms) + self.config.min_compaction_lag_ms
+        lag_ms = min(c.min_compaction_lag_ms for c in self.in_force_since(by.append_ms))
+        return min(by.time_ms, by.append_ms) + lag_ms
 
     def gone_by(self, record: Sent) -> int | None:
         """A superseded or aborted record: append + max lag + slack + file.delete.delay."""
         by = record if record.committed is False else record.superseded_by
-        if by is None or by.stable_ms is None:
+        if by is None or by.stable_ms is None or not self.config.compacts:
             return None
-        since = max(by.stable_ms, by.held_ms, record.held_ms)
+        since = self._since(max(by.stable_ms, by.held_ms, record.held_ms))
         return since + self._waits_ms + self.slack_ms + self._unlinked_ms
 
     def tombstone_stays_until(self, tombstone: Sent) -> int | None:
@@ -54,35 +77,40 @@ class Bounds:
 
         Where that is nothing, both may be gone between two looks.
         """
+        since_ms = tombstone.append_ms if tombstone.lost_ms is None else tombstone.lost_ms
+        least_ms = min(c.delete_retention_ms for c in self.in_force_since(since_ms))
         if tombstone.lost_ms is None:
-            return None if self.config.delete_retention_ms else 0
-        return tombstone.lost_ms + self.config.delete_retention_ms
+            return None if least_ms else 0
+        return tombstone.lost_ms + least_ms
 
     def tombstone_gone_by(self, tombstone: Sent) -> int | None:
         """That, its round, and removal max lag."""
-        if tombstone.stable_ms is None or not tombstone.committed:
+        if tombstone.stable_ms is None or not tombstone.committed or not self.config.compacts:
             return None
-        stamped = max(tombstone.stable_ms, tombstone.held_ms) + self._waits_ms + self.slack_ms
-        waits = self.config.delete_retention_ms + self.config.removal_lag_ms
+        since = self._since(max(tombstone.stable_ms, tombstone.held_ms))
+        stamped = since + self._waits_ms + self.slack_ms
+        known = self.in_force_since(tombstone.append_ms)
+        waits = max(c.delete_retention_ms for c in known) + self.config.removal_lag_ms
         return stamped + waits + self.slack_ms + self._unlinked_ms
 
     def deleted_gone_by(self, record: Sent) -> int | None:
         """L11: file.delete.delay counts in it."""
         if record.deleted_ms is None:
             return None
-        return record.deleted_ms + self.config.physical_delete_max_lag_ms + self.slack_ms
+        since = self._since(record.deleted_ms)
+        return since + self.config.physical_delete_max_lag_ms + self.slack_ms
 
     def expired_gone_by(self, record: Sent) -> int | None:
         """T-26: a merged segment spans at most segment.ms, so compaction delays nothing."""
         if not self.config.deletes or self.config.retention_ms < 0:
             return None
-        kept = record.append_ms + self.config.retention_ms + self.config.segment_ms
+        kept = self._since(record.append_ms) + self.config.retention_ms + self.config.segment_ms
         return kept + self.slack_ms + self._unlinked_ms
 
     def expires_from(self, record: Sent) -> int | None:
-        if not self.config.deletes or self.config.retention_ms < 0:
-            return None
-        return min(record.time_ms, record.append_ms) + self.config.retention_ms
+        known = self.in_force_since(record.append_ms)
+        lags = [c.retention_ms for c in known if c.deletes and c.retention_ms >= 0]
+        return min(record.time_ms, record.append_ms) + min(lags) if lags else None
 
     @property
     def _waits_ms(self) -> int:
@@ -108,6 +136,33 @@ def in_files(partition_dir: Path) -> dict[int, Path]:
                 continue
             for r in records_of(data, row, path.name):
                 found[r.offset] = path.relative_to(partition_dir)
+    return found
+
+
+def kept_for_producers(log: PartitionLog, expired_ms: int) -> list[str]:
+    """Headers of producers that had expired by then, and markers of transactions without any batch.
+
+    But for one at the end, where readers must be able to arrive. Producers expire by the time of
+    their last batch or marker, which may be ahead.
+    """
+    needed = {p.last_data_offset for p in log.producers() if p.last_timestamp > expired_ms}
+    found: list[str] = []
+    alive: set[int] = set()
+    for segment in log.segments:
+        path = log.dir / f"{segment.base_offset:020d}.log"
+        for row in scan_prefix(path.read_bytes())[0]:
+            producer_id = int(row["producer_id"])
+            is_marker = bool(row["attributes"] & CONTROL)
+            spent = is_marker and producer_id not in alive
+            if row["attributes"] & TRANSACTIONAL and not is_marker:
+                alive.add(producer_id)
+            elif is_marker:
+                alive.discard(producer_id)
+            is_old = row["max_timestamp"] <= expired_ms and int(row["last_offset"]) not in needed
+            bare = not row["count"] and is_old
+            if (spent or bare) and row["last_offset"] + 1 != log.high_watermark:
+                kind = "marker" if is_marker else "header"
+                found.append(f"{kind} of producer {producer_id} at {row['base_offset']}")
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from lapse.base.ids import TopicPartition
 from lapse.broker import housekeeping
 from lapse.lifecycle.clock_guard import BROKER, ClockGuard
 from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.reports import read_reports
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory
 from lapse.lifecycle.service import Service, ServiceOptions
@@ -30,6 +32,7 @@ from lapse.testing.crash_fs import Crashed, CrashFs
 PAUSE_MS = 1000
 JUMP_MAX_MS = 3_600_000
 STEPS_MAX = 40  # of the service in one tick: it must come to rest
+IDLE_ROUNDS_MAX = 2  # that change nothing, while nothing happens to the log
 
 
 class Unsynced(RealFs):
@@ -51,24 +54,40 @@ class House:
     def __init__(
         self, path: Path, configs: Mapping[TopicPartition, TopicConfig], clock: ManualClock
     ) -> None:
-        self.path, self.configs, self.clock = path, configs, clock
+        self.path, self.configs, self.clock = path, dict(configs), clock
         self.fs: CrashFs
         self.openings = 0
+        self.producer_id_expiration_ms = 86_400_000
+        self.pause_ms = PAUSE_MS
+        self._rounds_seen = 0
+        self._idle_rounds: Counter[str] = Counter()
         self.open()
+
+    def configure(self, partition: TopicPartition, config: TopicConfig) -> None:
+        """As a broker does it while it runs; a restart knows it too."""
+        self.configs[partition] = config
+        self.log(partition).update_config(config)
+        self.happened()
+
+    def happened(self) -> None:
+        """Something that may make rounds of the logs worth while."""
+        self._idle_rounds.clear()
 
     def open(self) -> None:
         self.openings += 1
         self.fs = CrashFs(Unsynced(), None)
         self.guard = ClockGuard(self.fs, self.clock, self.path, JUMP_MAX_MS, BROKER)
         self.owner = DirectoryOwner(
-            self.path, self.configs, self.fs, self.clock, believed=self._believed
-        )
+            self.path, self.configs, self.fs, self.clock,
+            producer_id_expiration_ms=self.producer_id_expiration_ms, believed=self._believed,
+        )  # fmt: skip
+        self.happened()  # a new service remembers nothing
         if self.guard.latest_ms is not None:  # as `Partitions` does, believed or not
             for partition in self.configs:
                 self.log(partition).believe(self.guard.latest_ms)
         env = LogEnv(self.fs, self.clock)
         engine = InlineEngine(self.fs, self.clock)
-        options = ServiceOptions(MapMemory(1 << 20), PAUSE_MS, clock_jump_max_ms=JUMP_MAX_MS)
+        options = ServiceOptions(MapMemory(1 << 20), self.pause_ms, clock_jump_max_ms=JUMP_MAX_MS)
         self.service = Service(self.owner, engine, env, self.path, options)
 
     def _believed(self) -> int | None:
@@ -116,6 +135,19 @@ class House:
             raise AssertionError("the service does not come to rest")
         for partition in self.configs:
             self.log(partition).sweep_deleted(now_ms)
+        self._require_rounds_to_be_worth_while()
+
+    def _require_rounds_to_be_worth_while(self) -> None:
+        """Nobody's reason for a round is one that the round leaves as it was."""
+        reports = list(read_reports(self.path))
+        for report in reports[self._rounds_seen :]:
+            moved = report.first_dirty_after > report.first_dirty_before
+            if report.segments_written or moved or report.kind == "trim":
+                self._idle_rounds[report.log] = 0
+            elif report.error is None:
+                self._idle_rounds[report.log] += 1
+            assert self._idle_rounds[report.log] <= IDLE_ROUNDS_MAX, report
+        self._rounds_seen = len(reports)
 
     def tick_and_crash(self, die_at: int) -> bool:
         """The same, and it dies on the way, if there are as many file operations."""

@@ -24,7 +24,7 @@ from lapse.records.layout import Codec
 from lapse.records.validate import check_produced
 from lapse.testing.clock import ManualClock
 from tests.conftest import scaled_count
-from tests.simulation.checks import Bounds, in_files, judge
+from tests.simulation.checks import Bounds, in_files, judge, kept_for_producers
 from tests.simulation.house import House, Unsynced
 from tests.simulation.model import Account, Sent
 
@@ -35,10 +35,14 @@ STEP_MS_MAX = 4000
 TICK_MS_MAX = 1000
 TXN_STEPS_MAX = 25
 WRONG_STEPS_MAX = 6
+SHORT_EXPIRATION_MS = 20_000
 HOUR, YEAR = 3_600_000, 31_536_000_000
 
 
-def drawn_config(chance: random.Random) -> TopicConfig:
+Settings = dict[str, str]
+
+
+def drawn_settings(chance: random.Random) -> Settings:
     min_lag = chance.choice([0, 0, 1000, 20_000])
     deletes = chance.random() < 0.3
     settings = {
@@ -59,7 +63,23 @@ def drawn_config(chance: random.Random) -> TopicConfig:
     if deletes:
         settings["retention.ms"] = chance.choice([10_000, 30_000, 200_000])
         settings["segment.ms"] = chance.choice([5000, 10_000, 10**9])
-    return topic_config({name: str(value) for name, value in settings.items()})
+    return {name: str(value) for name, value in settings.items()}
+
+
+def changed_settings(chance: random.Random, settings: Settings) -> Settings:
+    """Some other values, of any kind; whether an expiring log goes on to is a policy's matter."""
+    drawn = drawn_settings(chance)
+    drawn["compression.type"] = chance.choice(["producer", "uncompressed", "lz4", "zstd", "gzip"])
+    drawn["segment.jitter.ms"] = chance.choice(["0", "3000"])
+    names = chance.sample(sorted(drawn), chance.randint(1, 4))
+    if "min.compaction.lag.ms" in names or "max.compaction.lag.ms" in names:
+        names += ["min.compaction.lag.ms", "max.compaction.lag.ms"]  # they must go together
+    if "cleanup.policy" in names and "retention.ms" in drawn:
+        names += ["retention.ms"]
+    changed = settings | {name: drawn[name] for name in names}
+    if "cleanup.policy" in names and chance.random() < 0.2:
+        changed |= {"cleanup.policy": "delete", "retention.ms": "200000"}
+    return changed
 
 
 class Life:
@@ -68,15 +88,18 @@ class Life:
     def __init__(self, path: Path, seed: int, config: TopicConfig | None = None) -> None:
         self.chance = random.Random(seed)
         self.clock = ManualClock(T0)
-        self.config = config or drawn_config(self.chance)
+        self.settings = drawn_settings(self.chance)
+        self.changes_settings = config is None
+        self.config = config or topic_config(self.settings)
         directory = LogDirectory.open(path, LogEnv(Unsynced(), self.clock))
         directory.create_log(TP, self.config)
         directory.close()
         self.house = House(path, {TP: self.config}, self.clock)
         self.account = Account()
-        self.bounds = Bounds(self.config, slack_ms=4 * TICK_MS_MAX)
+        self.bounds = Bounds(((T0, self.config),), slack_ms=4 * TICK_MS_MAX)
         self.open: dict[int, tuple[int, int]] = {}  # producer -> transaction, step it began at
         self.sequences = {7: 0, 8: 0, 9: 0}
+        self.producers_expire_early = False
         self.values = 0
         self.steps = 0
         self.wrong_ms = 0  # how far the wall clock is off
@@ -92,8 +115,8 @@ class Life:
         self.steps += 1
         acts: list[tuple[int, Callable[[], None]]] = [
             (8, self.write), (5, self.write_in_transaction), (3, self.end_transaction),
-            (1, self.delete), (1, self.house.restart), (1, self.house.crash), (4, self.rest),
-            (1, self.set_clock),
+            (1, self.delete), (1, self.restart), (1, self.house.crash), (4, self.rest),
+            (1, self.set_clock), (1, self.change_settings),
         ]  # fmt: skip
         weights, things = zip(*acts, strict=True)
         if self.wrong_ms and self.steps >= self.wrong_until:
@@ -140,6 +163,7 @@ class Life:
         log, now_ms = self.house.log(TP), self.clock.now_ms()
         checked = check_produced(build_batch(records, spec), self.config, now_ms, "t")
         base = log.append(checked, leader_epoch=0, now_ms=now_ms).base_offset
+        self.house.happened()
         stamped = self.config.message_timestamp_type
         now_ms = self.now_ms()
         times = [now_ms if stamped else r.timestamp for r in records]
@@ -161,10 +185,22 @@ class Life:
         if pid not in self.open:
             self.open[pid] = (self.steps * 10 + pid, self.steps)
         records = self.records()
+        self.sequences[pid] = self.sequence_of(pid)
         sequence, self.sequences[pid] = self.sequences[pid], self.sequences[pid] + len(records)
         spec = BatchSpec(codec=self.codec(), producer_id=pid, producer_epoch=0,
                          base_sequence=sequence, transactional=True)  # fmt: skip
         self.send(records, spec, self.open[pid][0])
+
+    def sequence_of(self, pid: int) -> int:
+        """The next one; where producers expire early, by what the log still knows of it.
+
+        Of one whose data is forgotten, and whose marker is not, it wants the first one (as Kafka).
+        """
+        if self.producers_expire_early:
+            for known in self.house.log(TP).producers():
+                if known.producer_id == pid and known.last_data_offset < 0:
+                    return 0
+        return self.sequences[pid]
 
     def end_transaction(self) -> None:
         if self.open:
@@ -177,12 +213,35 @@ class Life:
             pid, 0, commit, 0, leader_epoch=0, now_ms=self.clock.now_ms()
         )
         self.account.end_transaction(txn, commit=commit)
+        self.house.happened()
 
     def delete(self) -> None:
         log = self.house.log(TP)
         offset = self.chance.randint(log.log_start_offset, log.last_stable_offset)
         log.delete_records(offset)
         self.account.delete_below(offset, self.now_ms())
+        self.house.happened()
+
+    def change_settings(self) -> None:
+        """The topic's, while it is served."""
+        if self.changes_settings:
+            self.apply(changed_settings(self.chance, self.settings))
+
+    def apply(self, settings: Settings) -> None:
+        self.settings, self.config = settings, topic_config(settings)
+        self.house.configure(TP, self.config)
+        self.bounds = self.bounds.changed(self.config, self.now_ms())
+
+    def restart(self) -> None:
+        """Perhaps with other settings of the broker."""
+        if self.changes_settings:
+            self.house.producer_id_expiration_ms = self.chance.choice(
+                [SHORT_EXPIRATION_MS, 86_400_000]
+            )
+            self.house.pause_ms = self.chance.choice([100, 1000, 15_000])
+            is_short = self.house.producer_id_expiration_ms == SHORT_EXPIRATION_MS
+            self.producers_expire_early |= is_short
+        self.house.restart()
 
     def rest(self) -> None:
         self.pass_time(self.chance.randint(3_000, 12_000))
@@ -221,12 +280,22 @@ class Life:
             self.set_right()
         for pid in list(self.open):
             self.end(pid)
+        if not self.config.compacts:
+            self.apply(self.settings | {"cleanup.policy": "compact"})
+        if self.changes_settings:
+            self.house.producer_id_expiration_ms = SHORT_EXPIRATION_MS
+            self.house.restart()
         config = self.config
-        waits = config.max_compaction_lag_ms + config.delete_retention_ms + config.removal_lag_ms
-        waits = max(2 * waits, config.physical_delete_max_lag_ms) + 60_000
-        for _ in range(40):
-            self.clock.advance(waits // 40)
+        retention_ms = max(c.delete_retention_ms for _, c in self.bounds.history)
+        waits = config.max_compaction_lag_ms + retention_ms + config.removal_lag_ms
+        waits = max(3 * waits, config.physical_delete_max_lag_ms) + 120_000
+        for _ in range(60):
+            self.clock.advance(waits // 60)
             self.house.tick()
+        if self.changes_settings:
+            expired_ms = self.clock.now_ms() - SHORT_EXPIRATION_MS - config.removal_lag_ms
+            kept = kept_for_producers(self.house.log(TP), expired_ms - 60_000)
+            assert not kept, (kept, config)
         start = self.house.log(TP).log_start_offset
         self.account.settle(self.clock.now_ms(), start)
         live = {r.offset for r in self.account.live() if r.offset >= start}

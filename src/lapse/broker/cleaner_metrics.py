@@ -14,23 +14,34 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from prometheus_client.core import GaugeMetricFamily, Metric, Sample
 from prometheus_client.registry import Collector
 
-from lapse.broker.control import ServiceSeen, StampCache
+from lapse.base.times import after_ms
+from lapse.broker.control import ServiceSeen
+from lapse.broker.lateness import overdue
 from lapse.broker.services import Services
 from lapse.lifecycle.asked import EVERY_LOG, pauses_told
 from lapse.lifecycle.clock_guard import ClockGuard
 from lapse.lifecycle.decide.bounds import Bound, record_age_from
 from lapse.lifecycle.decide.deadline import ROLL_SLACK_MS, compaction_delay_ms, next_look_ms
 from lapse.lifecycle.decide.horizon import Stamp
+from lapse.lifecycle.decide.lateness import Deadline, deadlines_of
 from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, decide
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.reports import RoundReport, RoundTail, ServiceProgress, read_progress
+from lapse.lifecycle.reports import (
+    Queue,
+    RoundReport,
+    RoundTail,
+    ServiceProgress,
+    read_progress,
+    read_queue,
+)
+from lapse.lifecycle.round.stamps import StampCache
 from lapse.log.facts import BadRange
 from lapse.log.partition_log import LogMark, PartitionLog
 
@@ -55,6 +66,9 @@ class Row:
         uncleanable: why rounds leave (the rest of) it alone, "" if they do not.
         uncleanable_bytes: of its sealed segments, those.
         bad: where rounds could not read, if there is such a place.
+        dirty_bytes: that a round would clean (SEMANTICS S-5).
+        deadlines: by when what must be gone.
+        failures: rounds that failed, one after the other, while one is due.
     """
 
     where: dict[str, str]
@@ -67,6 +81,9 @@ class Row:
     uncleanable: str
     uncleanable_bytes: int
     bad: BadRange | None
+    dirty_bytes: int = 0
+    failures: int = 0
+    deadlines: tuple[Deadline, ...] = ()
 
     def delay_ms(self, now_ms: int) -> int:
         """By how much it is late, 0 if it is not."""
@@ -83,6 +100,7 @@ class _Known:
 
     Attributes:
         stamps: None where none could matter.
+        horizon_ms: the log's first, which they are asked for by.
     """
 
     mark: LogMark
@@ -90,6 +108,7 @@ class _Known:
     from_ms: int
     until_ms: float
     row: Row | None
+    horizon_ms: int = -1
 
 
 class Rows:
@@ -110,21 +129,26 @@ class Rows:
             known is None
             or not known.from_ms <= now_ms < known.until_ms
             or known.mark != log.mark()
-            or (known.stamps is not None and known.stamps != self._stamps.waiting(log.dir, now_ms))
+            or (
+                known.stamps is not None and known.stamps != self._of(log, known.horizon_ms, now_ms)
+            )
         ):
             known = self._known[log] = self._look(log, now_ms)
         return known.row
+
+    def _of(self, log: PartitionLog, horizon_ms: int, now_ms: int) -> tuple[Stamp, ...]:
+        return self._stamps.of(log.dir, horizon_ms, now_ms)
 
     def _look(self, log: PartitionLog, now_ms: int) -> _Known:
         mark, facts = log.marked_facts()
         if not mark.config.compacts and not facts.start_moves:
             return _Known(mark, None, now_ms, math.inf, None)
-        stamps = self._stamps.waiting(log.dir, now_ms)
+        horizon_ms = facts.horizon_earliest_ms
+        stamps = self._of(log, horizon_ms, now_ms)
         decision = decide(LogInfo(facts, mark.config, stamps), now_ms)
-        matter = decision.removal.horizon_ms is not None
-        return _Known(
-            mark, stamps if matter else None, now_ms, same_until_ms(decision), row_of(decision)
-        )
+        matter = stamps if horizon_ms >= 0 else None
+        until_ms = same_until_ms(decision)
+        return _Known(mark, matter, now_ms, until_ms, row_of(decision), horizon_ms)
 
 
 def row_of(decision: Decision) -> Row:
@@ -144,6 +168,22 @@ def row_of(decision: Decision) -> Row:
         uncleanable=reason,
         uncleanable_bytes=held_bytes,
         bad=facts.bad,
+        dirty_bytes=decision.bounds.dirty_bytes,
+        deadlines=deadlines_of(decision),
+    )
+
+
+def failing(row: Row, failures: int) -> Row:
+    """The row of a log whose last rounds came to nothing: as little is cleaned as if left alone.
+
+    Not while no round is due: then the last failure is history.
+    """
+    if not failures or not row.due:
+        return row
+    if row.uncleanable:
+        return replace(row, failures=failures)
+    return replace(
+        row, failures=failures, uncleanable="rounds_fail", uncleanable_bytes=row.dirty_bytes
     )
 
 
@@ -163,7 +203,7 @@ def same_until_ms(decision: Decision) -> float:
     if bounds.bound is Bound.MIN_LAG:
         held = next(s for s in facts.segments if s.base_offset == bounds.held_segment)
         age_from_ms = record_age_from(held, Rules.LAPSE)
-        moments.append(age_from_ms + decision.info.config.min_compaction_lag_ms)
+        moments.append(after_ms(age_from_ms, decision.info.config.min_compaction_lag_ms))
     moments += (m.moved_ms for m in facts.start_moves if m.moved_ms > now_ms)
     return min(moments)
 
@@ -201,9 +241,12 @@ class CleanerCollector(Collector):
         with self._asking:
             self._tail.refresh()
             now_ms = self._services.clock.now_ms()
-            rows = list(self._rows(now_ms))
+            failures = self._failures(now_ms)
+            rows = [failing(row, failures.get(row.name, 0)) for row in self._rows(now_ms)]
             last_run, by_log = list(self._tail.last_run), dict(self._tail.by_log)
         yield from self._kafka(rows, now_ms)
+        online = [g for g in self._services.partitions.all() if g.offline_reason is None]
+        yield overdue(online, {row.name: row.deadlines for row in rows}, now_ms)
         yield from _costs(last_run)
         yield from self._service()
         yield from _of_logs(rows, now_ms)
@@ -214,6 +257,12 @@ class CleanerCollector(Collector):
             row = self._known.of(log, now_ms) if log.offline_reason is None else None
             if row is not None:
                 yield row
+
+    def _failures(self, now_ms: int) -> dict[str, int]:
+        """Rounds that came to nothing in a row, by log; also where no plan could be made at all."""
+        queue = read_queue(self._data_dir) or Queue()
+        held = {h.log: h.count for h in queue.held if now_ms < h.until_ms and h.count}
+        return {**held, **self._tail.failures}
 
     def _kafka(self, rows: list[Row], now_ms: int) -> Iterator[Metric]:
         cleanable = [r for r in rows if not r.uncleanable]
@@ -316,6 +365,7 @@ def _of_logs(rows: list[Row], now_ms: int) -> Iterator[Metric]:
         "When a round is due next at the latest, or may be.",
     )
     alone = _family("lapse_lifecycle_uncleanable", "1 where rounds leave it alone.", "reason")
+    failures = _family("lapse_round_failures", "Rounds that failed, one after the other.")
     first = _family("lapse_bad_range_first_offset", "From where on rounds could not read.")
     tries = _family("lapse_bad_range_tries", "Rounds that failed there.")
     again = _family("lapse_bad_range_next_try_timestamp_seconds", "When the next will try.")
@@ -327,11 +377,13 @@ def _of_logs(rows: list[Row], now_ms: int) -> Iterator[Metric]:
             _tell(deadline, row, deadline_ms / 1000)
         if row.uncleanable:
             alone.add_metric((*row.where.values(), row.uncleanable), 1)
+        if row.failures:
+            _tell(failures, row, row.failures)
         if row.bad is not None:
             _tell(first, row, row.bad.first_offset)
             _tell(tries, row, row.bad.tries)
             _tell(again, row, row.bad.next_try_ms / 1000)
-    yield from (ratio, delay, deadline, alone, first, tries, again)
+    yield from (ratio, delay, deadline, alone, failures, first, tries, again)
 
 
 def _of_rounds(rows: list[Row], by_log: dict[str, RoundReport]) -> Iterator[Metric]:

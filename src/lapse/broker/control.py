@@ -38,13 +38,12 @@ from lapse.lifecycle.control_messages import (
     Request,
     Welcome,
 )
-from lapse.lifecycle.decide.horizon import Stamp
 from lapse.lifecycle.decide.select import LogInfo
 from lapse.lifecycle.round import commit as rounds
 from lapse.lifecycle.round.bad import current_facts
-from lapse.lifecycle.round.commit import CommitResult, DirectoryEnv, waiting_stamps
-from lapse.lifecycle.round.ledger import ledger_path
+from lapse.lifecycle.round.commit import CommitResult, DirectoryEnv
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+from lapse.lifecycle.round.stamps import StampCache
 from lapse.lifecycle.round.summarise import SummaryReceipt, take_over
 from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
@@ -204,7 +203,8 @@ class OwnedLogs:
         name = str(log.partition)
         try:
             facts = current_facts(log, self._env.fs)
-            info = LogInfo(facts, log.config, self._stamps.waiting(log.dir, now_ms))
+            stamps = self._stamps.of(log.dir, facts.horizon_earliest_ms, now_ms)
+            info = LogInfo(facts, log.config, stamps)
         except (LapseError, OSError) as e:
             if name not in self._unread:
                 logger.warning("no rounds of %s until its books can be read: %s", name, e)
@@ -268,28 +268,6 @@ class OwnedLogs:
         for log in self._partitions.all():
             with contextlib.suppress(StorageError, FileNotFoundError):
                 sweep_attempts(self._env.fs, log.dir)
-
-
-class StampCache:
-    """Stamps that wait, by log; a ledger is read again only when it has changed."""
-
-    def __init__(self) -> None:
-        self._known: dict[Path, tuple[tuple[int, int], tuple[Stamp, ...]]] = {}
-
-    def waiting(self, log_dir: Path, now_ms: int) -> tuple[Stamp, ...]:
-        """As `waiting_stamps`."""
-        try:
-            state = os.stat(ledger_path(log_dir))
-        except FileNotFoundError:
-            self._known.pop(log_dir, None)
-            return ()
-        version = (state.st_size, state.st_mtime_ns)
-        known = self._known.get(log_dir)
-        if known is None or known[0] != version:
-            known = (version, waiting_stamps(log_dir, now_ms))
-        still = tuple(stamp for stamp in known[1] if stamp.may_pass_ms > now_ms)
-        self._known[log_dir] = (version, still)
-        return still
 
 
 def bind(path: Path, env: LogEnv) -> socket.socket:

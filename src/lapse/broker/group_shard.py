@@ -19,6 +19,7 @@ from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
+from lapse.base.times import after_ms
 from lapse.broker.consumer_shard import ConsumerShard, Retired, Surroundings
 from lapse.broker.state_log import KeyValue, Parts, StateLog, Writer
 from lapse.broker.timers import Timers
@@ -412,7 +413,7 @@ class Shard:
         past_ms = self._partitions.past_ms(self._settings.offsets.retention_ms)
         if past_ms is None:
             return
-        now_ms = past_ms + self._settings.offsets.retention_ms
+        now_ms = after_ms(past_ms, self._settings.offsets.retention_ms)
         for group_id in self.consumers.groups:
             self._begin(self._expire_consumers(group_id, now_ms))
         for group_id in {*self.offsets.groups(), *self.groups} - self.consumers.groups.keys():

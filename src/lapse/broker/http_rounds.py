@@ -24,6 +24,7 @@ from starlette.routing import Route
 from lapse.base.clock import Clock
 from lapse.base.errors import CorruptData, LapseError
 from lapse.base.fs import Fs
+from lapse.base.times import after_ms
 from lapse.broker.disk import DiskThreads
 from lapse.broker.http_login import Admission, HttpLogin
 from lapse.lifecycle import asked
@@ -112,7 +113,7 @@ class RoundPages:
 
     def _pause(self, told: Asked) -> Status:
         now_ms = self.clock.now_ms()
-        until_ms = None if told.for_ms is None else now_ms + told.for_ms
+        until_ms = None if told.for_ms is None else after_ms(now_ms, told.for_ms)
         said = Pause(EVERY_LOG, now_ms, until_ms, told.reason)
         asked.pause(self.fs, self.data_dir, told.logs, said)
         if told.now:

@@ -35,7 +35,6 @@ from lapse.lifecycle.decide.explain import Context, explain
 from lapse.lifecycle.decide.select import (
     Blocked,
     Decision,
-    LogInfo,
     RoundKind,
     Wish,
     decide,
@@ -49,6 +48,7 @@ from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.sizing import sized_plan
+from lapse.lifecycle.round.stamps import info_of
 from lapse.lifecycle.round.summarise import requests_due
 from lapse.log.export import copy_logs
 from lapse.log.reader import DirectoryView
@@ -179,7 +179,8 @@ def _look(
     wanted, untouched = [], []
     for partition, config in configs.items():
         try:
-            decision = decide(LogInfo(view.facts(partition), config), job.now_ms, job.wish)
+            info = info_of(view.facts(partition), config, job.now_ms)
+            decision = decide(info, job.now_ms, job.wish)
         except LapseError as e:
             untouched.append(Cleaned(str(partition), str(e), finding=True))
             continue

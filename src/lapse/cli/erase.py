@@ -31,6 +31,7 @@ from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import ConfigError, KafkaError
 from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
+from lapse.base.times import after_ms, duration
 from lapse.cli.prove_erased import EXIT_CODES, audits, progress, say_key, signing_key
 from lapse.cli.remote import add_remote, client_properties, print_table
 from lapse.client.login import login
@@ -39,7 +40,6 @@ from lapse.lifecycle.erase.drive import Erasure, Look, Places, Target, given
 from lapse.lifecycle.erase.order import (
     FORMAT,
     Order,
-    duration,
     load_order,
     locked,
     parse_deadline,
@@ -182,7 +182,7 @@ def run(args: argparse.Namespace) -> int:
             if load_order(args.order) is not None:
                 raise ConfigError(f"--order {args.order}: another order was given there just now")
         save_order(fs, args.order, order)
-        until_ms = None if args.wait is None else now_ms + 1000 * args.wait
+        until_ms = None if args.wait is None else after_ms(now_ms, 1000 * args.wait)
         lags: Mapping[str, Served] = {} if args.keep_settings else answers
         erasure.run(fs, args.order, _say, until_ms=until_ms, lags=lags)
         proofs = [_prove(args, target, key) for target in erasure.targets]
@@ -298,12 +298,12 @@ def _intent(
     retention_ms = answer.ms(served.RETENTION)
     removal_ms = answer.ms(served.REMOVAL_LAG, -1)
     unlink_ms = answer.ms(served.UNLINK_DELAY)
-    values_ms = now_ms + lag_ms + unlink_ms if target.last.left.values else now_ms
+    values_ms = after_ms(now_ms, lag_ms, unlink_ms) if target.last.left.values else now_ms
     removal_ms = removal_ms if removal_ms >= 0 else retention_ms
     return Intent(
         target.part.topic, len(target.keys), len(due),
         f"{forced.name}={forced.value}" if works and forced else None,
-        values_ms, values_ms + retention_ms + removal_ms + unlink_ms,
+        values_ms, after_ms(values_ms, retention_ms, removal_ms, unlink_ms),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,19 @@ from lapse.base.config import BrokerConfig, TopicConfig, broker_config
 from lapse.base.errors import ConfigError, LapseError, StorageError
 from lapse.base.host import processors
 from lapse.base.ids import TopicPartition
+from lapse.base.times import duration
 from lapse.cli import options
 from lapse.cli.plan import policy_text
 from lapse.cli.task_memory import memory_here
 from lapse.lifecycle.asked import Pauses, pause_text, pauses_told
 from lapse.lifecycle.clock_guard import CONFIRMED, KEEPERS, read_record
+from lapse.lifecycle.decide import lateness
 from lapse.lifecycle.decide.clock import ClockVerdict, judge_clock
 from lapse.lifecycle.decide.deadline import next_look_ms
 from lapse.lifecycle.decide.explain import Context, explain
+from lapse.lifecycle.decide.lateness import deadlines_of, overdue_ms
 from lapse.lifecycle.decide.promises import Promise, bounds_of
-from lapse.lifecycle.decide.select import Decision, LogInfo, decide
+from lapse.lifecycle.decide.select import Decision, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.fate import Fate, fate_of
 from lapse.lifecycle.reports import (
@@ -44,9 +47,9 @@ from lapse.lifecycle.reports import (
     read_progress,
     read_queue,
 )
-from lapse.lifecycle.round.commit import waiting_stamps
 from lapse.lifecycle.round.plan import MapMemory
 from lapse.lifecycle.round.sizing import sized_plan
+from lapse.lifecycle.round.stamps import info_of
 from lapse.log.facts import BadRange
 from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN
@@ -103,6 +106,7 @@ class Explained:
         plan: of the round that is due, small or split, and why.
         service: what the lifecycle service of this directory does, None where there is none.
         paused: since when and why rounds of it wait, due or not; None if they do not.
+        overdue_ms: by how much the worst deadline of each kind is missed, 0 where none is.
     """
 
     partition: str
@@ -122,6 +126,7 @@ class Explained:
     fate: Fate | None = None
     finding: bool = False
     paused: str | None = None
+    overdue_ms: dict[str, int] = field(default_factory=dict)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -204,11 +209,8 @@ class _Place:
         if config is None:
             return Explained(name, "unknown", "policy", UNKNOWN, finding=True)
         try:
-            info = LogInfo(
-                self.view.facts(partition), config,
-                waiting_stamps(self.view.path / name, self.now_ms),
-            )  # fmt: skip
-            decision = decide(info, self.now_ms)
+            facts = self.view.facts(partition)
+            decision = decide(info_of(facts, config, self.now_ms), self.now_ms)
             context = self._context(decision)
             fate = None if offset is None else fate_of(decision, offset, context)
         except LapseError as e:
@@ -253,6 +255,7 @@ class _Place:
             service=self._service(),
             fate=fate,
             paused=context.paused or None,
+            overdue_ms=overdue_ms(config, deadlines_of(decision), self.now_ms),
         )
 
     def _plan(self, decision: Decision) -> str | None:
@@ -302,6 +305,8 @@ def _as_text(line: Explained) -> str:
         told += _fate_text(line.fate)
     else:
         told.append(f"  {line.text}{_until(line.until_ms)} [{line.rule}]")
+        late = {kind: ms for kind, ms in line.overdue_ms.items() if ms}
+        told += [f"  late: {_LATE[kind]} by {duration(ms)}" for kind, ms in late.items()]
         told += [f"  {text}" for text in _more(line)]
         told += [f"  promised: {p.name}: {p.formula}" for p in line.promises]
     return "\n".join(told) + "\n"
@@ -335,6 +340,15 @@ def _more(line: Explained) -> Iterator[str]:
         yield f"rounds of it are {line.paused}"
     if line.service is not None:
         yield f"lifecycle service {line.service}"
+
+
+_LATE = {
+    lateness.SUPERSEDED: "a superseded value",
+    lateness.TOMBSTONE: "a tombstone",
+    lateness.MARKER: "a transaction's marker",
+    lateness.DELETED: "deleted records",
+    lateness.RETENTION: "an expired segment",
+}
 
 
 def _until(until_ms: int | None) -> str:

@@ -28,11 +28,11 @@ from lapse.cli.output import progress_bar, show_table
 from lapse.cli.plan_count import Counted, count, plan_of
 from lapse.cli.task_memory import memory_here
 from lapse.lifecycle.decide.explain import explain
-from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, decide
-from lapse.lifecycle.round.commit import waiting_stamps
+from lapse.lifecycle.decide.select import Blocked, Decision, decide
 from lapse.lifecycle.round.engine import Progress
 from lapse.lifecycle.round.map_size import peak_bytes
 from lapse.lifecycle.round.plan import MapMemory
+from lapse.lifecycle.round.stamps import info_of
 from lapse.log.look import SegmentFile, keys_of
 from lapse.log.reader import DirectoryView, without_summary
 from lapse.log.segment import LOG, segment_path
@@ -191,10 +191,8 @@ def _line(
     view: DirectoryView, partition: TopicPartition, config: TopicConfig, now_ms: int,
     memory: MapMemory,
 ) -> tuple[PlanLine, Decision]:  # fmt: skip
-    info = LogInfo(
-        view.facts(partition), config, waiting_stamps(view.path / str(partition), now_ms)
-    )
-    decision = decide(info, now_ms)
+    facts = view.facts(partition)
+    decision = decide(info_of(facts, config, now_ms), now_ms)
     why = explain(decision)
     bounds = decision.bounds
     plan = plan_of(decision, memory) if decision.due else None
@@ -205,7 +203,7 @@ def _line(
         first_dirty=bounds.dirty,
         first_uncleanable=bounds.upper,
         dirty_bytes=bounds.dirty_bytes,
-        total_bytes=sum(s.size for s in info.facts.segments),
+        total_bytes=sum(s.size for s in facts.segments),
         due=tuple(due.value for due in decision.due),
         explanation=why.text,
         until=None if why.until_ms is None else time_text(why.until_ms),
@@ -214,7 +212,7 @@ def _line(
         kind=None if plan is None else plan.kind.value,
         bytes_to_read=0 if plan is None else plan.bytes_to_read,
         segments_to_read=0 if plan is None else len(plan.segments),
-        summaries_missing=len(without_summary(info.facts)) if config.compacts else 0,
+        summaries_missing=len(without_summary(facts)) if config.compacts else 0,
         plan=None if plan is None else plan.variant,
         why=None if plan is None else plan.why,
     )

@@ -18,6 +18,7 @@ import msgspec
 from lapse.base.clock import Clock, SystemClock, time_text
 from lapse.base.errors import StorageError
 from lapse.base.fs import RealFs
+from lapse.base.times import after_ms
 from lapse.cli import options
 from lapse.cli.output import show_table
 from lapse.lifecycle import asked
@@ -154,7 +155,7 @@ def _pause(args: argparse.Namespace, clock: Clock) -> int:
     now_ms, fs = clock.now_ms(), RealFs()
     until_ms = None
     if args.duration is not None:
-        until_ms = now_ms + options.duration_ms("--for", args.duration)
+        until_ms = after_ms(now_ms, options.duration_ms("--for", args.duration))
     asked.pause(fs, args.logdir, args.partition, Pause(EVERY_LOG, now_ms, until_ms, args.reason))
     if args.now:
         asked.call_off(fs, args.logdir, args.partition, now_ms)

@@ -1,8 +1,11 @@
-"""`lapse verify --before DIR --after DIR`: checks a cleaning pass, Kafka's own or ours.
+"""`lapse verify --before DIR --after DIR`: checks cleaning passes, Kafka's own or ours.
 
 Each DIR is a Kafka data directory or one partition's directory, before and after one pass over it
-(or none). Nothing newer may be lost, nothing may appear or change, tombstones and markers go only
-after their delete horizon, transactions stay whole, every producer's last sequence can be told.
+(or none). With several --after each is the next pass, over what the one before has left.
+
+Nothing newer may be lost, nothing may appear or change, tombstones and markers go only after their
+delete horizon, and no tombstone too soon after the value that it deletes, whichever pass took that.
+Transactions stay whole, every producer's last sequence can be told.
 Only looks. Findings are lines: partition, offset, rule, text; docs/verify.md explains the rules.
 
 Exit 0 if all is as it must be (warnings alone are fine), 1 on a finding, 2 on wrong usage.
@@ -14,6 +17,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,7 @@ from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
 from lapse.lifecycle.round.engine import Progress
+from lapse.lifecycle.verify.chain import Chain
 from lapse.lifecycle.verify.check import Pass, Verdict, verify
 from lapse.lifecycle.verify.files import find_log
 from lapse.lifecycle.verify.findings import Level
@@ -38,6 +43,7 @@ _EXAMPLES = """\
 examples:
   cp -a KAFKA-LOGS before; lapse clean KAFKA-LOGS; lapse verify --before before --after KAFKA-LOGS
   lapse verify --before old/orders-0 --after new/orders-0 --now 1795229812219 --json
+  lapse verify --before monday --after tuesday --after wednesday -c delete.retention.ms=86400000
 """
 
 
@@ -52,54 +58,71 @@ def add_parser(commands: Any) -> None:
     )
     add = parser.add_argument
     add("--before", type=Path, required=True, metavar="DIR", help="as it was")
-    add("--after", type=Path, required=True, metavar="DIR", help="as the pass left it")
+    add("--after", type=Path, action="append", required=True, metavar="DIR",
+        help="as the pass left it; again for the next pass")  # fmt: skip
     add("--partition", action="append", default=[], metavar="TOPIC-N", help="only this log")
-    add("--now", type=int, metavar="MS", help="the pass's clock, ms since 1970 (default: now)")
+    add("--now", type=int, action="append", default=[], metavar="MS",
+        help="the pass's clock, ms since 1970, one a pass (default: now)")  # fmt: skip
     options.add_settings(parser)
     add("--json", action="store_true", help="one JSON object a line: findings, then logs")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check every log that is on both sides."""
+    """Check every log that is on all sides."""
     clock = SystemClock()
-    folders, alone = _pairs_of(args)
-    passes = _passes(args, folders, clock)
-    verdicts = list(_verdicts(passes, clock))
+    times = _times(args, clock)
+    sides = [args.before, *args.after]
+    logs, alone = _logs_of(sides, args.partition)
+    chains = _chains(args, logs, times)
+    verdicts = list(_verdicts(chains, clock))
     (_show_json if args.json else _show)(verdicts)
     for name, side in alone:
-        print(f"lapse: {name} is only in {side}: not checked", file=sys.stderr)
-    return 0 if all(v.is_fine for v in verdicts) else 1
+        print(f"lapse: {name} is not on all sides, but in {side}: not checked", file=sys.stderr)
+    return 0 if all(v.is_fine for _, v in verdicts) else 1
 
 
-Folders = list[tuple[str, Path, Path]]
+def _times(args: argparse.Namespace, clock: Clock) -> list[int]:
+    """The clock of each pass."""
+    if len(args.after) == 1 and not args.now:
+        return [clock.now_ms()]
+    if len(args.now) != len(args.after):
+        raise ConfigError(
+            f"--now: allowed is one for each --after, in order; there are {len(args.after)} of "
+            f"these and {len(args.now)} of those"
+        )
+    return list(args.now)
 
 
-def _pairs_of(args: argparse.Namespace) -> tuple[Folders, list[tuple[str, Path]]]:
-    """(name, before, after) of each log to check, and what is on one side only."""
-    before, after = args.before, args.after
-    for side in (before, after):
+Sides = Sequence[Path]
+
+
+def _logs_of(
+    sides: Sides, wanted: Sequence[str]
+) -> tuple[list[tuple[str, Sides]], list[tuple[str, Path]]]:
+    """(name, its directory on each side) of each log to check, and what is not on all sides."""
+    for side in sides:
         if not side.is_dir():
             raise StorageError(f"{side}: no such directory")
-    single = [_is_partition(side) for side in (before, after)]
+    single = [_is_partition(side) for side in sides]
     if any(single):
         if not all(single):
-            raise ConfigError("--before and --after: allowed are two data directories or two logs")
-        if args.partition:
+            raise ConfigError("--before and --after: allowed are data directories, or single logs")
+        if wanted:
             raise ConfigError("--partition: allowed only with data directories")
-        return [(after.absolute().name, before, after)], []
-    present = [_names(side) for side in (before, after)]
-    wanted = set(args.partition) or present[0] | present[1]
-    for name in args.partition:
-        for side, names in zip((before, after), present, strict=True):
+        return [(sides[-1].absolute().name, sides)], []
+    present = [_names(side) for side in sides]
+    for name in wanted:
+        for side, names in zip(sides, present, strict=True):
             if name not in names:
                 raise StorageError(f"{side}: holds no log {name}")
-    both = sorted(wanted & present[0] & present[1], key=_order)
-    if not both:
-        raise StorageError(f"{before} and {after} have no log in common")
-    lone = [(n, s) for s, names in zip((before, after), present, strict=True) for n in names]
-    alone = sorted((n, s) for n, s in lone if n in wanted and n not in both)
-    return [(name, before / name, after / name) for name in both], alone
+    chosen = set(wanted) or set().union(*present)
+    everywhere = sorted(chosen.intersection(*present), key=_order)
+    if not everywhere:
+        raise StorageError(f"{' and '.join(map(str, sides))} have no log in common")
+    lone = [(n, s) for s, names in zip(sides, present, strict=True) for n in names]
+    alone = sorted((n, s) for n, s in lone if n in chosen and n not in everywhere)
+    return [(name, [side / name for side in sides]) for name in everywhere], alone
 
 
 def _is_partition(path: Path) -> bool:
@@ -116,28 +139,32 @@ def _order(name: str) -> tuple[str, int]:
     return (name, 0) if partition is None else (partition.topic, partition.partition)
 
 
-def _passes(args: argparse.Namespace, folders: Folders, clock: Clock) -> list[Pass]:
+def _chains(
+    args: argparse.Namespace, logs: Sequence[tuple[str, Sides]], times: Sequence[int]
+) -> list[list[Pass]]:
+    """The passes over each log."""
     said, said_defaults = options.settings(args.settings)
-    policies = find_policies(folders[0][2].absolute().parent, said, said_defaults)
+    policies = find_policies(logs[0][1][-1].absolute().parent, said, said_defaults)
     broker = broker_config({**policies.defaults, **said_defaults})
-    now_ms = clock.now_ms() if args.now is None else args.now
     salt = os.urandom(32)
-    passes = []
-    for name, before, after in folders:
+    chains = []
+    for name, sides in logs:
         partition = TopicPartition.parse(name)
         config = None if partition is None else policies.config_of(partition)
-        passes.append(
-            Pass(
-                name, find_log(before), find_log(after), config, now_ms,
-                broker.producer_id_expiration_ms, salt,
-            )
-        )  # fmt: skip
-    return passes
+        files = [find_log(side) for side in sides]
+        chains.append([
+            Pass(name, before, after, config, now_ms, broker.producer_id_expiration_ms, salt)
+            for (before, after), now_ms in zip(pairwise(files), times, strict=True)
+        ])  # fmt: skip
+    return chains
 
 
-def _verdicts(passes: Sequence[Pass], clock: Clock) -> Iterator[Verdict]:
+Numbered = tuple[int, Verdict]  # which pass it is of, from 1; 0 where there is but one
+
+
+def _verdicts(chains: Sequence[Sequence[Pass]], clock: Clock) -> Iterator[Numbered]:
     started = clock.monotonic()
-    total, done = sum(p.bytes_to_read for p in passes), 0
+    total, done = sum(p.bytes_to_read for passes in chains for p in passes), 0
     with progress_bar("checking", lambda: clock.monotonic() - started) as on_progress:
 
         def tick(n_bytes: int) -> None:
@@ -145,48 +172,66 @@ def _verdicts(passes: Sequence[Pass], clock: Clock) -> Iterator[Verdict]:
             done += n_bytes
             on_progress(Progress(done, total))
 
-        for checked in passes:
-            try:
-                yield verify(checked, tick)
-            except FileNotFoundError as e:
-                raise StorageError(f"{e.filename} went away; check a copy instead") from e
+        for passes in chains:
+            chain = Chain()
+            for n, checked in enumerate(passes, start=1):
+                try:
+                    yield (n if len(passes) > 1 else 0), verify(checked, tick, chain)
+                except FileNotFoundError as e:
+                    raise StorageError(f"{e.filename} went away; check a copy instead") from e
 
 
-def _show_json(verdicts: Sequence[Verdict]) -> None:
+def _show_json(verdicts: Sequence[Numbered]) -> None:
     lines: list[dict[str, Any]] = []
-    for verdict in verdicts:
-        lines += [{"type": "finding", **msgspec.to_builtins(f)} for f in verdict.findings]
-    for verdict in verdicts:
+    for number, verdict in verdicts:
+        of_pass = {"pass": number} if number else {}
+        lines += [
+            {"type": "finding", **msgspec.to_builtins(f), **of_pass} for f in verdict.findings
+        ]
+    for number, verdict in verdicts:
         told = msgspec.to_builtins(verdict)
         told["findings"] = len(verdict.findings)
-        lines.append({"type": "log", **told, "fine": verdict.is_fine})
+        of_pass = {"pass": number} if number else {}
+        lines.append({"type": "log", **told, "fine": verdict.is_fine, **of_pass})
     for line in lines:
         sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
 
 
-def _show(verdicts: Sequence[Verdict]) -> None:
-    findings = [finding for verdict in verdicts for finding in verdict.findings]
+def _show(verdicts: Sequence[Numbered]) -> None:
+    findings = [(n, finding) for n, verdict in verdicts for finding in verdict.findings]
     if findings:
         columns = {
-            "partition": lambda f: f.partition,
-            "offset": lambda f: "-" if f.offset < 0 else str(f.offset),
-            "rule": lambda f: f.rule,
-            "": lambda f: "warning" if f.level is Level.WARNING else "error",
-            "finding": lambda f: f.text,
+            "partition": lambda f: _named(f[0], f[1].partition),
+            "offset": lambda f: "-" if f[1].offset < 0 else str(f[1].offset),
+            "rule": lambda f: f[1].rule,
+            "": lambda f: "warning" if f[1].level is Level.WARNING else "error",
+            "finding": lambda f: f[1].text,
         }
         show_table(findings, columns, as_json=False)
     show_table(
         verdicts,
         {
-            "partition": lambda v: v.partition,
-            "records": lambda v: f"{v.records_before} → {v.records_after}",
-            "keys": lambda v: str(v.keys),
-            "cleaned to": lambda v: str(v.reach) if v.reach_known else f"at most {v.reach}",
-            "went": lambda v: ", ".join(f"{n} {why}" for why, n in v.removed.items()) or "nothing",
-            "verdict": _verdict_text,
+            "partition": lambda v: _named(v[0], v[1].partition),
+            "records": lambda v: f"{v[1].records_before} → {v[1].records_after}",
+            "keys": lambda v: str(v[1].keys),
+            "cleaned to": lambda v: _reach_text(v[1]),
+            "went": lambda v: _removed_text(v[1]),
+            "verdict": lambda v: _verdict_text(v[1]),
         },
         as_json=False,
     )
+
+
+def _named(number: int, partition: str) -> str:
+    return f"{partition}, pass {number}" if number else partition
+
+
+def _reach_text(verdict: Verdict) -> str:
+    return str(verdict.reach) if verdict.reach_known else f"at most {verdict.reach}"
+
+
+def _removed_text(verdict: Verdict) -> str:
+    return ", ".join(f"{n} {why}" for why, n in verdict.removed.items()) or "nothing"
 
 
 def _verdict_text(verdict: Verdict) -> str:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Self
 from lapse.base.backoff import backoff_ms
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
+from lapse.base.times import after_ms
 from lapse.client.cluster import AGAIN, Cluster, Topic, parse_bootstrap
 from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.client.fetched import Fetched, fetched
@@ -329,6 +330,7 @@ class Consumer:
         config = self._config
         connection = await self._cluster.connection(node_id)
         request = await self._request(asked)
+        patience_ms = after_ms(config.fetch_max_wait_ms, config.request_timeout_ms)
         version = connection.version_of(FETCH)
         if not all(topic.topic_id.int for topic in request.topics):
             version = min(version, _BY_ID_FROM - 1)
@@ -337,7 +339,7 @@ class Consumer:
                 request,
                 FetchResponse,
                 version=version,
-                timeout_seconds=(config.fetch_max_wait_ms + config.request_timeout_ms) / 1000,
+                timeout_seconds=patience_ms / 1000,
             )
         except ConnectionLost:
             for partition in asked:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lapse.base.errors import ErrorCode
+from lapse.base.times import after_ms
 from lapse.coordination import consumer_classic_members as classic_members
 from lapse.coordination import consumer_transitions as transitions
 from lapse.coordination.classic_events import (
@@ -291,7 +292,7 @@ class ConsumerGroup:
         timeout_ms = self._settings.session_timeout_ms
         if classic is not None:
             timeout_ms = classic.session_timeout_ms
-        self._deadlines.set((_SESSION, member.member_id), now_ms + timeout_ms)
+        self._deadlines.set((_SESSION, member.member_id), after_ms(now_ms, timeout_ms))
 
     def _wait(self, what: str, member: Member, now_ms: int) -> None:
         self._deadlines.set((what, member.member_id), now_ms + max(member.rebalance_timeout_ms, 0))

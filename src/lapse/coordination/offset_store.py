@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
+from lapse.base.times import after_ms
 from lapse.coordination.entries import NO_VERSION, Entry, Marker, Write
 from lapse.coordination.offset_expiry import ExpiryRule
 from lapse.coordination.offsets import OFFSET_COMMIT, OffsetCommitKey, OffsetCommitValue
@@ -158,7 +159,9 @@ class OffsetStore:
         large is refused with OFFSET_METADATA_TOO_LARGE, the other partitions are committed.
         """
         errors, entries = {}, []
-        expire_ms = NO_TIMESTAMP_MS if retention_ms == NO_RETENTION_MS else now_ms + retention_ms
+        expire_ms = (
+            NO_TIMESTAMP_MS if retention_ms == NO_RETENTION_MS else after_ms(now_ms, retention_ms)
+        )
         for tp, new in offsets.items():
             if _utf16_units(new.metadata or "") > self._settings.metadata_size_max:
                 errors[tp] = ErrorCode.OFFSET_METADATA_TOO_LARGE

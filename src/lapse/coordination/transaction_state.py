@@ -18,6 +18,7 @@ from itertools import groupby
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
+from lapse.base.times import after_ms
 from lapse.coordination.transactions import (
     TransactionLogValue,
     TransactionPartitions,
@@ -147,7 +148,7 @@ class Transaction:
 
     def is_timed_out(self, now_ms: int) -> bool:
         """Whether an open transaction is older than its timeout."""
-        return self.start_ms + self.timeout_ms < now_ms
+        return after_ms(self.start_ms, self.timeout_ms) < now_ms
 
 
 # --- steps: the state each leads to ------------------------------------------------------------

@@ -49,6 +49,8 @@ CONTROL = 256
 SPENT = 512  # a marker of whose transaction no batch is left
 UNDECIDED = 1024  # nobody knows how its transaction ended
 RECORD_FACTS = 2048
+# Of a batch alone: its horizon is nobody's of ours. It counts as none, and is set anew or cleared.
+HORIZON_STRANGE = 2048
 
 # Record verdicts: reasons for removal, and "keep, and see that the batch has a horizon".
 KEEP = 0
@@ -66,7 +68,7 @@ SOME_KEPT = 1
 SOME_REMOVED = 2
 STAMP_WANTED = 4  # a kept record wants a horizon and the batch has none
 GUARDED = 8  # its header must outlive its records (last of its producer, end of the log)
-HORIZON_SPENT = 16  # its horizon has passed and no record that stays is a tombstone
+HORIZON_SPENT = 16  # its horizon has passed, or is nobody's, and no record that stays waits for it
 BATCH_FACTS = 32
 
 # Batch verdicts.
@@ -95,7 +97,8 @@ RECORDS_KEPT = 2
 RECORDS_READ = 3
 STAMPED = 4  # batches that got a horizon
 LAST_ACTION = 5  # what became of the last batch
-REMOVED = 6  # + reason: offsets held in removed[reason]
+CHANGED = 6  # batches that are not as they were
+REMOVED = 7  # + reason: offsets held in removed[reason]
 STATE_SIZE = REMOVED + REASONS
 
 PLAIN = -1  # instead of a checksum: records that are yet to be deflated
@@ -160,18 +163,19 @@ def classify(
 ) -> int:  # fmt: skip
     """out[b] = what headers and bitmaps alone say of batch b; returns how many change for sure.
 
-    A batch is TOUCHED too when its horizon has passed, when it has none and holds a tombstone that
-    may be stamped, and when the log starts within it. GONE promises that the rules remove every
-    record of it, and offsets without gaps, so that nobody need look into the records.
+    A batch is TOUCHED too when its horizon has passed or is nobody's, when it has none and holds a
+    tombstone that may be stamped, and when the log starts within it. GONE promises that the rules
+    remove every record of it, and offsets without gaps, so that nobody need look into the records.
     """
     drop_superseded = always_drops_superseded(record_table)
     n = 0
     for b in range(batches.shape[0]):
         row = batches[b]
-        facts = np.int64(facts_of[b])
+        facts = np.int64(facts_of[b]) & (RECORD_FACTS - 1)
         first, after = ordinals[b], ordinals[b] + row.count
         dense = row.last_offset - row.base_offset == row.count - 1
-        has_horizon, passed = facts & HORIZON_SET != 0, facts & HORIZON_PASSED != 0
+        has_horizon = facts & HORIZON_SET != 0
+        ends = facts & HORIZON_PASSED != 0 or facts_of[b] & HORIZON_STRANGE != 0
         if row.last_offset < log_start:
             facts |= DELETED
         if row.count == 0:
@@ -190,7 +194,7 @@ def classify(
                 verdict = GONE + REMOVE_SUPERSEDED
             elif (
                 gone > 0
-                or passed
+                or ends
                 or (tombstones[b] > 0 and not has_horizon)
                 or _count_bits(keyless, first, after) > 0
             ):
@@ -200,7 +204,7 @@ def classify(
         if verdict == GONE + KEEP:
             verdict = TOUCHED
         out[b] = verdict
-        n += verdict != UNTOUCHED and (verdict != MARKER or passed or facts & DELETED != 0)
+        n += verdict != UNTOUCHED and (verdict != MARKER or ends or facts & DELETED != 0)
     return n
 
 
@@ -214,7 +218,7 @@ def markers_change(
     for b in range(batches.shape[0]):
         if classes[b] != MARKER:
             continue
-        facts = np.int64(facts_of[b])
+        facts = np.int64(facts_of[b]) & (RECORD_FACTS - 1)
         if txns[b] >= 0 and alive[txns[b]] == 0:
             facts |= SPENT
         n += record_table[facts] != KEEP
@@ -287,8 +291,8 @@ def _write_header(out: NDArray[np.uint8], start: int, row: np.void) -> None:
 @inlined
 def _judge(
     data: NDArray[np.uint8], i: int, end: int, row: np.void, ordinal: int,
-    superseded: NDArray[np.uint8], batch_facts: int, record_table: NDArray[np.uint8],
-    drop_superseded: bool, note_superseded: bool,
+    superseded: NDArray[np.uint8], batch_facts: int, horizon_ends: bool,
+    record_table: NDArray[np.uint8], drop_superseded: bool, note_superseded: bool,
     latest: int, log_start: int, valued: bool, removed_base: int,
     places: NDArray[np.int64], verdicts: NDArray[np.uint8], removed: NDArray[np.uint32],
     state: NDArray[np.int64],
@@ -300,7 +304,7 @@ def _judge(
     """
     kept = 0
     wants_stamp = False
-    spent = batch_facts & HORIZON_PASSED != 0
+    spent = horizon_ends
     timestamp_first = np.int64(-1)
     timestamp_max = np.int64(-1)
     # Most records go because they are superseded; without gaps their offsets need no parsing.
@@ -426,7 +430,8 @@ def rewrite(
     a marker is SPENT where nothing was. removed[reason] gets offset - removed_base; superseded
     records are left out of it without `note_superseded`: in a segment without gaps the bitmap says
     the same. A compressed batch that changes is left with its records plain, its codec in the
-    attributes and PLAIN for a checksum: the caller deflates and seals it.
+    attributes and PLAIN for a checksum: the caller deflates and seals it. With a `horizon` below 0
+    what would be stamped is rewritten without one.
 
     Returns (why it ended, the batch it stopped at).
     """
@@ -451,13 +456,14 @@ def rewrite(
             if note_superseded or reason != REMOVE_SUPERSEDED:
                 _remove_dense(row, removed_base, reason, removed, state)
         else:
-            batch_facts = np.int64(facts_of[b])
+            batch_facts = np.int64(facts_of[b]) & (RECORD_FACTS - 1)
+            horizon_ends = facts_of[b] & (HORIZON_PASSED | HORIZON_STRANGE) != 0
             if classes[b] == MARKER and txns[b] >= 0 and alive[txns[b]] == 0:
                 batch_facts |= SPENT
             kept, wants_stamp, spent, timestamp_first, timestamp_max = _judge(
-                data, starts[b], ends[b], row, ordinals[b], superseded, batch_facts, record_table,
-                drop_superseded, note_superseded, latest, log_start, valued, removed_base,
-                places, verdicts, removed, state,
+                data, starts[b], ends[b], row, ordinals[b], superseded, batch_facts, horizon_ends,
+                record_table, drop_superseded, note_superseded, latest, log_start, valued,
+                removed_base, places, verdicts, removed, state,
             )  # fmt: skip
             if kept < 0:
                 return BROKEN, b
@@ -467,12 +473,15 @@ def rewrite(
             facts |= SOME_KEPT
         if kept < count:
             facts |= SOME_REMOVED
-        if wants_stamp and row.attributes & DELETE_HORIZON == 0:
+        if wants_stamp and facts_of[b] & HORIZON_SET == 0:
             facts |= STAMP_WANTED
         if spent:
             facts |= HORIZON_SPENT
         action = batch_table[facts]
+        if action == STAMP and horizon < 0:
+            action = REWRITE
         state[LAST_ACTION] = action
+        state[CHANGED] += action != COPY and (action != EMPTY or count > 0)
         if action != DROP or facts_of[b] & (ABORTED | CONTROL) == 0:
             state[RECORDS_READ] += count  # B-5: what a transaction's end drops is not looked at
         if action == DROP:

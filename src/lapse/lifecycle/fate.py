@@ -204,8 +204,12 @@ def _with_horizon(d: Decision, header: Header, what: str) -> tuple[str, int | No
     if header.magic < 2 or not header.attributes & DELETE_HORIZON:
         return f"{what} without delete horizon yet: a round gives it one", None
     horizon_ms = header.base_timestamp
+    if not any(s.covers(horizon_ms, header.base_offset, header.last_offset) for s in d.info.stamps):
+        return f"{what} whose delete horizon is none that a round set: one gives it another", None
     if horizon_ms > d.passed_until_ms:
-        may = max([horizon_ms, *(s.may_pass_ms for s in d.info.stamps)])
+        may = max(
+            [horizon_ms, *(s.may_pass_ms for s in d.info.stamps if s.horizon_ms <= horizon_ms)]
+        )
         return f"{what} whose delete horizon has not passed", may
     due_ms = removal_due_ms(d.removal, d.info.config.removal_lag_ms)
     if header.last_offset >= d.removable_below:

@@ -18,8 +18,9 @@ from lapse.base.ids import TopicPartition
 from lapse.lifecycle.decide.select import LogInfo
 from lapse.lifecycle.recovery import finish_rounds
 from lapse.lifecycle.round.bad import current_facts
-from lapse.lifecycle.round.commit import CommitResult, DirectoryEnv, commit_all, waiting_stamps
+from lapse.lifecycle.round.commit import CommitResult, DirectoryEnv, commit_all
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.stamps import info_of
 from lapse.lifecycle.round.summarise import SummaryReceipt, take_over
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
@@ -103,7 +104,7 @@ class DirectoryOwner:
 
     def _info(self, log: PartitionLog) -> LogInfo:
         facts = current_facts(log, self._fs)
-        return LogInfo(facts, log.config, waiting_stamps(log.dir, self._clock.now_ms()))
+        return info_of(facts, log.config, self._clock.now_ms())
 
     def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
         env = DirectoryEnv(self._fs, self._clock, self._directory.set_cleaner_offsets)

@@ -191,7 +191,8 @@ class RoundTail:
     """The last round of each log, for whoever asks often: reads only what came since.
 
     Attributes:
-        by_log: the last report of each log; failed ones only in `failed`.
+        by_log: the last report of each log, failed ones left out.
+        failures: how many rounds of a log failed since the last that did not.
         last_run: the good ones of the run that reported last: they share its `now_ms`.
     """
 
@@ -200,7 +201,7 @@ class RoundTail:
         self._at: int | None = None
         self._inode = -1
         self.by_log: dict[str, RoundReport] = {}
-        self.failed: dict[str, RoundReport] = {}
+        self.failures: dict[str, int] = {}
         self.last_run: list[RoundReport] = []
 
     def refresh(self) -> None:
@@ -226,9 +227,9 @@ class RoundTail:
 
     def _take(self, report: RoundReport) -> None:
         if report.error is not None:
-            self.failed[report.log] = report
+            self.failures[report.log] = self.failures.get(report.log, 0) + 1
             return
-        self.failed.pop(report.log, None)
+        self.failures.pop(report.log, None)
         self.by_log[report.log] = report
         if self.last_run and self.last_run[0].now_ms != report.now_ms:
             self.last_run = []

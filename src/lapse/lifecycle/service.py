@@ -27,6 +27,7 @@ from typing import Protocol, TypeVar
 
 from lapse.base.backoff import backoff_ms
 from lapse.base.errors import LapseError
+from lapse.base.times import after_ms
 from lapse.lifecycle.asked import PAUSES, Pause, Pauses, pause_text, pauses_told
 from lapse.lifecycle.board import Board, Told, some
 from lapse.lifecycle.clock_guard import ClockGuard
@@ -187,7 +188,7 @@ class Service:
             return self._wait_for_owner(e)
         pause_ms = self._pause_ms(decisions, now_ms)
         self._board.queue(Queue(held=self._setbacks.held()))
-        self._board.tell("idle", "nothing is due", Told(next_look_ms=now_ms + pause_ms))
+        self._board.tell("idle", "nothing is due", Told(next_look_ms=after_ms(now_ms, pause_ms)))
         return pause_ms
 
     def _decide(self, infos: Iterable[LogInfo], clock: ClockVerdict) -> list[Decision]:

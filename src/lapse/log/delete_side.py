@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lapse.base.errors import ErrorCode, KafkaError, StorageError
+from lapse.base.times import after_ms
 from lapse.log import swap
 from lapse.log.append_clock import AHEAD_MAX_MS
 from lapse.log.append_side import AppendableLog, Opening
@@ -188,7 +189,7 @@ class DeletingLog(AppendableLog):
 
     def _schedule(self, deleted: Sequence[Path]) -> None:
         now_ms = self._env.clock.now_ms()
-        waits = now_ms, now_ms + self.config.file_delete_delay_ms
+        waits = now_ms, after_ms(now_ms, self.config.file_delete_delay_ms)
         self._deleted.update(dict.fromkeys(deleted, waits))
 
     def sweep_deleted(self, now_ms: int) -> int:

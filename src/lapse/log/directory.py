@@ -37,6 +37,7 @@ from lapse.base.errors import (
 )
 from lapse.base.fs import AppendFile, Fs
 from lapse.base.ids import TopicPartition
+from lapse.base.times import after_ms
 from lapse.log import checkpoints
 from lapse.log.append_clock import AHEAD_MAX_MS
 from lapse.log.env import LogEnv
@@ -228,7 +229,7 @@ class LogDirectory:
             self._env.fs.rename(source, target)
             self._env.fs.fsync_dir(self.path)
             now_ms = self._env.clock.now_ms()
-            self._doomed[target] = now_ms, now_ms + (delay_ms or 0)
+            self._doomed[target] = now_ms, after_ms(now_ms, delay_ms or 0)
         for kept in (self._recovery_points, self._log_starts, self.cleaner_offsets):
             kept.pop(partition, None)
         self._new.discard(partition)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lapse.base.config import DAY_MS
 from lapse.base.ids import TopicPartition
 from lapse.log.summary import Summary
 
@@ -116,6 +117,7 @@ class LogFacts:
         start_moves: moves of the log start that no round has followed yet, oldest first.
         bad: the first place that rounds could not read, None where all is well.
         replicas: of this partition; empty where this log is the only one.
+        producer_id_expiration_ms: how long after its last batch a producer is among `producers`.
     """
 
     partition: TopicPartition
@@ -132,3 +134,10 @@ class LogFacts:
     start_moves: tuple[StartMove, ...] = ()
     bad: BadRange | None = None
     replicas: tuple[ReplicaFacts, ...] = ()
+    producer_id_expiration_ms: int = DAY_MS
+
+    @property
+    def horizon_earliest_ms(self) -> int:
+        """The first delete horizon in any segment, -1 without one."""
+        told = (s.summary.horizon_earliest_ms for s in self.segments if s.summary is not None)
+        return min((ms for ms in told if ms >= 0), default=-1)

@@ -250,6 +250,7 @@ class PartitionLog(DeletingLog):
                 producers=(),
                 append_time_ahead_ms=mark.append_time_ahead_ms,
                 start_moves=mark.start.unserved(segments[0].base_offset),
+                producer_id_expiration_ms=self._producer_id_expiration_ms,
             )
         bad = mark.bad
         sealed = [segment_facts(s) for s in segments[:-1]]

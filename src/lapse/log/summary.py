@@ -44,9 +44,10 @@ from lapse.records.layout import KNOWN_ATTRIBUTES, Codec
 
 FOLDER = ".lapse"
 SUFFIX = ".summary"
-VERSION = 3
+VERSION = 4
 UNKNOWN = -1
 NONE = -1
+BARE_MAX = 1024  # headers without records that are told one by one; each takes some 40 bytes
 _ORDINARY = CODEC_MASK | LOG_APPEND_TIME | DELETE_HORIZON  # nothing to say beyond counts and times
 _PLAIN = 0x03 | LOG_APPEND_TIME | DELETE_HORIZON  # codecs up to lz4, whose bits are 0 to 3
 
@@ -87,6 +88,19 @@ class Ended(NamedTuple):
     stamped: bool = False
 
 
+class Bare(NamedTuple):
+    """A batch header without records, kept for its producer (SEMANTICS B-3, F-6).
+
+    `max_timestamp` is that of the records it had: by it the producer expires.
+    """
+
+    last_offset: int
+    producer_id: int
+    producer_epoch: int
+    max_timestamp: int
+    control: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """Facts of one segment.
@@ -116,6 +130,7 @@ class Summary:
         other_control: emptied markers and control batches that end no transaction; -1 likewise.
         spent_markers: markers without a delete horizon of whose transaction no batch is left, as
             far as this segment tells: those that are `alone` in `ended` are not among them.
+        bare: headers without records, of producers; the first BARE_MAX of them.
         unreadable_from: first offset that could not be read, -1 where all could (L10); counts are
             of what is below it.
     """
@@ -146,6 +161,7 @@ class Summary:
     begun: tuple[Begun, ...] = ()
     ended: tuple[Ended, ...] = ()
     spent_markers: int = 0
+    bare: tuple[Bare, ...] = ()
     unreadable_from: int = NONE
     version: int = VERSION
 
@@ -174,6 +190,7 @@ class SummaryBuilder:
         self.append_time_greatest_ms = s.append_time_greatest_ms
         self.valued_tombstones = s.valued_tombstones
         self.old_format = s.old_format
+        self._bare = list(s.bare)
         self._transactions = _Transactions(s)
 
     def add(self, batch: Header, tombstones: int = UNKNOWN, marker: Marker | None = None) -> None:
@@ -194,6 +211,8 @@ class SummaryBuilder:
         self.old_format += not v2
         if batch.count == 0 or (v2 and batch.attributes & CONTROL):
             tombstones = 0
+        if batch.count == 0 and v2:
+            self._note_bare(batch)
         if tombstones < 0 or self.tombstones < 0:
             self.tombstones = UNKNOWN
         else:
@@ -218,6 +237,7 @@ class SummaryBuilder:
             and batch.magic == 2
             and self.size > 0
             and timestamp >= self.min_timestamp >= 0
+            and batch.count > 0
             and tombstones >= 0
             and self.tombstones >= 0
         )
@@ -276,6 +296,8 @@ class SummaryBuilder:
             least, first = counted[survey.HORIZON_MIN], self.horizon_earliest_ms
             self.horizon_earliest_ms = least if first < 0 else min(first, least)
         self.valued_tombstones |= counted[survey.VALUED] > 0
+        for batch in headers_of(rows[(rows["count"] == 0) & (rows["magic"] == 2)]):
+            self._note_bare(batch)
         for batch, marker in told:
             self._transactions.add(batch, marker)
         if counted[survey.TALLY_OLD] or counted[survey.TALLY_ATTRIBUTES] & ~_PLAIN:
@@ -309,9 +331,15 @@ class SummaryBuilder:
             append_time_greatest_ms=self.append_time_greatest_ms,
             valued_tombstones=self.valued_tombstones,
             old_format=self.old_format,
+            bare=tuple(self._bare),
             **self._transactions.facts(),
         )
         return as_estimate(made) if self.estimated else made
+
+    def _note_bare(self, batch: Header) -> None:
+        if batch.producer_id >= 0 and len(self._bare) < BARE_MAX:
+            of = batch.last_offset, batch.producer_id, batch.producer_epoch, batch.max_timestamp
+            self._bare.append(Bare(*of, bool(batch.attributes & CONTROL)))
 
     def _note_unhandled(self, batch: Header) -> None:
         for reason in unhandled_reasons(batch):
@@ -416,6 +444,7 @@ NOT_KNOWN: Mapping[str, Any] = {
     "begun": (),
     "ended": (),
     "spent_markers": 0,
+    "bare": (),
 }
 
 

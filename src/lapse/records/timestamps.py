@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lapse.base.config import TopicConfig
+from lapse.base.times import FOREVER_MS, after_ms
 from lapse.records.layout import TimestampType
-
-FOREVER_MS = (1 << 63) - 1
 
 
 class TimestampRange(NamedTuple):
@@ -31,7 +30,7 @@ def allowed_range(topic: TopicConfig, now_ms: int) -> TimestampRange:
         return ANY_TIME
     return TimestampRange(
         max(now_ms - topic.message_timestamp_before_max_ms, ANY_TIME.least),
-        min(now_ms + topic.message_timestamp_after_max_ms, FOREVER_MS),
+        after_ms(now_ms, topic.message_timestamp_after_max_ms),
     )
 
 
@@ -41,4 +40,4 @@ def append_time_ms(now_ms: int, last_ms: int, after_max_ms: int) -> int:
     Never below that, unless it is ahead of now by more than message.timestamp.after.max.ms: then
     some clock was wrong, and is not followed.
     """
-    return last_ms if now_ms < last_ms <= now_ms + after_max_ms else now_ms
+    return last_ms if now_ms < last_ms <= after_ms(now_ms, after_max_ms) else now_ms

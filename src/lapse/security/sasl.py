@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
+from lapse.base.times import after_ms
 from lapse.security.mechanism import AuthenticationFailed, ClientMechanism, ServerMechanism
 
 SASL_HANDSHAKE = 17
@@ -210,7 +211,7 @@ class SaslServer:
             )
             raise AuthenticationFailed(told, told)
         lifetime_ms = max(0, self._settings.max_reauth_ms.get(self._mechanism, 0))
-        self.session_expires_ms = now_ms + lifetime_ms if lifetime_ms else None
+        self.session_expires_ms = after_ms(now_ms, lifetime_ms) if lifetime_ms else None
         self.state, self.principal = SaslState.COMPLETE, principal
         return AuthenticateAnswer(auth_bytes=auth_bytes, session_lifetime_ms=lifetime_ms)
 
@@ -309,7 +310,9 @@ class SaslClient:
         self.complete = True
         lifetime_ms = answered.session_lifetime_ms
         part = _REAUTHENTICATE_AFTER + _REAUTHENTICATE_SPREAD * self._spread
-        self.reauthenticate_at_ms = now_ms + int(lifetime_ms * part) if lifetime_ms > 0 else None
+        self.reauthenticate_at_ms = (
+            after_ms(now_ms, int(lifetime_ms * part)) if lifetime_ms > 0 else None
+        )
         return None
 
 

@@ -15,6 +15,8 @@ import ipaddress
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from lapse.base.times import after_ms
+
 ADDRESSES_MAX = 10_000
 WAIT_DELAYS_MAX = 100
 _IPV6_NETWORK_BITS = 64
@@ -63,9 +65,9 @@ class FailedAuthentications:
         network = network_of(address)
         before_ms = self._answered_ms.pop(network, now_ms)
         self._forget(now_ms)
-        wait_ms = max(before_ms - now_ms, 0) + self._delay_ms
+        wait_ms = after_ms(max(before_ms - now_ms, 0), self._delay_ms)
         wait_ms = min(wait_ms, WAIT_DELAYS_MAX * self._delay_ms)
-        self._answered_ms[network] = now_ms + wait_ms
+        self._answered_ms[network] = after_ms(now_ms, wait_ms)
         self.counts.queued += wait_ms > self._delay_ms
         self.counts.waited_ms += wait_ms
         return wait_ms

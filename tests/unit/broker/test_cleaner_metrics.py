@@ -17,6 +17,7 @@ from lapse.lifecycle import reports
 from lapse.lifecycle.asked import EVERY_LOG, Pause, pause
 from lapse.lifecycle.clock_guard import BROKER, CONFIRMED
 from lapse.lifecycle.decide.deadline import next_look_ms
+from lapse.lifecycle.decide.promises import RETENTION_SLACK_MS, SLACK_MS
 from lapse.lifecycle.decide.select import LogInfo, decide
 from lapse.lifecycle.owner_remote import RemoteOwner
 from lapse.lifecycle.reports import ServiceProgress
@@ -26,6 +27,7 @@ from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.ledger import LedgerEntry
 from lapse.lifecycle.round.receipt import BadSpot
 from lapse.lifecycle.service import Service, ServiceOptions
+from lapse.lifecycle.setbacks import FIRST_BACKOFF_MS
 from lapse.log.env import LogEnv
 from lapse.log.facts import StartMove
 from lapse.log.partition_log import PartitionLog
@@ -36,6 +38,7 @@ from tests.unit.lifecycle.decide.logs import compacted as settings_of
 from tests.unit.lifecycle.decide.logs import log as facts_of
 from tests.unit.lifecycle.decide.logs import segment
 from tests.unit.lifecycle.rounds import MEMORY, NOW, compacted, env_of, overwritten, write
+from tests.unit.lifecycle.served import Recorded
 
 HTTP = {"lapse.http.port": "0", "lapse.housekeeping.interval.ms": str(10**9)}
 SETTINGS = {
@@ -87,6 +90,37 @@ async def test_gauges_are_of_now_though_no_service_runs(tmp_path: Path) -> None:
             assert said[f"lapse_compaction_delay_seconds{of('a')}"] == waited - 60
             since = said["kafka_log_logcleanermanager_time_since_last_run_ms"]
             assert since == waited * 1000
+
+
+async def test_lateness_of_every_kind_shows_without_a_service(tmp_path: Path) -> None:
+    """KIP-354, KIP-107, KIP-32: 0 while all is on time, then by how much the worst is late."""
+    clock = ManualClock(NOW)
+    async with running_node(tmp_path, HTTP, clock=clock) as node:
+        await create(node, "kept", retention_ms="1000", file_delete_delay_ms="0")
+        kept = node.services.partitions.get(TopicPartition("kept", 0))
+        write(kept, [("k", "v")], NOW)
+        await filled(node, "a")
+
+        def late(said: dict[str, float]) -> dict[tuple[str, str], float]:
+            names = {n: v for n, v in said.items() if n.startswith("lapse_overdue_seconds")}
+            found = re.compile('kind="(.*)",partition="0",topic="(.*)"')
+            return {found.search(n).group(2, 1): v for n, v in names.items()}  # type: ignore[union-attr]
+
+        on_time = late(await scrape(node))
+        assert on_time == {
+            **{("a", kind): 0 for kind in ("superseded", "tombstone", "marker", "deleted")},
+            **{("kept", kind): 0 for kind in ("deleted", "retention")},
+        }
+        clock.advance(60_000 + SLACK_MS + 60_000 + 7000)  # max lag, slack, file.delete.delay
+        assert late(await scrape(node)) == {**on_time, ("a", "superseded"): 7}
+        clock.advance(RETENTION_SLACK_MS + 1000)
+        said = late(await scrape(node))
+        gone_by = 1000 + RETENTION_SLACK_MS
+        assert said["kept", "retention"] == (clock.now_ms() - NOW - gone_by) / 1000
+        log = node.services.partitions.get(TopicPartition("a", 0))
+        log.delete_records(log.log_end_offset - 3)
+        clock.advance(86_400_000 + 3000)
+        assert late(await scrape(node))["a", "deleted"] == 3
 
 
 async def test_rounds_leave_their_marks(tmp_path: Path) -> None:
@@ -163,6 +197,36 @@ async def test_what_is_left_alone_is_named(tmp_path: Path) -> None:
         reason = 'lapse_lifecycle_uncleanable{partition="0",reason="bad_range",topic="a"}'
         assert said[reason] == 1
         assert not [name for name in said if re.search(r'bad_range.*topic="b"', name)]
+
+
+async def test_rounds_that_fail_show_within_one_backoff(tmp_path: Path) -> None:
+    """S-12: a log that nothing cleans is uncleanable, whatever is wrong with it."""
+    clock = ManualClock(NOW)
+    async with running_node(tmp_path, HTTP, clock=clock) as node:
+        await filled(node, "a", "b")
+        owner, engine = RemoteOwner(tmp_path), Recorded(clock)
+        engine.failing = {"a-0": "no luck"}
+        options = ServiceOptions(MEMORY, 1000)
+        service = Service(owner, engine, env_of(clock), tmp_path, options)
+        count = (
+            f'kafka_log_logcleanermanager_uncleanable_partitions_count{{logDirectory="{tmp_path}"}}'
+        )
+        for failures in (1, 2):
+            clock.advance(await asyncio.to_thread(service.step))
+            said = await scrape(node)
+            assert said[f"lapse_round_failures{of('a')}"] == failures
+            assert said[count] == 1
+            why = '{partition="0",reason="rounds_fail",topic="a"}'
+            assert said["lapse_lifecycle_uncleanable" + why] == 1
+            assert said[count.replace("partitions_count", "bytes")] > 0
+            assert f"lapse_round_failures{of('b')}" not in said
+            clock.advance(FIRST_BACKOFF_MS * failures)
+        engine.failing = {}
+        await asyncio.to_thread(service.step)
+        said = await scrape(node)
+        assert said[count] == 0
+        assert f"lapse_round_failures{of('a')}" not in said
+        owner.close()
 
 
 async def test_a_clock_that_jumped_is_a_trouble(tmp_path: Path) -> None:
@@ -247,14 +311,14 @@ def test_a_round_in_the_ledger_ends_a_row_with_a_horizon(tmp_path: Path) -> None
     first, generation = log.segments[0], log.generation
     with_horizon = replace(first.summary, horizon_earliest_ms=NOW + 50, horizon_bytes=10**6)
     assert log.adopt_summary(with_horizon, "", generation) is None
+    booked = LedgerEntry("r", 0, NOW, NOW + 50, NOW, 1, 1, 1, (), end_offset=100)
+    ledger.append(RealFs(), log.dir, booked)
     at = NOW + 50
     row = rows.of(log, at)
     assert row is not None
     assert row.due
     assert rows.of(log, at + 1) is row
-    ledger.append(
-        RealFs(), log.dir, LedgerEntry("r", 0, NOW, NOW + 50, NOW + 30, 1, 1, 1, ())
-    )  # passes at NOW + 30 + 50
+    ledger.append(RealFs(), log.dir, replace(booked, committed_ms=NOW + 30))  # another group
     waiting = rows.of(log, at + 1)
     assert waiting is not None
     assert (waiting.due, waiting.next_ms) == (False, NOW + 80)

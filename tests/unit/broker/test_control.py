@@ -14,17 +14,15 @@ import pytest
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
-from lapse.broker.control import SWEEP_AGAIN_SECONDS, OwnedLogs, StampCache
+from lapse.broker.control import SWEEP_AGAIN_SECONDS, OwnedLogs
 from lapse.broker.node import Node
 from lapse.lifecycle import control_messages as messages
 from lapse.lifecycle.control_messages import Hello, ListLogs, Refused, Welcome
-from lapse.lifecycle.decide.horizon import Stamp
 from lapse.lifecycle.owner import OwnerGone
 from lapse.lifecycle.owner_remote import RemoteOwner
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.engine import failed, run_plan
 from lapse.lifecycle.round.inline import InlineEngine
-from lapse.lifecycle.round.ledger import LedgerEntry
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
 from lapse.lifecycle.round.summarise import requests_of, summarise
 from lapse.log import checkpoints
@@ -297,19 +295,3 @@ async def test_who_does_not_say_hello_properly_is_refused(
         answer = await exchange(tmp_path / "data", messages.encode(Hello(messages.VERSION, 1)))
         said = messages.decode_answer(answer[messages.LENGTH.size :], "")
         assert said == Welcome(messages.VERSION, os.getpid())
-
-
-def test_stamps_come_from_the_ledger_as_it_grows(tmp_path: Path) -> None:
-    def entry(now_ms: int, stamped: int) -> LedgerEntry:
-        return LedgerEntry("r", 0, now_ms, now_ms + 1000, now_ms + 5, stamped, 1, 1, ())
-
-    cache = StampCache()
-    assert cache.waiting(tmp_path, 0) == ()
-    ledger.append(RealFs(), tmp_path, entry(100, 1))
-    ledger.append(RealFs(), tmp_path, entry(200, 0))
-    assert cache.waiting(tmp_path, 300) == (Stamp(100, 1100, 105),)
-    ledger.append(RealFs(), tmp_path, entry(400, 2))
-    assert cache.waiting(tmp_path, 500) == (Stamp(100, 1100, 105), Stamp(400, 1400, 405))
-    assert cache.waiting(tmp_path, 1104) == (Stamp(100, 1100, 105), Stamp(400, 1400, 405))
-    assert cache.waiting(tmp_path, 1105) == (Stamp(400, 1400, 405),)
-    assert cache.waiting(tmp_path, 1405) == ()

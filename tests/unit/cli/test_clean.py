@@ -10,6 +10,7 @@ import pytest
 
 from lapse.base.clock import SystemClock
 from lapse.base.java import JavaNotFound
+from lapse.base.times import FOREVER_MS
 from lapse.cli.main import main
 from lapse.spark import session
 from lapse.testing.clock import ManualClock
@@ -47,6 +48,17 @@ def test_what_it_cost(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cost = (line["bytes_read"] + line["bytes_written"]) / dirty
     assert line["bytes_per_dirty_byte"] == round(cost, 3) > 1
     assert clean(capsys, logdir, "--now", NOW + 1)["bytes_per_dirty_byte"] is None
+
+
+@pytest.mark.parametrize("retention_ms", [FOREVER_MS, FOREVER_MS - NOW])
+def test_a_tombstone_that_is_to_stay_for_ever_does(
+    logdir: Path, retention_ms: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """KIP-534: the sum of now and the longest retention fits no header; it is not "long ago"."""
+    words = ("-c", f"delete.retention.ms={retention_ms}", "--force")
+    for now_ms in (NOW + 1, NOW + 300_000, NOW + 1000 * DAY_MS):
+        assert clean(capsys, logdir, *words, "--now", now_ms)["outcome"] in {"cleaned", "not due"}
+        assert records_in(logdir / "a-0")[36] == ("k0", None)
 
 
 def test_tombstones_that_a_replica_may_need_stay(

@@ -12,7 +12,7 @@ from lapse.base.config import topic_config
 from lapse.base.fs import RealFs
 from lapse.cli.main import main
 from lapse.lifecycle.asked import EVERY_LOG, Pause, pause
-from lapse.lifecycle.decide.promises import bounds_of
+from lapse.lifecycle.decide.promises import SLACK_MS, bounds_of
 from lapse.lifecycle.reports import Queue, ServiceProgress, write_progress, write_queue
 from lapse.lifecycle.setbacks import Held
 from lapse.testing.clock import ManualClock
@@ -59,6 +59,21 @@ def test_the_binding_rule_and_the_promises(
     assert line["promises"] == [promise._asdict() for promise in bounds_of(config)]
     due = explained(capsys, logdir, "--now", NOW + 1, *DIRTY)
     assert {line["rule"] for line in due.values()} == {"due"}
+
+
+def test_how_late_a_log_is(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The figure that the broker's metrics tell; by kind, 0 while nothing is late."""
+    lag = ("-c", "max.compaction.lag.ms=90000", "-c", "file.delete.delay.ms=0")
+    by_ms = NOW + 90_000 + SLACK_MS
+    none = {"superseded": 0, "tombstone": 0, "marker": 0, "deleted": 0}
+    assert explained(capsys, logdir, "--now", by_ms, *lag)["a-0"]["overdue_ms"] == none
+    late = explained(capsys, logdir, "--now", by_ms + 90_000, *lag)
+    assert late["a-0"]["overdue_ms"] == {**none, "superseded": 90_000}
+    words = ["explain", logdir, "--partition", "a-0", "--now", by_ms + 90_000, *SETTINGS, *lag]
+    assert main([str(word) for word in words]) == 0
+    assert "\n  late: a superseded value by 1.5 m\n" in capsys.readouterr().out
+    clean(logdir, by_ms)
+    assert explained(capsys, logdir, "--now", by_ms + 90_000, *lag)["a-0"]["overdue_ms"] == none
 
 
 def test_the_clock_of_min_lag(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
+from lapse.base.times import FOREVER_MS
 from lapse.coordination.entries import Entry, Marker, Write, decode_entry, encode_entry, fold
 from lapse.coordination.groups import groups_of
 from lapse.coordination.offset_expiry import ExpiryRule
@@ -84,8 +85,15 @@ def test_nothing_shows_before_it_was_appended() -> None:
         (NewOffset(5, 3, "m"), -1, {"leader_epoch": 3, "metadata": "m"}, OFFSET_COMMIT.written),
         (NewOffset(5, commit_timestamp_ms=9), -1, {"commit_timestamp": 9}, OFFSET_COMMIT.written),
         (NewOffset(5), 60, {"expire_timestamp": NOW_MS + 60}, 1),
+        (NewOffset(5), FOREVER_MS, {"expire_timestamp": FOREVER_MS}, 1),
     ],
-    ids=["plain", "epoch-and-metadata", "time-of-version-1", "retention-of-versions-2-to-4"],
+    ids=[
+        "plain",
+        "epoch-and-metadata",
+        "time-of-version-1",
+        "retention-of-versions-2-to-4",
+        "for-ever",
+    ],
 )
 def test_what_is_written(
     new: NewOffset, retention_ms: int, value: dict[str, Any], version: int

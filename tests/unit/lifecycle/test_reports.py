@@ -104,7 +104,7 @@ def test_the_tail_reads_only_what_came_since(
     append_reports(RealFs(), tmp_path, [later, replace(later, log="b-0", error="no luck")])
     tail.refresh()
     assert tail.by_log["b-0"] == replace(first, log="b-0")  # as it was read the first time
-    assert (tail.last_run, set(tail.failed)) == ([later], {"b-0"})
+    assert (tail.last_run, tail.failures) == ([later], {"b-0": 1})
     line = path.read_bytes().splitlines()[0].replace(b'"now_ms":1', b'"now_ms":3')
     with path.open("ab") as file:
         file.write(line[:50])

@@ -24,6 +24,7 @@ from lapse.lifecycle.round.receipt import Receipt, Seconds
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, failed_summary
 from lapse.lifecycle.service import Service, ServiceOptions
 from lapse.lifecycle.setbacks import BACKOFF_MS_MAX
+from lapse.records.batch import scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.testing.clock import ManualClock
 from tests.unit.lifecycle.rounds import (
@@ -408,3 +409,37 @@ def test_small_logs_do_not_wait_for_a_split_one(tmp_path: Path) -> None:
         assert engine.before == {"a-0": 10, "b-0": 10, "huge-0": 4000}
         assert len(p.records("huge-0")) == 2000
         assert [r.log for r in read_reports(p.data)] == ["a-0", "b-0", "huge-0"]
+
+
+def test_b3_an_idle_log_loses_what_was_kept_for_producers_that_are_gone(tmp_path: Path) -> None:
+    """Bare headers, the markers that they kept alive, and nothing else; in two rounds."""
+    settings = {"delete_retention_ms": 5000, "lapse_tombstone_removal_max_lag_ms": 2000}
+    with parts(tmp_path / "data", {"a": ()}, **settings) as p:
+        log = p.log("a-0")
+        for commit in (True, False):
+            pid = 7 + commit
+            spec = BatchSpec(producer_id=pid, producer_epoch=0, base_sequence=0, transactional=True)
+            write(log, [("k", "old")], NOW, spec=spec)
+            log.append_marker(pid, 0, commit, 0, leader_epoch=0, now_ms=NOW)
+        write(log, [("k", "new")], NOW)
+        log.roll(NOW)
+        write(log, [("end", "1")], NOW)
+
+        def rest(ms: int) -> list[tuple[str, ...]]:
+            """Reasons of the rounds that come of themselves while time passes."""
+            seen = len(p.engine.plans)
+            for _ in range(20):
+                p.clock.advance(ms // 20)
+                log.expire_producers(p.clock.now_ms())
+                while p.service.step() == 0:
+                    pass
+            return [plan.due for plan in p.engine.plans[seen:]]
+
+        assert rest(100_000) == [("dirty ratio",)]
+        left = scan_batches((p.data / "a-0" / f"{0:020d}.log").read_bytes(), "a-0")
+        assert left["count"].tolist() == [0, 1, 0, 1, 1]  # header, marker, header, marker, k
+        assert rest(86_400_000 - 200_000) == []  # they live
+        headers, markers = rest(400_000), rest(400_000)
+        assert headers == [("headers of producers that are gone",), ("expired tombstones",)]
+        assert markers == []
+        assert sorted(p.records("a-0")) == [4, 5]

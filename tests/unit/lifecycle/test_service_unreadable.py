@@ -236,7 +236,7 @@ def test_tombstones_that_a_round_cannot_stamp_are_no_reason_for_another(tmp_path
         service = p.serve(engine=engine, options=options)
         for _ in range(1000):
             p.clock.advance(max(service.step(), 1))
-        assert [plan.due for plan in engine.plans] == [("tombstones without a horizon",)]
+        assert [plan.due for plan in engine.plans] == [("tombstones that no round has stamped",)]
         assert read_queue(p.data).held == ()
 
 
@@ -250,6 +250,6 @@ def test_tombstones_without_horizon_go_from_an_idle_log(tmp_path: Path) -> None:
             p.clock.advance(max(p.service.step(), 1))
         assert list(p.records("a-0").values()) == [("b", "x")]
         assert [plan.due for plan in p.engine.plans] == [
-            ("tombstones without a horizon",),
+            ("tombstones that no round has stamped",),
             ("expired tombstones",),
         ]

@@ -48,6 +48,22 @@ def test_clocks(tmp_path: Path, code: str) -> None:
 @pytest.mark.parametrize(
     "code",
     [
+        "due = now_ms + config.delete_retention_ms",
+        "due = lag_ms + now_ms",
+        "due = horizon_ms + config.removal_lag_ms // 2",
+        "due += self._delay_ms",
+    ],
+)
+def test_sums_of_times(tmp_path: Path, code: str) -> None:
+    bad = "src/lapse/log/segment.py"
+    good = "due = after_ms(now_ms, lag_ms)\nage_ms = now_ms - lag_ms\nend_s = now_s + lag_ms / 1000"
+    files = {bad: code, "src/lapse/base/times.py": code, "src/lapse/log/other.py": good}
+    assert set(keys("sums-of-times", sample(tmp_path, files))) == {bad}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
         "import os\nos.rename(a, b)",
         "from os import replace as r",
         "import os\nos.fsync(fd)",

@@ -10,7 +10,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from lapse.base.config import LONG_MAX, TopicConfig
+from lapse.base.times import after_ms
 from lapse.lifecycle.decide.bounds import Bound, first_dirty, record_age_from
+from lapse.lifecycle.decide.headers import next_expiry_ms
 from lapse.lifecycle.decide.replicas import next_removable_ms
 from lapse.lifecycle.decide.select import Blocked, Decision, oldest_ms
 from lapse.lifecycle.decide.trim import dead_records, trim_due_ms
@@ -58,18 +60,18 @@ def _of_lags(decision: Decision) -> list[int]:
     moments = []
     if bounds.bound is Bound.MIN_LAG:
         held = next(s for s in facts.segments if s.base_offset == bounds.held_segment)
-        moments.append(record_age_from(held, Rules.LAPSE) + config.min_compaction_lag_ms)
+        moments.append(after_ms(record_age_from(held, Rules.LAPSE), config.min_compaction_lag_ms))
     if max_lag_ms == LONG_MAX:
         return moments
     for segment, after in pairwise(facts.segments):
         if after.base_offset > bounds.dirty:
             oldest = oldest_ms(segment, Rules.LAPSE)
             if oldest > 0:
-                moments.append(oldest + max_lag_ms + 1)
+                moments.append(after_ms(oldest, max_lag_ms, 1))
     active = facts.segments[-1]
     oldest = oldest_ms(active, Rules.LAPSE)
     if oldest > 0 and facts.log_end_offset > bounds.dirty:
-        moments.append(_rolled(oldest + max_lag_ms + 1, now_ms))
+        moments.append(_rolled(after_ms(oldest, max_lag_ms, 1), now_ms))
     return moments
 
 
@@ -85,18 +87,29 @@ def _of_removals(decision: Decision) -> list[int]:
     info, removal = decision.info, decision.removal
     moments = []
     if removal.horizon_ms is not None:
-        moments = [removal.horizon_ms, removal.horizon_ms + info.config.removal_lag_ms // 2]
+        half_ms = info.config.removal_lag_ms // 2
+        moments = [removal.horizon_ms, after_ms(removal.horizon_ms, half_ms)]
         moments += (stamp.may_pass_ms for stamp in info.stamps)
     if decision.markers_due_ms is not None:
         moments.append(decision.markers_due_ms)
     if decision.tombstones_due_ms is not None:
         moments.append(decision.tombstones_due_ms)
+    moments += _of_headers(decision)
     if info.facts.replicas:
         retention_ms = info.config.delete_retention_ms
         removable_ms = next_removable_ms(info.facts.replicas, decision.now_ms, retention_ms)
         if removable_ms is not None:
             moments.append(removable_ms)
     return moments
+
+
+def _of_headers(decision: Decision) -> list[int]:
+    """When what is left of expired producers must go; when the next one expires."""
+    facts, upper, now_ms = decision.info.facts, decision.bounds.upper, decision.now_ms
+    if not any(s.summary is not None and s.summary.bare for s in facts.segments):
+        return []
+    moments = [decision.headers_due_ms, next_expiry_ms(facts, upper, now_ms)]
+    return [ms for ms in moments if ms is not None]
 
 
 def _rolled(due_ms: int, now_ms: int) -> int:

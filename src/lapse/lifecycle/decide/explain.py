@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 from lapse.base.config import LONG_MAX
+from lapse.base.times import after_ms
 from lapse.lifecycle.decide.bounds import Bound, bad_segment, readable, record_age_from
 from lapse.lifecycle.decide.clock import ClockVerdict, clock_text
 from lapse.lifecycle.decide.horizon import pending_removal, removal_due_ms
@@ -168,7 +169,7 @@ def _min_lag(d: Decision, rules: Rules) -> Explanation:
     """S-3, S-3b and L9."""
     held = next(s for s in d.info.facts.segments if s.base_offset == d.bounds.held_segment)
     age_from_ms = record_age_from(held, rules)
-    until_ms = age_from_ms + d.info.config.min_compaction_lag_ms
+    until_ms = after_ms(age_from_ms, d.info.config.min_compaction_lag_ms)
     if age_from_ms > d.now_ms:
         text = (
             f"segment {held.base_offset} has a timestamp from the future, {_utc(age_from_ms)}, "
@@ -223,7 +224,9 @@ def _clean(d: Decision) -> Explanation:
             (d.markers_due_ms, "markers of transactions that are gone wait for their horizon")
         )
     if d.tombstones_due_ms is not None:
-        waits.append((d.tombstones_due_ms, "tombstones without a horizon wait to be given one"))
+        waits.append((d.tombstones_due_ms, "tombstones that no round has stamped wait for that"))
+    if d.headers_due_ms is not None:
+        waits.append((d.headers_due_ms, "headers of producers that are gone wait to go"))
     if not waits:
         held = _replica(d)
         if held is not None:
@@ -236,7 +239,7 @@ def _clean(d: Decision) -> Explanation:
 def _replica(d: Decision) -> Explanation | None:
     """L3: something has expired, and another replica has not cleaned past it."""
     facts, retention_ms = d.info.facts, d.info.config.delete_retention_ms
-    expired = pending_removal(facts, d.bounds.upper)
+    expired = pending_removal(facts, d.bounds.upper, stamps=d.info.stamps)
     if expired.horizon_ms is None or expired.horizon_ms > d.passed_until_ms:
         return None
     node = removable_below(facts.replicas, d.now_ms, retention_ms).node_id
@@ -273,7 +276,7 @@ def _ratio(d: Decision, rules: Rules) -> Explanation:
         if d.bounds.dirty < after.base_offset <= max(d.bounds.upper, d.bounds.dirty)
     ]
     oldest = min((ms for ms in waiting if ms > 0), default=None)
-    return Explanation(text, None if oldest is None else oldest + lag_ms + 1, "ratio")
+    return Explanation(text, None if oldest is None else after_ms(oldest, lag_ms, 1), "ratio")
 
 
 def _ratio_text(d: Decision, compares: str) -> str:

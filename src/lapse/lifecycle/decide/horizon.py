@@ -8,35 +8,55 @@ and the commit of the round that stamped it lies `delete.retention.ms` back (L3,
 A transaction marker gets its horizon only once no batch of its transaction is left (case 2, H-2):
 then a round must stamp it (`markers_due_ms`), and a later one removes it like a tombstone.
 
-Each of our rounds stamps the tombstones it reaches. Below the first dirty offset there may be some
-without horizon all the same: a Kafka before 3.1 or another tool cleaned them, they are of an old
-format, or KIP-87 was switched on. A log that nobody writes to needs a round for them
-(`tombstones_due_ms`).
+Each of our rounds stamps the tombstones it reaches, and the ledger says so. Below the first dirty
+offset there may be some without horizon all the same: a Kafka before 3.1 or another tool cleaned
+them, they are of an old format, or KIP-87 was switched on; or with one that the ledger does not
+vouch for (`Stamp.covers`), which counts for nothing. A log that nobody writes to needs a round for
+them (`tombstones_due_ms`), which stamps them, or stamps them anew, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from lapse.base.config import LONG_MAX, TopicConfig
+from lapse.base.times import after_ms
 from lapse.lifecycle.decide.transactions import spent_markers, spent_since_ms
 from lapse.log.facts import LogFacts
+from lapse.log.summary import Summary
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """A committed round that may have stamped horizons, from the ledger."""
+    """A committed round that has stamped horizons, from the ledger.
+
+    Attributes:
+        first_offset, end_offset: it has stamped in [first_offset, end_offset), and its map covered
+            all of that; -1 where the ledger does not say.
+    """
 
     now_ms: int
     horizon_ms: int
     committed_ms: int
+    first_offset: int = 0
+    end_offset: int = -1
 
     @property
     def may_pass_ms(self) -> int:
         """From when readers have had the whole retention since the commit."""
-        return self.committed_ms + (self.horizon_ms - self.now_ms)
+        return after_ms(self.committed_ms, self.horizon_ms - self.now_ms)
+
+    def covers(self, horizon_ms: int, base_offset: int, last_offset: int) -> bool:
+        """Whether it vouches for this horizon of this batch.
+
+        One that is nobody's of ours says nothing: Kafka's cleaner stamps past the end of its map
+        (L1, H-7), a client may have set the bit (L2, H-8). The older values may be there until a
+        round of ours removes them, and readers have had no time since then.
+        """
+        inside = self.first_offset <= base_offset and last_offset < self.end_offset
+        return inside and self.horizon_ms == horizon_ms
 
 
 def passed_until(now_ms: int, stamps: Iterable[Stamp]) -> int:
@@ -61,27 +81,44 @@ class Removal:
 NO_REMOVAL = Removal(None, 0)
 
 
-def pending_removal(facts: LogFacts, upper: int, below: int = LONG_MAX) -> Removal:
+def pending_removal(
+    facts: LogFacts, upper: int, below: int = LONG_MAX, stamps: Sequence[Stamp] | None = None
+) -> Removal:
     """From the summaries of sealed segments below `upper`; no round reaches those above.
 
     Segments wholly at or above `below` hold nothing that may go (L3); one that it lies in may.
+    Where the first horizon of a segment is none of `stamps`, nothing of it may go yet either; None,
+    as in Kafka: all of them count.
     """
     reach = min(upper, below)
     horizon_ms, size = None, 0
-    for segment in facts.segments[:-1]:
+    for segment, after in pairwise(facts.segments):
         summary = segment.summary
         if segment.base_offset >= reach:
             break
-        if summary is not None and summary.horizon_earliest_ms >= 0:
+        if summary is None or summary.horizon_earliest_ms < 0:
+            continue
+        if stamps is None or _is_ours(summary, after.base_offset, stamps):
             size += summary.horizon_bytes
             if horizon_ms is None or summary.horizon_earliest_ms < horizon_ms:
                 horizon_ms = summary.horizon_earliest_ms
     return NO_REMOVAL if horizon_ms is None else Removal(horizon_ms, size)
 
 
+def _is_ours(summary: Summary, end_offset: int, stamps: Sequence[Stamp]) -> bool:
+    """Whether a round of ours has set the segment's first horizon, as far as its summary tells."""
+    first_ms = summary.horizon_earliest_ms
+    return any(
+        s.horizon_ms == first_ms
+        and s.first_offset < end_offset
+        and summary.base_offset < s.end_offset
+        for s in stamps
+    )
+
+
 def removal_due_ms(removal: Removal, removal_lag_ms: int) -> int | None:
     """L4: when a round must start so that the tombstone is gone within the lag: half-way in."""
-    return None if removal.horizon_ms is None else removal.horizon_ms + removal_lag_ms // 2
+    return None if removal.horizon_ms is None else after_ms(removal.horizon_ms, removal_lag_ms // 2)
 
 
 def markers_due_ms(facts: LogFacts, upper: int, removal_lag_ms: int) -> int | None:
@@ -93,25 +130,31 @@ def markers_due_ms(facts: LogFacts, upper: int, removal_lag_ms: int) -> int | No
     reached = [s for s in facts.segments[:-1] if s.base_offset < upper]
     if not spent_markers(reached):
         return None
-    return spent_since_ms(reached) + removal_lag_ms // 2
+    return after_ms(spent_since_ms(reached), removal_lag_ms // 2)
 
 
-def tombstones_due_ms(facts: LogFacts, dirty: int, upper: int, topic: TopicConfig) -> int | None:
-    """L4: when a round must stamp the tombstones of clean segments that have no horizon at all.
+def tombstones_due_ms(
+    facts: LogFacts, dirty: int, upper: int, topic: TopicConfig, stamps: Sequence[Stamp] = ()
+) -> int | None:
+    """L4: when a round must stamp the tombstones of clean segments that have no horizon of ours.
 
-    Counted from the last append to the segment, as for markers. A segment that has some horizon is
-    passed over: its round comes by that. None where there is no such tombstone.
+    Counted from the last append to the segment, as for markers. A segment whose first horizon is
+    ours is passed over: its round comes by that. None where there is no such tombstone.
     """
     found = None
     for segment, after in pairwise(facts.segments):
         if after.base_offset > min(dirty, upper):
             break
         summary = segment.summary
-        if summary is None or summary.horizon_earliest_ms >= 0:
+        if summary is None:
             continue
-        valued = summary.valued_tombstones and topic.tombstone_values_enable
-        if summary.tombstones > 0 or valued:
+        if summary.horizon_earliest_ms >= 0:
+            waits = not _is_ours(summary, after.base_offset, stamps)
+        else:
+            valued = summary.valued_tombstones and topic.tombstone_values_enable
+            waits = summary.tombstones > 0 or valued
+        if waits:
             last_ms = summary.append_last_ms
             since_ms = last_ms if last_ms >= 0 else segment.mtime_ms
             found = since_ms if found is None else min(found, since_ms)
-    return None if found is None else found + topic.removal_lag_ms // 2
+    return None if found is None else after_ms(found, topic.removal_lag_ms // 2)

@@ -11,8 +11,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lapse.base.config import LONG_MAX, TopicConfig
+from lapse.base.times import after_ms
 from lapse.lifecycle.decide.deadline import ROLL_SLACK_MS
 
+# What other modules ask for by name.
+SUPERSEDED_IS_GONE = "a superseded value is gone"
+TOMBSTONE_IS_GONE = "a tombstone is gone"
+MARKER_IS_GONE = "a transaction's marker is gone"
+DELETED_IS_GONE = "deleted records are in no file"
+EXPIRED_IS_GONE = "an expired segment is gone"
+
+RETENTION_SLACK_MS = 300_000  # log.retention.check.interval.ms: how often the owner looks
 ROUND_SLACK_MS = 15_000  # log.cleaner.backoff.ms: how long the service may rest between two looks
 SLACK_MS = ROLL_SLACK_MS + ROUND_SLACK_MS
 
@@ -33,10 +42,25 @@ class Promise(NamedTuple):
 
 def bounds_of(topic: TopicConfig, slack_ms: int = SLACK_MS) -> tuple[Promise, ...]:
     """The promises that hold for a topic."""
-    deleted_ms = max(topic.physical_delete_max_lag_ms, slack_ms + topic.file_delete_delay_ms)
+    deleted_ms = max(
+        topic.physical_delete_max_lag_ms, after_ms(slack_ms, topic.file_delete_delay_ms)
+    )
     lags = {"lapse.physical.delete.max.lag.ms, or slack and file.delete.delay.ms": deleted_ms}
-    deleted = _at_most("deleted records are in no file", "delete-records", lags)
-    return (*(_of_compaction(topic, slack_ms) if topic.compacts else ()), deleted)
+    deleted = _at_most(DELETED_IS_GONE, "delete-records", lags)
+    of_rounds = _of_compaction(topic, slack_ms) if topic.compacts else ()
+    return (*of_rounds, deleted, *_of_retention(topic))
+
+
+def _of_retention(topic: TopicConfig) -> list[Promise]:
+    """By age; a segment's is that of its last append, or its greatest timestamp if earlier."""
+    if not topic.deletes or topic.retention_ms < 0:
+        return []
+    lags = {
+        "retention.ms": topic.retention_ms,
+        "slack": RETENTION_SLACK_MS,
+        "file.delete.delay.ms": topic.file_delete_delay_ms,
+    }
+    return [_at_most(EXPIRED_IS_GONE, "its last record", lags)]
 
 
 def _of_compaction(topic: TopicConfig, slack_ms: int) -> list[Promise]:
@@ -57,12 +81,17 @@ def _of_compaction(topic: TopicConfig, slack_ms: int) -> list[Promise]:
             topic.delete_retention_ms,
         ),
         _at_most(
-            "a tombstone is gone",
+            TOMBSTONE_IS_GONE,
             "the last replica's loss of what it deletes",
             {**retention, **lag, **slack},
         ),
         _at_most(
-            "a transaction's marker is gone",
+            "a tombstone that another cleaner or a client has stamped is gone",
+            "the first round of ours that covers it",
+            {**retention, **lag, **slack},
+        ),
+        _at_most(
+            MARKER_IS_GONE,
             "the loss of its last batch",
             {**lag, **retention, "slack of two rounds": 2 * slack_ms, **_without_slack(slack)},
         ),
@@ -71,13 +100,13 @@ def _of_compaction(topic: TopicConfig, slack_ms: int) -> list[Promise]:
 
 def _superseded(topic: TopicConfig, slack: dict[str, int]) -> Promise:
     """A segment's records are as old as its last append for min lag, its first for max lag."""
-    name, since = "a superseded value is gone", "append of the newer value"
+    name, since = SUPERSEDED_IS_GONE, "append of the newer value"
     if topic.max_compaction_lag_ms == LONG_MAX:
         return Promise(name, "no bound: max.compaction.lag.ms is not set", None)
     if topic.roll_time == "record":
         return Promise(name, "no bound: lapse.roll.time=record rolls no idle segment", None)
     rolled_ms = min(topic.segment_ms, topic.max_compaction_lag_ms)
-    if rolled_ms + topic.min_compaction_lag_ms <= topic.max_compaction_lag_ms:
+    if after_ms(rolled_ms, topic.min_compaction_lag_ms) <= topic.max_compaction_lag_ms:
         lags = {"max.compaction.lag.ms": topic.max_compaction_lag_ms}
     else:
         lags = {
@@ -89,7 +118,7 @@ def _superseded(topic: TopicConfig, slack: dict[str, int]) -> Promise:
 
 def _at_most(name: str, since: str, parts: dict[str, int]) -> Promise:
     terms = [since, *(f"{part} ({ms} ms)" for part, ms in parts.items())]
-    return Promise(name, "by " + " + ".join(terms), sum(parts.values()))
+    return Promise(name, "by " + " + ".join(terms), after_ms(0, *parts.values()))
 
 
 def _without_slack(parts: dict[str, int]) -> dict[str, int]:

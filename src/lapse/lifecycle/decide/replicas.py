@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lapse.base.config import LONG_MAX
+from lapse.base.times import after_ms
 from lapse.log.facts import ReplicaFacts
 
 
@@ -64,7 +65,7 @@ def next_removable_ms(
 ) -> int | None:
     """The first moment after `now_ms` at which `removable_below` may say more by itself."""
     moments = [
-        cleaned.at_ms + retention_ms
+        after_ms(cleaned.at_ms, retention_ms)
         for replica in replicas
         if replica.counted
         for cleaned in replica.cleaned

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lapse.base.config import TopicConfig
+from lapse.base.times import after_ms
 from lapse.lifecycle.decide.trim import half_way_ms
 from lapse.log.append_clock import AHEAD_MAX_MS
 from lapse.log.facts import StartMove
@@ -34,7 +35,7 @@ def roll_due_ms(active: ActiveSegment, topic: TopicConfig) -> int | None:
     """When the clock must roll it; None while it is empty, or where the clock is not asked."""
     if active.size == 0 or active.append_first_ms < 0 or topic.roll_time == "record":
         return None
-    return active.append_first_ms + age_limit_ms(topic, active.jitter)
+    return after_ms(active.append_first_ms, age_limit_ms(topic, active.jitter))
 
 
 def roll_due(active: ActiveSegment, topic: TopicConfig, now_ms: int) -> bool:

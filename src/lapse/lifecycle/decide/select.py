@@ -8,7 +8,7 @@ reads a file or a clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
@@ -17,6 +17,7 @@ from typing import NamedTuple
 from lapse.base.config import LONG_MAX, TopicConfig
 from lapse.lifecycle.decide.bounds import Bounds, bad_segment, find_bounds, readable
 from lapse.lifecycle.decide.clock import Step, lag_over
+from lapse.lifecycle.decide.headers import headers_due_ms
 from lapse.lifecycle.decide.horizon import (
     NO_REMOVAL,
     Removal,
@@ -42,13 +43,14 @@ class Due(Enum):
     MAX_LAG = "max.compaction.lag.ms"
     HORIZON = "expired tombstones"
     MARKERS = "markers of transactions that are gone"
-    TOMBSTONES = "tombstones without a horizon"
+    TOMBSTONES = "tombstones that no round has stamped"
+    HEADERS = "headers of producers that are gone"
     DELETED = "deleted records in a file"
     FORCED = "--force"
 
 
 # Everything but the share of dirty bytes is due by a moment; somebody counts on that.
-BY_A_MOMENT = frozenset({Due.MAX_LAG, Due.HORIZON, Due.MARKERS, Due.TOMBSTONES, Due.DELETED})
+BY_A_MOMENT = frozenset(Due) - {Due.RATIO, Due.FORCED}
 
 
 class RoundKind(Enum):
@@ -77,7 +79,8 @@ class LogInfo:
 
     Attributes:
         config: settings in force.
-        stamps: committed rounds whose horizons may still be waiting.
+        stamps: committed rounds whose horizons may still be waiting, or in a file: those vouch for
+            theirs.
     """
 
     facts: LogFacts
@@ -92,7 +95,7 @@ class Decision(NamedTuple):
         due: reasons for a round, empty if it gets none.
         blocked: why it cannot get one, None if it could; `detail` says more, in words.
         passed_until_ms: horizons at or below this have passed.
-        must_clean_bytes: dirty bytes that have waited for max.compaction.lag.ms.
+        must_clean_bytes: dirty bytes within reach that have waited for max.compaction.lag.ms.
         delay_ms: by how much the oldest of them is late (S-6), 0 if none is.
         kind: what the round is, if one is due.
         removable_below: tombstones and markers at or above it wait for other replicas (L3).
@@ -100,7 +103,9 @@ class Decision(NamedTuple):
             `bounds.upper` and decided above it.
         markers_due_ms: when a round must stamp markers of transactions that are gone, None
             without any.
-        tombstones_due_ms: when one must stamp tombstones that are clean and have no horizon.
+        tombstones_due_ms: when one must stamp tombstones that are clean and have no horizon of
+            ours.
+        headers_due_ms: when one must take headers that nothing needs any more.
         look_again: base of the segment that could not be read, if it is to be looked through
             again now (L10).
         stamp_ms: the time to count horizons from, no less than `now_ms`.
@@ -121,6 +126,7 @@ class Decision(NamedTuple):
     outcomes: tuple[tuple[int, bool], ...] = ()
     markers_due_ms: int | None = None
     tombstones_due_ms: int | None = None
+    headers_due_ms: int | None = None
     look_again: int | None = None
     stamp_ms: int = -1
 
@@ -168,17 +174,23 @@ def decide(info: LogInfo, now_ms: int, wish: Wish | None = None) -> Decision:
     bounds = find_bounds(facts, config, now_ms, wish.rules, wish.dirty, told)
     passed = now_ms if exact else _passed(info, now_ms, wish)
     removable = _removable(facts, config, now_ms, wish)
-    removal = pending_removal(facts, bounds.upper, removable) if told.horizons else NO_REMOVAL
+    removal = NO_REMOVAL
+    if told.horizons:
+        removal = pending_removal(facts, bounds.upper, removable, None if exact else info.stamps)
     must_bytes, delay_ms = _waited_too_long(facts, config, bounds, now_ms, wish.rules)
     markers_ms = None
     if told.transactions:
         markers_ms = markers_due_ms(facts, bounds.upper, config.removal_lag_ms)
     tombstones_ms = None
-    if (told.tombstones or config.tombstone_values_enable) and not exact:
-        tombstones_ms = tombstones_due_ms(facts, bounds.dirty, bounds.upper, config)
+    unstamped = told.tombstones or told.horizons or config.tombstone_values_enable
+    if unstamped and not exact:
+        tombstones_ms = tombstones_due_ms(facts, bounds.dirty, bounds.upper, config, info.stamps)
+    headers_ms = None
+    if told.bare and not exact:
+        headers_ms = headers_due_ms(facts, bounds.upper, config.removal_lag_ms)
     case = _Case(
-        facts, config, now_ms, bounds, removal, passed, told, wish, delay_ms, markers_ms,
-        tombstones_ms,
+        facts, config, now_ms, bounds, removal, passed, told, wish, delay_ms,
+        {Due.MARKERS: markers_ms, Due.TOMBSTONES: tombstones_ms, Due.HEADERS: headers_ms},
     )  # fmt: skip
     blocked, detail = _blocked(case)
     due = () if blocked else _due(case)
@@ -192,7 +204,7 @@ def decide(info: LogInfo, now_ms: int, wish: Wish | None = None) -> Decision:
     again = _look_again(case) if told.unreadable and not exact else None
     return Decision(
         info, now_ms, bounds, removal, due, blocked, detail, passed, must_bytes, delay_ms,
-        kind, removable, outcomes, markers_ms, tombstones_ms, again,
+        kind, removable, outcomes, markers_ms, tombstones_ms, headers_ms, again,
         now_ms if wish.stamp_ms is None else max(now_ms, wish.stamp_ms),
     )  # fmt: skip
 
@@ -245,8 +257,7 @@ class _Case:
     told: Survey
     wish: Wish
     delay_ms: int
-    markers_ms: int | None
-    tombstones_ms: int | None
+    due_ms: Mapping[Due, int | None]  # what only waits for a moment
 
 
 def _passed(info: LogInfo, now_ms: int, wish: Wish) -> int:
@@ -268,12 +279,18 @@ def _removable(facts: LogFacts, config: TopicConfig, now_ms: int, wish: Wish) ->
 def _waited_too_long(
     facts: LogFacts, config: TopicConfig, bounds: Bounds, now_ms: int, rules: Rules
 ) -> tuple[int, int]:
-    """S-6: bytes of sealed dirty segments that are past max lag, and by how much the oldest is."""
+    """S-6: bytes of sealed dirty segments that are past max lag, and by how much the oldest is.
+
+    Of those that a round would reach: what an open transaction holds, no round makes less late.
+    Kafka counts them all.
+    """
     size = latest = 0
     allowed_ms = now_ms - config.max_compaction_lag_ms
     if allowed_ms <= 0:
         return 0, 0
     for segment, after in pairwise(facts.segments):
+        if rules is Rules.LAPSE and segment.base_offset >= bounds.upper:
+            break
         if after.base_offset > bounds.dirty:
             oldest = oldest_ms(segment, rules)
             if 0 < oldest < allowed_ms:
@@ -300,8 +317,8 @@ def _blocked(case: _Case) -> tuple[Blocked | None, str]:
         if odd.base_offset < case.bounds.upper and odd.summary is not None:
             offset = odd.summary.unreadable_from
             return Blocked.UNHANDLED, f"unreadable at offset {offset}: Kafka gives up the log"
-    stamps_wait = case.markers_ms is not None or case.tombstones_ms is not None
-    if case.bounds.dirty_bytes == 0 and case.removal.horizon_ms is None and not stamps_wait:
+    waits = any(ms is not None for ms in (case.removal.horizon_ms, *case.due_ms.values()))
+    if case.bounds.dirty_bytes == 0 and not waits:
         return Blocked.NOTHING_TO_DO, "no sealed segment is dirty and nothing waits to go"
     return None, ""
 
@@ -317,12 +334,10 @@ def _due(case: _Case) -> tuple[Due, ...]:
     if case.wish.rules is not Rules.KAFKA_43:
         if case.removal.horizon_ms is not None and _removal_due(case):
             due.append(Due.HORIZON)
-        if case.markers_ms is not None and case.markers_ms <= case.now_ms:
-            due.append(Due.MARKERS)
-        if case.tombstones_ms is not None and (
-            case.wish.force or case.tombstones_ms <= case.now_ms
-        ):
-            due.append(Due.TOMBSTONES)
+        for reason, due_ms in case.due_ms.items():
+            forced = case.wish.force and reason is not Due.MARKERS
+            if due_ms is not None and (forced or due_ms <= case.now_ms):
+                due.append(reason)
     if case.wish.force:
         due.append(Due.FORCED)
     return tuple(due)

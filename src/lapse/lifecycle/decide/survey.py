@@ -23,6 +23,7 @@ class Survey:
         transactions: a transaction that begins or ends in it.
         horizons: a delete horizon.
         tombstones: null values, and no delete horizon at all.
+        bare: a header without records.
     """
 
     lacking: int = 0
@@ -31,6 +32,7 @@ class Survey:
     transactions: bool = False
     horizons: bool = False
     tombstones: bool = False
+    bare: bool = False
 
 
 def survey(segments: Sequence[SegmentFacts]) -> Survey:
@@ -46,6 +48,8 @@ def survey(segments: Sequence[SegmentFacts]) -> Survey:
             told.horizons = True
         elif summary.tombstones > 0:
             told.tombstones = True
+        if summary.bare:
+            told.bare = True
         if summary.unhandled:
             told.unhandled = True
         if summary.unreadable_from >= 0:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lapse.base.config import TopicConfig
+from lapse.base.times import after_ms
 from lapse.log.facts import LogFacts, SegmentFacts
 
 
@@ -54,4 +55,4 @@ def half_way_ms(since_ms: int, topic: TopicConfig) -> int:
     Until then the active segment may fill up by itself; the other half is the round's.
     """
     room_ms = topic.physical_delete_max_lag_ms - topic.file_delete_delay_ms
-    return since_ms + max(room_ms, 0) // 2
+    return after_ms(since_ms, max(room_ms, 0) // 2)

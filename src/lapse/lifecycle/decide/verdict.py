@@ -13,9 +13,10 @@ The facts of a record:
 - superseded: a later covered record has the same key (R-4, R-7).
 - tombstone: its value is null (R-6, R-8; an empty value is a value), or it says itself that it is
   one, on a topic where that counts (KIP-87).
-- horizon_set, horizon_passed: its batch carries a delete horizon (KIP-534), and the clock has
-  reached it, and every replica is past it (H-1, L3). What waits for it may go only then, so readers
-  had `delete.retention.ms` to see it.
+- horizon_set, horizon_passed: its batch carries a delete horizon (KIP-534) that a round of ours
+  has set, and the clock has reached it, and every replica is past it (H-1, L3). What waits for it
+  may go only then, so readers had `delete.retention.ms` to see it. One that no entry of our ledger
+  vouches for counts as not set (L1, L2): who set it may not have removed the older values.
 - deleted: it is below the log start, where nobody can read it (KIP-107).
 - aborted: its transaction was aborted (X-3).
 - undecided: nobody knows yet how its transaction ends. Rounds keep below such; if not, it stays.
@@ -146,7 +147,8 @@ class BatchFacts:
         stamp_wanted: a record that stays wants a delete horizon and the batch has none.
         guarded: its header must outlive its records: it is the last of a live producer (B-3), or
             it ends where a reader must still be able to arrive (B-4).
-        horizon_spent: its delete horizon has passed and no record that stays waits for it.
+        horizon_spent: its delete horizon has passed, or is nobody's of ours, and no record that
+            stays waits for it.
     """
 
     some_kept: bool

@@ -23,6 +23,7 @@ import msgspec
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
+from lapse.base.times import UNITS_MS, after_ms
 from lapse.lifecycle.erase.findings import Count
 from lapse.lifecycle.erase.proof import PROVEN, REMAINS, Verdict
 from lapse.lifecycle.erase.replicas import ReplicaFindings
@@ -33,7 +34,6 @@ from lapse.log.segment import LOG, base_offset_of
 FORMAT = "lapse-erasure-order-1"
 ORDER_FILE = "order.json"
 _AGE = re.compile(r"(\d{1,9})([dhms])")
-_UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,7 @@ def parse_deadline(text: str, now_ms: int) -> int:
     """Milliseconds since 1970 of a time with a zone, or of a time from now on such as 30d."""
     age = _AGE.fullmatch(text)
     if age is not None:
-        return now_ms + int(age[1]) * _UNIT_MS[age[2]]
+        return after_ms(now_ms, int(age[1]) * UNITS_MS[age[2]])
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -288,11 +288,3 @@ def parse_deadline(text: str, now_ms: int) -> int:
             "one from now such as 30d, 12h, 90m, 45s"
         )
     return int(moment.timestamp() * 1000)
-
-
-def duration(ms: int) -> str:
-    """For people: the largest unit that there is at least one of."""
-    for unit, size in _UNIT_MS.items():
-        if ms >= size:
-            return f"{ms / size:.1f} {unit}"
-    return f"{ms} ms"

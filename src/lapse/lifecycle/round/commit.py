@@ -32,7 +32,6 @@ from lapse.base.errors import CorruptData, LapseError, StaleGeneration, StorageE
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
 from lapse.kernels.crc32c import crc32c_more
-from lapse.lifecycle.decide.horizon import Stamp
 from lapse.lifecycle.decide.select import RoundKind
 from lapse.lifecycle.round import bad, ledger
 from lapse.lifecycle.round.ledger import LedgerEntry, Removed
@@ -448,6 +447,7 @@ def _entry(
         bytes_before=bytes_before,
         bytes_after=_file(group, "records").size,
         removed=tuple(Removed(*blob) for blob in blobs),
+        end_offset=receipt.end_offset,
     )
 
 
@@ -511,13 +511,3 @@ def _in_place(log_dir: Path, group: GroupReceipt) -> bool:
 def sweep(log_dir: Path, round_id: str, fs: Fs) -> None:
     """Remove a round's attempts."""
     fs.remove_tree(log_dir / FOLDER / round_id)
-
-
-def waiting_stamps(log_dir: Path, now_ms: int) -> tuple[Stamp, ...]:
-    """Committed rounds whose horizons readers have not yet had their full retention for."""
-    stamps = (
-        Stamp(e.now_ms, e.horizon_ms, e.committed_ms)
-        for e in ledger.read_heads(log_dir)
-        if e.stamped
-    )
-    return tuple(s for s in stamps if s.may_pass_ms > now_ms)

@@ -59,6 +59,7 @@ class LedgerEntry:
     Attributes:
         now_ms: the round's clock reading; horizons were judged by it.
         horizon_ms: what the round stamped, if `stamped` > 0.
+        end_offset: the map covered everything below; -1 in entries of before that was kept.
         committed_ms: when the new segment was in place and durable.
         bytes_before, bytes_after: of the group's log files.
     """
@@ -72,6 +73,7 @@ class LedgerEntry:
     bytes_before: int
     bytes_after: int
     removed: tuple[Removed, ...]
+    end_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class EntryHead:
     horizon_ms: int
     committed_ms: int
     stamped: int
+    end_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True)

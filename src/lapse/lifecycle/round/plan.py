@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from lapse.base.config import LONG_MAX, TopicConfig
 from lapse.base.ids import TopicPartition
+from lapse.base.times import FOREVER_MS, after_ms
 from lapse.lifecycle.decide.groups import Limits, Sizes, span_limit_ms
 from lapse.lifecycle.decide.select import BY_A_MOMENT, Decision, Due, RoundKind
 from lapse.lifecycle.decide.verdict import Rules
@@ -62,13 +63,15 @@ class RoundPlan:
             headers of these stay.
         end_guard: a batch that ends right before this offset keeps its header too (B-4): the
             round's upper bound in Kafka 4.3, the high watermark with us (L18).
-        horizon_ms: what is stamped in this round.
+        horizon_ms: what is stamped in this round; -1: nothing can be.
         passed_until_ms: horizons at or below this have passed.
         map_entries_max: keys the map may hold; the round ends early where they run out (M-5).
         due: why the round is made, in words.
         kind: a TRIM maps nothing and has one segment.
         log_start: records below it go; -1 leaves them (R-9).
         removable_below: what waits for a horizon goes only below this (L3).
+        vouched: (horizon, first offset, end offset) of earlier rounds of ours whose horizons may be
+            in these files, ascending; another horizon counts for nothing.
         outcomes: (producer id, committed) of transactions begun below `upper` and ended above.
         forgotten_below: aborts below this are not looked up, under Kafka's rules (X-1).
         tombstone_values: records that say so are tombstones whatever their value (KIP-87).
@@ -105,6 +108,7 @@ class RoundPlan:
     kind: RoundKind = RoundKind.CLEAN
     log_start: int = -1
     removable_below: int = LONG_MAX
+    vouched: tuple[tuple[int, int, int], ...] = ()
     outcomes: tuple[tuple[int, bool], ...] = ()
     guarded_markers: tuple[tuple[int, int], ...] = ()
     forgotten_below: int = 0
@@ -187,7 +191,7 @@ def make_plan(
             sorted(p.last_data_offset for p in facts.producers if p.last_data_offset >= 0)
         ),
         end_guard=bounds.upper if exact else facts.high_watermark,
-        horizon_ms=max(decision.now_ms, decision.stamp_ms) + config.delete_retention_ms,
+        horizon_ms=_horizon_ms(decision, rules),
         passed_until_ms=-1 if trim else decision.passed_until_ms,
         segment_bytes=config.segment_bytes,
         segment_index_bytes=config.segment_index_bytes,
@@ -197,6 +201,9 @@ def make_plan(
         kind=decision.kind,
         log_start=-1 if exact else facts.log_start_offset,
         removable_below=decision.removable_below,
+        vouched=tuple(
+            sorted((s.horizon_ms, s.first_offset, s.end_offset) for s in decision.info.stamps)
+        ),
         outcomes=decision.outcomes,
         guarded_markers=tuple(
             sorted((p.producer_id, p.producer_epoch) for p in facts.producers
@@ -235,7 +242,7 @@ def _choice(decision: Decision, rules: Rules, memory: MapMemory, load: Load) -> 
     return choose(load, memory.bytes)
 
 
-_MARKERS_WANTED = frozenset({Due.MARKERS, Due.HORIZON, Due.FORCED})
+_MARKERS_WANTED = frozenset({Due.MARKERS, Due.HORIZON, Due.HEADERS, Due.FORCED})
 
 
 def _holder(facts: LogFacts) -> list[SegmentFacts]:
@@ -248,6 +255,14 @@ def _end(facts: LogFacts, segments: list[SegmentFacts]) -> int:
     """Base of the segment after these."""
     last = segments[-1].base_offset if segments else -1
     return next(s.base_offset for s in facts.segments if s.base_offset > last)
+
+
+def _horizon_ms(decision: Decision, rules: Rules) -> int:
+    """What is stamped; -1: nothing, as in Kafka, whose sum overflows into a time before 1970."""
+    from_ms, retention_ms = decision.stamp_ms, decision.info.config.delete_retention_ms
+    if rules is Rules.KAFKA_43 and retention_ms > FOREVER_MS - from_ms:
+        return -1
+    return after_ms(from_ms, retention_ms)
 
 
 def _legacy_horizon_ms(facts: LogFacts, config: TopicConfig, dirty: int) -> int:

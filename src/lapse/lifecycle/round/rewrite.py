@@ -26,7 +26,6 @@ from lapse.kernels.layout import (
     BATCH,
     CODEC_MASK,
     CONTROL,
-    DELETE_HORIZON,
     HEADER_SIZE,
     TRANSACTIONAL,
 )
@@ -35,6 +34,7 @@ from lapse.lifecycle.decide.select import RoundKind
 from lapse.lifecycle.decide.verdict import REASON_NAMES, RecordVerdict, Rules, Tables, tables
 from lapse.lifecycle.round import roaring
 from lapse.lifecycle.round.aborted import aborted_entries
+from lapse.lifecycle.round.headers import facts_of_batches, guarded_batches
 from lapse.lifecycle.round.offset_map import MapResult, Tick
 from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
 from lapse.lifecycle.round.receipt import ABORTED, REMOVED, FileReceipt, GroupReceipt, attempt_file
@@ -143,13 +143,20 @@ def write_group(
     round_: Round, members: Sequence[Judged], fs: Fs, folder: Path, tick: Tick,
     result: RewriteResult, spend: Tick | None = None,
 ) -> None:  # fmt: skip
-    """Write one group and add it to the result; groups come in the order of their offsets."""
+    """Write one group and add it to the result; groups come in the order of their offsets.
+
+    A segment that comes out as it went in is not replaced: whatever it was looked into for would
+    be found in it again, round after round.
+    """
     writer = GroupWriter(round_, fs, folder, members)
     for member in members:
         before = writer.position
         writer.add(member, tick)
         if spend is not None:
             spend(writer.position - before)
+    if len(members) == 1 and not writer.changed and round_.plan.rules is not Rules.KAFKA_43:
+        writer.discard()
+        return
     result.groups.append(writer.finish(members))
     result.records_read += writer.records_read
     result.records_kept += writer.records_kept
@@ -183,9 +190,9 @@ def judge(round_: Round, segment: SourceSegment) -> Judged:
     if plan.rules is Rules.KAFKA_43:
         # L1: Kafka stamps past the map's reach too, so those batches must be looked into.
         segment.tombstones[rows["last_offset"] > mapped.latest] += 1
-    facts_of = _facts_of(plan, segment)
+    facts_of = facts_of_batches(plan, segment, mapped.latest)
     classes = np.zeros(len(rows), np.uint8)
-    guards = _guarded(plan, segment).astype(np.uint8)
+    guards = guarded_batches(plan, segment).astype(np.uint8)
     n = keep.classify(
         rows, segment.ordinals, segment.superseded, segment.keyless, segment.tombstones, guards,
         facts_of, round_.rules.records, plan.log_start, classes,
@@ -193,49 +200,6 @@ def judge(round_: Round, segment: SourceSegment) -> Judged:
     segment.check(classes != keep.UNTOUCHED)
     numbered = _is_numbered(plan, segment) and keep.always_drops_superseded(round_.rules.records)
     return Judged(segment, classes, facts_of, guards, n > 0, numbered)
-
-
-def _facts_of(plan: RoundPlan, segment: SourceSegment) -> NDArray[np.uint16]:
-    """Facts that all records of a batch share."""
-    rows, transactions = segment.rows, segment.transactions
-    found = np.zeros(len(rows), np.uint16)
-    found[transactions.aborted] |= keep.ABORTED
-    found[transactions.undecided] |= keep.UNDECIDED
-    if segment.some(CONTROL):
-        found[rows["attributes"] & CONTROL != 0] |= keep.CONTROL
-    by_age = plan.rules is Rules.KAFKA_43 and segment.plan.mtime_ms <= plan.legacy_horizon_ms
-    too_old = segment.old_format & by_age  # R-6: in old formats the file's age is the horizon
-    if segment.some(DELETE_HORIZON) or too_old.any():
-        has_horizon = rows["attributes"] & DELETE_HORIZON != 0
-        passed = has_horizon & (rows["base_timestamp"] <= plan.passed_until_ms) | too_old
-        if plan.rules is not Rules.KAFKA_43:
-            # L1: who stamped what no round of ours has covered yet, and when, nobody knows
-            passed &= rows["last_offset"] < plan.dirty
-        passed &= rows["last_offset"] < plan.removable_below
-        found[has_horizon | too_old] |= keep.HORIZON_SET
-        found[passed] |= keep.HORIZON_PASSED
-    return found
-
-
-def _guarded(plan: RoundPlan, segment: SourceSegment) -> NDArray[np.bool_]:
-    """Batches whose header must outlive their records (B-3, B-4)."""
-    rows = segment.rows
-    guarded = np.zeros(len(rows), np.bool_)
-    if len(plan.guarded_last_offsets):
-        of_producer = rows["producer_id"] >= 0
-        guarded = np.isin(rows["last_offset"], plan.guarded_last_offsets) & of_producer
-    if plan.guarded_markers and segment.some(CONTROL):
-        control = np.flatnonzero((rows["attributes"] & CONTROL != 0) & (rows["producer_id"] >= 0))
-        known = set(plan.guarded_markers)
-        mine = zip(
-            rows["producer_id"][control].tolist(), rows["producer_epoch"][control].tolist(),
-            strict=True,
-        )  # fmt: skip
-        guarded[control] |= np.array([pair in known for pair in mine], np.bool_)
-    at_end = segment.first_at(plan.end_guard - 1)
-    if at_end < len(rows) and rows[at_end]["last_offset"] + 1 == plan.end_guard:
-        guarded[at_end] = True
-    return guarded
 
 
 def _is_numbered(plan: RoundPlan, segment: SourceSegment) -> bool:
@@ -272,6 +236,7 @@ class GroupWriter:
         self.position = 0
         self._out = np.empty(OUT_BYTES, np.uint8)
         self._rows = np.empty(OUT_ROWS, BATCH)
+        self._upgraded = any(m.segment.old_format.any() for m in members)
         self._spare = np.empty(0, np.uint8)  # `_out` and this take turns
         self._may_deflate = False
         self._placed = 0  # rows whose position is already that in the new file
@@ -295,6 +260,11 @@ class GroupWriter:
     @property
     def records_kept(self) -> int:
         return int(self._state[keep.RECORDS_KEPT])
+
+    @property
+    def changed(self) -> bool:
+        """Whether any batch is not as it was; one of an old format is upgraded at least."""
+        return self._upgraded or self._state[keep.CHANGED] > 0
 
     def add(self, judged: Judged, tick: Tick) -> None:
         """Rewrite one source segment onto the end of the new one."""
@@ -508,6 +478,11 @@ class GroupWriter:
             self._blobs.append((segment_base, name, offsets.serialize()))
             self._counts[name] = self._counts.get(name, 0) + len(offsets)
         self._bitmaps = {}
+
+    def discard(self) -> None:
+        """Nothing of it is wanted."""
+        self._file.close()
+        self._fs.unlink(self._folder / attempt_file(self._base_offset, "records"))
 
     def finish(self, members: Sequence[Judged]) -> GroupReceipt:
         """Write the side files; the attempt's files are then complete, though not yet synced."""

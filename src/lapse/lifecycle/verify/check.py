@@ -13,6 +13,7 @@ import numpy as np
 from lapse.base.config import TopicConfig
 from lapse.base.errors import CorruptData
 from lapse.kernels.layout import TRANSACTIONAL
+from lapse.lifecycle.verify.chain import Chain
 from lapse.lifecycle.verify.files import LogFiles, Tick, batches
 from lapse.lifecycle.verify.findings import Finding, Findings, Level
 from lapse.lifecycle.verify.judge import Context, Judge, Reach
@@ -69,8 +70,11 @@ class Verdict:
         return all(f.level is not Level.ERROR for f in self.findings)
 
 
-def verify(checked: Pass, tick: Tick) -> Verdict:
-    """Check one log. What cannot be read is a finding and ends the check. Raises OSError."""
+def verify(checked: Pass, tick: Tick, chain: Chain | None = None) -> Verdict:
+    """Check one log. What cannot be read is a finding and ends the check. Raises OSError.
+
+    `chain` is that of the passes before it over the same log, if there are any.
+    """
     findings = Findings(checked.partition)
     reach = _reach(checked.before, checked.after)
     transactions, newest = Transactions(), NewestOffsets()
@@ -83,6 +87,8 @@ def verify(checked: Pass, tick: Tick) -> Verdict:
         _note_keys(context, tick)
         after = _walk(checked, judge, context, tick)
         _check_tombstones(checked, judge, context)
+        chain = chain or Chain()
+        chain.check(judge, checked.now_ms, context.retention_ms, findings)
         _check_producers(checked, transactions, after, findings)
         _check_indexes(checked, transactions, judge, findings)
         _check_checkpoint(checked, transactions, findings)
@@ -116,6 +122,7 @@ def _context(
         newest=newest,
         key_hash=KeyHash(checked.salt),
         now_ms=checked.now_ms,
+        retention_ms=None if config is None else config.delete_retention_ms,
         legacy_horizon_ms=_legacy_horizon(checked.before, config),
         valued_tombstones=config is not None and config.tombstone_values_enable,
         findings=findings,

@@ -50,6 +50,7 @@ class Context:
 
     Attributes:
         now_ms: of the pass, or later.
+        retention_ms: delete.retention.ms, None where it is not known.
         legacy_horizon_ms: v0 and v1 tombstones of segments last modified until then may go (R-6);
             None where that is not known.
     """
@@ -60,6 +61,7 @@ class Context:
     newest: NewestOffsets
     key_hash: KeyHash
     now_ms: int
+    retention_ms: int | None
     legacy_horizon_ms: int | None
     valued_tombstones: bool
     findings: Findings
@@ -93,6 +95,8 @@ class Judge:
         outlived: kept records with a newer one of their key below the mapped range's end.
         stamped: tombstones that got their horizon in this pass.
         expired: tombstones that went because their horizon had passed.
+        superseded: values that rightly went for a newer record.
+        restamped: base offsets of batches whose horizon was set anew.
         aborted: (producer id, base offset, marker offset) of aborted data that is left.
     """
 
@@ -104,6 +108,8 @@ class Judge:
         self.outlived = KeyedOffsets()
         self.stamped = KeyedOffsets()
         self.expired = KeyedOffsets()
+        self.superseded = KeyedOffsets()
+        self.restamped: list[int] = []
         self.aborted: list[tuple[int, int, int]] = []
         self._left: Counter[int] = Counter()  # marker → batches of its data that are there after
 
@@ -173,8 +179,8 @@ class Judge:
             self.removed["marker"] += 1
 
     def _judge_marker_kept(self, before: Batch, after: Batch) -> None:
-        if before.horizon is not None and after.horizon != before.horizon:
-            self._f.add("H-3", before.head.base_offset, "the marker's delete horizon changed")
+        if before.horizon is not None and after.horizon not in {before.horizon, None}:
+            self._judge_restamp(before, after)
         old = before.records(valued_tombstones=False)
         new = after.records(valued_tombstones=False)
         same = list(old.contents()) == list(new.contents())
@@ -254,12 +260,29 @@ class Judge:
         had, has = before.horizon, after.horizon
         tombstones = there & old.tombstone
         offset = before.head.base_offset
-        if had is not None and has != had and (has is not None or tombstones.any()):
+        if had is not None and has is None and tombstones.any():
+            self._f.add("H-3", offset, f"delete horizon {had} is gone, a tombstone waits for it")
+        if has is None or has == had:
+            return
+        if had is not None:
+            self._judge_restamp(before, after)
+        if not tombstones.any():
+            self._f.add("H-2", offset, "a delete horizon on a batch without tombstone")
+        self.stamped.add(hashes[tombstones], old.offsets[tombstones])
+
+    def _judge_restamp(self, before: Batch, after: Batch) -> None:
+        """H-3: a horizon stays, or is set anew: later, or with the whole retention from this pass.
+
+        Who does not know who set a horizon gives readers their time once more. One far ahead, as a
+        client may set it, becomes earlier by that.
+        """
+        had, has, offset = before.horizon, after.horizon, before.head.base_offset
+        assert had is not None
+        assert has is not None
+        self.restamped.append(offset)
+        whole = self._c.retention_ms is not None and has - self._c.now_ms >= self._c.retention_ms
+        if has < had and not whole:
             self._f.add("H-3", offset, f"delete horizon {had} became {has}")
-        if had is None and has is not None:
-            if not tombstones.any():
-                self._f.add("H-2", offset, "a delete horizon on a batch without tombstone")
-            self.stamped.add(hashes[tombstones], old.offsets[tombstones])
 
     def _judge_left(
         self, before: Batch, old: Records, hashes: Hashes, there: NDArray[np.bool_]
@@ -312,6 +335,8 @@ class Judge:
         self.removed["keyless"] += int(keyless.sum())
         superseded = gone & ~keyless & (self._c.newest.get(hashes) > old.offsets)
         self.removed["superseded"] += int(superseded.sum())
+        values = superseded & ~old.tombstone
+        self.superseded.add(hashes[values], old.offsets[values])
         last = gone & ~keyless & ~superseded
         for offset in old.offsets[last & ~old.tombstone].tolist():
             self._f.add("R-4", offset, "the last record of its key is gone")

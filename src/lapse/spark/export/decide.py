@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from lapse.base.errors import ConfigError
+from lapse.base.times import after_ms
 
 BEFORE_DELTA = -1
 _NO_TABLE = "there is no table yet"
@@ -166,7 +167,9 @@ def _why_late(state: ExportState, log: LogNow) -> str:
         return "delete.retention.ms is not known: tombstones may have come and gone"
     if log.now_ms < state.asked_ms:
         return "the clock went back: tombstones may have come and gone"
-    if is_late(state.asked_ms, log.now_ms + log.delete_retention_ms // 2, log.delete_retention_ms):
+    if is_late(
+        state.asked_ms, after_ms(log.now_ms, log.delete_retention_ms // 2), log.delete_retention_ms
+    ):
         since = (log.now_ms - state.asked_ms) // 1000
         return (
             f"the last run was {since} s ago, delete.retention.ms is "

@@ -16,15 +16,16 @@ from lapse.base.errors import LapseError
 from lapse.base.ids import TopicPartition
 from lapse.lifecycle.decide.deadline import next_look_ms
 from lapse.lifecycle.decide.explain import explain
-from lapse.lifecycle.decide.select import Decision, LogInfo, RoundKind, decide
+from lapse.lifecycle.decide.lateness import first_deadline
+from lapse.lifecycle.decide.select import Decision, RoundKind, decide
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.round.commit import waiting_stamps
 from lapse.lifecycle.round.plan import MapMemory, make_plan
+from lapse.lifecycle.round.stamps import info_of
 from lapse.log.reader import DirectoryView
 from lapse.log.sketch import Sketch, decode_sketch, estimate
 from lapse.log.summary import read_keys, summary_path
 from lapse.metadata.policies import UNKNOWN, Policies, find_policies
-from lapse.spark.views.deadlines import bytes_to_free, due_since_ms, first_deadline
+from lapse.spark.views.deadlines import bytes_to_free, due_since_ms
 from lapse.spark.views.logs import of_log, partitions_of, unless_gone
 from lapse.spark.views.schema import Row, micros
 from lapse.spark.views.spec import ViewOptions, ViewUnit
@@ -64,8 +65,7 @@ def decision_of(
     view: DirectoryView, partition: TopicPartition, config: TopicConfig, now_ms: int
 ) -> Decision:
     """What is decided of a log that is only looked at."""
-    stamps = waiting_stamps(view.path / str(partition), now_ms)
-    return decide(LogInfo(view.facts(partition), config, stamps), now_ms)
+    return decide(info_of(view.facts(partition), config, now_ms), now_ms)
 
 
 def _row(decision: Decision) -> tuple[Row, int | None]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lapse.base.config import TopicConfig, topic_config
+from lapse.base.config import LONG_MAX, TopicConfig, topic_config
 from lapse.base.ids import TopicPartition
+from lapse.lifecycle.decide.horizon import Stamp
 from lapse.log.facts import LogFacts, SegmentFacts
 from lapse.log.summary import Summary
 
@@ -31,6 +32,17 @@ def segment(base: int, size: int = 100, **facts: object) -> SegmentFacts:
         )
     made = SegmentFacts(base, size, NOW - DAY, 8, 12, NOW - DAY, summary, False)
     return replace(made, **facts)
+
+
+def stamped(*horizons_ms: int) -> tuple[Stamp, ...]:
+    """Rounds of ours that set these horizons, in any batch; all committed long ago."""
+    return tuple(Stamp(ms - 1, ms, ms - 1, 0, LONG_MAX) for ms in horizons_ms)
+
+
+def ours(facts: LogFacts) -> tuple[Stamp, ...]:
+    """Rounds of ours that set the horizons which the summaries of a log tell."""
+    told = {s.summary.horizon_earliest_ms for s in facts.segments if s.summary is not None}
+    return stamped(*sorted(told - {-1}))
 
 
 def log(segments: Sequence[SegmentFacts], **facts: object) -> LogFacts:

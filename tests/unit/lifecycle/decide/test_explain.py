@@ -12,13 +12,13 @@ from lapse.lifecycle.decide.select import Decision, LogInfo, Wish, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.log.facts import BadRange, CleanedTo, LogFacts, ReplicaFacts, SegmentFacts, StartMove
 from lapse.log.summary import Begun, Ended
-from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, segment
+from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
 
 THEN = NOW - 60_000  # 2023-11-14 22:12:20Z
 
 
 def decided(facts: LogFacts, **settings: object) -> Decision:
-    return decide(LogInfo(facts, compacted(**settings)), NOW)
+    return decide(LogInfo(facts, compacted(**settings), ours(facts)), NOW)
 
 
 def told(facts: LogFacts, **settings: object) -> Explanation:
@@ -84,9 +84,9 @@ BAD = BadRange(10, 15, 77, "checksum does not match", THEN, 3, NOW + 50)
          {"lapse_tombstone_removal_max_lag_ms": 60}, "clean", NOW + 30, "markers of transactions"),
         (sealed(segment(0, tombstones=1, append_last_ms=NOW), cleaner_checkpoint=10),
          {"lapse_tombstone_removal_max_lag_ms": 60}, "clean", NOW + 30,
-         "tombstones without a horizon wait to be given one"),
+         "tombstones that no round has stamped wait for that"),
         (sealed(segment(0, tombstones=1), cleaner_checkpoint=10), {}, "due", None,
-         "due: tombstones without a horizon"),
+         "due: tombstones that no round has stamped"),
     ],
 )  # fmt: skip
 def test_the_binding_rule(

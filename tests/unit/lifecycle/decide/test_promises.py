@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lapse.base.config import TopicConfig
-from lapse.lifecycle.decide.promises import SLACK_MS, Promise, bounds_of
+from lapse.lifecycle.decide.promises import RETENTION_SLACK_MS, SLACK_MS, Promise, bounds_of
 from tests.unit.lifecycle.decide.logs import compacted
 
 SETTINGS = {
@@ -20,12 +20,14 @@ def promised(topic: TopicConfig) -> dict[str, Promise]:
 
 
 def test_sums_of_a_compacted_topic() -> None:
+    stamped = 300 + 70 + SLACK_MS + 20
     found = {name: p.ms for name, p in promised(compacted(**SETTINGS)).items()}
     assert found == {
         "a superseded value stays": 0,
         "a superseded value is gone": 5000 + SLACK_MS + 20,
         "a tombstone stays": 300,
-        "a tombstone is gone": 300 + 70 + SLACK_MS + 20,
+        "a tombstone is gone": stamped,
+        "a tombstone that another cleaner or a client has stamped is gone": stamped,
         "a transaction's marker is gone": 70 + 300 + 2 * SLACK_MS + 20,
         "deleted records are in no file": 90_000,
     }
@@ -66,8 +68,12 @@ def test_where_there_is_no_bound_it_says_which_setting_lacks(
     assert (found.ms, found.formula) == (None, f"no bound: {lacks}")
 
 
-def test_without_compact_only_deleted_records_are_promised() -> None:
-    assert list(promised(compacted(cleanup_policy="delete"))) == ["deleted records are in no file"]
+def test_without_compact_deleted_records_and_expired_ones_are_promised() -> None:
+    found = promised(compacted(cleanup_policy="delete", retention_ms=500, file_delete_delay_ms=20))
+    assert list(found) == ["deleted records are in no file", "an expired segment is gone"]
+    assert found["an expired segment is gone"].ms == 500 + RETENTION_SLACK_MS + 20
+    for_ever = promised(compacted(cleanup_policy="delete", retention_ms=-1))
+    assert list(for_ever) == ["deleted records are in no file"]
 
 
 def test_no_promise_is_shorter_than_what_it_takes() -> None:

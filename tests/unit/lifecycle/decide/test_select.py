@@ -26,15 +26,20 @@ from lapse.lifecycle.round.plan import MapMemory, make_plan
 from lapse.lifecycle.round.summarise import requests_due, wants_look
 from lapse.log.facts import BadRange, CleanedTo, LogFacts, ReplicaFacts, SegmentFacts, StartMove
 from lapse.log.summary import Begun, Ended
-from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, segment
+from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
 
 EXACT = Wish(rules=Rules.KAFKA_43)
 
 
 def decided(
-    facts: LogFacts, wish: Wish | None = None, stamps: tuple[Stamp, ...] = (), **settings: object
+    facts: LogFacts,
+    wish: Wish | None = None,
+    stamps: tuple[Stamp, ...] | None = None,
+    **settings: object,
 ) -> Decision:
-    return decide(LogInfo(facts, compacted(**settings), stamps), NOW, wish)
+    """Where no stamps are given, all horizons are of rounds of ours."""
+    known = ours(facts) if stamps is None else stamps
+    return decide(LogInfo(facts, compacted(**settings), known), NOW, wish)
 
 
 def sealed(*segments: SegmentFacts, **facts: object) -> LogFacts:
@@ -134,6 +139,28 @@ def test_s9_min_lag_holds_a_must_clean_log_too() -> None:
     assert found.due == ()
 
 
+def test_s6_what_an_open_transaction_holds_is_no_part_of_what_must_be_cleaned() -> None:
+    """The ratio that decides on the order of rounds (L6) is one: at most 1."""
+    held = [segment(10 * n, 1000, append_first_ms=NOW - 9 * DAY) for n in range(2, 9)]
+    facts = sealed(
+        segment(0, 1, append_first_ms=NOW - 9 * DAY), segment(10, 2, append_first_ms=NOW - DAY),
+        *held, last_stable_offset=25, cleaner_checkpoint=10,
+    )  # fmt: skip
+    found = decided(facts, max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=1)
+    assert (found.due, found.must_clean_bytes) == ((Due.MAX_LAG,), 2)
+    assert found.must_clean_ratio == 2 / 3
+    assert found.delay_ms == DAY - 1000
+    kafka = decided(facts, EXACT, max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=1)
+    assert kafka.must_clean_bytes == 2 + 7000
+
+
+def test_a_log_is_not_cleaned_for_what_no_round_reaches() -> None:
+    held = segment(10, append_first_ms=NOW - 9 * DAY)
+    facts = sealed(segment(0, append_first_ms=NOW), held, last_stable_offset=15)
+    found = decided(facts, max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=1)
+    assert (found.due, found.must_clean_ratio) == ((), 0)
+
+
 # --- horizons -------------------------------------------------------------------------------------
 
 
@@ -186,11 +213,11 @@ def test_a_horizon_that_min_lag_holds_calls_for_no_round() -> None:
 
 def test_a_horizon_waits_for_the_commit_of_its_round() -> None:
     facts = with_horizon(NOW - 10, 100)
-    slow = Stamp(now_ms=NOW - 1010, horizon_ms=NOW - 10, committed_ms=NOW - 999)
+    slow = Stamp(NOW - 1010, NOW - 10, committed_ms=NOW - 999, end_offset=10)
     assert decided(facts, stamps=(slow,)).due == ()
     assert decided(facts, stamps=(slow,)).passed_until_ms == NOW - 11
     assert next_look_ms(decided(facts, stamps=(slow,))) == NOW + 1
-    quick = Stamp(now_ms=NOW - 1010, horizon_ms=NOW - 10, committed_ms=NOW - 1000)
+    quick = Stamp(NOW - 1010, NOW - 10, committed_ms=NOW - 1000, end_offset=10)
     assert decided(facts, stamps=(quick,)).due == (Due.HORIZON,)
     assert decided(facts, EXACT, (slow,)).passed_until_ms == NOW
 
@@ -432,7 +459,7 @@ def test_l3_by_time_too_and_looked_at_again_when_it_has_come() -> None:
     facts = replace(with_horizon(NOW - 9 * DAY), replicas=replicas)
     assert decided(facts).due == ()
     assert next_look_ms(decided(facts)) == NOW + 70
-    assert decide(LogInfo(facts, compacted()), NOW + 70).due == (Due.HORIZON,)
+    assert decide(LogInfo(facts, compacted(), ours(facts)), NOW + 70).due == (Due.HORIZON,)
 
 
 def test_l3_replica_cleaned_to_may_be_told_to_a_tool() -> None:
@@ -458,7 +485,7 @@ def test_l10_a_bad_place_stops_what_is_above_it_and_nothing_else() -> None:
     above = decided(replace(facts, cleaner_checkpoint=20, segments=facts.segments[2:]))
     assert (above.due, above.blocked) == ((), Blocked.NOTHING_TO_DO)
     assert next_look_ms(above) == NOW + 50
-    after = decide(LogInfo(facts, compacted()), NOW + 50)
+    after = decide(LogInfo(facts, compacted(), ours(facts)), NOW + 50)
     assert (after.bounds.upper, after.removal.bytes) == (30, 1000)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lapse.lifecycle.decide.deadline import next_look_ms
 from lapse.lifecycle.decide.select import Blocked, Due, RoundKind, Wish
 from lapse.log.facts import LogFacts, SegmentFacts
-from tests.unit.lifecycle.decide.logs import DAY, NOW, segment
+from tests.unit.lifecycle.decide.logs import DAY, NOW, segment, stamped
 from tests.unit.lifecycle.decide.test_select import EXACT, decided, sealed
 
 
@@ -36,7 +38,7 @@ def test_l4_clean_tombstones_without_horizon_get_their_round(
         (sealed(unstamped(tombstones=0), cleaner_checkpoint=10), {}, False),
         (sealed(unstamped(tombstones=-1), cleaner_checkpoint=10), {}, False),  # not looked into
         (sealed(unstamped(horizon_earliest_ms=NOW + DAY, horizon_bytes=9),
-                cleaner_checkpoint=10), {}, False),
+                cleaner_checkpoint=10), {}, False),  # a round of ours will come by it
         (sealed(unstamped(), cleaner_checkpoint=9), {"min_cleanable_dirty_ratio": 1}, False),
         (sealed(unstamped(tombstones=0, valued_tombstones=True), cleaner_checkpoint=10), {}, False),
         (sealed(unstamped(tombstones=0, valued_tombstones=True), cleaner_checkpoint=10),
@@ -52,6 +54,24 @@ def test_l4_which_tombstones_these_are(
 ) -> None:
     found = decided(facts, **STAMP_LAG, **settings)
     assert (Due.TOMBSTONES in found.due) is due
+
+
+def test_l1_l2_a_horizon_that_nobody_of_ours_set_is_none() -> None:
+    """It is set anew by a round of its own, be it passed or a hundred years ahead."""
+    for horizon_ms in (NOW - DAY, NOW + 36_500 * DAY):
+        odd = sealed(unstamped(horizon_earliest_ms=horizon_ms, horizon_bytes=9),
+                     segment(10), cleaner_checkpoint=20)  # fmt: skip
+        vouched = stamped(horizon_ms)
+        assert Due.TOMBSTONES not in decided(odd, stamps=vouched, **STAMP_LAG).due
+        elsewhere = replace(vouched[0], first_offset=10)
+        another = replace(vouched[0], horizon_ms=horizon_ms + 1)
+        partly = replace(vouched[0], end_offset=-1)  # of a ledger that does not say how far
+        for stamp in ((), (elsewhere,), (another,), (partly,)):
+            found = decided(odd, stamps=stamp, **STAMP_LAG)
+            assert Due.TOMBSTONES in found.due
+            assert found.tombstones_due_ms is not None
+        kafka = decided(odd, EXACT, stamps=(), **STAMP_LAG)
+        assert kafka.tombstones_due_ms is None
 
 
 def test_l4_force_waits_for_no_tombstone() -> None:

@@ -17,7 +17,6 @@ from lapse.lifecycle.erase.order import (
     Left,
     Order,
     TopicOrder,
-    duration,
     load_order,
     parse_deadline,
     replicas_missing,
@@ -246,8 +245,3 @@ def test_deadlines(text: str, ms: int) -> None:
 def test_what_is_no_deadline(text: str) -> None:
     with pytest.raises(ConfigError, match="--deadline"):
         parse_deadline(text, NOW)
-
-
-def test_durations_for_people() -> None:
-    ms = (36 * 3_600_000, 5_400_000, 90_000, 1500, 7)
-    assert [duration(one) for one in ms] == ["1.5 d", "1.5 h", "1.5 m", "1.5 s", "7 ms"]

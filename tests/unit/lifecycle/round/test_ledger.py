@@ -186,6 +186,6 @@ def test_two_bytes_a_removed_record_at_most(tmp_path: Path) -> None:
 def test_no_key_and_no_value_is_in_it() -> None:
     assert set(LedgerEntry.__slots__) == {
         "round_id", "base_offset", "now_ms", "horizon_ms", "committed_ms", "stamped",
-        "bytes_before", "bytes_after", "removed",
+        "bytes_before", "bytes_after", "removed", "end_offset",
     }  # fmt: skip
     assert set(Removed.__slots__) == {"segment_base", "reason", "bitmap"}

@@ -42,8 +42,12 @@ def marker(offset: int, producer: int, *, commit: bool, horizon_ms: int | None =
 
 
 def plan_of(directory: Path, *segments: tuple[int, bytes], upper: int, **more: object) -> RoundPlan:
+    """A plan over these segments, of which all horizons are of rounds of ours."""
+    rows = [row for _, content in segments for row in scan_batches(content, "t")]
+    horizons = {int(r["base_timestamp"]) for r in rows if r["attributes"] & 0x40}
     given = cleaning.Round(
-        False, 0, upper, segments, frozenset(), -1, NOW + RETENTION, NOW, 1000
+        False, 0, upper, segments, frozenset(), -1, NOW + RETENTION, NOW, 1000,
+        vouched=tuple((ms, 0, upper) for ms in sorted(horizons)),
     )  # fmt: skip
     for base, content in segments:
         (directory / f"{base:020d}.log").write_bytes(content)
@@ -283,13 +287,59 @@ def test_a_horizon_stamped_while_the_flag_meant_nothing_is_none_for_it(tmp_path:
     assert offsets(on, 0) == [0]
 
 
-def test_a_horizon_that_no_round_of_ours_has_covered_does_not_count_yet(tmp_path: Path) -> None:
-    """H-7 against L1: Kafka may have stamped it while older values were still in the log."""
-    content = data(0, b"k") + build_batch([NewRecord(b"k", None, NOW)], BatchSpec(1, horizon_ms=5))
-    plan = plan_of(tmp_path, (0, content), upper=2, passed_until_ms=NOW)
-    assert run(plan).groups[0].removed == {"superseded": 1}
-    again = plan_of(tmp_path, (0, written(plan, 0)), upper=2, dirty=2, passed_until_ms=NOW)
-    assert run(again).groups[0].removed == {"tombstone expired": 1}
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("horizon_ms", [5, NOW, NOW + (1 << 50)])
+def test_a_horizon_that_no_round_of_ours_set_is_none(
+    tmp_path: Path, horizon_ms: int, codec: Codec
+) -> None:
+    """H-7, H-8 against L1: who set it had not removed the value, which only this round does.
+
+    It is set anew, once: readers have the whole retention from then on, and no more.
+    """
+    tombstone = build_batch(
+        [NewRecord(b"k", None, NOW - 7), NewRecord(b"x", b"v", NOW - 8)],
+        BatchSpec(1, codec, horizon_ms=horizon_ms),
+    )
+    plan = plan_of(tmp_path, (0, data(0, b"k") + tombstone), upper=3, vouched=())
+    [group] = run(plan).groups
+    assert (group.removed, group.stamped) == ({"superseded": 1}, 1)
+    again = written(plan, 0)
+    [row] = scan_batches(again, "t")
+    assert row["base_timestamp"] == plan.horizon_ms
+    assert [r.timestamp for r in records_of(again, row, "t")] == [NOW - 7, NOW - 8]
+    mine = (plan.horizon_ms, 0, 3)
+    early = plan_of(tmp_path, (0, again), upper=3, dirty=3, vouched=(mine,))
+    assert run(early).groups == ()
+    early = replace(early, passed_until_ms=plan.horizon_ms)
+    assert run(early).groups[0].removed == {"tombstone expired": 1}
+
+
+def test_a_batch_that_the_map_did_not_reach_the_end_of_is_stamped_anew(tmp_path: Path) -> None:
+    """L1: of two tombstones in it one was covered. Its horizon says nothing of the other."""
+    both = [NewRecord(b"x", None, NOW), NewRecord(b"l", None, NOW)]
+    content = data(0, b"k", b"l") + build_batch(both, BatchSpec(2))
+    first = plan_of(tmp_path, (0, content), upper=4, map_entries_max=3)
+    receipt = run(first)
+    assert (receipt.end_offset, receipt.groups[0].stamped) == (3, 1)
+    mine = (first.horizon_ms, 0, receipt.end_offset)
+    late = first.horizon_ms + 1
+    next_ = plan_of(tmp_path, (0, written(first, 0)), upper=4, dirty=3, passed_until_ms=late,
+                    horizon_ms=late + RETENTION, vouched=(mine,))  # fmt: skip
+    [group] = run(next_).groups
+    assert (group.removed, group.stamped) == ({"superseded": 1}, 1)
+    assert offsets(next_, 0) == [0, 2, 3]
+
+
+def test_a_strange_horizon_that_nothing_waits_for_is_cleared(tmp_path: Path) -> None:
+    """Or it would ask for rounds for ever (L4)."""
+    content = build_batch([NewRecord(b"k", b"v", NOW)], BatchSpec(0, horizon_ms=5)) + marker(
+        1, 7, commit=True, horizon_ms=5
+    )
+    plan = plan_of(tmp_path, (0, content), upper=2, dirty=2, vouched=())
+    run(plan)
+    first, second = batches(plan, 0)
+    assert not first.attributes & 0x40
+    assert (second.attributes & 0x40, second.base_timestamp) == (0x40, plan.horizon_ms)  # spent
 
 
 def test_segments_that_hold_transactions_and_their_markers_are_left_alone(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def bare(raw: bytes) -> bytes:
 APPENDED = BatchSpec(timestamp_type=TimestampType.LOG_APPEND_TIME, append_time=NOW - 300)
 
 BEFORE: Batches = {
-    "abce": batch(0, ("a", "1"), ("b", "1"), ("c", "1"), ("e", "1"), spec=of(1), at=(0, 1, 2, 4)),
+    "abca": batch(0, ("a", "1"), ("b", "1"), ("c", "1"), ("a", "1"), spec=of(1), at=(0, 1, 2, 4)),
     "ad": batch(5, ("a", "2"), ("d", "1"), spec=of(1, 5)),
     "e": batch(7, ("e", None), spec=BatchSpec(horizon_ms=NOW - 10)),
     "f": batch(8, ("f", None), spec=BatchSpec(horizon_ms=NOW + 1000)),
@@ -93,7 +93,7 @@ BEFORE: Batches = {
 }
 AFTER: Batches = {
     **{name: raw for name, raw in BEFORE.items() if name not in {"e", "keyless", "long committed"}},
-    "abce": batch(0, ("c", "1"), spec=replace(of(1), last_offset_delta=4), at=(2,)),
+    "abca": batch(0, ("c", "1"), spec=replace(of(1), last_offset_delta=4), at=(2,)),
     "g": bare(BEFORE["g"]),
     "b": batch(17, ("b", None), spec=BatchSpec(horizon_ms=NOW + DAY)),
     "appended": batch(18, ("m", "1"), ("l", "2"), spec=APPENDED, at=(1, 2)),

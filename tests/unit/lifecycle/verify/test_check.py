@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from lapse.lifecycle.verify.findings import SHOWN_MAX
+from lapse.lifecycle.verify.chain import Chain
+from lapse.lifecycle.verify.check import Pass, Verdict, verify
+from lapse.lifecycle.verify.files import find_log
+from lapse.lifecycle.verify.findings import SHOWN_MAX, Level
 from lapse.log.txn_index import AbortedTxn
 from lapse.records.builder import BatchSpec
 from tests.unit.lifecycle.verify.logs import (
@@ -85,23 +89,20 @@ ERRORS = {
     "batch lost": ("R-4", lost("h")),
     "tombstone early": ("R-6", lost("f")),
     "tombstone never stamped": ("R-6", lost("b")),
-    "value outlives its tombstone": (
-        "R-6", put("abce", batch(0, ("c", "1"), ("e", "1"), spec=KEPT, at=(2, 4)))
-    ),
     "above the mapped range": ("R-2", replace(NEW_SIDE, checkpoint=4)),
     "a batch from nowhere": ("F-3", put("z", batch(22, ("z", "1")))),
     "a record from nowhere": (
-        "F-3", put("abce", batch(0, ("c", "1"), ("z", "1"), spec=KEPT, at=(2, 3)))
+        "F-3", put("abca", batch(0, ("c", "1"), ("z", "1"), spec=KEPT, at=(2, 3)))
     ),
-    "another key": ("F-3", put("abce", batch(0, ("x", "1"), spec=KEPT, at=(2,)))),
-    "another value": ("F-3", put("abce", batch(0, ("c", "2"), spec=KEPT, at=(2,)))),
-    "another time": ("H-1", put("abce", batch(0, ("c", "1"), spec=KEPT, at=(2,), time=NOW))),
-    "another epoch": ("F-3", put("abce", patched(AFTER["abce"], 51, ">h", 1))),
-    "another sequence": ("F-3", put("abce", patched(AFTER["abce"], 53, ">i", 1))),
-    "another leader epoch": ("F-3", put("abce", patched(AFTER["abce"], 12, ">i", 1))),
+    "another key": ("F-3", put("abca", batch(0, ("x", "1"), spec=KEPT, at=(2,)))),
+    "another value": ("F-3", put("abca", batch(0, ("c", "2"), spec=KEPT, at=(2,)))),
+    "another time": ("H-1", put("abca", batch(0, ("c", "1"), spec=KEPT, at=(2,), time=NOW))),
+    "another epoch": ("F-3", put("abca", patched(AFTER["abca"], 51, ">h", 1))),
+    "another sequence": ("F-3", put("abca", patched(AFTER["abca"], 53, ">i", 1))),
+    "another leader epoch": ("F-3", put("abca", patched(AFTER["abca"], 12, ">i", 1))),
     "no longer transactional": ("F-3", put("h", patched(AFTER["h"], 21, ">h", 0))),
-    "a shorter batch": ("F-3", put("abce", patched(AFTER["abce"], 23, ">i", 3))),
-    "a greatest time that is none": ("F-5", put("abce", patched(AFTER["abce"], 35, ">q", NOW))),
+    "a shorter batch": ("F-3", put("abca", patched(AFTER["abca"], 23, ">i", 3))),
+    "a greatest time that is none": ("F-5", put("abca", patched(AFTER["abca"], 35, ">q", NOW))),
     "a bare header that is not": ("F-6", put("g", patched(AFTER["g"], 35, ">q", NOW))),
     "producer's time lost": (
         "L15", put("appended", batch(18, ("m", "1"), ("l", "2"), spec=APPENDED, at=(1, 2), time=7))
@@ -122,7 +123,7 @@ ERRORS = {
     "other control lost": ("X-6", lost("leader")),
     "marker early": ("H-2", lost("just committed")),
     "marker's horizon moved": (
-        "H-3", put("just committed", marker(14, 10, commit=True, horizon_ms=NOW + 9, time=NOW))
+        "H-3", put("just committed", marker(14, 10, commit=True, horizon_ms=NOW + 4, time=OLD))
     ),
     "stamped without tombstone": (
         "H-2", put("h", batch(11, ("h", "1"), spec=STAMPED))
@@ -150,7 +151,7 @@ def test_every_wrong_is_told(name: str, tmp_path: Path) -> None:
 WARNINGS = {
     # SEMANTICS H-7: the value at 1 is left, its tombstone at 17 was stamped.
     "stamped over an older value": (
-        "L1", put("abce", batch(0, ("b", "1"), ("c", "1"), spec=KEPT, at=(1, 2)))
+        "L1", put("abca", batch(0, ("b", "1"), ("c", "1"), spec=KEPT, at=(1, 2)))
     ),
     "superseded, yet there": ("R-4", put_back("appended")),
     "keyless, yet there": ("R-3", put_back("keyless")),
@@ -171,9 +172,102 @@ def test_what_kafka_does_too_is_a_warning(name: str, tmp_path: Path) -> None:
     assert ("L15", "error") in rules(verdict) or verdict.is_fine
 
 
+E_ONCE = {"abca": batch(0, ("a", "1"), ("c", "1"), ("e", "1"), spec=KEPT, at=(0, 2, 4))}
+WITH_E = replace(OLD_SIDE, batches={**BEFORE, **E_ONCE})
+
+
+def test_a_value_that_outlives_its_tombstone_is_told(tmp_path: Path) -> None:
+    left = batch(0, ("c", "1"), ("e", "1"), spec=KEPT, at=(2, 4))
+    verdict = check(tmp_path, put("abca", left), WITH_E)
+    assert rules(verdict) == {("R-6", "error"), ("R-4", "warning")}
+
+
+def test_a_value_that_goes_with_its_tombstone_is_told(tmp_path: Path) -> None:
+    """L1: no reader of the value can learn that it is gone. Kafka may do that (H-7)."""
+    verdict = check(tmp_path, NEW_SIDE, WITH_E)
+    [finding] = verdict.findings
+    assert (finding.rule, finding.level, finding.offset) == ("L1", Level.ERROR, 7)
+
+
+@pytest.mark.parametrize(
+    ("horizon_ms", "retention_ms", "is_fine"),
+    [
+        (NOW + 1001, None, True),  # later
+        (NOW + 999, None, False),
+        (NOW + 999, 999, True),  # earlier, yet with the whole retention from this pass on
+        (NOW + 998, 999, False),
+    ],
+)
+def test_a_horizon_may_be_set_anew(
+    horizon_ms: int, retention_ms: int | None, is_fine: bool, tmp_path: Path
+) -> None:
+    """H-3, where nobody vouches for the old one: readers never get less time by that."""
+    side = put("f", batch(8, ("f", None), spec=BatchSpec(horizon_ms=horizon_ms)))
+    config = None
+    if retention_ms is not None:
+        config = compacted(**{"delete.retention.ms": str(retention_ms)})
+    verdict = check(tmp_path, side, config=config)
+    assert (("H-3", "error") in rules(verdict)) is not is_fine
+
+
+# --- chains of passes ----------------------------------------------------------------------------
+
+
+def checked_together(path: Path, *sides: tuple[Side, int], retention_ms: int) -> list[Verdict]:
+    """Passes one after the other: what each left, and its clock; the first is the log before."""
+    files = [find_log(side.write(path / str(n))) for n, (side, _) in enumerate(sides)]
+    config, chain = compacted(**{"delete.retention.ms": str(retention_ms)}), Chain()
+    return [
+        verify(Pass("t-0", before, after, config, now_ms, DAY, b"salt"), lambda _: None, chain)
+        for (before, after), (_, now_ms) in zip(pairwise(files), sides[1:], strict=True)
+    ]
+
+
+def key_k(*named: str) -> Side:
+    """Versions of a log with one key: its value, its tombstone stamped by now and then."""
+    batches = {
+        "value": batch(0, ("k", "1")),
+        "tombstone": batch(1, ("k", None), spec=BatchSpec(horizon_ms=NOW)),
+        "again": batch(1, ("k", None), spec=BatchSpec(horizon_ms=NOW + 1000)),
+        "thrice": batch(1, ("k", None), spec=BatchSpec(horizon_ms=NOW + 2000)),
+        "end": batch(2, ("z", "1")),
+        "active": batch(ACTIVE, ("y", "1")),
+    }
+    wanted = {*named, "end", "active"}
+    return Side({n: raw for n, raw in batches.items() if n in wanted}, checkpoint=ACTIVE)
+
+
+@pytest.mark.parametrize(("after_ms", "is_fine"), [(1, False), (999, False), (1000, True)])
+def test_a_tombstone_outlives_its_value_by_the_retention(
+    after_ms: int, is_fine: bool, tmp_path: Path
+) -> None:
+    """Each pass alone is right: a horizon had passed. That nobody had set it shows together."""
+    first, second = checked_together(
+        tmp_path, (replace(key_k("value", "tombstone"), checkpoint=0), 0),
+        (key_k("tombstone"), NOW), (key_k(), NOW + after_ms), retention_ms=1000,
+    )  # fmt: skip
+    assert first.findings == ()
+    assert second.is_fine is is_fine
+    assert [(f.rule, f.offset) for f in second.findings] == ([] if is_fine else [("L1", 1)])
+
+
+def test_a_horizon_is_set_anew_once(tmp_path: Path) -> None:
+    old = replace(key_k("value", "tombstone"), checkpoint=0)
+    once = checked_together(
+        tmp_path / "once", (old, 0), (key_k("again"), NOW), (key_k("again"), NOW + 500),
+        (key_k(), NOW + 1000), retention_ms=1000,
+    )  # fmt: skip
+    assert [v.findings for v in once] == [(), (), ()]
+    _, again = checked_together(
+        tmp_path / "twice", (old, 0), (key_k("again"), NOW), (key_k("thrice"), NOW + 500),
+        retention_ms=1000,
+    )  # fmt: skip
+    assert rules(again) == {("H-3", "error")}
+
+
 def test_above_the_mapped_range_too_a_stamp_is_told(tmp_path: Path) -> None:
     """H-7 as it happens in Kafka: neither value nor tombstone was mapped."""
-    side = replace(put_back("abce"), checkpoint=0)
+    side = replace(put_back("abca"), checkpoint=0)
     [finding] = check(tmp_path, side).findings[-1:]
     assert (finding.rule, finding.offset) == ("L1", 17)
 
@@ -216,7 +310,7 @@ def test_a_marker_may_be_stamped_with_the_pass_that_takes_its_data(tmp_path: Pat
 
 def test_the_log_start_and_what_is_below_it(tmp_path: Path) -> None:
     """SEMANTICS D-6, L11: records below it go, if not all of the batch's header."""
-    trimmed = {**AFTER, "abce": bare(BEFORE["abce"]), "ad": BEFORE["ad"]}
+    trimmed = {**AFTER, "abca": bare(BEFORE["abca"]), "ad": BEFORE["ad"]}
     verdict = check(tmp_path / "trim", replace(NEW_SIDE, batches=trimmed, start=5))
     assert verdict.is_fine
     assert verdict.removed["below log start"] == 4
@@ -231,7 +325,7 @@ def test_the_log_start_and_what_is_below_it(tmp_path: Path) -> None:
 def test_segments_that_are_gone(policy: str | None, expected: set[object], tmp_path: Path) -> None:
     """SEMANTICS T-23: retention takes whole segments, if the policy lets it."""
     config = None if policy is None else compacted(**{"cleanup.policy": policy})
-    side = replace(lost("abce", "ad"), first_base=7)
+    side = replace(lost("abca", "ad"), first_base=7)
     assert rules(check(tmp_path, side, config=config)) == expected
 
 

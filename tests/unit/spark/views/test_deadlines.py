@@ -1,24 +1,14 @@
-"""Each deadline by the promise it comes from; since when a round is due; what it frees."""
+"""Since when a round is due; what it frees."""
 
 from __future__ import annotations
 
 import pytest
 
 from lapse.lifecycle.decide.horizon import Stamp
-from lapse.lifecycle.decide.promises import SLACK_MS, bounds_of
 from lapse.lifecycle.decide.select import Decision, Due, LogInfo, decide
 from lapse.log.facts import LogFacts, StartMove
-from lapse.log.summary import Ended
-from lapse.spark.views.deadlines import (
-    DELETED,
-    MARKER,
-    SUPERSEDED,
-    TOMBSTONE,
-    bytes_to_free,
-    due_since_ms,
-    first_deadline,
-)
-from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, segment
+from lapse.spark.views.deadlines import bytes_to_free, due_since_ms
+from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
 
 SETTINGS = {
     "max_compaction_lag_ms": 5000, "segment_ms": 100_000, "delete_retention_ms": 300,
@@ -28,70 +18,13 @@ SETTINGS = {
 
 
 def decided(
-    facts: LogFacts, now_ms: int = NOW, stamps: tuple[Stamp, ...] = (), **more: object
+    facts: LogFacts, now_ms: int = NOW, stamps: tuple[Stamp, ...] | None = None, **more: object
 ) -> Decision:
-    return decide(LogInfo(facts, compacted(**{**SETTINGS, **more}), stamps), now_ms)
-
-
-def test_the_promises_have_these_names() -> None:
-    names = {promise.name for promise in bounds_of(compacted())}
-    assert {SUPERSEDED, TOMBSTONE, MARKER, DELETED} < names
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "oldest"), [(None, 9000), (10, 5000), (20, 3000), (30, None)]
-)
-def test_superseded_values_count_from_the_oldest_append_that_is_dirty(
-    checkpoint: int | None, oldest: int | None
-) -> None:
-    """The active segment's too: it must have been rolled by then."""
-    facts = log(
-        [segment(10 * n, append_first_ms=NOW - age) for n, age in enumerate((9000, 5000, 3000))],
-        cleaner_checkpoint=checkpoint,
-    )
-    found = first_deadline(decided(facts))
-    expected = None if oldest is None else (NOW - oldest + 5000 + SLACK_MS + 20, "superseded")
-    assert found == expected
-    assert first_deadline(decided(facts, max_compaction_lag_ms=(1 << 63) - 1)) is None
+    known = ours(facts) if stamps is None else stamps
+    return decide(LogInfo(facts, compacted(**{**SETTINGS, **more}), known), now_ms)
 
 
 HELD = [segment(0, horizon_earliest_ms=NOW + 40, horizon_bytes=30), segment(10)]
-
-
-def test_tombstones_count_from_when_their_horizon_passes() -> None:
-    """Not before the round that stamped them lies delete.retention.ms back (L3)."""
-    facts = log(HELD, cleaner_checkpoint=20)
-    assert first_deadline(decided(facts)) == (NOW + 40 + 70 + SLACK_MS + 20, "tombstone")
-    late = Stamp(NOW - 260, NOW + 40, NOW - 100)  # committed 160 ms after its clock was read
-    found = first_deadline(decided(facts, stamps=(late,)))
-    assert found == (NOW + 200 + 70 + SLACK_MS + 20, "tombstone")
-    later = Stamp(NOW - 200, NOW + 100, NOW)
-    assert first_deadline(decided(facts, stamps=(later,))) == first_deadline(decided(facts))
-
-
-def test_tombstones_that_nobody_stamped_and_markers_that_are_spent() -> None:
-    bare = log([segment(0, tombstones=1, append_last_ms=NOW - 50), segment(10)],
-               cleaner_checkpoint=20)  # fmt: skip
-    gone_ms = NOW - 50 + 300 + 70 + SLACK_MS + 20
-    assert first_deadline(decided(bare)) == (gone_ms, "tombstone")
-    spent = segment(0, ended=(Ended(7, 3, True, alone=True),), append_last_ms=NOW - 50, commits=1)
-    found = first_deadline(decided(log([spent, segment(10)], cleaner_checkpoint=20)))
-    assert found == (NOW - 50 + 70 + 300 + 2 * SLACK_MS + 20, "marker")
-
-
-def test_deleted_records_whatever_the_policy() -> None:
-    moved = log([segment(0), segment(10), segment(20)], cleaner_checkpoint=30, log_start_offset=13,
-                start_moves=(StartMove(13, NOW - 70),))  # fmt: skip
-    for policy in ("compact", "delete"):
-        found = first_deadline(decided(moved, cleanup_policy=policy))
-        assert found == (NOW - 70 + 90_000, "deleted")
-
-
-def test_the_first_one_counts() -> None:
-    dirty = log([segment(0, append_first_ms=NOW - 9000, horizon_earliest_ms=NOW + 40,
-                         horizon_bytes=30), segment(10, 0)])  # fmt: skip
-    found = first_deadline(decided(dirty))
-    assert found == (NOW - 9000 + 5000 + SLACK_MS + 20, "superseded")
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,9 @@ def test_a_log_that_cannot_be_read_says_so(fleet: Path, tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_not_compacted(fleet: Path) -> None:
-    row = rows(PLAN, fleet, settings=(("cleanup.policy", "delete"),))[0]
+    settings = (("cleanup.policy", "delete"), ("retention.ms", "-1"))
+    row = rows(PLAN, fleet, settings=settings)[0]
     assert (row["rule"], row["due"], row["reasons"]) == ("policy", False, [])
     assert (row["dirty_ratio"], row["deadline"], row["missed_by_ms"]) == (None, None, None)
+    row = rows(PLAN, fleet, settings=(("cleanup.policy", "delete"), ("retention.ms", "1000")))[0]
+    assert row["deadline_for"] == "retention"

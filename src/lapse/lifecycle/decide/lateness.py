@@ -1,0 +1,112 @@
+"""By when something of a log must be gone, and how late it is: what every promise comes to.
+
+The deadlines are those of the promises (`promises`), slack included, each counted from what the
+promise counts from. One that has passed is lateness, whoever is to blame: a service that is not
+there, a round that fails, a clock that nobody confirms. Metrics, `lapse explain` and the views tell
+the same figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from lapse.base.config import TopicConfig
+from lapse.base.times import after_ms
+from lapse.lifecycle.decide.bounds import first_dirty, record_age_from
+from lapse.lifecycle.decide.promises import (
+    DELETED_IS_GONE,
+    EXPIRED_IS_GONE,
+    MARKER_IS_GONE,
+    SUPERSEDED_IS_GONE,
+    TOMBSTONE_IS_GONE,
+    bounds_of,
+)
+from lapse.lifecycle.decide.select import Decision, oldest_ms
+from lapse.lifecycle.decide.trim import dead_records
+from lapse.lifecycle.decide.verdict import Rules
+from lapse.log.facts import LogFacts, SegmentFacts
+
+# What may be late, as scripts and metrics name it.
+SUPERSEDED, TOMBSTONE, MARKER = "superseded", "tombstone", "marker"
+DELETED, RETENTION = "deleted", "retention"
+
+
+class Deadline(NamedTuple):
+    """A moment by which something must be gone, and what."""
+
+    ms: int
+    what: str
+
+
+def kinds_of(topic: TopicConfig) -> tuple[str, ...]:
+    """What may be late in a topic with these settings."""
+    of_rounds = (SUPERSEDED, TOMBSTONE, MARKER) if topic.compacts else ()
+    expires = topic.deletes and topic.retention_ms >= 0
+    return (*of_rounds, DELETED, *((RETENTION,) if expires else ()))
+
+
+def deadlines_of(decision: Decision) -> tuple[Deadline, ...]:
+    """All of a log's deadlines, passed ones included."""
+    return tuple(_deadlines(decision))
+
+
+def first_deadline(decision: Decision) -> Deadline | None:
+    """The first of them; None without any."""
+    return min(_deadlines(decision), default=None)
+
+
+def overdue_ms(topic: TopicConfig, deadlines: Iterable[Deadline], now_ms: int) -> dict[str, int]:
+    """By how much the worst of each kind is late, 0 if none is."""
+    late = dict.fromkeys(kinds_of(topic), 0)
+    for deadline in deadlines:
+        late[deadline.what] = max(late.get(deadline.what, 0), now_ms - deadline.ms)
+    return late
+
+
+def retention_deadline(first: SegmentFacts, topic: TopicConfig) -> Deadline | None:
+    """By when a log's first segment must have expired; None where nothing does by age."""
+    promised = {p.name: p.ms for p in bounds_of(topic)}.get(EXPIRED_IS_GONE)
+    if promised is None or not first.size:
+        return None
+    return Deadline(after_ms(record_age_from(first, Rules.LAPSE), promised), RETENTION)
+
+
+def _deadlines(decision: Decision) -> Iterator[Deadline]:
+    info, config = decision.info, decision.info.config
+    promised = {p.name: p.ms for p in bounds_of(config)}
+    expires = retention_deadline(info.facts.segments[0], config)
+    if expires is not None:
+        yield expires
+    dead = dead_records(info.facts)
+    if dead is not None and (lag_ms := promised[DELETED_IS_GONE]) is not None:
+        yield Deadline(after_ms(dead.since_ms, lag_ms), DELETED)
+    if not config.compacts:
+        return
+    oldest, lag_ms = _oldest_dirty_ms(info.facts), promised[SUPERSEDED_IS_GONE]
+    if oldest is not None and lag_ms is not None:
+        yield Deadline(after_ms(oldest, lag_ms), SUPERSEDED)
+    tombstone_ms, marker_ms = promised[TOMBSTONE_IS_GONE] or 0, promised[MARKER_IS_GONE] or 0
+    if decision.removal.horizon_ms is not None:
+        horizon_ms = decision.removal.horizon_ms
+        # It passes once the round that stamped it lies delete.retention.ms back (L3).
+        waits = [s.may_pass_ms for s in info.stamps if s.horizon_ms <= horizon_ms]
+        passed_ms = max([horizon_ms, *waits])
+        yield Deadline(after_ms(passed_ms, tombstone_ms - config.delete_retention_ms), TOMBSTONE)
+    half_ms = config.removal_lag_ms // 2  # both are due half-way into their lag
+    if decision.tombstones_due_ms is not None:
+        yield Deadline(after_ms(decision.tombstones_due_ms, tombstone_ms - half_ms), TOMBSTONE)
+    if decision.markers_due_ms is not None:
+        yield Deadline(after_ms(decision.markers_due_ms, marker_ms - half_ms), MARKER)
+
+
+def _oldest_dirty_ms(facts: LogFacts) -> int | None:
+    """The oldest append that no round has seen yet, of the active segment too; None without one."""
+    dirty, _ = first_dirty(facts)
+    ends = [*(s.base_offset for s in facts.segments[1:]), facts.log_end_offset]
+    waiting = [
+        oldest_ms(s, Rules.LAPSE)
+        for s, end in zip(facts.segments, ends, strict=True)
+        if end > dirty and s.size
+    ]
+    return min((ms for ms in waiting if ms > 0), default=None)

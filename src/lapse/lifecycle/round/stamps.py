@@ -1,0 +1,78 @@
+"""Which rounds have stamped delete horizons, out of a log's ledger (KIP-534, L1).
+
+Two questions hang on it: whether readers had their full retention since the commit of the round
+that stamped, and whether a horizon in a file is one that a round of ours has set at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from lapse.base.config import TopicConfig
+from lapse.lifecycle.decide.horizon import Stamp
+from lapse.lifecycle.decide.select import LogInfo
+from lapse.lifecycle.round import ledger
+from lapse.log.facts import LogFacts
+
+
+def stamps_of(facts: LogFacts, now_ms: int) -> tuple[Stamp, ...]:
+    """The stamps that matter to a log now, oldest first. Raises CorruptData, StorageError."""
+    return tuple(_that_matter(_read(Path(facts.dir)), facts.horizon_earliest_ms, now_ms))
+
+
+def info_of(facts: LogFacts, config: TopicConfig, now_ms: int) -> LogInfo:
+    """A log as decisions want it. Without its stamps its own horizons would count for nothing."""
+    return LogInfo(facts, config, stamps_of(facts, now_ms))
+
+
+class StampCache:
+    """The same for a process that asks again and again: a ledger is read when it has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, int, int], tuple[Stamp, ...]]] = {}
+
+    def of(self, log_dir: Path, horizon_earliest_ms: int, now_ms: int) -> tuple[Stamp, ...]:
+        """As `stamps_of`, of a log with that first horizon (-1: none)."""
+        try:
+            state = os.stat(ledger.ledger_path(log_dir))
+        except FileNotFoundError:
+            self._known.pop(log_dir, None)
+            return ()
+        version = (state.st_size, state.st_mtime_ns, horizon_earliest_ms)
+        known = self._known.get(log_dir)
+        stamps = known[1] if known is not None and known[0] == version else _read(log_dir)
+        still = tuple(_that_matter(stamps, horizon_earliest_ms, now_ms))
+        self._known[log_dir] = (version, still)
+        return still
+
+
+def _that_matter(stamps: Iterable[Stamp], earliest_ms: int, now_ms: int) -> Iterable[Stamp]:
+    """Those whose horizons have to wait, or may still be in a file (`earliest_ms`; -1: in none)."""
+    for stamp in stamps:
+        may_be_there = 0 <= earliest_ms <= stamp.horizon_ms
+        if may_be_there or stamp.may_pass_ms > now_ms:
+            yield stamp
+
+
+def _read(log_dir: Path) -> tuple[Stamp, ...]:
+    """One for each horizon: the range of the groups that were written with it."""
+    found: dict[int, Stamp] = {}
+    for head in ledger.read_heads(log_dir):
+        if not head.stamped:
+            continue
+        stamp = Stamp(
+            head.now_ms, head.horizon_ms, head.committed_ms, head.base_offset, head.end_offset
+        )
+        known = found.get(head.horizon_ms)
+        if known is not None:
+            stamp = replace(
+                stamp,
+                committed_ms=max(known.committed_ms, stamp.committed_ms),
+                first_offset=min(known.first_offset, stamp.first_offset),
+                end_offset=max(known.end_offset, stamp.end_offset),
+            )
+        found[head.horizon_ms] = stamp
+    return tuple(found.values())

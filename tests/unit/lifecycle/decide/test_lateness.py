@@ -1,0 +1,131 @@
+"""Each deadline by the promise it comes from, and how late that is."""
+
+from __future__ import annotations
+
+import pytest
+
+from lapse.lifecycle.decide.horizon import Stamp
+from lapse.lifecycle.decide.lateness import deadlines_of, first_deadline, kinds_of, overdue_ms
+from lapse.lifecycle.decide.promises import RETENTION_SLACK_MS, SLACK_MS
+from lapse.lifecycle.decide.select import Decision, LogInfo, decide
+from lapse.log.facts import LogFacts, StartMove
+from lapse.log.summary import Ended
+from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
+
+SETTINGS = {
+    "max_compaction_lag_ms": 5000, "segment_ms": 100_000, "delete_retention_ms": 300,
+    "file_delete_delay_ms": 20, "lapse_tombstone_removal_max_lag_ms": 70,
+    "lapse_physical_delete_max_lag_ms": 90_000,
+}  # fmt: skip
+
+
+def decided(
+    facts: LogFacts, now_ms: int = NOW, stamps: tuple[Stamp, ...] | None = None, **more: object
+) -> Decision:
+    known = ours(facts) if stamps is None else stamps
+    return decide(LogInfo(facts, compacted(**{**SETTINGS, **more}), known), now_ms)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "oldest"), [(None, 9000), (10, 5000), (20, 3000), (30, None)]
+)
+def test_superseded_values_count_from_the_oldest_append_that_is_dirty(
+    checkpoint: int | None, oldest: int | None
+) -> None:
+    """The active segment's too: it must have been rolled by then."""
+    facts = log(
+        [segment(10 * n, append_first_ms=NOW - age) for n, age in enumerate((9000, 5000, 3000))],
+        cleaner_checkpoint=checkpoint,
+    )
+    found = first_deadline(decided(facts))
+    expected = None if oldest is None else (NOW - oldest + 5000 + SLACK_MS + 20, "superseded")
+    assert found == expected
+    assert first_deadline(decided(facts, max_compaction_lag_ms=(1 << 63) - 1)) is None
+
+
+HELD = [segment(0, horizon_earliest_ms=NOW + 40, horizon_bytes=30), segment(10)]
+
+
+def test_tombstones_count_from_when_their_horizon_passes() -> None:
+    """Not before the round that stamped them lies delete.retention.ms back (L3)."""
+    facts = log(HELD, cleaner_checkpoint=20)
+    assert first_deadline(decided(facts)) == (NOW + 40 + 70 + SLACK_MS + 20, "tombstone")
+    # Committed 160 ms after its clock was read.
+    late = Stamp(NOW - 260, NOW + 40, NOW - 100, end_offset=10)
+    found = first_deadline(decided(facts, stamps=(late,)))
+    assert found == (NOW + 200 + 70 + SLACK_MS + 20, "tombstone")
+    later = (*ours(facts), Stamp(NOW - 200, NOW + 100, NOW, end_offset=10))
+    assert first_deadline(decided(facts, stamps=later)) == first_deadline(decided(facts))
+
+
+def test_tombstones_that_nobody_stamped_and_markers_that_are_spent() -> None:
+    bare = log([segment(0, tombstones=1, append_last_ms=NOW - 50), segment(10)],
+               cleaner_checkpoint=20)  # fmt: skip
+    gone_ms = NOW - 50 + 300 + 70 + SLACK_MS + 20
+    assert first_deadline(decided(bare)) == (gone_ms, "tombstone")
+    spent = segment(0, ended=(Ended(7, 3, True, alone=True),), append_last_ms=NOW - 50, commits=1)
+    found = first_deadline(decided(log([spent, segment(10)], cleaner_checkpoint=20)))
+    assert found == (NOW - 50 + 70 + 300 + 2 * SLACK_MS + 20, "marker")
+
+
+def test_deleted_records_whatever_the_policy() -> None:
+    moved = log([segment(0), segment(10), segment(20)], cleaner_checkpoint=30, log_start_offset=13,
+                start_moves=(StartMove(13, NOW - 70),))  # fmt: skip
+    for policy in ("compact", "delete"):
+        found = first_deadline(decided(moved, cleanup_policy=policy))
+        assert found == (NOW - 70 + 90_000, "deleted")
+
+
+def test_the_first_one_counts() -> None:
+    dirty = log([segment(0, append_first_ms=NOW - 9000, horizon_earliest_ms=NOW + 40,
+                         horizon_bytes=30), segment(10, 0)])  # fmt: skip
+    found = first_deadline(decided(dirty))
+    assert found == (NOW - 9000 + 5000 + SLACK_MS + 20, "superseded")
+
+
+# --- how late ------------------------------------------------------------------------------------
+
+
+def late(decision: Decision, now_ms: int) -> dict[str, int]:
+    return overdue_ms(decision.info.config, deadlines_of(decision), now_ms)
+
+
+def test_nothing_is_late_until_a_deadline_has_passed() -> None:
+    facts = log([segment(0, append_first_ms=NOW - 9000), segment(10, append_first_ms=NOW)])
+    by_ms = NOW - 9000 + 5000 + SLACK_MS + 20
+    none = {"superseded": 0, "tombstone": 0, "marker": 0, "deleted": 0}
+    assert late(decided(facts), by_ms) == none
+    assert late(decided(facts), by_ms + 7) == {**none, "superseded": 7}
+
+
+def test_the_worst_of_each_kind_is_told() -> None:
+    facts = log(
+        [segment(0, horizon_earliest_ms=NOW - DAY, horizon_bytes=1),
+         segment(10, tombstones=1, append_last_ms=NOW - 2 * DAY, append_first_ms=NOW - 2 * DAY),
+         segment(20, append_first_ms=NOW)],
+        cleaner_checkpoint=20, log_start_offset=3, start_moves=(StartMove(3, NOW - 3 * DAY),),
+    )  # fmt: skip
+    told = late(decided(facts), NOW)
+    assert told["tombstone"] == 2 * DAY - (300 + 70 + SLACK_MS + 20)  # the one nobody stamped
+    assert told["deleted"] == 3 * DAY - 90_000
+    assert (told["superseded"], told["marker"]) == (0, 0)
+
+
+def test_retention_is_late_by_the_first_segment() -> None:
+    """Whatever the policy says beside delete; an empty log expires no more."""
+    settings = {"cleanup_policy": "delete", "retention_ms": 1000}
+    facts = log([segment(0, append_last_ms=NOW, largest_timestamp=NOW), segment(10)])
+    by_ms = NOW + 1000 + RETENTION_SLACK_MS + 20
+    for policy in ("delete", "compact,delete"):
+        found = decided(facts, **{**settings, "cleanup_policy": policy})
+        assert late(found, by_ms)["retention"] == 0
+        assert late(found, by_ms + 9)["retention"] == 9
+    empty = decided(log([segment(0, 0)]), **settings)
+    assert late(empty, by_ms + 9) == {"deleted": 0, "retention": 0}
+    assert kinds_of(compacted(retention_ms=1000)) == (
+        "superseded",
+        "tombstone",
+        "marker",
+        "deleted",
+    )
+    assert kinds_of(compacted(cleanup_policy="delete", retention_ms=-1)) == ("deleted",)
