@@ -56,7 +56,7 @@ def add_parser(commands: Any) -> None:
     options.add_partitions(clean)
     options.add_settings(clean)
     add = clean.add_argument
-    add("--now", type=int, metavar="MS", help="the rounds' clock, ms since 1970")
+    add("--now", type=options.whole_number(), metavar="MS", help="the rounds' clock, ms since 1970")
     add("--runs", type=int, default=5, metavar="N", help="the best counts (default: %(default)s)")
     add("--memory", default="2g", metavar="SIZE", help="of the offset map (default: %(default)s)")
     add("--work", type=Path, metavar="DIR", help="where the copies go (default: the system's)")

@@ -75,10 +75,10 @@ def add_parser(commands: Any) -> None:
     options.add_settings(parser)
     add = parser.add_argument
     add("--to", type=Path, metavar="DIR", help="clean copies in DIR; LOGDIR stays as it was")
-    add("--now", type=int, metavar="MS", help="the round's clock, ms since 1970")
-    add("--first-dirty", type=int, metavar="N", help="map from this offset on")
+    add("--now", type=options.whole_number(), metavar="MS", help="the round's clock, ms since 1970")
+    add("--first-dirty", type=options.whole_number(), metavar="N", help="map from this offset on")
     add("--force", action="store_true", help="skip dirty ratio and lags, never the policy")
-    add("--replica-cleaned-to", type=int, metavar="N",
+    add("--replica-cleaned-to", type=options.whole_number(), metavar="N",
         help="a replica has cleaned to N only: tombstones and markers from N on stay")  # fmt: skip
     add("--kafka-exact", action="store_true", help="Kafka 4.3's result, its mistakes included")
     add("--engine", choices=("spark", "inline"), default="spark", help="default: %(default)s")
@@ -158,11 +158,6 @@ def _job(args: argparse.Namespace, broker: BrokerConfig) -> Job:
     if args.kafka_exact:
         load_factor = broker.log_cleaner_io_buffer_load_factor
         memory = MapMemory(broker.log_cleaner_dedupe_buffer_size, load_factor)
-    for option in ("first_dirty", "replica_cleaned_to"):
-        offset = getattr(args, option)
-        if offset is not None and offset < 0:
-            name = option.replace("_", "-")
-            raise ConfigError(f"--{name} {offset}: allowed is an offset, 0 or more")
     if args.to is not None and args.to.exists() and any(args.to.iterdir()):
         raise ConfigError(f"--to {args.to}: allowed is a new or empty directory")
     wish = Wish(rules, args.force, args.first_dirty, args.replica_cleaned_to)

@@ -78,10 +78,11 @@ def add_parser(commands: Any) -> None:
         help="where TOPIC is looked for; may be repeated")  # fmt: skip
     add("--partition", action="append", default=[], metavar="TOPIC-N",
         help="only this log; may be repeated")  # fmt: skip
-    add("--offset", type=int, metavar="N", help="the fate of one record of the one --partition")
+    add("--offset", type=options.whole_number(), metavar="N",
+        help="the fate of one record of the one --partition")  # fmt: skip
     options.add_settings(parser)
     options.add_broker(parser)
-    add("--now", type=int, metavar="MS", help="judge as of this moment")
+    add("--now", type=options.whole_number(), metavar="MS", help="judge as of this moment")
     add("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=run)
 
@@ -133,8 +134,6 @@ def run(args: argparse.Namespace) -> int:
     """Print what is known; exit 1 where a log cannot be judged."""
     if args.offset is not None and len(args.partition) != 1:
         raise ConfigError("--offset: allowed with exactly one --partition")
-    if args.offset is not None and args.offset < 0:
-        raise ConfigError(f"--offset {args.offset}: allowed is an offset, 0 or more")
     clock = SystemClock()
     lines = []
     for logdir, partitions in _places(args):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from lapse.base.config import broker_config, split_settings, topic_config
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.ids import TopicPartition
+from lapse.base.setting import LONG_MAX
 from lapse.cli.served_policies import ask_broker
 from lapse.log.directory import list_partitions
 from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
@@ -98,6 +99,23 @@ def policies_in(logdir: Path, args: argparse.Namespace) -> Policies:
     if address is None:
         return found
     return ask_broker(address, sorted({p.topic for p in partitions_in(logdir)}), found)
+
+
+def whole_number(least: int = 0, most: int = LONG_MAX) -> Callable[[str], int]:
+    """For argparse: a number that the program, and Kafka's messages, can hold."""
+
+    def number(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            found = least - 1
+        if not least <= found <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text}: allowed is a whole number from {least} to {most}"
+            )
+        return found
+
+    return number
 
 
 def byte_size(option: str, text: str) -> int:

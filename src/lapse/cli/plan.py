@@ -53,7 +53,9 @@ def add_parser(commands: Any) -> None:
     options.add_partitions(parser)
     options.add_settings(parser)
     options.add_broker(parser)
-    parser.add_argument("--now", type=int, metavar="MS", help="judge as of this moment")
+    parser.add_argument(
+        "--now", type=options.whole_number(), metavar="MS", help="judge as of this moment"
+    )
     parser.add_argument("--no-keys", action="store_true", help="do not estimate keys")
     parser.add_argument(
         "--count", action="store_true", help="count what would go, by going through the rounds"

@@ -27,6 +27,8 @@ from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import ConfigError, KafkaError, StorageError
 from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
+from lapse.base.setting import INT_MAX
+from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
 from lapse.lifecycle.erase import sign
 from lapse.lifecycle.erase.check import Checked, check
@@ -87,7 +89,8 @@ def add_parser(commands: Any) -> None:
     )
     add = parser.add_argument
     add("--topic", metavar="T", help="whose records")
-    add("--partition", type=int, metavar="N", help="only this partition of it")
+    add("--partition", type=options.whole_number(0, INT_MAX), metavar="N",
+        help="only this partition of it")  # fmt: skip
     add("--replica", type=Path, action="append", default=[], metavar="DIR",
         help="a log directory; may be repeated, and should be for every broker's")  # fmt: skip
     add("--spark-local-dir", type=Path, action="append", default=[], metavar="DIR",
@@ -98,9 +101,10 @@ def add_parser(commands: Any) -> None:
     add("--key-column", metavar="NAME",
         help="its column (default: 'key', or the only one of a .parquet file)")  # fmt: skip
     add("--key-format", choices=KEY_FORMATS, default="text", help="how keys are written")
-    add("--offset", type=int, action="append", default=[], metavar="N",
+    add("--offset", type=options.whole_number(), action="append", default=[], metavar="N",
         help="no record at this offset, whatever its key; needs --partition")  # fmt: skip
-    add("--below-offset", type=int, metavar="N", help="records from this offset on may stay")
+    add("--below-offset", type=options.whole_number(), metavar="N",
+        help="records from this offset on may stay")  # fmt: skip
     add("--tombstones-too", action="store_true", help="a tombstone counts as a record that remains")
     add("--report", type=Path, metavar="FILE", help="write the signed report there")
     add("--sign-with", type=Path, metavar="PEM",
@@ -182,8 +186,6 @@ def _places(args: argparse.Namespace) -> list[Where]:
         raise ConfigError(f"--topic: {e}") from e
     if not args.replica:
         raise ConfigError("--replica: at least one log directory is needed")
-    if args.partition is not None and args.partition < 0:
-        raise ConfigError("--partition: allowed is 0 or more")
     if args.offset and args.partition is None:
         raise ConfigError("--offset: needs --partition, each has offsets of its own")
     for path in (*args.replica, *args.spark_local_dir):

@@ -10,6 +10,8 @@ from typing import Any
 
 from lapse.base.errors import ConfigError
 from lapse.base.ids import format_topic_id
+from lapse.base.setting import INT_MAX
+from lapse.cli.options import whole_number
 from lapse.cli.served_policies import parse_address
 from lapse.client.admin import DEFAULT, Admin
 from lapse.client.connection import BrokerConnection
@@ -43,7 +45,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     create = verbs.add_parser("create", parents=[common], help="create topics")
     create.add_argument("topics", nargs="+", metavar="NAME")
-    create.add_argument("-p", "--partitions", type=int, default=DEFAULT, metavar="N")
+    create.add_argument(
+        "-p", "--partitions", type=whole_number(-1, INT_MAX), default=DEFAULT, metavar="N"
+    )
     create.add_argument(
         "-c", "--config", action="append", default=[], metavar="KEY=VALUE", help="a setting"
     )

@@ -61,7 +61,7 @@ def add_parser(commands: Any) -> None:
     add("--after", type=Path, action="append", required=True, metavar="DIR",
         help="as the pass left it; again for the next pass")  # fmt: skip
     add("--partition", action="append", default=[], metavar="TOPIC-N", help="only this log")
-    add("--now", type=int, action="append", default=[], metavar="MS",
+    add("--now", type=options.whole_number(), action="append", default=[], metavar="MS",
         help="the pass's clock, ms since 1970, one a pass (default: now)")  # fmt: skip
     options.add_settings(parser)
     add("--json", action="store_true", help="one JSON object a line: findings, then logs")

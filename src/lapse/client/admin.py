@@ -261,11 +261,14 @@ class Admin:
 
         The result is there within the request timeout. A leader that does not answer by then gives
         its own partitions low watermark -1 and REQUEST_TIMED_OUT, and no others (KIP-107); what it
-        was asked may be done all the same. A naive `datetime` raises ConfigError.
+        was asked may be done all the same. A naive `datetime`, and an offset beyond 64
+        bits, raise ConfigError.
         """
-        for one in before.values():
+        for partition, one in before.items():
             if isinstance(one, datetime):
                 to_ms(one)
+            else:
+                settings.check_offset(partition, one)
         return asyncio.ensure_future(self._delete_records_before(dict(before)))
 
     async def list_consumer_group_offsets(

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
+from lapse.base.setting import LONG_MAX
 from lapse.wire.schema.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -194,10 +195,23 @@ def altered(answer: IncrementalAlterConfigsResponse) -> dict[Resource, KafkaErro
 # --- records ------------------------------------------------------------------------------------
 
 
+def check_offset(partition: TopicPartition, offset: int) -> None:
+    """Raise ConfigError for an offset that Kafka's messages cannot hold."""
+    if not -LONG_MAX <= offset <= LONG_MAX:
+        raise ConfigError(
+            f"{partition}: offset {offset}: allowed is -1, the high watermark, or a number from 0 "
+            f"to {LONG_MAX}"
+        )
+
+
 def delete_request(offsets: Mapping[TopicPartition, int], timeout_ms: int) -> DeleteRecordsRequest:
-    """Delete what is below these offsets; -1 is the high watermark."""
+    """Delete what is below these offsets; -1 is the high watermark.
+
+    Raises ConfigError for an offset that is none of 64 bits.
+    """
     by_topic: dict[str, list[DeleteRecordsPartition]] = {}
     for partition, offset in offsets.items():
+        check_offset(partition, offset)
         by_topic.setdefault(partition.topic, []).append(
             DeleteRecordsPartition(partition_index=partition.partition, offset=offset)
         )

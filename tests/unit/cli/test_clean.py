@@ -107,14 +107,6 @@ def test_the_io_budget_is_kept(logdir: Path, capsys: pytest.CaptureFixture[str])
     assert line["seconds"]["map"] + line["seconds"]["rewrite"] > io / 20000 / 2
 
 
-@pytest.mark.parametrize("option", ["--first-dirty", "--replica-cleaned-to"])
-def test_an_offset_below_0_is_refused(
-    option: str, logdir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["clean", str(logdir), option, "-1"]) == 2
-    assert f"{option} -1" in capsys.readouterr().err
-
-
 def test_without_spark_no_copies_are_left(
     logdir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

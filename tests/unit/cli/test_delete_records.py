@@ -124,6 +124,9 @@ def test_what_is_wrong_is_one_line(
         ('{"version": 1}', "partitions"),
         ('{"version": 1, "partitions": []}', "no partition is named"),
         ('{"partitions": [{"topic": "t", "partition": 0}]}', "t-0 has no offset"),
+        (f'{{"partitions": [{{"topic": "t", "partition": 0, "offset": {1 << 63}}}]}}', "offset"),
+        (f'{{"partitions": [{{"topic": "t", "partition": 0, "offset": {1 << 70}}}]}}', "f.json"),
+        (f'{{"partitions": [{{"topic": "t", "partition": {1 << 31}, "offset": 1}}]}}', "partition"),
         (
             f'{{"partitions": [{ROW}, {ROW}]}}',
             "t-0 is there twice",

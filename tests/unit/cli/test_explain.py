@@ -193,4 +193,3 @@ def test_what_no_ledger_tells_of_is_not_guessed(
 
 def test_an_offset_wants_one_partition(logdir: Path) -> None:
     assert main(["explain", str(logdir), "--offset", "1"]) == 2
-    assert main(["explain", str(logdir), "--partition", "a-0", "--offset", "-1"]) == 2

@@ -159,7 +159,6 @@ def test_a_topic_misspelt_is_not_proven(replica: Path, capsys: pytest.CaptureFix
         (("--topic", "t", "--key", "", "--replica", "."), "at least one byte"),
         (("--topic", "t", "--key", "x", "--key-format", "hex", "--replica", "."), "not hex"),
         (("--topic", "t", "--offset", "1", "--replica", "."), "needs --partition"),
-        (("--topic", "t", "--key", "k", "--replica", ".", "--partition", "-1"), "--partition"),
         (("--topic", "t", "--key", "k", "--replica", ".", "--public-key", "x"), "--check"),
         (("--check", "r", "--topic", "t"), "not allowed with --check"),
         (("--check", "r", "--offset", "3"), "in the report"),

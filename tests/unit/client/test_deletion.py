@@ -76,6 +76,10 @@ async def test_refusals_are_each_partitions_own(node: Node) -> None:
         done = await admin.delete_records_before({T0: -1, T1: 5, nowhere: 0, missing: at(5)})
         with pytest.raises(ConfigError, match="time zone"):
             admin.delete_records_before({T0: datetime(2020, 1, 1)})  # noqa: DTZ001
+        with pytest.raises(ConfigError, match=f"t-0: offset {1 << 63}: allowed"):
+            admin.delete_records_before({T1: 1, T0: 1 << 63})
+        with pytest.raises(ConfigError, match="t-0: offset"):
+            await admin.delete_records({T0: -(1 << 64)})
     assert done[T0] == DeleteRecordsResult(0)
     codes = {p: r.error.code for p, r in done.items() if r.error is not None}
     assert codes == {

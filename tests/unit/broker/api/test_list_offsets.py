@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lapse.base.errors import ErrorCode
+from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection
 from lapse.records.builder import NewRecord, build_batch
@@ -71,6 +72,20 @@ async def test_an_empty_log_has_no_greatest_timestamp(
     for timestamp in (-3, 0):
         answer = await list_offset(connection, "t", timestamp)
         assert (answer.error_code, answer.offset) == (0, -1)
+
+
+async def test_a_record_without_a_time_is_never_the_one_with_the_greatest(
+    node: Node, connection: BrokerConnection
+) -> None:
+    """T-19: the batch's times lie below the log start; what is left of it has none."""
+    await create(node, "t")
+    records = [NewRecord(b"k", b"v", timestamp=t) for t in (500, -1, -1)]
+    await produce(connection, "t", (0, build_batch(records)))
+    answer = await list_offset(connection, "t", -3)
+    assert (answer.error_code, answer.offset, answer.timestamp) == (0, 0, 500)
+    node.services.partitions.get(TopicPartition("t", 0)).delete_records(1)
+    answer = await list_offset(connection, "t", -3)
+    assert (answer.error_code, answer.offset, answer.timestamp) == (0, -1, -1)
 
 
 async def test_errors_are_per_partition(node: Node, connection: BrokerConnection) -> None:
