@@ -12,13 +12,14 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.ids import TopicPartition
+from lapse.base.setting import INT_MAX, LONG_MAX
 from lapse.cli.remote import add_remote, client_properties, print_table, request_timeout_ms
 from lapse.client.admin import Admin
 from lapse.client.deletion import Before
@@ -43,10 +44,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _AGES = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
 
+_Int = Annotated[int, msgspec.Meta(ge=-INT_MAX - 1, le=INT_MAX)]
+_Long = Annotated[int, msgspec.Meta(ge=-LONG_MAX - 1, le=LONG_MAX)]
+
+
 class _Row(msgspec.Struct, frozen=True):
     topic: str
-    partition: int
-    offset: int | None = None
+    partition: _Int
+    offset: _Long | None = None
 
 
 class _File(msgspec.Struct, frozen=True):

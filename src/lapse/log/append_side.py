@@ -344,11 +344,9 @@ class AppendableLog(ReadableLog):
                 batches, data, now_ms=now_ms, interval_bytes=config.index_interval_bytes,
                 tombstones=tombstones, markers=markers,
             )  # fmt: skip
-        except Exception as e:
+        except StorageError as e:
             self._undo()
-            if isinstance(e, StorageError):
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {e}") from e
-            raise
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {e}") from e
         for batch in batches:
             if (
                 batch.attributes & LOG_APPEND_TIME

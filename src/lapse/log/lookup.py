@@ -158,8 +158,12 @@ def _greatest_in_batch(fd: int, row: np.void, start_offset: int, where: str) -> 
     data = read_at(fd, int(row["position"]), int(row["size"]))
     here = row.copy()
     here["position"] = 0
-    records = [r for r in records_of(data, here, where) if r.offset >= start_offset]
-    if not records:
+    timed = [
+        record
+        for record in records_of(data, here, where)
+        if record.offset >= start_offset and record.timestamp > NO_TIMESTAMP
+    ]
+    if not timed:
         return None
-    greatest = max(records, key=lambda r: r.timestamp)  # the first of equals
+    greatest = max(timed, key=lambda r: r.timestamp)  # the first of equals
     return FoundRecord(greatest.offset, greatest.timestamp)

@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker.epochs import check_leader_epoch
-from lapse.broker.faults import code_of
 from lapse.broker.partitions import Partitions
 from lapse.broker.services import Services, Session
 from lapse.log.partition_log import PartitionLog
@@ -114,8 +113,11 @@ def _answer(
         log = partitions.get(where)
         check_leader_epoch(asked.current_leader_epoch, log)
         found, error = find(log, asked.timestamp, committed=committed), ErrorCode.NONE
-    except Exception as e:  # noqa: BLE001  (it is logged there)
-        found, error = Found(), code_of(partitions, where, "ListOffsets", e)
+    except KafkaError as e:
+        found, error = Found(), e.code
+    except (StorageError, CorruptData, OSError) as e:
+        partitions.report(where, e)
+        found, error = Found(), ErrorCode.KAFKA_STORAGE_ERROR
     return ListOffsetsPartitionResponse(
         partition_index=where.partition,
         error_code=error,
