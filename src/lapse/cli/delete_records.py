@@ -38,7 +38,8 @@ the file:
   {"version": 1, "partitions": [{"topic": "clicks", "partition": 0, "offset": 42}]}
 
 An offset of -1 is the high watermark. A time is one with a time zone, milliseconds since 1970, or
-an age such as 30d, 12h, 90m, 45s; a record is kept from the first one on that is not before it.
+an age such as 30d, 12h, 90m, 45s; records are kept from the first one on that is not before it. One
+without a time is as old as its append.
 """
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _AGES = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}

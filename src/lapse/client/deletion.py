@@ -5,8 +5,8 @@ own partitions' timeout, with low watermark -1; the others' answers are not held
 repeated only where that cannot delete more than was asked for: "up to the high watermark" means
 another place a moment later.
 
-A time stands for the first record at or after it. Where there is none, all records of that moment
-go, and none that was appended while we asked: the end is asked for before the time is.
+A time stands for the first record that may not be older (`age`). Where there is none, all records
+of that moment go, and none that was appended while we asked: the end is asked for first.
 
 DeleteRecords knows a topic by its name. Whoever has judged one gives its id: the leader is asked
 right before each call whether the topic is that one still.
@@ -23,9 +23,9 @@ from datetime import datetime
 from lapse.base.backoff import backoff_ms
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition, format_topic_id
+from lapse.client.age import older_until
 from lapse.client.cluster import AGAIN, Cluster
 from lapse.client.connection import BrokerConnection, ConnectionLost
-from lapse.client.offsets import LATEST, list_offsets
 from lapse.client.settings import (
     NO_LOW_WATERMARK,
     DeleteRecordsResult,
@@ -156,16 +156,12 @@ class _Calls:
         times = {p: b for p, b in wanted.items() if isinstance(b, datetime)}
         if not times:
             return offsets
-        left = self._left()
-        ends = await list_offsets(connection, dict.fromkeys(times, LATEST), timeout_seconds=left)
-        found = await list_offsets(connection, times, timeout_seconds=left)
-        for partition in times:
-            at, end = found[partition], ends[partition]
-            error = next((e for e in (at, end) if isinstance(e, KafkaError)), None)
-            if error is not None:
-                self._failed([partition], error, harmless=True)
-            elif isinstance(at, int) and isinstance(end, int):
-                offsets[partition] = end if at < 0 else min(at, end)
+        older = await older_until(self._cluster, connection, times, self._deadline)
+        for partition, until in older.items():
+            if isinstance(until, KafkaError):
+                self._failed([partition], until, harmless=True)
+            else:
+                offsets[partition] = until
         return offsets
 
     async def _still_the_same(

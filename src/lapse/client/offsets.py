@@ -1,7 +1,7 @@
 """Offsets of a partition's log: its ends, and the first at or after a time (ListOffsets).
 
 `Place` says where: `EARLIEST`, `LATEST`, or a time as an aware `datetime`. All partitions that one
-leader has are asked together. Used by `consumer` and `deletion`.
+leader has are asked together. Used by `consumer`, `deletion` and `age`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from lapse.client.settings import refusal
 from lapse.wire.schema.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    LIST_OFFSETS,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -25,6 +26,7 @@ from lapse.wire.schema.list_offsets import (
 
 CONSUMER = -1
 NO_OFFSET = -1
+_BY_FROM = 6
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -68,6 +70,24 @@ async def list_offsets(
         replica_id=CONSUMER, isolation_level=int(committed), topics=tuple(_topics(wanted))
     )
     answer = await connection.request(request, ListOffsetsResponse, timeout_seconds=timeout_seconds)
+    return _offsets(answer)
+
+
+async def list_offsets_by(
+    connection: BrokerConnection,
+    by: int,
+    wanted: Mapping[TopicPartition, datetime],
+    timeout_seconds: float,
+) -> dict[TopicPartition, int | KafkaError] | None:
+    """Ask a leader of ours for times that are not Kafka's (`by`); None: it is not one of ours."""
+    if connection.version_of(LIST_OFFSETS) < _BY_FROM:
+        return None
+    request = ListOffsetsRequest(replica_id=CONSUMER, topics=tuple(_topics(wanted)), by=by)
+    answer = await connection.request(request, ListOffsetsResponse, timeout_seconds=timeout_seconds)
+    return _offsets(answer) if answer.by == by else None
+
+
+def _offsets(answer: ListOffsetsResponse) -> dict[TopicPartition, int | KafkaError]:
     found: dict[TopicPartition, int | KafkaError] = {}
     for topic in answer.topics:
         for one in topic.partitions:

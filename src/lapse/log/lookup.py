@@ -17,7 +17,7 @@ from lapse.kernels.layout import LOG_OVERHEAD
 from lapse.kernels.scan import BAD_SIZE, REASONS
 from lapse.log.headers import Pread, read_at, walk
 from lapse.log.segment import LOG, Segment, SegmentFiles
-from lapse.records.batch import records_of
+from lapse.records.batch import not_older_in, records_of
 from lapse.records.layout import NO_TIMESTAMP
 
 _HEAD = struct.Struct(">qiibIhi")  # base offset, length, epoch, magic, crc, attributes, last delta
@@ -129,6 +129,33 @@ def _first_in_batch(
     for record in records_of(data, here, where):
         if record.timestamp >= timestamp and record.offset >= start_offset:
             return FoundRecord(record.offset, record.timestamp)
+    return None
+
+
+def first_not_older(segment: Segment, cutoff_ms: int, start_offset: int) -> FoundRecord | None:
+    """The first record from `start_offset` on that may not be older than `cutoff_ms`.
+
+    One with a time is as old as that says. One without is as old as its append, and of that only
+    the segment's append clock is known: all of them may be as young as its last append. Where that
+    clock is a guess, nothing bounds it.
+    """
+    summary = segment.summary
+    if not summary.append_estimated and 0 <= summary.append_last_ms < cutoff_ms:
+        late = segment.max_timestamp >= cutoff_ms
+        return first_at(segment, cutoff_ms, start_offset) if late else None
+    size, files = segment.size, segment.files()
+    begin = batch_reaching(files, start_offset, size)
+    if begin is None:
+        return None
+    where, fd = str(segment.path()), files.fileno()
+    for rows in walk(fd, begin.position, size, where, block_bytes=_SEARCH_BLOCK_BYTES):
+        for row in rows:
+            data = read_at(fd, int(row["position"]), int(row["size"]))
+            here = row.copy()
+            here["position"] = 0
+            found = not_older_in(data, here, cutoff_ms, start_offset, where)
+            if found is not None:
+                return FoundRecord(*found)
     return None
 
 

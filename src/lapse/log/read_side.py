@@ -14,7 +14,13 @@ from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.log.headers import Pread, read_at
 from lapse.log.loader import LoadedLog
-from lapse.log.lookup import FoundRecord, batch_reaching, first_at, greatest_timestamp
+from lapse.log.lookup import (
+    FoundRecord,
+    batch_reaching,
+    first_at,
+    first_not_older,
+    greatest_timestamp,
+)
 from lapse.log.segment import Segment, SegmentFiles
 from lapse.log.txn_index import AbortedTxn
 from lapse.records.layout import NO_TIMESTAMP
@@ -209,6 +215,19 @@ class ReadableLog:
                 found = first_at(segment, timestamp, start)
                 if found is not None:
                     return found
+        return None
+
+    def first_not_older(self, cutoff_ms: int) -> FoundRecord | None:
+        """The first record that may not be older than a time; one without a time by its append.
+
+        All below it is older for certain. Its timestamp is -1 where it has none. Ask for the end
+        of the log first: what is appended meanwhile may be missed.
+        """
+        start = self._log_start_offset
+        for segment in self._segments_from(start):
+            found = first_not_older(segment, cutoff_ms, start)
+            if found is not None:
+                return found
         return None
 
     def greatest_timestamp(self) -> FoundRecord | None:

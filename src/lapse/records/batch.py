@@ -18,6 +18,7 @@ from lapse.kernels import decode, scan
 from lapse.kernels.layout import (
     BATCH,
     CODEC_MASK,
+    CONTROL,
     HEADER_SIZE,
     RECORD,
     RECORD_TOMBSTONE,
@@ -25,7 +26,7 @@ from lapse.kernels.layout import (
 )
 from lapse.kernels.varint import read_varint
 from lapse.records.compression import BadCompression, inflate, inflate_into
-from lapse.records.layout import TimestampType, timestamp_type_of
+from lapse.records.layout import NO_TIMESTAMP, TimestampType, timestamp_type_of
 from lapse.records.legacy import decode_message
 
 Buffer = bytes | bytearray | memoryview | NDArray[np.uint8]
@@ -211,6 +212,31 @@ def records_of(buffer: Buffer, row: np.void, where: str) -> Iterator[Record]:
             attributes=int(r["attributes"]),
             flagged=bool(may_flag and int(r["attributes"]) & RECORD_TOMBSTONE),
         )
+
+
+def not_older_in(
+    buffer: Buffer, row: np.void, cutoff_ms: int, from_offset: int, where: str
+) -> tuple[int, int] | None:
+    """Offset and time of a batch's first record, from `from_offset` on, that may not be older.
+
+    Who has no time may be of any age; its time is told as -1. Raises CorruptData.
+    """
+    is_v2 = row["magic"] == 2
+    if is_v2 and (not row["count"] or int(row["attributes"]) & CONTROL):
+        return None  # no reader gets anything of it
+    append_time = timestamp_type_of(row) is TimestampType.LOG_APPEND_TIME
+    if append_time and row["max_timestamp"] < cutoff_ms:
+        return None
+    _, records = decode_rows(buffer, row, where)
+    offsets = records["offset_delta"] + row["base_offset"]
+    times = records["timestamp_delta"] + row["base_timestamp"]
+    if append_time:
+        times[:] = row["max_timestamp"]
+    stays = ((times < 0) | (times >= cutoff_ms)) & (offsets >= from_offset)
+    if not stays.any():
+        return None
+    first = int(stays.argmax())
+    return int(offsets[first]), max(int(times[first]), NO_TIMESTAMP)
 
 
 def _field(plain: NDArray[np.uint8], start: int, length: int) -> bytes | None:

@@ -34,6 +34,7 @@ from lapse.wire.frozen import frozen
 T = TypeVar("T")
 
 ZERO_UUID = uuid.UUID(int=0)
+OWN_TAG = 10_000  # of fields that are ours: far from Kafka's own, which count from 0
 
 
 class RecordsSlice(Protocol):

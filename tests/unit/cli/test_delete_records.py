@@ -10,15 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.cli.delete_records import before_time, read_file
 from lapse.cli.main import main
 from lapse.client.producer import Producer
-from tests.unit.broker.running import create, running_node
+from lapse.records.builder import NewRecord, build_batch
+from tests.unit.broker.running import connect, create, produce, running_node
 
 ROW = '{"topic": "t", "partition": 0, "offset": 1}'
+DAY_MS = 86_400_000
 NOW_MS = 1_750_000_000_000
 NOW = datetime.fromtimestamp(NOW_MS / 1000, UTC)
 
@@ -85,6 +88,22 @@ async def test_before_a_time_by_topic_and_by_file(
     ) == 0  # fmt: skip
     marks = [json.loads(line)["low_watermark"] for line in capsys.readouterr().out.splitlines()]
     assert marks == [3]
+
+
+async def test_what_has_no_time_is_as_old_as_its_append(
+    node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DESIGN L9: nothing that may be younger than the cutoff goes."""
+    await create(node, "u", message_timestamp_before_max_ms=str((1 << 63) - 1))
+    now_ms = SystemClock().now_ms()
+    old = NewRecord(b"k", b"v", now_ms - 60 * DAY_MS)
+    async with await connect(node) as connection:
+        for records in ([old], [NewRecord(b"k", b"v", -1)] * 7):
+            await produce(connection, "u", (0, build_batch(records)))
+    for words, mark in ((("--before-time", "30d"), 1), (("--before-time", "10s"), 1)):
+        assert await lapse(node, "--topic", "u", *words, "--json") == 0
+        (row,) = map(json.loads, capsys.readouterr().out.splitlines())
+        assert row["low_watermark"] == mark
 
 
 async def test_settings_of_the_client(node: Node, tmp_path: Path) -> None:

@@ -202,10 +202,10 @@ async def test_what_is_appended_while_we_ask_for_a_time_stays() -> None:
 
     def offsets(request: ListOffsetsRequest) -> ListOffsetsResponse:
         ((asked,),) = (topic.partitions for topic in request.topics)
-        offset = 8 if asked.timestamp == LATEST_TIMESTAMP else -1
+        offset = 8 if asked.timestamp == LATEST_TIMESTAMP else 9
         found = ListOffsetsPartitionResponse(partition_index=0, error_code=0, offset=offset)
         return ListOffsetsResponse(
-            topics=(ListOffsetsTopicResponse(name="t", partitions=(found,)),)
+            topics=(ListOffsetsTopicResponse(name="t", partitions=(found,)),), by=request.by
         )
 
     one.script[ListOffsetsRequest] = offsets

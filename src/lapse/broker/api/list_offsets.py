@@ -8,11 +8,17 @@ another leader epoch is FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
 v1-6 -1, -2 and timestamps · v7 -3, the record with the greatest timestamp · v8 -4, the local start
 (the log start: nothing is tiered) · v9 -5, the last tiered offset (none). In an older version, and
 for any other negative number: UNSUPPORTED_VERSION.
+
+Our own `by` (v6) says what a timestamp is compared with. BY_AGE: the first record that may not be
+older, where one without a time is as old as its append; where all are older, the end. All below is
+older for certain, so that it may be deleted. The answer has the same `by`; one that we do not know
+is INVALID_REQUEST.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
@@ -20,8 +26,11 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.epochs import check_leader_epoch
 from lapse.broker.partitions import Partitions
 from lapse.broker.services import Services, Session
+from lapse.log.lookup import FoundRecord
 from lapse.log.partition_log import PartitionLog
 from lapse.wire.schema.list_offsets import (
+    BY_AGE,
+    BY_TIMESTAMP,
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
@@ -45,6 +54,11 @@ _SINCE = {
     MAX_TIMESTAMP: 7,
     EARLIEST_LOCAL_TIMESTAMP: 8,
     LATEST_TIERED_TIMESTAMP: 9,
+}
+
+_LOOKUPS: Mapping[int, Callable[[PartitionLog, int], FoundRecord | None]] = {
+    BY_TIMESTAMP: PartitionLog.offset_for_time,
+    BY_AGE: PartitionLog.first_not_older,
 }
 
 
@@ -74,6 +88,7 @@ def _look_up_all(
     times = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
     committed = request.isolation_level == READ_COMMITTED
     return ListOffsetsResponse(
+        by=request.by,
         topics=tuple(
             ListOffsetsTopicResponse(
                 name=topic.name,
@@ -83,6 +98,7 @@ def _look_up_all(
                         version,
                         TopicPartition(topic.name, asked.partition_index),
                         asked,
+                        by=request.by,
                         twice=times[topic.name, asked.partition_index] > 1,
                         committed=committed,
                     )
@@ -90,7 +106,7 @@ def _look_up_all(
                 ),
             )
             for topic in request.topics
-        )
+        ),
     )
 
 
@@ -100,19 +116,23 @@ def _answer(
     where: TopicPartition,
     asked: ListOffsetsPartition,
     *,
+    by: int,
     twice: bool,
     committed: bool,
 ) -> ListOffsetsPartitionResponse:
     try:
         if twice:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{where} is asked for more than once")
+        if by not in _LOOKUPS:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a lookup by {by} is none that we know")
         if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, version + 1):
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION, f"timestamp {asked.timestamp} in v{version}"
             )
         log = partitions.get(where)
         check_leader_epoch(asked.current_leader_epoch, log)
-        found, error = find(log, asked.timestamp, committed=committed), ErrorCode.NONE
+        found = find(log, asked.timestamp, committed=committed, by=by)
+        error = ErrorCode.NONE
     except KafkaError as e:
         found, error = Found(), e.code
     except (StorageError, CorruptData, OSError) as e:
@@ -127,7 +147,7 @@ def _answer(
     )
 
 
-def find(log: PartitionLog, timestamp: int, *, committed: bool) -> Found:
+def find(log: PartitionLog, timestamp: int, *, committed: bool, by: int = BY_TIMESTAMP) -> Found:
     """The place in one log that a timestamp names."""
     end = log.last_stable_offset if committed else log.high_watermark
     if timestamp == LATEST_TIMESTAMP:
@@ -138,7 +158,7 @@ def find(log: PartitionLog, timestamp: int, *, committed: bool) -> Found:
     if timestamp == LATEST_TIERED_TIMESTAMP:
         return Found()
     greatest = timestamp == MAX_TIMESTAMP
-    hit = log.greatest_timestamp() if greatest else log.offset_for_time(timestamp)
+    hit = log.greatest_timestamp() if greatest else _LOOKUPS[by](log, timestamp)
     if hit is None or hit.offset >= end:
-        return Found()
+        return Found() if by == BY_TIMESTAMP or greatest else Found(end)
     return Found(hit.offset, hit.timestamp, log.epoch_at(hit.offset))

@@ -20,6 +20,7 @@ from lapse.wire.declaration import (
     INT16,
     INT32,
     INT64,
+    OWN_TAG,
     RECORDS_OR_SLICE,
     STRING,
     UUID,
@@ -35,8 +36,6 @@ from lapse.wire.declaration import (
 )
 
 FETCH = api(1, "Fetch", versions="0-17", flexible="12+")
-
-OWN_TAG = 10_000  # far from Kafka's own, which count from 0
 
 
 @struct

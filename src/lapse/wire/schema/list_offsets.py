@@ -3,6 +3,9 @@
 v1 one offset a partition · v2 isolation level (KIP-98) · v4 leader epoch (KIP-320) · v6 flexible ·
 v7 max timestamp (KIP-734) · v8 local log start (KIP-405) · v9 last tiered offset (KIP-1005) · v10
 timeout (KIP-1075).
+
+Our own: from v6 on a client says by tag 10000 which of a record's times it means, and an answer
+that goes by it says so too. Kafka's brokers skip tags that they do not know, and answer as ever.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from lapse.wire.declaration import (
     INT16,
     INT32,
     INT64,
+    OWN_TAG,
     STRING,
     api,
     array,
@@ -29,6 +33,10 @@ EARLIEST_TIMESTAMP = -2
 MAX_TIMESTAMP = -3  # v7+
 EARLIEST_LOCAL_TIMESTAMP = -4  # v8+
 LATEST_TIERED_TIMESTAMP = -5  # v9+
+
+# What a timestamp is compared with (`by`).
+BY_TIMESTAMP = 0  # what readers are shown: Kafka's lookup
+BY_AGE = 1  # the same, and the append time of records without one
 
 
 @struct
@@ -50,12 +58,13 @@ class ListOffsetsTopic:
 
 @request(LIST_OFFSETS)
 class ListOffsetsRequest:
-    """`replica_id` is -1 for consumers."""
+    """`replica_id` is -1 for consumers; `by` is ours, one of the constants above."""
 
     replica_id: int = field(INT32)
     isolation_level: int = field(INT8, "2+", default=0)
     topics: tuple[ListOffsetsTopic, ...] = field(array(ListOffsetsTopic))
     timeout_ms: int = field(INT32, "10+", default=0, ignorable=True)
+    by: int = field(INT8, "6+", tag=OWN_TAG, default=BY_TIMESTAMP)
 
 
 @struct
@@ -81,7 +90,8 @@ class ListOffsetsTopicResponse:
 
 @response(LIST_OFFSETS)
 class ListOffsetsResponse:
-    """Answers per partition."""
+    """Answers per partition; `by` is ours, what they go by."""
 
     throttle_time_ms: int = field(INT32, "2+", default=0, ignorable=True)
     topics: tuple[ListOffsetsTopicResponse, ...] = field(array(ListOffsetsTopicResponse))
+    by: int = field(INT8, "6+", tag=OWN_TAG, default=BY_TIMESTAMP)

@@ -1,0 +1,83 @@
+"""Which record is the first that may not be older than a time: what a deletion by time stops at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lapse.log.lookup import FoundRecord
+from lapse.log.partition_log import PartitionLog
+from lapse.log.summary import summary_path
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.layout import Codec
+from tests.unit.log.logs import NOW, append, config, open_log
+
+DAY = 86_400_000
+OLD, CUTOFF = NOW - 60 * DAY, NOW - 30 * DAY
+TOPIC = config(message_timestamp_before_max_ms=(1 << 63) - 1)
+
+
+def put(log: PartitionLog, *times: int, now_ms: int, codec: Codec = Codec.NONE) -> None:
+    """One batch, a record for each time."""
+    records = [NewRecord(b"k%d" % time, b"v", time) for time in times]
+    append(log, build_batch(records, BatchSpec(codec=codec)), now_ms=now_ms)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_record_without_a_time_is_as_old_as_its_append(tmp_path: Path, codec: Codec) -> None:
+    """One segment was appended before the cutoff, one was not; within a batch, too."""
+    log = open_log(tmp_path, TOPIC)
+    put(log, OLD, -1, OLD, now_ms=OLD, codec=codec)  # 0, 1, 2
+    log.roll(OLD)
+    put(log, OLD, CUTOFF - 1, now_ms=NOW, codec=codec)  # 3, 4: written late, and old by their times
+    put(log, OLD, -1, now_ms=NOW, codec=codec)  # 5, 6
+    put(log, NOW, now_ms=NOW, codec=codec)  # 7
+    assert log.first_not_older(OLD) == FoundRecord(0, OLD)
+    assert log.first_not_older(OLD + 1) == FoundRecord(4, CUTOFF - 1)
+    assert log.first_not_older(CUTOFF) == FoundRecord(6, -1)
+    assert log.first_not_older(NOW) == FoundRecord(6, -1)
+    log.delete_records(7)
+    assert log.first_not_older(CUTOFF) == FoundRecord(7, NOW)
+    assert log.first_not_older(NOW + 1) is None
+    log.close()
+
+
+def test_a_time_before_one_that_has_none(tmp_path: Path) -> None:
+    log = open_log(tmp_path, TOPIC)
+    put(log, OLD, CUTOFF, -1, now_ms=NOW)
+    assert log.first_not_older(CUTOFF) == FoundRecord(1, CUTOFF)
+    assert log.first_not_older(CUTOFF + 1) == FoundRecord(2, -1)
+    log.close()
+
+
+def test_a_clock_that_was_guessed_bounds_nothing(tmp_path: Path) -> None:
+    """A segment that a real Kafka wrote, say: its mtime is what a copy has set it to."""
+    log = open_log(tmp_path, TOPIC)
+    put(log, OLD, -1, now_ms=OLD)
+    log.close()
+    summary_path(tmp_path, 0).unlink()
+    log = open_log(tmp_path, TOPIC, clean_shutdown=True)
+    assert log.segments[0].summary.append_estimated
+    for cutoff in (CUTOFF, NOW, NOW + DAY, 1 << 62):
+        assert log.first_not_older(cutoff) == FoundRecord(1, -1)
+    log.close()
+
+
+def test_append_times_are_nobodys_guess(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config(message_timestamp_type="LogAppendTime"))
+    put(log, -1, -1, now_ms=OLD)
+    put(log, -1, now_ms=NOW)
+    assert log.first_not_older(OLD + 1) == FoundRecord(2, NOW)
+    assert log.first_not_older(NOW + 1) is None
+    log.close()
+
+
+def test_an_end_of_a_transaction_is_no_record(tmp_path: Path) -> None:
+    """A marker is for no reader, whatever its time."""
+    log = open_log(tmp_path, TOPIC)
+    spec = BatchSpec(producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    append(log, build_batch([NewRecord(b"k", b"v", OLD)], spec))
+    log.append_marker(7, 0, commit=True, coordinator_epoch=0, leader_epoch=0, now_ms=NOW)
+    assert log.first_not_older(CUTOFF) is None
+    log.close()
