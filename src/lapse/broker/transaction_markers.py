@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from lapse.base.errors import ErrorCode, KafkaError, StorageError
+from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
+from lapse.broker.faults import code_of
 from lapse.broker.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from lapse.broker.state_log import Parts, Writer
 from lapse.log.markers import EndMarker
@@ -58,7 +59,6 @@ class MarkerWriter:
                 leader_epoch=log.leader_epoch,
                 now_ms=self._parts.clock.now_ms(),
             )
-        except (KafkaError, StorageError) as e:
-            self._parts.partitions.report(tp, e)
-            return e.code if isinstance(e, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
+        except Exception as e:  # noqa: BLE001  (it is logged there)
+            return code_of(self._parts.partitions, tp, "WriteTxnMarkers", e)
         return ErrorCode.NONE

@@ -344,9 +344,11 @@ class AppendableLog(ReadableLog):
                 batches, data, now_ms=now_ms, interval_bytes=config.index_interval_bytes,
                 tombstones=tombstones, markers=markers,
             )  # fmt: skip
-        except StorageError as e:
+        except Exception as e:
             self._undo()
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {e}") from e
+            if isinstance(e, StorageError):
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {e}") from e
+            raise
         for batch in batches:
             if (
                 batch.attributes & LOG_APPEND_TIME

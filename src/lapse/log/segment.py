@@ -349,8 +349,15 @@ class ActiveSegment(Segment):
         self.txn_index.append(txn)
 
     def undo(self) -> None:
-        """Cut off what a failed append left; StorageError if even that fails."""
+        """Cut off what a failed append left; StorageError if that cannot be had.
+
+        It cannot where some of its batches were counted already.
+        """
         self.env.fs.truncate(self.path(), self.size)
+        if self._builder.size != self.size:
+            raise StorageError(f"{self.path()}: an append failed halfway; it must be opened again")
+        if self._file is not None:
+            self._file.size = self.size
 
     def must_roll(self, last_offset: int, size: int, segment_bytes: int, index_bytes: int) -> bool:
         """T-20 without its clock: size, full indexes, an offset too far from the base."""

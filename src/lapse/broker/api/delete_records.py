@@ -22,8 +22,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lapse.base.errors import ErrorCode, KafkaError, StorageError
+from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
+from lapse.broker.faults import code_of
 from lapse.broker.partitions import Partitions
 from lapse.broker.services import Services, Session
 from lapse.log.partition_log import PartitionLog
@@ -102,12 +103,8 @@ def delete_one(partitions: Partitions, image: Image, where: TopicPartition, offs
         log = partitions.get(where)
         _check_policy(log)
         return Outcome(log.delete_records(offset))
-    except KafkaError as e:
-        partitions.report(where, e)
-        return Outcome(error=e.code)
-    except (StorageError, OSError) as e:
-        partitions.report(where, e)
-        return Outcome(error=ErrorCode.KAFKA_STORAGE_ERROR)
+    except Exception as e:  # noqa: BLE001  (it is logged there)
+        return Outcome(error=code_of(partitions, where, "DeleteRecords", e))
 
 
 def _check_deletable(image: Image, where: TopicPartition) -> None:

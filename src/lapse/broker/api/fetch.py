@@ -1,7 +1,8 @@
 """Fetch (key 1): batches from given offsets on, with a long poll.
 
 Behaviour:
-- waits up to `max_wait_ms` for `min_bytes` in all; an error in any partition is told at once;
+- waits up to `max_wait_ms` for `min_bytes` in all; an error in any partition is told at once, and
+  costs no other partition its records (`broker.faults`);
 - a partition gives whole batches up to its own limit and what is left of `max_bytes`, but the first
   that has anything gives at least one batch, however large; it may begin below the offset asked for
   (SEMANTICS Y-1);
@@ -34,9 +35,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
+from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.epochs import check_leader_epoch
+from lapse.broker.faults import code_of
 from lapse.broker.fetch_sessions import BY_ID_FROM
 from lapse.broker.fetched import (
     CONVERTED_BYTES_MAX,
@@ -247,22 +249,22 @@ def _most_bytes(partitions: Partitions, want: Wanted, limits: Limits) -> int:
     """What answering may take in memory; 0 where it takes no look into a file."""
     try:
         log = _log(partitions, want)
-    except KafkaError:
+        end = _visible_end(log, committed=limits.committed)
+        if not log.log_start_offset <= want.asked.fetch_offset < end:
+            return 0
+        return CONVERTED_BYTES_MAX if converts(log, limits.client) else SENDFILE_BYTES_MIN
+    except Exception:  # noqa: BLE001  (reading it says what)
         return 0
-    end = _visible_end(log, committed=limits.committed)
-    if not log.log_start_offset <= want.asked.fetch_offset < end:
-        return 0
-    return CONVERTED_BYTES_MAX if converts(log, limits.client) else SENDFILE_BYTES_MIN
 
 
 def _is_at_hand(partitions: Partitions, want: Wanted, limits: Limits) -> bool:
     try:
         log = _log(partitions, want)
-    except KafkaError:
+        if not log.is_recent(want.asked.fetch_offset) or converts(log, limits.client):
+            return False
+        return not (limits.committed and log.segments[-1].may_have_aborts)
+    except Exception:  # noqa: BLE001  (reading it says what)
         return True
-    if not log.is_recent(want.asked.fetch_offset) or converts(log, limits.client):
-        return False
-    return not (limits.committed and log.segments[-1].may_have_aborts)
 
 
 def _is_held_back(services: Services, wanted: Sequence[Wanted], limits: Limits) -> bool:
@@ -321,14 +323,10 @@ def _read_one(
             aborted_transactions=aborted if limits.committed else None,
             records=_in_memory_if_short(got.records, limits.pread),
         )
-    except KafkaError as e:
-        return Got(_error(asked.partition, e.code))
     except BlockingIOError:  # it is for a worker thread
         raise
-    except (StorageError, CorruptData, OSError) as e:
-        if want.partition is not None:
-            partitions.report(want.partition, e)
-        return Got(_error(asked.partition, ErrorCode.KAFKA_STORAGE_ERROR))
+    except Exception as e:  # noqa: BLE001  (it is logged there)
+        return Got(_error(asked.partition, code_of(partitions, want.partition, "Fetch", e)))
     return Got(data, got.size)
 
 

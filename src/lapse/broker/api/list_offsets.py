@@ -21,9 +21,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
+from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.epochs import check_leader_epoch
+from lapse.broker.faults import code_of
 from lapse.broker.partitions import Partitions
 from lapse.broker.services import Services, Session
 from lapse.log.lookup import FoundRecord
@@ -133,11 +134,8 @@ def _answer(
         check_leader_epoch(asked.current_leader_epoch, log)
         found = find(log, asked.timestamp, committed=committed, by=by)
         error = ErrorCode.NONE
-    except KafkaError as e:
-        found, error = Found(), e.code
-    except (StorageError, CorruptData, OSError) as e:
-        partitions.report(where, e)
-        found, error = Found(), ErrorCode.KAFKA_STORAGE_ERROR
+    except Exception as e:  # noqa: BLE001  (it is logged there)
+        found, error = Found(), code_of(partitions, where, "ListOffsets", e)
     return ListOffsetsPartitionResponse(
         partition_index=where.partition,
         error_code=error,

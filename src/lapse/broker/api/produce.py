@@ -13,7 +13,8 @@ Behaviour:
   what the coordinator says; NOT_ENOUGH_REPLICAS where the producer is to try again. Without a
   transactional id the whole request is TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
 - a disk that is full or fails: KAFKA_STORAGE_ERROR, with nothing half-written acknowledged or
-  visible; one that fails takes its log directory offline (`Partitions.report`).
+  visible; one that fails takes its log directory offline (`Partitions.report`);
+- what nobody foresaw is UNKNOWN_SERVER_ERROR for that partition alone (`broker.faults`).
 
 v0-2 messages of formats v0 and v1, as many as there are: they become one batch (KIP-32; a batch of
 format v2 is taken too, as by Kafka) · v1 throttle time · v2 append time · v3 exactly one batch of
@@ -29,8 +30,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
-from lapse.base.errors import ErrorCode, KafkaError, StorageError
+from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
+from lapse.broker.faults import code_of
 from lapse.broker.partitions import Partitions
 from lapse.broker.services import CloseConnection, Services, Session
 from lapse.broker.transaction_verification import Verified, verify_produced
@@ -85,7 +87,7 @@ async def handle(
     try:
         verified = await _verify(services, version, request, batches)
     except KafkaError as refusal:
-        outcomes = [_refused(where, refusal) for where, _ in batches]
+        outcomes = [_refused(where, refusal.code, refusal) for where, _ in batches]
     else:
         asked = services.partitions, services.clock.now_ms(), version, verified
         outcomes = []
@@ -153,9 +155,8 @@ def _append(
         if version < ZSTD_FROM or len(records) <= MAGIC or records[MAGIC] < V2:
             _check_version(records, version, where)
         return append(log, _Sent(where, records, now_ms, verified_at))
-    except (KafkaError, StorageError) as e:
-        partitions.report(where, e)
-        return _refused(where, e)
+    except Exception as e:  # noqa: BLE001  (it is logged there)
+        return _refused(where, code_of(partitions, where, "Produce", e), e)
 
 
 def _append_if_quick(log: PartitionLog, sent: _Sent) -> Outcome | None:
@@ -207,10 +208,10 @@ def _check_version(records: bytes | memoryview, version: int, where: TopicPartit
         )
 
 
-def _refused(where: TopicPartition, error: KafkaError | StorageError) -> Outcome:
-    code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
+def _refused(where: TopicPartition, code: ErrorCode, error: Exception) -> Outcome:
     record_errors = error.record_errors if isinstance(error, RefusedBatch) else ()
-    return Outcome(where, error=code, message=str(error), record_errors=record_errors)
+    said = str(error) if isinstance(error, LapseError) else f"{where}: {type(error).__name__}"
+    return Outcome(where, error=code, message=said, record_errors=record_errors)
 
 
 async def _verify(

@@ -348,6 +348,10 @@ class _FillingFile:
     def size(self) -> int:
         return self._file.size
 
+    @size.setter
+    def size(self, size: int) -> None:
+        self._file.size = size
+
     def write(self, *buffers: Buffer) -> None:
         if self._full.is_set():
             data = b"".join(buffers)
