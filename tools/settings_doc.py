@@ -61,6 +61,13 @@ From `server.properties`, which is read as is: names that belong to Kafka and no
 error there, unknown names under `lapse.` are. `broker.id` stands for `node.id` and `log.dir` for
 `log.dirs`. `lapse up` and `lapse lifecycle` also take them as `-c key=value`.
 
+`lapse up --data DIR` reads `DIR/server.properties`, and writes it, with the defaults, when a first
+start without one has served. What `-c`, `--port` and `--http-port` say is for that start alone.
+`--port` is the port of the one listener there is, whose protocol stays. `DIR/lapse-up.properties`
+(mode 0600) holds the settings in force for the processes of `lapse up`. A broker that died is
+started again with the same ones; where they would let somebody in whom the start kept out,
+`lapse up` ends with exit code 2 and says which.
+
 | setting | default | allowed | what it is for |
 |---|---|---|---|
 """

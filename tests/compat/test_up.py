@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from lapse.base.config import read_properties
+from lapse.base.errors import LapseError
 from lapse.cli.main import main
-from lapse.cli.up import RUNNING, SETTINGS
+from lapse.cli.up_settings import RUNNING, SETTINGS
+from lapse.client.admin import Admin
+from lapse.client.login import login
 from lapse.lifecycle.reports import read_progress
+from tests.unit.security.certificates import certificates
 
 SECONDS_MAX = 60
 
@@ -92,7 +100,7 @@ def test_it_serves_restarts_what_dies_and_stops_cleanly(tmp_path: Path) -> None:
         assert len(re.findall(r"lifecycle \(process \d+\) was ended by signal 9", said)) == 1
         assert len(re.findall(r"broker \(process \d+\) was ended by signal 9", said)) == 1
         kafka = running.ready.split()[1].removeprefix("kafka=")
-        assert f"listeners=PLAINTEXT://{kafka}\n" in (data / RUNNING).read_text()
+        assert read_properties(data / RUNNING)["listeners"] == f"PLAINTEXT://{kafka}"
         assert said.count(f"serves at PLAINTEXT://{kafka}\n") == 2
         children = running.children()
         running.process.terminate()
@@ -104,19 +112,132 @@ def test_it_serves_restarts_what_dies_and_stops_cleanly(tmp_path: Path) -> None:
     assert read_progress(data).state == "stopped"
 
 
-def test_the_settings_of_a_directory_are_kept(tmp_path: Path) -> None:
+def test_what_one_start_was_told_is_not_written_down(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with up(data, *FREE, "--no-lifecycle", "-c", "num.partitions=3") as running:
         assert set(running.children()) == {"broker"}
-    written = (data / SETTINGS).read_text()
-    assert "num.partitions=3\n" in written
-    (data / SETTINGS).write_text(written + "log.cleaner.backoff.ms=77\n")
-    with up(data, "--no-lifecycle", "-c", "num.partitions=4") as running:
+        assert read_properties(data / RUNNING)["num.partitions"] == "3"
+    written = read_properties(data / SETTINGS)
+    assert written == {
+        "node.id": "1",
+        "log.dirs": str(data),
+        "listeners": "PLAINTEXT://127.0.0.1:9092",
+        "lapse.http.port": "9093",
+    }
+    with (data / SETTINGS).open("a") as file:
+        file.write("log.cleaner.backoff.ms=77\n")
+    kept = (data / SETTINGS).read_bytes()
+    with up(data, *FREE, "--no-lifecycle") as running:
         assert running.ready.startswith("ready")
-        in_force = (data / RUNNING).read_text()
-        assert "num.partitions=4\n" in in_force
-        assert "log.cleaner.backoff.ms=77\n" in in_force
-    assert (data / SETTINGS).read_text() == written + "log.cleaner.backoff.ms=77\n"
+        in_force = read_properties(data / RUNNING)
+        assert "num.partitions" not in in_force
+        assert in_force["log.cleaner.backoff.ms"] == "77"
+    assert (data / SETTINGS).read_bytes() == kept
+
+
+def test_a_start_that_failed_leaves_no_settings_behind(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with up(data, "--port", port, "--http-port", "0", "--no-lifecycle") as running:
+            assert running.ready == ""
+            assert running.process.wait(SECONDS_MAX) == 3
+    assert not (data / SETTINGS).exists()
+
+
+JAAS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    r'username="admin" password="back\\slash é #!" user_admin="back\\slash é #!";'
+)
+SASL = {
+    "sasl.enabled.mechanisms": "PLAIN",
+    "plain.sasl.jaas.config": JAAS,
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:admin",
+}
+
+
+def secured(pem: Path) -> dict[str, tuple[str, dict[str, str]]]:
+    """By case: listeners, and other settings."""
+    jaas = SASL["plain.sasl.jaas.config"]
+    sasl = {**SASL, "listener.name.{}.plain.sasl.jaas.config": jaas}
+    del sasl["plain.sasl.jaas.config"]
+    tls = {
+        "ssl.keystore.type": "PEM", "ssl.keystore.location": str(pem / "server.pem"),
+        "ssl.truststore.type": "PEM", "ssl.truststore.location": str(pem / "ca.crt"),
+        "ssl.client.auth": "required",
+    }  # fmt: skip
+    named = {"listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT,CERTS:SSL", **tls}
+    return {
+        "sasl": ("SASL_PLAINTEXT://127.0.0.1:0", of_listener("sasl_plaintext", sasl)),
+        "tls": ("SSL://127.0.0.1:0", tls),
+        "named": (
+            "CLIENTS://127.0.0.1:0,CERTS://127.0.0.1:0",
+            {**of_listener("clients", sasl), **named},
+        ),
+    }
+
+
+def of_listener(name: str, settings: Mapping[str, str]) -> dict[str, str]:
+    return {key.replace("{}", name): text for key, text in settings.items()}
+
+
+def escaped(text: str) -> str:
+    return text.replace("\\", "\\\\")
+
+
+def topics_for(address: str, properties: Mapping[str, str]) -> list[str]:
+    """What a client with these settings is told; raises LapseError."""
+
+    async def ask() -> list[str]:
+        async with await Admin.open(address, login=login(properties)) as admin:
+            return [topic.name for topic in await admin.list_topics()]
+
+    return asyncio.run(ask())
+
+
+def addresses(ready: str) -> list[str]:
+    """Of the Kafka listeners, from a ready line."""
+    several = re.search(r"listeners=(\S+)", ready)
+    if several is None:
+        return [re.search(r"kafka=(\S+)", ready)[1]]  # type: ignore[index]
+    return [one.split("://")[1] for one in several[1].split(",")]
+
+
+@pytest.mark.parametrize("case", ["sasl", "tls", "named"])
+def test_a_broker_that_died_comes_back_as_closed_as_it_was(tmp_path: Path, case: str) -> None:
+    pem = certificates(tmp_path)
+    listeners, others = secured(pem)[case]
+    data = tmp_path / "data"
+    data.mkdir()
+    settings = {"log.dirs": str(data), "listeners": listeners, "lapse.http.port": "0", **others}
+    lines = "".join(f"{name}={escaped(text)}\n" for name, text in settings.items())
+    (data / SETTINGS).write_text(lines, encoding="utf-8")
+    believed = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(pem / "ca.crt")}
+    shown = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(pem / "client.pem")}
+    users = {
+        "sasl": {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN",
+                 "sasl.jaas.config": JAAS},
+        "tls": {"security.protocol": "SSL", **believed, **shown},
+    }  # fmt: skip
+    who = [users["sasl"], users["tls"]] if case == "named" else [users[case]]
+    with up(data, "--no-lifecycle") as running:
+        places = addresses(running.ready)
+        assert len(places) == len(who)
+        pid = running.children()["broker"]
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: running.errors().count("serves at") == 2, "no new broker")
+        assert running.children()["broker"] != pid
+        for place, properties in zip(places, who, strict=True):
+            assert topics_for(place, properties) == []
+            with pytest.raises(LapseError):
+                topics_for(place, {})
+        in_force = read_properties(data / RUNNING)
+        assert {name: in_force[name] for name in others} == others
+        for name in (RUNNING, RUNNING + ".tmp"):
+            if (data / name).exists():
+                assert stat.S_IMODE((data / name).stat().st_mode) == 0o600
+    assert (data / SETTINGS).read_text(encoding="utf-8") == lines
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")

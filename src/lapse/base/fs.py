@@ -65,7 +65,11 @@ class Fs(Protocol):
         """Write a small file whole, in place, unsynced."""
         ...
 
-    def replace_file(self, path: Path, data: Buffer) -> None:
+    def write_private_file(self, path: Path, data: Buffer) -> None:
+        """Likewise anew, so that nobody but its owner may read it, from its first byte on."""
+        ...
+
+    def replace_file(self, path: Path, data: Buffer, *, private: bool = False) -> None:
         """Write a small file so that a crash leaves the old or the new one: temp, fsync, rename."""
         ...
 
@@ -191,9 +195,14 @@ class RealFs:
         with _storage(path, "writing"), open(path, "wb") as f:
             f.write(data)
 
-    def replace_file(self, path: Path, data: Buffer) -> None:
+    def write_private_file(self, path: Path, data: Buffer) -> None:
+        self.unlink(path)  # who has it open may be somebody else
+        with _storage(path, "writing"), open(path, "xb", opener=_private) as f:
+            f.write(data)
+
+    def replace_file(self, path: Path, data: Buffer, *, private: bool = False) -> None:
         temp = path.with_name(path.name + ".tmp")
-        self.write_file(temp, data)
+        (self.write_private_file if private else self.write_file)(temp, data)
         self.fsync_file(temp)
         self.rename(temp, path)
         self.fsync_dir(path.parent)
@@ -242,6 +251,10 @@ class RealFs:
             return
         for path in paths:
             self.fsync_file(path)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _syncfs(path: Path) -> bool:

@@ -9,12 +9,14 @@ backslash is itself. As in Java the last of several lines of one name counts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 _BLANKS = " \t\f"
 _PAIR = re.compile(r"(?P<name>(?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(?P<value>.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.)|$)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+_ESCAPES = {ord(character): f"\\{letter}" for letter, character in _ESCAPED.items()}
+_OF_NAMES = {ord(character): f"\\{character}" for character in " =:#!"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -52,4 +54,29 @@ def _unescaped(text: str) -> str:
             return chr(int(match[1], 16))
         return _ESCAPED.get(match[2] or "", match[2] or "")
 
-    return _ESCAPE.sub(character, text)
+    found = _ESCAPE.sub(character, text)
+    if not any("\ud800" <= one <= "\udfff" for one in found):
+        return found
+    # Java's characters are UTF-16: two escapes may be one of ours.
+    return found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def properties_text(properties: Mapping[str, str]) -> str:
+    """The file's text, a line a setting, in the order given; ASCII, as Java's `store` writes it."""
+    return "".join(
+        f"{_escaped(name, is_name=True)}={_escaped(text)}\n" for name, text in properties.items()
+    )
+
+
+def _escaped(text: str, *, is_name: bool = False) -> str:
+    escaped = text.replace("\\", "\\\\").translate(_ESCAPES)
+    if is_name:
+        escaped = escaped.translate(_OF_NAMES)
+    else:  # blanks at either end would be dropped
+        escaped = re.sub(r"^ +| +\Z", lambda blanks: r"\u0020" * len(blanks[0]), escaped)
+    return re.sub(r"[^\x20-\x7e]", _as_utf16, escaped)
+
+
+def _as_utf16(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02X}{units[at + 1]:02X}" for at in range(0, len(units), 2))

@@ -3,9 +3,8 @@
 The broker comes first; `ready` is printed when clients are served, while Spark is still starting.
 A child that dies is started again, on the same ports, sooner or later by how often it dies.
 
-Settings are `DIR/server.properties`, written at first use and the user's from then on; what the
-command line says wins. The children read `DIR/lapse-up.properties`, which is made anew each time:
-the settings in force, with the ports that were really taken.
+Settings are `DIR/server.properties`, the user's file; what the command line says wins. The children
+read `DIR/lapse-up.properties`, the settings in force (`cli/up_settings`).
 """
 
 from __future__ import annotations
@@ -19,25 +18,26 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.config import broker_config
-from lapse.base.errors import ConfigError
-from lapse.base.fs import Fs, RealFs
+from lapse.base.errors import ConfigError, StorageError
+from lapse.base.fs import RealFs
+from lapse.broker.listeners import kafka_listeners
 from lapse.cli import options
-from lapse.cli.lifecycle import add_engine, broker_settings, first_log_dir, properties
+from lapse.cli.lifecycle import add_engine, broker_settings
+from lapse.cli.up_settings import HTTP_PORT, KAFKA_PORT, Said, Settings
 
-SETTINGS = "server.properties"
-RUNNING = "lapse-up.properties"
-KAFKA_PORT, HTTP_PORT = 9092, 9093
 USAGE = 2
 BACKOFF_SECONDS_MIN, BACKOFF_SECONDS_MAX = 0.2, 30.0
 STEADY_SECONDS = 30.0  # who lived as long begins with the shortest backoff again
 STOP_SECONDS_MAX = {"lifecycle": 10.0, "broker": 30.0}
-_READY = re.compile(rb"ready kafka=(?P<kafka>\S+)(?: http=(?P<http>\S+))?(?: listeners=\S+)?\s*")
+_READY = re.compile(
+    rb"ready kafka=(?P<kafka>\S+)(?: http=(?P<http>\S+))?(?: listeners=(?P<all>\S+))?\s*"
+)
 _EXAMPLES = """\
 examples:
   lapse up --data DATA
@@ -83,73 +83,16 @@ def run(args: argparse.Namespace) -> int:
     return asyncio.run(Supervisor(settings, engine, SystemClock()).run())
 
 
-def said_settings(args: argparse.Namespace) -> dict[str, str]:
-    """What the command line says, as settings."""
+def said_settings(args: argparse.Namespace) -> Said:
+    """What the command line says."""
     said = broker_settings(args.settings)
-    for option, name in (("port", "listeners"), ("http_port", "lapse.http.port")):
+    for option in ("port", "http_port"):
         port = getattr(args, option)
-        if port is None:
-            continue
-        if not 0 <= port <= 65535:
+        if port is not None and not 0 <= port <= 65535:
             raise ConfigError(f"--{option.replace('_', '-')} {port}: allowed is 0 to 65535")
-        said[name] = f"PLAINTEXT://127.0.0.1:{port}" if option == "port" else str(port)
-    return said
-
-
-@dataclass(slots=True)
-class Settings:
-    """The settings of a data directory: the user's file, and the one in force."""
-
-    fs: Fs
-    data: Path
-    said: dict[str, str]
-    in_force: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def running_path(self) -> Path:
-        return self.data / RUNNING
-
-    def prepare(self) -> None:
-        """Read the user's file, written now if there is none. Raises ConfigError, StorageError."""
-        path = self.data / SETTINGS
-        broker_config({**self._first_settings(), **self.said})  # before anything is written
-        self.fs.make_dir(self.data)
-        if not path.exists():
-            self.fs.replace_file(path, _first_file({**self._first_settings(), **self.said}))
-        self.in_force = {**self._first_settings(), **properties(path), **self.said}
-        config = broker_config(self.in_force)
-        if first_log_dir(config).absolute() != self.data:
-            raise ConfigError(
-                f"log.dirs={config.log_dirs} in {path}: allowed is a list that begins with "
-                f"{self.data}, the directory of --data"
-            )
-        self._write()
-
-    def _first_settings(self) -> dict[str, str]:
-        return {
-            "node.id": "1",
-            "log.dirs": str(self.data),
-            "listeners": f"PLAINTEXT://127.0.0.1:{KAFKA_PORT}",
-            "lapse.http.port": str(HTTP_PORT),
-        }
-
-    def take_ports(self, kafka: str, http: str | None) -> None:
-        """The addresses that were really taken: a restarted broker must come back to them."""
-        self.in_force["listeners"] = f"PLAINTEXT://{kafka}"
-        if http is not None:
-            self.in_force["lapse.http.port"] = http.rpartition(":")[2]
-        self._write()
-
-    def _write(self) -> None:
-        lines = [f"# Written by `lapse up` at each start; change {SETTINGS} instead."]
-        lines += [f"{name}={text}" for name, text in sorted(self.in_force.items())]
-        self.fs.replace_file(self.running_path, "\n".join([*lines, ""]).encode())
-
-
-def _first_file(settings: dict[str, str]) -> bytes:
-    lines = ["# Settings of this Lapse, by Kafka's names; `lapse up` reads them at its start."]
-    lines += [f"{name}={text}" for name, text in settings.items()]
-    return "\n".join([*lines, ""]).encode()
+    if args.http_port is not None:
+        said["lapse.http.port"] = str(args.http_port)
+    return Said(said, args.port)
 
 
 @dataclass(slots=True)
@@ -230,12 +173,22 @@ class Supervisor:
         found = _READY.fullmatch(reading.result())
         if found is None:
             return await process.wait()
-        kafka, http = found["kafka"].decode(), found["http"]
-        self._settings.take_ports(kafka, None if http is None else http.decode())
+        self._take_ports(found)
         if not self._announced:
             self._announced = True
             print(reading.result().decode().rstrip(), flush=True)
         return None
+
+    def _take_ports(self, ready: re.Match[bytes]) -> None:
+        """Of a ready line; one listener alone is not named there."""
+        listeners = kafka_listeners(broker_config(self._settings.in_force))
+        taken = (ready["all"] or ready["kafka"]).decode().split(",")
+        ports = {
+            one.name: int(place.rpartition(":")[2])
+            for one, place in zip(listeners, taken, strict=True)
+        }
+        http = ready["http"]
+        self._settings.take_ports(ports, None if http is None else int(http.rpartition(b":")[2]))
 
     async def _keep(self, child: Child) -> None:
         """Start it again each time it ends."""
@@ -255,9 +208,28 @@ class Supervisor:
             await asyncio.sleep(child.backoff_s)
             child.backoff_s = min(2 * child.backoff_s, BACKOFF_SECONDS_MAX)
             if child is self._broker:
-                await self._start_broker(child)
+                if not await self._restart_broker(child):
+                    return
             else:
                 await self._start(child)
+
+    async def _restart_broker(self, broker: Child) -> bool:
+        """As closed as it was; False: not at all, and all of this ends."""
+        try:
+            refusal = self._settings.before_restart()
+        except StorageError as e:
+            logger.warning("the broker cannot be started again yet: %s", e)
+            return True
+        if refusal:
+            logger.error(
+                "%s: the broker is not started again with weaker settings than before: %s",
+                self._settings.running_path, refusal,
+            )  # fmt: skip
+            self._code = USAGE
+            self._stopping.set()
+            return False
+        await self._start_broker(broker)
+        return True
 
     async def _stop_all(self) -> None:
         for child in (self._service, self._broker):

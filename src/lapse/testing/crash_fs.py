@@ -141,10 +141,19 @@ class CrashFs:
             self._die("writing", path)
         self.fs.write_file(path, data)
 
-    def replace_file(self, path: Path, data: Buffer) -> None:
+    def write_private_file(self, path: Path, data: Buffer) -> None:
+        fatal = self._fatal("writing", path)
+        self._synced_size[path] = 0
+        if fatal:
+            part = bytes(data)[: self._random.randint(0, len(data))]
+            self.fs.write_private_file(path, part)
+            self._die("writing", path)
+        self.fs.write_private_file(path, data)
+
+    def replace_file(self, path: Path, data: Buffer, *, private: bool = False) -> None:
         temp = path.with_name(path.name + ".tmp")
         fs = self  # its own operations, each a place to die
-        fs.write_file(temp, data)
+        (fs.write_private_file if private else fs.write_file)(temp, data)
         fs.fsync_file(temp)
         fs.rename(temp, path)
         fs.fsync_dir(path.parent)

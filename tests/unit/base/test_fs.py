@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -175,6 +176,33 @@ def test_replace_file_shows_the_old_or_the_new_one(tmp_path: Path) -> None:
     ]
     assert path.read_bytes() == b"new"
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_private_file_is_its_owners_alone_from_the_first_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "settings"
+    temp = tmp_path / "settings.tmp"
+    temp.write_bytes(b"old")
+    temp.chmod(0o644)
+    modes: list[int] = []
+    opened = os.open
+
+    def watched(name: str, flags: int, mode: int = 0o777) -> int:
+        fd = opened(name, flags, mode)
+        modes.append(stat.S_IMODE(os.fstat(fd).st_mode))
+        return fd
+
+    monkeypatch.setattr(os, "open", watched)
+    umask = os.umask(0)
+    try:
+        RealFs().replace_file(path, b"new", private=True)
+    finally:
+        os.umask(umask)
+    assert modes[0] == 0o600
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not temp.exists()
 
 
 def test_replace_file_leaves_the_old_one_when_it_fails(

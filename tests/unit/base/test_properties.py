@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from lapse.base.properties import parse_properties
+from lapse.base.properties import parse_properties, properties_text
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,16 @@ from lapse.base.properties import parse_properties
 )
 def test_lines(text: str, found: dict[str, str]) -> None:
     assert parse_properties(text) == found
+
+
+def test_two_escapes_may_be_one_character() -> None:
+    assert parse_properties(r"a=\uD83D\uDE00")["a"] == "\N{GRINNING FACE}"
+
+
+@given(st.dictionaries(st.text(min_size=1), st.text()))
+@example({"a b=c:#!\\": "  two  blanks  \\", "#": "\n\r\t\f#!", "é": "\N{GRINNING FACE}"})
+def test_what_is_written_is_what_is_read(properties: dict[str, str]) -> None:
+    text = properties_text(properties)
+    assert parse_properties(text) == properties
+    assert text.isascii()
+    assert text.count("\n") == len(properties)
