@@ -38,7 +38,12 @@ A topic's value is the first of these that is set:
 2. the broker settings in the column "broker name", from left to right;
 3. the default.
 
-`min.compaction.lag.ms` may not exceed `max.compaction.lag.ms`.
+`min.compaction.lag.ms` may not exceed `max.compaction.lag.ms`, and `compression.type=zstd` needs a
+`message.format.version` of 0.11 or later. What contradicts that is refused where it is set, for a
+broker's setting with the names of the topics in the way. A properties file that was edited may
+still contradict a topic's own setting: the broker starts, and says in its log which topic and what
+it goes by. The broker's lag gives way to the topic's own, so far that both agree; `zstd` always
+gives way to the format, as if `producer` were set.
 
 While a broker runs, a topic's settings are changed with `kafka-configs` or any admin client
 (IncrementalAlterConfigs), and so are brokers', as in Kafka: the first broker name of each row

@@ -20,6 +20,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from lapse.base.contradictions import Contradiction, settle
 from lapse.base.errors import ConfigError
 from lapse.base.properties import parse_properties
 from lapse.base.secret import HIDDEN
@@ -420,7 +421,20 @@ def _unknown(name: str, known: Iterable[str]) -> ConfigError:
 def topic_config(
     overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None
 ) -> TopicConfig:
-    """Settings of a topic: its own, else the broker's synonyms in `defaults`, else Kafka's."""
+    """Settings of a topic: its own, else the broker's synonyms in `defaults`, else Kafka's.
+
+    Raises ConfigError, also where they contradict each other.
+    """
+    config, found = settled_config(overrides, defaults)
+    if found:
+        raise ConfigError(found[0].text)
+    return config
+
+
+def settled_config(
+    overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None
+) -> tuple[TopicConfig, tuple[Contradiction, ...]]:
+    """The same, with contradictions settled and told; raises ConfigError for a bad value."""
     for name in overrides:
         if name not in _TOPIC and name != TINY_SEGMENTS.name:
             raise _unknown(name, _TOPIC)
@@ -432,13 +446,8 @@ def topic_config(
     for bound in _TIMESTAMP_BOUNDS:
         if difference_ms >= 0 and not _is_set(bound, overrides, defaults or {}):
             values[bound.field] = difference_ms
-    config = TopicConfig(**values)
-    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
-        raise ConfigError(
-            f"min.compaction.lag.ms={config.min_compaction_lag_ms}: allowed is at most "
-            f"max.compaction.lag.ms, which is {config.max_compaction_lag_ms}"
-        )
-    return config
+    found = settle(values, overrides)
+    return TopicConfig(**values), found
 
 
 def _is_set(s: Setting, overrides: Mapping[str, str], defaults: Mapping[str, str]) -> bool:

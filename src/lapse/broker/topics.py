@@ -10,6 +10,7 @@ Settings take effect at once: they are durable, then in the image, then in every
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,10 @@ from lapse.broker.purgatory import Purgatory
 from lapse.metadata.image import Image, Topic
 from lapse.metadata.settings import BrokerSettings, ReadOnly, check_changeable
 from lapse.metadata.store import ALL_BROKERS, MetadataStore, TopicRecord
+
+_log = logging.getLogger(__name__)
+
+TOLD_MAX = 5  # topics that one refusal names
 
 # From settings as they are to settings as they shall be; may raise KafkaError or ConfigError.
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -99,7 +104,8 @@ class Topics:
         async with self._changing:
             record = TopicRecord(new.name, uuid.uuid4(), new.partitions, new.overrides)
             with _refused(f"topic {new.name}"):
-                topic = self._topic(record)
+                config = self.settings.config_of(new.overrides)
+                topic = Topic(new.name, record.topic_id, new.partitions, new.overrides, config)
                 await self._disk.run(self._create, record, topic)
             self.image = self.image.with_topics((topic,))
             return topic
@@ -169,7 +175,8 @@ class Topics:
             before = self._existing(name)
             with _refused(f"topic {name}"):
                 overrides = dict(change(before.overrides))
-                config = self.settings.config_of(overrides)
+                _, standing = self.settings.settled(before.overrides)
+                config = self.settings.config_of(overrides, standing)
                 topic = replace(before, overrides=overrides, config=config)
                 if validate_only:
                     return
@@ -199,14 +206,21 @@ class Topics:
                 await self._disk.run(self._update_logs, image.topics.values())
 
     def _image_under(self, settings: BrokerSettings) -> Image:
-        """The image if these were the broker's settings; raises ConfigError, naming a topic."""
-        settings.config_of({})
-        topics = []
+        """The image if these were the broker's settings; raises ConfigError, naming topics."""
+        settings.config_of({}, self.settings.settled({})[1])
+        topics, refusals = [], {}
         for topic in self.image.topics.values():
             try:
-                topics.append(replace(topic, config=settings.config_of(topic.overrides)))
+                _, standing = self.settings.settled(topic.overrides)
+                config = settings.config_of(topic.overrides, standing)
+                topics.append(replace(topic, config=config))
             except ConfigError as e:
-                raise ConfigError(f"with the settings of topic {topic.name}: {e}") from e
+                refusals[topic.name] = e
+        if refusals:
+            first = min(refusals)
+            raise ConfigError(
+                f"with the settings of {_names(refusals)}: {refusals[first]}"
+            ) from refusals[first]
         return Image.of(self.image.cluster_id, topics)
 
     def _update_logs(self, topics: Iterable[Topic]) -> None:
@@ -225,7 +239,13 @@ class Topics:
         return topic
 
     def _topic(self, record: TopicRecord) -> Topic:
-        config = self.settings.config_of(record.overrides)
+        """A topic of the store, whatever else was set meanwhile; raises ConfigError, naming it."""
+        try:
+            config, found = self.settings.settled(record.overrides)
+        except ConfigError as e:
+            raise ConfigError(f"topic {record.name}: {e}") from e
+        for one in found:
+            _log.warning("topic %s: %s", record.name, one)
         return Topic(record.name, record.topic_id, record.partitions, record.overrides, config)
 
 
@@ -236,6 +256,12 @@ def require_more(topic: Topic, count: int) -> None:
             ErrorCode.INVALID_PARTITIONS,
             f"topic {topic.name} has {topic.partitions} partitions; {count} would not be more",
         )
+
+
+def _names(topics: Iterable[str]) -> str:
+    names = sorted(topics)
+    more = f" and {len(names) - TOLD_MAX} more" if len(names) > TOLD_MAX else ""
+    return f"topic{'s' * (len(names) > 1)} {', '.join(names[:TOLD_MAX])}{more}"
 
 
 def _record(topic: Topic) -> TopicRecord:

@@ -28,9 +28,10 @@ from lapse.base.config import (
     is_dynamic,
     of_listener,
     overlaid,
-    topic_config,
+    settled_config,
     topic_setting,
 )
+from lapse.base.contradictions import Contradiction
 from lapse.base.errors import ConfigError
 from lapse.base.setting import Kind, Setting
 
@@ -97,7 +98,7 @@ class BrokerSettings:
     @cached_property
     def bare_topic(self) -> tuple[TopicConfig, Mapping[str, Described]]:
         """What is in force, and told, of a topic without settings of its own."""
-        in_force = self.config_of({})
+        in_force, _ = self.settled({})
         told = (_topic_setting(row, {}, self, in_force) for row in TOPIC_SETTINGS)
         return in_force, {one.name: one for one in told}
 
@@ -107,9 +108,25 @@ class BrokerSettings:
         names = {*self.static, *self.cluster, *self.broker}
         return tuple(sorted(filter(of_listener, names)))
 
-    def config_of(self, overrides: Texts) -> TopicConfig:
-        """A topic's settings in force; raises ConfigError."""
-        return topic_config(overrides, self.defaults)
+    def config_of(
+        self, overrides: Texts, before: Iterable[Contradiction] | None = None
+    ) -> TopicConfig:
+        """Settings that somebody wants a topic to have; raises ConfigError.
+
+        They may contradict each other as they did `before`: who changes another setting has nothing
+        to do with that. For a new topic that is what the broker's own settings do.
+        """
+        config, found = self.settled(overrides)
+        if found:
+            known = frozenset(self.settled({})[1] if before is None else before)
+            for one in found:
+                if one not in known:
+                    raise ConfigError(one.text)
+        return config
+
+    def settled(self, overrides: Texts) -> tuple[TopicConfig, tuple[Contradiction, ...]]:
+        """A topic's settings in force, and what was settled; raises ConfigError for a bad value."""
+        return settled_config(overrides, self.defaults)
 
     def below_topics(self, name: str) -> str:
         """The text that holds for a topic that does not set this; raises ConfigError."""

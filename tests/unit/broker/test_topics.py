@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import STORE, Node
 from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
+from lapse.client.settings import BROKER, TOPIC, ConfigChange, Resource
 from lapse.log.checkpoints import read_topic_id, write_topic_id
 from lapse.metadata.sqlite import SqliteStore
 from lapse.wire.schema.create_topics import (
@@ -179,6 +180,68 @@ async def test_broker_defaults_count(tmp_path: Path) -> None:
         described = {c.name: (c.value, c.config_source) for c in answer.configs or ()}
         assert described["cleanup.policy"] == ("compact", 4)
         assert node.services.topics.image.topics["t"].config.compacts
+
+
+async def test_a_default_that_contradicts_a_topic_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The topic keeps its own setting, is named, and can be used and mended."""
+    async with running_node(tmp_path) as node:
+        await create(node, "held", min_compaction_lag_ms="600000")
+        await create(node, "old", message_format_version="0.10.0")
+        await create(node, "other")
+    edited = {"log.cleaner.max.compaction.lag.ms": "300000", "compression.type": "zstd"}
+    async with running_node(tmp_path, edited) as node, await connect(node) as connection:
+        said = [r.getMessage() for r in caplog.records if r.name == "lapse.broker.topics"]
+        assert [(line.split(":")[0], line.split("; ")[1].split()[0]) for line in said] == [
+            ("topic held", "max.compaction.lag.ms=600000"),
+            ("topic old", "compression.type=producer"),
+        ]
+        config = node.services.partitions.get(TopicPartition("held", 0)).config
+        assert (config.min_compaction_lag_ms, config.max_compaction_lag_ms) == (600_000, 600_000)
+        other = node.services.partitions.get(TopicPartition("other", 0)).config
+        assert (other.min_compaction_lag_ms, other.max_compaction_lag_ms) == (0, 300_000)
+        for name in ("held", "old", "other"):
+            (answer,) = await produce(connection, name, (0, batch_of(b"a")))
+            assert answer.error_code == 0
+        admin, held = Admin(connection), Resource(TOPIC, "held")
+        for name, value, refused in (
+            ("retention.ms", "5", False),  # has nothing to do with it
+            ("min.compaction.lag.ms", "600001", True),
+            ("min.compaction.lag.ms", "300000", False),
+        ):
+            done = await admin.incremental_alter_configs({held: [ConfigChange(name, value)]})
+            assert (done[held] is not None) is refused, (name, done)
+        for resource in (Resource(BROKER, "0"), Resource(BROKER, "")):  # nor have they
+            change = ConfigChange("log.retention.ms", "7")
+            assert await admin.incremental_alter_configs({resource: [change]}) == {resource: None}
+
+
+async def test_defaults_that_contradict_each_other_stop_nobody(tmp_path: Path) -> None:
+    """One was changed while the broker ran, the other is in the file since."""
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        await create(node, "t")
+        every = Resource(BROKER, "")
+        change = ConfigChange("log.cleaner.max.compaction.lag.ms", "300000")
+        assert await Admin(connection).incremental_alter_configs({every: [change]}) == {every: None}
+    edited = {"log.cleaner.min.compaction.lag.ms": "600000"}
+    async with running_node(tmp_path, edited) as node:
+        await create(node, "new")
+        for name in ("t", "new"):
+            config = node.services.partitions.get(TopicPartition(name, 0)).config
+            assert config.max_compaction_lag_ms == config.min_compaction_lag_ms == 600_000
+
+
+async def test_a_bad_setting_in_the_store_names_its_topic(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await create(node, "t")
+    store = SqliteStore(tmp_path / STORE, str)
+    (record,) = store.topics()
+    store.change_topic(replace(record, overrides={"retention.ms": "soon"}))
+    store.close()
+    with pytest.raises(ConfigError, match=r"^topic t: retention.ms=soon: allowed is"):
+        async with running_node(tmp_path):
+            pass
 
 
 async def test_topics_survive_a_restart(tmp_path: Path) -> None:

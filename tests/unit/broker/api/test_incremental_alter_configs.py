@@ -139,11 +139,18 @@ REFUSED = {
                          ErrorCode.INVALID_CONFIG, "message.max.bytes=-1: allowed is"),
     "a topic's other lag": (ALL, [ConfigChange("log.cleaner.min.compaction.lag.ms", "101")],
                             ErrorCode.INVALID_CONFIG, "with the settings of topic t"),
+    "no such codec": (T, [ConfigChange("compression.type", "zstd"),
+                          ConfigChange("message.format.version", "0.10.0")],
+                      ErrorCode.INVALID_CONFIG, "compression.type=zstd: allowed with"),
+    "no such codec there": (ALL, [ConfigChange("compression.type", "zstd")],
+                            ErrorCode.INVALID_CONFIG,
+                            "with the settings of topic old: compression.type=zstd: allowed with"),
 }  # fmt: skip
 
 
 async def test_refused_and_nothing_is_changed(node: Node, connection: BrokerConnection) -> None:
     await create(node, "t", retention_ms="5", max_compaction_lag_ms="100")
+    await create(node, "old", message_format_version="0.10.0")
     before, admin = node.services.topics.image, Admin(connection)
     for name, (resource, changes, code, words) in REFUSED.items():
         also = [ConfigChange("segment.ms", "9")] if resource.kind == TOPIC else []
@@ -154,6 +161,19 @@ async def test_refused_and_nothing_is_changed(node: Node, connection: BrokerConn
         assert node.services.topics.image is before, name
     assert node.services.topics.settings.cluster == {}
     assert log_config(node).retention_ms == 5
+
+
+async def test_all_topics_in_the_way_are_named(node: Node, connection: BrokerConnection) -> None:
+    for name in "gfedcba":
+        await create(node, name, message_format_version="0.10.0")
+    await create(node, "z")
+    admin, zstd = Admin(connection), ConfigChange("compression.type", "zstd")
+    error = (await admin.incremental_alter_configs({ALL: [zstd]}))[ALL]
+    assert "with the settings of topics a, b, c, d, e and 2 more: compression" in str(error)
+    for name in "abcde":
+        await alter(connection, Resource(TOPIC, name), ConfigChange("compression.type", "lz4"))
+    error = (await admin.incremental_alter_configs({ALL: [zstd]}))[ALL]
+    assert "with the settings of topics f, g: compression" in str(error)
 
 
 async def test_resources_stand_for_themselves(node: Node, connection: BrokerConnection) -> None:
