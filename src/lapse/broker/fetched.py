@@ -41,6 +41,7 @@ class Client:
         magic_max: the newest record format that it can read.
         zstd: whether it may be sent batches of topics whose codec that is.
         tombstone_values: it tells a tombstone by its flag (KIP-87).
+        is_ours: it is told what only we know of batches.
         hard_limit: it takes no more bytes of a partition than it asked for, not even one batch.
     """
 
@@ -48,6 +49,7 @@ class Client:
     zstd: bool = True
     tombstone_values: bool = False
     hard_limit: bool = False
+    is_ours: bool = False
 
 
 REPLICA = Client(tombstone_values=True)
@@ -83,7 +85,11 @@ def client_of(version: int, request: FetchRequest) -> Client:
         return REPLICA
     magic_max = (version >= V1_FROM) + (version >= V2_FROM)
     return Client(
-        magic_max, version >= ZSTD_FROM, request.tombstone_values, version < SOFT_LIMIT_FROM
+        magic_max,
+        version >= ZSTD_FROM,
+        request.tombstone_values,
+        version < SOFT_LIMIT_FROM,
+        is_ours=request.tombstone_values,
     )
 
 

@@ -401,7 +401,8 @@ class Consumer:
         aborted = None
         if self._config.read_committed:
             aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
-        return [fetched(partition, offset, data.records, aborted)]
+        kept = data.create_times_kept
+        return [fetched(partition, offset, data.records, aborted, create_times_kept=kept)]
 
     async def _refused(
         self, connection: BrokerConnection, partition: TopicPartition, offset: int, code: int

@@ -37,6 +37,7 @@ class Fetched:
         rows: of BATCH, all of them.
         counts: which hold records for the consumer.
         next_offset: where to read on.
+        create_times_kept: a broker of ours says so (`log.summary`).
     """
 
     partition: TopicPartition
@@ -45,6 +46,7 @@ class Fetched:
     rows: NDArray[np.void]
     counts: NDArray[np.bool_]
     next_offset: int
+    create_times_kept: bool = False
 
     def records(self) -> Iterator[ConsumerRecord]:
         """One by one; raises CorruptData where one does not parse."""
@@ -52,7 +54,9 @@ class Fetched:
         for row in self.rows[self.counts]:
             some = list(records_of(self.data, row, where))
             yield from (
-                shown for shown in _shown(self.partition, row, some) if shown.offset >= self.offset
+                shown
+                for shown in _shown(self.partition, row, some, kept=self.create_times_kept)
+                if shown.offset >= self.offset
             )
 
     def arrow(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -67,6 +71,7 @@ class Fetched:
             names=WITHOUT_HEADERS if names is None else tuple(names),
             offset_from=self.offset,
             valued_tombstones=True,
+            create_times_kept=self.create_times_kept,
         )
         where = str(self.partition)
         return record_batches(self.data, self.rows[self.counts], self.partition, where, spec)
@@ -77,6 +82,8 @@ def fetched(
     offset: int,
     data: bytes | memoryview,
     aborted: Sequence[Aborted] | None = None,
+    *,
+    create_times_kept: bool = False,
 ) -> Fetched:
     """Judge what came; `aborted` as the answer tells them, None: uncommitted records count too.
 
@@ -91,7 +98,7 @@ def fetched(
     if aborted is not None:
         counts &= _committed(data, rows, headers, aborted, str(partition))
     next_offset = max(offset, headers[-1].last_offset + 1) if headers else offset
-    return Fetched(partition, offset, data, rows, counts, next_offset)
+    return Fetched(partition, offset, data, rows, counts, next_offset, create_times_kept)
 
 
 def _is_control(header: Header) -> bool:
@@ -127,12 +134,13 @@ def _committed(
 
 
 def _shown(
-    partition: TopicPartition, row: np.void, records: Sequence[Record]
+    partition: TopicPartition, row: np.void, records: Sequence[Record], *, kept: bool
 ) -> Iterator[ConsumerRecord]:
     append_timed = row["magic"] > 0 and int(row["attributes"]) & LOG_APPEND_TIME
     append_time = int(row["max_timestamp"]) if append_timed else NO_TIMESTAMP
     # A cleaner of Kafka's makes every create time in the batch the append time (L15).
-    lost = append_timed and all(r.create_time == append_time for r in records)
+    may_be_lost = append_timed and not (kept and row["magic"] == 2)
+    lost = may_be_lost and all(r.create_time == append_time for r in records)
     for r in records:
         yield ConsumerRecord(
             partition,

@@ -20,7 +20,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from lapse.base.clock import Clock
-from lapse.log.summary import Summary, read_summary, summary_path
+from lapse.log.summary import (
+    AppendClock,
+    Summary,
+    read_summary,
+    summary_path,
+    with_clock_of,
+)
 
 AHEAD_MAX_MS = 3_600_000  # as far as lapse.clock.jump.max.ms lets a clock jump
 
@@ -76,15 +82,54 @@ def seen_by(summary: Summary, seen_ms: int) -> Summary:
     return replace(summary, append_first_ms=first_ms, append_last_ms=seen_ms)
 
 
-def with_last_append(partition_dir: Path, summary: Summary, opened_ms: int) -> Summary:
+def with_create_times(summary: Summary, kept: Summary | None) -> Summary:
+    """The summary of the last segment of a log, which has grown since `kept` was written.
+
+    Nobody's cleaner touches the last segment: its create times are as they were.
+    """
+    if kept is None:
+        return summary
+    return replace(summary, create_times_kept=kept.create_times_kept)
+
+
+def with_last_append(
+    partition_dir: Path, summary: Summary, opened_ms: int, *, is_last: bool
+) -> Summary:
     """The summary of a segment that recovery has read, with its last append as late as it can be.
 
     What was appended after its summary was written came before this opening, at the latest. The
     mtime may say less: the wall clock may have been set back.
     """
     kept = read_summary(summary_path(partition_dir, summary.base_offset))
+    if kept is not None and (is_last or kept.size == summary.size):
+        summary = with_create_times(summary, kept)
     if kept is None or kept.append_estimated or not summary.size:
         return summary
     if kept.size == summary.size:
         return replace(summary, append_last_ms=kept.append_last_ms)
     return replace(summary, append_last_ms=max(summary.append_last_ms, opened_ms))
+
+
+def with_estimated_clock(
+    summary: Summary, mtime_ms: int, known: AppendClock | Summary | None
+) -> Summary:
+    """The summary of a segment whose own was lost, with a clock from `estimated_clock`."""
+    if not summary.size:
+        return summary
+    clock = estimated_clock(summary.first_batch_max_timestamp, mtime_ms, known)
+    return with_clock_of(summary, clock)
+
+
+def estimated_clock(
+    first_timestamp: int, mtime_ms: int, known: AppendClock | Summary | None
+) -> AppendClock:
+    """The append clock of a segment that is not empty: kept where `known`, else guessed.
+
+    The last append cannot be after the file's mtime. The first is taken for the first batch's
+    time if that is plausible; a record time ahead of the mtime says nothing.
+    """
+    if known is not None and known.append_first_ms >= 0:
+        last_ms = max(mtime_ms, known.append_last_ms, known.append_first_ms)
+        return AppendClock(known.append_first_ms, last_ms, known.append_estimated)
+    first_ms = first_timestamp if 0 <= first_timestamp <= mtime_ms else mtime_ms
+    return AppendClock(first_ms, mtime_ms, append_estimated=True)

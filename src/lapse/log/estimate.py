@@ -28,13 +28,13 @@ from lapse.kernels.layout import (
     MAX_TIMESTAMP,
     V1_TIMESTAMP,
 )
+from lapse.log.append_clock import estimated_clock
 from lapse.log.headers import read_at, walk
 from lapse.log.offset_index import OffsetIndex
 from lapse.log.summary import (
     NONE,
     NOT_KNOWN,
     Summary,
-    estimated_clock,
     read_clock,
     summary_path,
 )

@@ -29,7 +29,11 @@ from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
 from lapse.kernels import keep
-from lapse.log.append_clock import with_last_append
+from lapse.log.append_clock import (
+    with_create_times,
+    with_estimated_clock,
+    with_last_append,
+)
 from lapse.log.env import LogEnv
 from lapse.log.epochs import LeaderEpochs
 from lapse.log.epochs_found import epochs_in, note_epochs
@@ -68,7 +72,7 @@ from lapse.log.summary import (
     read_clock,
     read_summary,
     summary_path,
-    with_estimated_clock,
+    with_clock_of,
     write_summary,
 )
 from lapse.log.swap import recover
@@ -259,6 +263,8 @@ class _Loader:
             scanned.summary = replace(scanned.summary, size=size, unreadable_from=end)
         elif summary is not None and not summary.estimated:
             scanned.summary = summary  # only an index was bad; more was known than headers tell
+        elif summary is not None:
+            scanned.summary = with_clock_of(scanned.summary, summary)
         if indexes is None or not self._are_sound(indexes, scanned.summary, next_base):
             indexes = scanned.offset_index, scanned.time_index
             for index in indexes:
@@ -298,6 +304,8 @@ class _Loader:
         summary = kept
         if summary is None or summary.size != path.stat().st_size:
             summary = estimate_active(path, base_offset, *indexes)
+            if summary is not None:
+                summary = with_create_times(summary, kept)
         if summary is None or not self._are_sound(indexes, summary, summary.end_offset):
             return None
         timestamp, offset = indexes[1].last
@@ -330,7 +338,7 @@ class _Loader:
         path = segment_path(self._dir, base_offset, LOG)
         scanned = self._scanned(base_offset, None, check_crc=True)
         opened_ms = max(self._env.clock.now_ms(), self._options.believed_ms or 0)
-        scanned.summary = with_last_append(self._dir, scanned.summary, opened_ms)
+        scanned.summary = with_last_append(self._dir, scanned.summary, opened_ms, is_last=not later)
         if scanned.bad is not None:
             _log.warning(
                 "%s: %s; cut off at byte %d, offset %d", self._partition, scanned.bad,

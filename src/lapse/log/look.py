@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from lapse.base.errors import CorruptData
 from lapse.kernels.layout import CODEC_MASK, CONTROL, HEADER_SIZE
 from lapse.kernels.sketch import note_batches, note_records
+from lapse.log.append_clock import with_estimated_clock
 from lapse.log.headers import read_at
 from lapse.log.readable import SegmentBytes, readable
 from lapse.log.sketch import Sketch, decode_sketch, empty_sketch
@@ -29,7 +30,6 @@ from lapse.log.summary import (
     read_clock,
     read_keys,
     summary_path,
-    with_estimated_clock,
 )
 from lapse.records.batch import as_array, decode_rows, plain_records
 

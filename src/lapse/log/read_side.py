@@ -32,11 +32,13 @@ class LogSlice:
 
     Attributes:
         files: None when there is nothing to read.
+        create_times_kept: of the segment (`log.summary`).
     """
 
     files: SegmentFiles | None
     position: int
     size: int
+    create_times_kept: bool = False
 
     def fileno(self) -> int:
         """For sendfile; only where `size` is not 0."""
@@ -176,7 +178,9 @@ class ReadableLog:
                 stop = beyond.position if beyond is not None else size
             wanted = max(bytes_max, found.size) if one_at_least else bytes_max
             length = min(wanted, stop - found.position)
-            return LogSlice(files, found.position, length) if length > 0 else _NOTHING
+            if length <= 0:
+                return _NOTHING
+            return LogSlice(files, found.position, length, segment.create_times_kept)
         return _NOTHING
 
     def is_recent(self, offset: int) -> bool:

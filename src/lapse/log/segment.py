@@ -136,6 +136,11 @@ class Segment:
         return self._summary
 
     @property
+    def create_times_kept(self) -> bool:
+        """As in its summary, without making one."""
+        return self._summary.create_times_kept
+
+    @property
     def index_bytes(self) -> int:
         return self._index_bytes
 
@@ -256,7 +261,7 @@ class ActiveSegment(Segment):
         What a failed attempt may have left under these names is emptied.
         """
         offset_index, time_index = empty_indexes(partition_dir, base_offset)
-        summary = Summary(base_offset, 0, base_offset)
+        summary = Summary(base_offset, 0, base_offset, create_times_kept=True)
         txn_index = TxnIndex(segment_path(partition_dir, base_offset, TXN_INDEX), base_offset, ())
         segment = ActiveSegment(
             partition_dir, env, summary, offset_index, time_index, base_offset, txn_index

@@ -133,6 +133,8 @@ class Summary:
         bare: headers without records, of producers; the first BARE_MAX of them.
         unreadable_from: first offset that could not be read, -1 where all could (L10); counts are
             of what is below it.
+        create_times_kept: every producer's time in it is as it was sent: nobody has put the append
+            time in its place, as Kafka's cleaner does in LogAppendTime batches (L15).
     """
 
     base_offset: int
@@ -163,6 +165,7 @@ class Summary:
     spent_markers: int = 0
     bare: tuple[Bare, ...] = ()
     unreadable_from: int = NONE
+    create_times_kept: bool = False
     version: int = VERSION
 
     @property
@@ -187,6 +190,7 @@ class SummaryBuilder:
         self.append_estimated = s.append_estimated
         self.unhandled = {_kind(reason): reason for reason in s.unhandled}
         self.estimated = s.estimated
+        self.create_times_kept = s.create_times_kept
         self.append_time_greatest_ms = s.append_time_greatest_ms
         self.valued_tombstones = s.valued_tombstones
         self.old_format = s.old_format
@@ -332,6 +336,7 @@ class SummaryBuilder:
             valued_tombstones=self.valued_tombstones,
             old_format=self.old_format,
             bare=tuple(self._bare),
+            create_times_kept=self.create_times_kept,
             **self._transactions.facts(),
         )
         return as_estimate(made) if self.estimated else made
@@ -563,35 +568,12 @@ def write_summary(
 
 
 def with_clock_of(summary: Summary, known: AppendClock | Summary) -> Summary:
-    """A summary made from the segment, with the append clock that is known of it."""
+    """A summary made from the segment, with what is known of it that the segment does not tell."""
+    if isinstance(known, Summary):
+        summary = replace(summary, create_times_kept=known.create_times_kept)
     return replace(
         summary,
         append_first_ms=known.append_first_ms,
         append_last_ms=known.append_last_ms,
         append_estimated=known.append_estimated,
     )
-
-
-def with_estimated_clock(
-    summary: Summary, mtime_ms: int, known: AppendClock | Summary | None
-) -> Summary:
-    """The summary of a segment whose own was lost, with a clock from `estimated_clock`."""
-    if not summary.size:
-        return summary
-    clock = estimated_clock(summary.first_batch_max_timestamp, mtime_ms, known)
-    return with_clock_of(summary, clock)
-
-
-def estimated_clock(
-    first_timestamp: int, mtime_ms: int, known: AppendClock | Summary | None
-) -> AppendClock:
-    """The append clock of a segment that is not empty: kept where `known`, else guessed.
-
-    The last append cannot be after the file's mtime. The first is taken for the first batch's
-    time if that is plausible; a record time ahead of the mtime says nothing.
-    """
-    if known is not None and known.append_first_ms >= 0:
-        last_ms = max(mtime_ms, known.append_last_ms, known.append_first_ms)
-        return AppendClock(known.append_first_ms, last_ms, known.append_estimated)
-    first_ms = first_timestamp if 0 <= first_timestamp <= mtime_ms else mtime_ms
-    return AppendClock(first_ms, mtime_ms, append_estimated=True)

@@ -44,6 +44,7 @@ class ColumnSpec:
         offset_from, offset_until: records outside are left out.
         control: hand out control records too.
         valued_tombstones: the topic has `lapse.tombstone.values.enable` (DESIGN §4.4).
+        create_times_kept: no cleaner has overwritten the times in these v2 batches (L15).
         views: do not copy keys and values that lie in the buffer.
     """
 
@@ -52,6 +53,7 @@ class ColumnSpec:
     offset_until: int = OFFSET_MAX
     control: bool = False
     valued_tombstones: bool = False
+    create_times_kept: bool = False
     views: bool = False
     records_max: int = RECORDS_MAX
     bytes_max: int = BYTES_MAX

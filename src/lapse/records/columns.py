@@ -16,8 +16,8 @@ The columns are those of Spark's Kafka source, under its names and with its type
 
 **A lost create time.** When Kafka's cleaner rewrites a LogAppendTime batch, every create time in it
 becomes the append time (L15). So where *all* records of a LogAppendTime batch claim to be created
-at the very millisecond of the append, their create time is taken to be lost. A batch that is
-honestly like that loses nothing: `append_time` says the same.
+at the very millisecond of the append, their create time is taken to be lost, unless the batch is
+known to be from a segment that no such cleaner has rewritten (`create_times_kept`).
 
 Times are microseconds, as Spark has them; one that does not fit is the nearest that does.
 
@@ -164,8 +164,9 @@ class ArrowColumns:
         where: str,
     ) -> Iterator[Chunk]:
         spec = self.spec
-        flattened = np.empty(len(batches), np.bool_)
-        kernel.find_flattened(plain, batches, starts, ends, flattened)
+        flattened = np.zeros(len(batches), np.bool_)
+        if not spec.create_times_kept:
+            kernel.find_flattened(plain, batches, starts, ends, flattened)
         cursor = np.zeros(3, np.int64)
         room = min(spec.records_max, max(1, int(batches["count"].sum(dtype=np.int64))))
         records, owner = scratch = self._scratch(room)

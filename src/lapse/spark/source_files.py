@@ -20,6 +20,7 @@ from lapse.base.errors import LapseError, StorageError
 from lapse.kernels.layout import LENGTH, LOG_OVERHEAD
 from lapse.log.headers import read_at
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, base_offset_of, segment_path
+from lapse.log.summary import read_summary, summary_path
 from lapse.log.swap import SWAP
 from lapse.records.batch import scan_prefix
 
@@ -57,6 +58,17 @@ class OpenedSegment:
 
     def fileno(self) -> int:
         return self._fd
+
+    def create_times_kept(self) -> bool:
+        """Whether its summary, if it has one that is of this very file, says so (`log.summary`).
+
+        That of the last segment is written when it begins: nobody's cleaner has touched it since.
+        """
+        summary = read_summary(summary_path(self.path.parent, self.base_offset))
+        if summary is None or not _is_still(self.path, self._fd):
+            return False
+        current = self.next_base is None or summary.size == os.fstat(self._fd).st_size
+        return current and summary.create_times_kept
 
     def close(self) -> None:
         os.close(self._fd)

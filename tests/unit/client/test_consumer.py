@@ -19,6 +19,7 @@ from lapse.client.consumer import Consumer, ConsumerConfig
 from lapse.client.offsets import EARLIEST, LATEST
 from lapse.client.producer import Producer
 from lapse.records.builder import NewRecord, build_batch
+from lapse.testing.clock import ManualClock
 from lapse.wire.schema.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -31,6 +32,7 @@ from tests.unit.broker.running import create, running_node
 from tests.unit.client.peers import HANG_UP, Peer, in_turn, metadata, running_peers
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+NOW_MS = 1_700_000_000_000
 ANY_AGE = str((1 << 63) - 1)
 
 
@@ -151,6 +153,25 @@ async def test_columns_both_ways(node: Node) -> None:
     assert table["is_tombstone"].to_pylist() == [False, True, True] * 5000
     assert table["create_time"].to_pylist()[:-1] == [at(5)] * 14_999
     assert table["offset"].to_pylist() == list(range(15_000))
+
+
+async def test_a_create_time_that_is_the_append_time_is_told(tmp_path: Path) -> None:
+    """A producer that does not linger: only Kafka's cleaner makes them equal by force (L15)."""
+    clock = ManualClock(NOW_MS)
+    async with running_node(tmp_path, clock=clock) as node:
+        await create(node, "l", message_timestamp_type="LogAppendTime")
+        where = TopicPartition("l", 0)
+        async with Producer(address(node)) as producer:
+            await (await producer.send("l", b"k", b"v", create_time=NOW_MS))
+        for _ in range(2):
+            async with Consumer(address(node)) as consumer:
+                await consumer.assign({where: EARLIEST})
+                (record,) = await consumer.poll(timeout_ms=5000)
+                await consumer.assign({where: EARLIEST})
+                (table,) = await consumer.fetch_arrow(timeout_ms=5000)
+            assert (record.create_time, record.append_time) == (NOW_MS, NOW_MS)
+            assert table["create_time"].to_pylist() == [at(NOW_MS // 1000)]
+            node.services.partitions.get(where).roll(NOW_MS)  # and of a sealed segment
 
 
 async def test_read_committed_leaves_out_what_was_aborted(node: Node) -> None:

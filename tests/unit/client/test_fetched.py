@@ -103,6 +103,10 @@ def test_both_times(codec: Codec) -> None:
     assert [(r.create_time, r.append_time) for r in fetched(T0, 0, flat).records()] == [
         (None, 500), (None, 500),
     ]  # fmt: skip
+    kept = fetched(T0, 0, flat, create_times_kept=True)
+    assert [(r.create_time, r.append_time) for r in kept.records()] == [(500, 500), (500, 500)]
+    (table,) = kept.arrow(["create_time"])
+    assert table["create_time"].null_count == 0
     untimed = build_batch([NewRecord(b"k", b"v", -1)])
     (record,) = fetched(T0, 0, untimed).records()
     assert (record.create_time, record.append_time, record.timestamp) == (None, None, -1)

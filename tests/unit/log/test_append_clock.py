@@ -174,3 +174,23 @@ def test_what_was_there_at_a_moment_was_appended_before(
 def test_an_estimate_is_left_for_the_summary_to_come() -> None:
     estimate = Summary(0, 1, 1, append_last_ms=YEAR, estimated=True)
     assert seen_by(estimate, 50) is estimate
+
+
+@pytest.mark.parametrize("how", ["open", "closed", "killed"])
+def test_create_times_are_known_to_be_kept(how: str, tmp_path: Path) -> None:
+    """In what this log has written; not where somebody wrote the segment, or wrote it again."""
+    clock = ManualClock(NOW)
+    log = open_log(tmp_path, clock=clock)
+    append(log, batch())
+    log.roll(NOW)
+    append(log, batch())
+    append(log, batch())
+    log = reopened(log, clock, how)
+    assert [s.create_times_kept for s in log.segments] == [True, True]
+    assert log.read(0, 1 << 20).create_times_kept
+    log.roll(NOW)
+    log.close()
+    os.truncate(log.segments[1].path(), log.segments[1].size // 2)
+    log = open_log(tmp_path, clock=clock, clean_shutdown=True)
+    assert [s.create_times_kept for s in log.segments[:2]] == [True, False]
+    log.close()

@@ -16,6 +16,7 @@ from lapse.kernels.layout import (
     TRANSACTIONAL,
     VALUED_TOMBSTONES,
 )
+from lapse.log.append_clock import with_estimated_clock
 from lapse.log.summary import (
     VERSION,
     AppendClock,
@@ -31,7 +32,6 @@ from lapse.log.summary import (
     read_summary,
     summary_path,
     with_clock_of,
-    with_estimated_clock,
     write_summary,
 )
 from lapse.records.batch import Header

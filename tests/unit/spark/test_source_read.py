@@ -16,6 +16,7 @@ from lapse.base.errors import ConfigError, CorruptData, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.kernels.crc32c import crc32c
 from lapse.log.partition_log import PartitionLog
+from lapse.log.summary import summary_path
 from lapse.records.batch import as_array, records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
@@ -26,7 +27,7 @@ from lapse.spark.source_options import SourceOptions, parse_options
 from lapse.spark.source_plan import Pruning, Slice, Split, look, offset_for_time, plan
 from lapse.spark.source_read import ReadSpec, read_slice
 from lapse.testing.clock import ManualClock
-from tests.unit.log.logs import NOW, TP, append, batch, open_log, rewrite
+from tests.unit.log.logs import NOW, TP, append, batch, config, open_log, rewrite
 
 CLOCK = ManualClock(NOW)
 
@@ -66,6 +67,24 @@ def offsets(root: Path, pruning: Pruning | None = None, **given: str) -> list[in
     asked = options(root, **given)
     read = spec(committed=asked.committed, fail_on_data_loss=asked.fail_on_data_loss)
     return offsets_of(planned(root, pruning, **given), read)
+
+
+def test_create_times_of_segments_that_we_wrote(tmp_path: Path) -> None:
+    """They are as they were sent, also where they are the append times (L15)."""
+    log = open_log(tmp_path / str(TP), config(message_timestamp_type="LogAppendTime"))
+    for _ in range(2):
+        append(log, build_batch([NewRecord(b"k", b"v", NOW)] * 2), now_ms=NOW)
+        log.roll(NOW)
+    append(log, build_batch([NewRecord(b"k", b"v", NOW)] * 2), now_ms=NOW)
+
+    def lost() -> list[int]:
+        (one,) = planned(tmp_path)
+        parts = read_slice(one, spec(columns=("create_time",)), CLOCK)
+        return [part["create_time"].null_count for part in parts]
+
+    assert lost() == [0, 0, 0]
+    summary_path(log.dir, 2).unlink()  # as a segment that somebody else wrote
+    assert lost() == [0, 2, 0]
 
 
 # --- everything, once -----------------------------------------------------------------------------

@@ -322,6 +322,7 @@ def _read_one(
             diverging_epoch=diverging,
             aborted_transactions=aborted if limits.committed else None,
             records=_in_memory_if_short(got.records, limits.pread),
+            create_times_kept=limits.client.is_ours and got.source.create_times_kept,
         )
     except BlockingIOError:  # it is for a worker thread
         raise

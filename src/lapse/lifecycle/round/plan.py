@@ -35,6 +35,7 @@ class PlanSegment:
     append_last_ms: int
     append_estimated: bool
     largest_timestamp: int = -1
+    create_times_kept: bool = False
 
     @property
     def mtime_ms(self) -> int:
@@ -283,4 +284,5 @@ def _segment(s: SegmentFacts) -> PlanSegment:
         -1 if clock is None else clock.append_last_ms,
         clock is None or clock.append_estimated,
         s.largest_timestamp,
+        clock is not None and clock.create_times_kept,
     )

@@ -527,12 +527,15 @@ class GroupWriter:
     def _summary_of(self, sources: Sequence[SourceSegment]) -> Summary:
         """Facts from the batches written, the append clock from the segments they came from."""
         clocks = [s.plan for s in sources if s.plan.append_first_ms >= 0]
+        kept = all(s.plan.create_times_kept for s in sources)
+        flattened = self._plan.rules is Rules.KAFKA_43 or self._upgraded
         return replace(
             self._summary.build(),
             size=self.position,
             append_first_ms=min((c.append_first_ms for c in clocks), default=-1),
             append_last_ms=max((c.append_last_ms for c in clocks), default=-1),
             append_estimated=any(s.plan.append_estimated for s in sources),
+            create_times_kept=kept and not flattened,
         )
 
 

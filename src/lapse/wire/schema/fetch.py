@@ -6,8 +6,9 @@ for the whole answer (KIP-74) · v4 record format v2, isolation level and aborte
 (KIP-110) · v11 rack (KIP-392) · v12 flexible, diverging epoch (KIP-595) · v13 topic ids (KIP-516) ·
 v15 replica state (KIP-903) · v16 node endpoints (KIP-951) · v17 directory ids (KIP-853).
 
-Our own: from v12 on a consumer says by tag 10000 that it knows tombstones with values (KIP-87).
-Kafka's brokers skip tags that they do not know.
+Our own: from v12 on a consumer says by tag 10000 that it knows tombstones with values (KIP-87), and
+is told by the same tag of each partition what only we know of its batches. Kafka's brokers skip
+tags that they do not know.
 """
 
 from __future__ import annotations
@@ -138,7 +139,10 @@ class AbortedTransaction:
 
 @struct
 class PartitionData:
-    """What one partition has. `records` may be a slice of a file when we send it."""
+    """What one partition has. `records` may be a slice of a file when we send it.
+
+    `create_times_kept` is ours: no cleaner has put append times in the place of producers' times.
+    """
 
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
@@ -157,6 +161,7 @@ class PartitionData:
     )
     preferred_read_replica: int = field(INT32, "11+", default=-1)
     records: bytes | memoryview | RecordsSlice | None = field(RECORDS_OR_SLICE, nullable="0+")
+    create_times_kept: bool = field(BOOL, "12+", tag=OWN_TAG, default=False, ignorable=True)
 
 
 @struct

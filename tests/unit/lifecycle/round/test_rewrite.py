@@ -12,6 +12,7 @@ from pyroaring import BitMap
 
 from lapse.base.fs import RealFs
 from lapse.lifecycle.decide.select import RoundKind
+from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.engine import run_plan
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
@@ -365,3 +366,20 @@ def test_a_flag_counts_only_with_its_batchs(tmp_path: Path) -> None:
     said[21] &= 0xBF  # the batch's bit, 0x4000
     said[17:21] = struct.pack(">I", crc32c(bytes(said[21:])))
     assert run(flagged(tmp_path, bytes(said), enabled=True)).groups == ()
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("kept", [(True, True), (True, False)])
+def test_create_times_are_kept_unless_as_kafka(
+    kept: tuple[bool, bool], exact: bool, tmp_path: Path
+) -> None:
+    """L15: what becomes one segment is as good as the worst of it; Kafka's rules overwrite."""
+    first, second = data(0, b"a", b"b"), data(2, b"a", b"c")
+    plan = plan_of(tmp_path, (0, first), (2, second), upper=4)
+    segments = tuple(
+        replace(s, create_times_kept=k) for s, k in zip(plan.segments, kept, strict=True)
+    )
+    rules = Rules.KAFKA_43 if exact else Rules.LAPSE
+    (group,) = run(replace(plan, segments=segments, rules=rules)).groups
+    assert group.old_bases == (0, 2)
+    assert group.summary.create_times_kept is (all(kept) and not exact)
