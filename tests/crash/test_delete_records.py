@@ -69,6 +69,8 @@ class Life:
             self._delete(log, -1)
             self._appends(log, 1)
             self._delete(log, log.log_end_offset - 1)
+            self._delete(log, -1)
+            self._appends(log, 1)
             directory.close()
             self.synced_to = log.log_end_offset
 

@@ -168,9 +168,11 @@ def roll_if_due(log: PartitionLog, now_ms: int) -> None:
 
 
 def drop_deleted(log: PartitionLog, _now_ms: int) -> None:
-    """D-7: a segment that is wholly below the log start by now, perhaps since it was rolled."""
-    segments = log.segments
-    if len(segments) > 1 and segments[1].base_offset <= log.log_start_offset:
+    """D-7: a segment that is wholly below the log start by now, perhaps since it was rolled.
+
+    DeleteRecords drops its own; what a crash or a full disk kept it from is dropped here.
+    """
+    if log.log_start_offset > log.segments[0].base_offset:
         log.delete_below_log_start()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 from lapse.base.errors import ErrorCode, KafkaError, StorageError
@@ -102,8 +103,9 @@ class DeletingLog(AppendableLog):
         """DeleteRecords (D-5, D-6): nothing below `offset` is served from now on, come what may.
 
         Durable when this returns (`start`), unlike Kafka (D-8). Segments wholly below go at once,
-        their files after file.delete.delay.ms; what is dead in the segment that holds `offset`
-        goes with a round within lapse.physical.delete.max.lag.ms. Producers stay (P-4).
+        the active one included, their files after file.delete.delay.ms; what is dead in the
+        segment that holds `offset` goes with a round within lapse.physical.delete.max.lag.ms.
+        Producers stay (P-4).
 
         Returns the log start. Raises KafkaError: OFFSET_OUT_OF_RANGE for an offset above the high
         watermark or a negative one, save for -1, the high watermark; KAFKA_STORAGE_ERROR, and then
@@ -157,11 +159,20 @@ class DeletingLog(AppendableLog):
         write_start(self._env.fs, self.dir, kept)
 
     def delete_below_log_start(self) -> int:
-        """T-23's first rule by itself: segments that end at or below the log start go."""
+        """T-23's first rule by itself: segments that end at or below the log start go.
+
+        The active one too, where all that was ever appended is below: it is rolled first, and what
+        is appended meanwhile keeps it. Returns bytes removed. Raises KafkaError where it cannot be
+        rolled (a full disk): the others are gone all the same.
+        """
         segments, start = self._segments, self._log_start_offset
-        ends = [s.base_offset for s in segments[1:]]
-        gone = [s.base_offset for s, end in zip(segments, ends, strict=False) if end <= start]
-        return self.delete_segments(gone) if gone else 0
+        dead = takewhile(lambda pair: pair[1].base_offset <= start, pairwise(segments))
+        gone = [segment.base_offset for segment, _ in dead]
+        removed = self.delete_segments(gone) if gone else 0
+        active = self._active
+        if active.size and self._end_offset <= start and self._segments[0] is active:
+            removed += self.delete_segments([active.base_offset], start)
+        return removed
 
     def trimmed_to(self, offset: int) -> None:
         """A round took what is below `offset` out of the files: moves up to there are served.

@@ -170,6 +170,58 @@ def test_l11_whole_segments_go_at_once_and_the_rest_is_owed(tmp_path: Path) -> N
     assert len(list(tmp_path.glob("*.log*"))) == 1
 
 
+def test_l11_an_active_segment_that_is_wholly_dead_goes_at_once_too(tmp_path: Path) -> None:
+    """DeleteRecords to the end: nothing is left, and nothing has to wait for a roll or a round."""
+    log = filled(tmp_path, file_delete_delay_ms=500)
+    held = log.read(12, 1 << 20)
+    assert log.delete_records(17) == 17
+    assert bases(log) == [12]  # one record of it is alive
+    assert log.delete_records(-1) == 18
+    assert (bases(log), log.size_bytes, log.start_moves) == ([18], 0, ())
+    assert not list(tmp_path.glob(f"{12:020d}.log"))
+    assert len(held.read()) == held.size
+    log.sweep_deleted(NOW + 500)
+    assert sorted(p.name for p in tmp_path.glob("*.log*")) == [f"{18:020d}.log"]
+    assert log.delete_records(-1) == 18  # and once more: there is nothing to roll
+    assert bases(log) == [18]
+    assert append(log, batch()).base_offset == 18
+    assert list(batches_of(again(log))) == [18]
+    check_sound(log)
+
+
+def test_l11_what_is_appended_meanwhile_keeps_the_active_segment(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.advance_log_start(-1)
+    append(log, batch())
+    log.delete_below_log_start()
+    assert bases(log) == [12]
+    assert [m.offset for m in log.start_moves] == [18]  # that is for a round now
+    assert log.delete_records(-1) == 21
+    assert bases(log) == [21]
+
+
+def test_l11_a_disk_too_full_to_roll_keeps_no_other_segment(tmp_path: Path) -> None:
+    class _Filling(RealFs):
+        is_full = False
+
+        def write_file(self, path: Path, data: Buffer) -> None:
+            if self.is_full and path.suffix == ".snapshot":
+                raise StorageError(f"writing {path}: {os.strerror(errno.ENOSPC)}")
+            super().write_file(path, data)
+
+    filled(tmp_path).close(clean=False)
+    fs = _Filling()
+    log = open_log(tmp_path, fs=fs)
+    append(log, batch())
+    fs.is_full = True
+    assert refusal(lambda: log.delete_records(-1)) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (bases(log), log.log_start_offset) == ([12], 21)
+    assert log.offline_reason is None
+    found = again(log)
+    found.delete_below_log_start()
+    assert bases(found) == [21]
+
+
 def test_d8_no_crash_brings_deleted_records_back(tmp_path: Path) -> None:
     """Kafka's checkpoint, which comes up to a minute later, is not needed."""
     log = filled(tmp_path)
