@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class TopicCounters:
-    """What went in and out of one topic."""
+    """What went in and out of one topic.
+
+    `tombstone_values_dropped`: values of flagged tombstones (KIP-87) that it does not keep.
+    """
 
     messages_in: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
     failed_produce_requests: int = 0
+    tombstone_values_dropped: int = 0
 
 
 @dataclass(slots=True)

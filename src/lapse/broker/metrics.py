@@ -16,11 +16,17 @@ from lapse.broker.services import Services
 
 _SOCKETS = "kafka_server_socketservermetrics_"
 _FETCH_SESSIONS = "kafka_server_fetchsessioncache_"
+_TOPIC = "kafka_server_brokertopicmetrics_"
 _TOPIC_COUNTERS = (
-    ("messagesin", "messages_in", "Records appended."),
-    ("bytesin", "bytes_in", "Bytes of batches appended."),
-    ("bytesout", "bytes_out", "Bytes of batches fetched."),
-    ("failedproducerequests", "failed_produce_requests", "Batches refused."),
+    (_TOPIC + "messagesin", "messages_in", "Records appended."),
+    (_TOPIC + "bytesin", "bytes_in", "Bytes of batches appended."),
+    (_TOPIC + "bytesout", "bytes_out", "Bytes of batches fetched."),
+    (_TOPIC + "failedproducerequests", "failed_produce_requests", "Batches refused."),
+    (
+        "lapse_tombstone_values_dropped",
+        "tombstone_values_dropped",
+        "Values of tombstones (KIP-87) that the topic does not keep.",
+    ),
 )
 _LOG_GAUGES = (
     ("size", "size_bytes", "Bytes of a log's segments."),
@@ -46,9 +52,7 @@ class BrokerCollector(Collector):
     def _topics(self) -> Iterable[Metric]:
         topics = dict(self._services.counters.topics)
         for name, field, doc in _TOPIC_COUNTERS:
-            family = CounterMetricFamily(
-                f"kafka_server_brokertopicmetrics_{name}", doc, labels=["topic"]
-            )
+            family = CounterMetricFamily(name, doc, labels=["topic"])
             for topic, counters in topics.items():
                 family.add_metric([topic], getattr(counters, field))
             yield family

@@ -89,6 +89,7 @@ class CheckedBatch:
         tombstones: null values among its records.
         log_append_time_ms: the append time written into it, or -1 on a CreateTime topic.
         write_magic: the format the log is to write it in (`message.format.version`).
+        values_dropped: flagged values (KIP-87) that the topic does not keep: they are null now.
     """
 
     data: bytearray | memoryview
@@ -96,6 +97,7 @@ class CheckedBatch:
     tombstones: int
     log_append_time_ms: int
     write_magic: int = 2
+    values_dropped: int = 0
 
 
 def check_produced(
@@ -111,8 +113,9 @@ def check_produced(
     buf = as_array(data)
     header = _header(data, buf, where)
     _check_header(header, topic, where)
+    dropped = 0
     if header.attributes & VALUED_TOMBSTONES or topic.tombstone_values_enable:
-        data, header = _settled_tombstones(data, header, topic, where)
+        data, header, dropped = _settled_tombstones(data, header, topic, where)
         buf = as_array(data)
     plain = _check_records(buf, header, topic, now_ms, where)
     if topic.message_format_version < 2:
@@ -125,7 +128,7 @@ def check_produced(
     header = _set_times(data, header, topic, now_ms, plain.timestamp_greatest)
     append_time_ms = header.max_timestamp if header.attributes & LOG_APPEND_TIME else NO_TIMESTAMP
     return CheckedBatch(
-        data, header, plain.tombstones, append_time_ms, topic.message_format_version
+        data, header, plain.tombstones, append_time_ms, topic.message_format_version, dropped
     )
 
 
@@ -223,10 +226,13 @@ def _look_closer(header: Header, topic: TopicConfig, where: str) -> None:
 
 def _settled_tombstones(
     data: memoryview, header: Header, topic: TopicConfig, where: str
-) -> tuple[memoryview, Header]:
-    """KIP-87: bits that agree where the topic knows them, else null for a flagged value."""
+) -> tuple[memoryview, Header, int]:
+    """KIP-87: bits that agree where the topic knows them, else null for a flagged value.
+
+    The number tells how many values were dropped so.
+    """
     if not topic.tombstone_values_enable and not topic.compacts:
-        return data, header  # the flag has no effect there
+        return data, header, 0  # the flag has no effect there
     row = row_of(header)
     try:
         _, records = decode_rows(data, row, where)
@@ -238,11 +244,13 @@ def _settled_tombstones(
         if header.attributes & VALUED_TOMBSTONES:
             _check_nulls(records, where)
         if topic.tombstone_values_enable:
-            return data, header
+            return data, header, 0
+        flagged = records["attributes"] & RECORD_TOMBSTONE != 0
+        dropped = int((flagged & (records["value_length"] >= 0)).sum())
         data = memoryview(without_values(data, row, where))
     except CorruptData as e:
         raise RefusedBatch(ErrorCode.INVALID_RECORD, str(e)) from e
-    return data, _header(data, as_array(data), where)
+    return data, _header(data, as_array(data), where), dropped
 
 
 def _check_nulls(records: NDArray[np.void], where: str) -> None:

@@ -26,12 +26,14 @@ telling).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
+from lapse.broker.counters import TopicCounters
 from lapse.broker.faults import code_of
 from lapse.broker.partitions import Partitions
 from lapse.broker.services import CloseConnection, Services, Session
@@ -48,6 +50,8 @@ from lapse.wire.schema.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+
+_log = logging.getLogger(__name__)
 
 ALL = -1
 ACKS = frozenset({ALL, 0, 1})
@@ -74,6 +78,7 @@ class Outcome:
     log_start_offset: int = -1
     records: int = 0
     bytes_appended: int = 0
+    values_dropped: int = 0
     error: ErrorCode | None = None
     message: str | None = None
     record_errors: RecordErrors = ()
@@ -191,6 +196,7 @@ def _append_checked(log: PartitionLog, sent: _Sent) -> Outcome:
         done.log_start_offset,
         records=0 if done.duplicate else checked.header.count,
         bytes_appended=0 if done.duplicate else checked.header.size,
+        values_dropped=0 if done.duplicate else checked.values_dropped,
     )
 
 
@@ -259,6 +265,19 @@ def _account(services: Services, outcome: Outcome) -> None:
     counters.messages_in += outcome.records
     counters.bytes_in += outcome.bytes_appended
     services.purgatory.appended(outcome.partition, outcome.bytes_appended)
+    if outcome.values_dropped:
+        _tell_dropped(outcome, counters)
+
+
+def _tell_dropped(outcome: Outcome, counters: TopicCounters) -> None:
+    """One line a topic: the producer was told of success, as one that knows no flag must be."""
+    if not counters.tombstone_values_dropped:
+        _log.warning(
+            "topic %s: a tombstone came with a value, which is dropped: the topic does not keep "
+            "them (KIP-87); lapse.tombstone.values.enable=true would. Said once; "
+            "lapse_tombstone_values_dropped counts on", outcome.partition.topic,
+        )  # fmt: skip
+    counters.tombstone_values_dropped += outcome.values_dropped
 
 
 def _close_if_failed(outcomes: list[Outcome]) -> None:

@@ -15,6 +15,7 @@ import pytest
 from lapse.base.errors import ErrorCode, StorageError
 from lapse.base.fs import AppendFile, Buffer, RealFs
 from lapse.base.ids import TopicPartition
+from lapse.broker.metrics import BrokerCollector
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection
 from lapse.records.batch import headers_of, scan_batches
@@ -270,6 +271,38 @@ async def test_a_valued_tombstone_is_not_lost_in_an_old_format(
         sent = build_batch([NewRecord(b"k", b"why", T, tombstone=tombstone)])
         (answer,) = await produce(connection, "t", (0, sent))
         assert answer.error_code == code
+
+
+async def test_a_dropped_value_of_a_tombstone_is_told(
+    node: Node, connection: BrokerConnection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """KIP-87: its producer hears of success. One line a topic, and a counter."""
+    await create(node, "t", 2, cleanup_policy="compact")
+    await create(node, "plain")
+    await create(node, "keeps", cleanup_policy="compact", lapse_tombstone_values_enable="true")
+    sent = build_batch(
+        [
+            NewRecord(b"a", b"why", tombstone=True),
+            NewRecord(b"b", None, tombstone=True),  # nothing is lost
+            NewRecord(b"c", b"lives"),
+            NewRecord(b"d", b"", tombstone=True),
+        ],
+        idempotent(0),
+    )
+    for topic, partition in (("t", 0), ("t", 0), ("t", 1), ("plain", 0), ("keeps", 0)):
+        (answer,) = await produce(connection, topic, (partition, sent))
+        assert answer.error_code == 0
+    dropped = {t: c.tombstone_values_dropped for t, c in node.services.counters.topics.items()}
+    assert dropped == {"t": 4, "plain": 0, "keeps": 0}  # one was sent twice
+    (line,) = [r for r in caplog.records if r.name == "lapse.broker.api.produce"]
+    assert line.levelno == logging.WARNING
+    assert line.getMessage().startswith("topic t: a tombstone came with a value, which is dropped")
+    metrics = "\n".join(
+        f"{sample.name}{sample.labels} {sample.value}"
+        for family in BrokerCollector(node.services).collect()
+        for sample in family.samples
+    )
+    assert "lapse_tombstone_values_dropped_total{'topic': 't'} 4" in metrics
 
 
 async def test_other_acks_are_refused(node: Node, connection: BrokerConnection) -> None:
