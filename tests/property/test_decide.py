@@ -306,7 +306,7 @@ class Twin:
             m = s.summary
             if m is None or end > self.dirty() or s.base_offset >= self.upper():
                 continue
-            some = m.tombstones > 0 or (m.valued_tombstones and self.c.tombstone_values_enable)
+            some = m.tombstones > 0 or m.valued_tombstones
             if m.horizon_earliest_ms >= 0:
                 some = not self.ours(m, end)
             if some:

@@ -70,7 +70,6 @@ def rounds_given(draw: st.DrawFn) -> cleaning.Round:
         removable_below=draw(st.sampled_from([1 << 62, 1 << 62, start, dirty])),
         outcomes=tuple((producer, draw(st.booleans())) for producer in draw(st.sets(producers))),
         guarded_markers=tuple(draw(st.sets(st.tuples(st.integers(0, 2), st.integers(0, 1))))),
-        tombstone_values=not kafka and draw(st.booleans()),
         vouched=draw(stamped_before(start, offset)),
     )
 
@@ -186,8 +185,7 @@ def committed(log: cleaning.Round) -> list[cleaning.Kept]:
         for batch in cleaning.parse(data)
         if not batch.attributes & cleaning.CONTROL and batch.base_offset not in unseen
         for kept in (
-            cleaning.view(batch, record, log.tombstone_values)
-            for record in cleaning.records_of(batch)
+            cleaning.view(batch, record, not log.kafka) for record in cleaning.records_of(batch)
         )
         if kept.offset >= log.log_start
     ]

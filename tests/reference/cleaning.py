@@ -36,7 +36,6 @@ class Round:
     removable_below: int = 1 << 62
     outcomes: tuple[tuple[int, bool], ...] = ()
     guarded_markers: tuple[tuple[int, int], ...] = ()
-    tombstone_values: bool = False
     vouched: tuple[tuple[int, int, int], ...] = ()  # (horizon, first offset, end) of earlier rounds
 
 
@@ -101,7 +100,7 @@ def records_of(batch: batches.Batch) -> list[batches.Record]:
 
 
 def view(batch: batches.Batch, record: batches.Record, valued: bool = False) -> Kept:
-    """A record as a reader sees it; `valued`: on a topic where the flags of KIP-87 count."""
+    """A record as a reader sees it; `valued`: by rules that know the flags of KIP-87."""
     flagged = valued and batch.attributes & BATCH_FLAG and record.attributes & RECORD_FLAG
     create_time = batch.base_timestamp + record.timestamp_delta
     shown = batch.max_timestamp if batch.attributes & APPEND_TIME else create_time
@@ -228,7 +227,7 @@ def _clean_batch(
     kept: list[Kept] = []
     stamp = False
     for raw in records_of(batch):
-        record = view(batch, raw, given.tombstone_values)
+        record = view(batch, raw, not given.kafka)
         reason = _reason(given, batch, record, found, out, aborted, spent, may_go)
         if batch.base_offset in transactions.undecided and reason != "below the log start":
             reason = None
@@ -309,8 +308,6 @@ def _after(
     if len(kept) == batch.count and not stamp and not spent:
         return After(header, kept, batch.raw)  # F-1
     append_time = bool(batch.attributes & APPEND_TIME)
-    if not given.tombstone_values:
-        header["attributes"] &= ~BATCH_FLAG
     if not append_time:
         header["max_timestamp"] = max(r.create_time for r in kept)  # F-5
     if spent:

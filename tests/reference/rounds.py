@@ -66,7 +66,6 @@ def plan_of(given: cleaning.Round, directory: Path, segment_bytes: int) -> Round
         removable_below=given.removable_below,
         outcomes=given.outcomes,
         guarded_markers=given.guarded_markers,
-        tombstone_values=given.tombstone_values,
         vouched=given.vouched,
         probe_always=given.kafka,
     )

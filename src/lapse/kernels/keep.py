@@ -501,8 +501,6 @@ def rewrite(
                 out_row.attributes = row.attributes & ~emptied  # F-6, H-5
                 out_row.base_timestamp = -1
             else:
-                if not valued:  # or a horizon of now would be one for flags that count later on
-                    out_row.attributes = row.attributes & ~VALUED_TOMBSTONES
                 _set_times(row, out_row, action, horizon, rebase, timestamp_first, timestamp_max)
                 if action == STAMP or rebase:
                     flatten = rebase and row.attributes & LOG_APPEND_TIME != 0  # F-5, L15

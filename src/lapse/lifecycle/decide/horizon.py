@@ -151,8 +151,7 @@ def tombstones_due_ms(
         if summary.horizon_earliest_ms >= 0:
             waits = not _is_ours(summary, after.base_offset, stamps)
         else:
-            valued = summary.valued_tombstones and topic.tombstone_values_enable
-            waits = summary.tombstones > 0 or valued
+            waits = summary.tombstones > 0 or summary.valued_tombstones
         if waits:
             last_ms = summary.append_last_ms
             since_ms = last_ms if last_ms >= 0 else segment.mtime_ms

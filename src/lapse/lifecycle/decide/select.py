@@ -182,8 +182,7 @@ def decide(info: LogInfo, now_ms: int, wish: Wish | None = None) -> Decision:
     if told.transactions:
         markers_ms = markers_due_ms(facts, bounds.upper, config.removal_lag_ms)
     tombstones_ms = None
-    unstamped = told.tombstones or told.horizons or config.tombstone_values_enable
-    if unstamped and not exact:
+    if (told.tombstones or told.horizons) and not exact:
         tombstones_ms = tombstones_due_ms(facts, bounds.dirty, bounds.upper, config, info.stamps)
     headers_ms = None
     if told.bare and not exact:

@@ -22,7 +22,7 @@ class Survey:
         unreadable: a place that could not be read.
         transactions: a transaction that begins or ends in it.
         horizons: a delete horizon.
-        tombstones: null values, and no delete horizon at all.
+        tombstones: null values, or tombstones that have one, and no delete horizon at all.
         bare: a header without records.
     """
 
@@ -46,7 +46,7 @@ def survey(segments: Sequence[SegmentFacts]) -> Survey:
                 continue
         if summary.horizon_earliest_ms >= 0:
             told.horizons = True
-        elif summary.tombstones > 0:
+        elif summary.tombstones > 0 or summary.valued_tombstones:
             told.tombstones = True
         if summary.bare:
             told.bare = True

@@ -233,7 +233,7 @@ def _run(plan: RoundPlan, result: MapResult, tick: Tick) -> None:
     ends = [s.base_offset for s in plan.segments[1:]] + [plan.upper]
     dirty_ones = [i for i, end in enumerate(ends) if end > plan.dirty]
     bits, bases = _shared_bits([result.segments[i] for i in dirty_ones])
-    offset_map = OffsetMap(plan.map_entries_max, plan.dirty, valued=plan.tombstone_values)
+    offset_map = OffsetMap(plan.map_entries_max, plan.dirty, valued=plan.flags_count)
     for i, base in zip(dirty_ones, bases, strict=True):
         segment = result.segments[i]
         part = Bits(

@@ -75,7 +75,6 @@ class RoundPlan:
             in these files, ascending; another horizon counts for nothing.
         outcomes: (producer id, committed) of transactions begun below `upper` and ended above.
         forgotten_below: aborts below this are not looked up, under Kafka's rules (X-1).
-        tombstone_values: records that say so are tombstones whatever their value (KIP-87).
         legacy_horizon_ms: under Kafka's rules a tombstone of an old format goes where its file's
             mtime is at or before this (R-6); ours get a horizon as all others.
         span_ms_max: a merged segment's records were appended within this, so that their retention
@@ -113,7 +112,6 @@ class RoundPlan:
     outcomes: tuple[tuple[int, bool], ...] = ()
     guarded_markers: tuple[tuple[int, int], ...] = ()
     forgotten_below: int = 0
-    tombstone_values: bool = False
     legacy_horizon_ms: int = 0
     span_ms_max: int | None = None
     stamp_markers: bool = True
@@ -131,6 +129,14 @@ class RoundPlan:
     @property
     def name(self) -> str:
         return str(self.partition)
+
+    @property
+    def flags_count(self) -> bool:
+        """Whether records that say so are tombstones whatever their value (KIP-87).
+
+        No setting has a say in it: what a record is must not change with one. Kafka knows no flag.
+        """
+        return self.rules is not Rules.KAFKA_43
 
     @property
     def is_urgent(self) -> bool:
@@ -211,7 +217,6 @@ def make_plan(
                    if p.last_data_offset < 0)
         ),
         forgotten_below=facts.log_start_offset if exact else 0,
-        tombstone_values=config.tombstone_values_enable and not exact,
         legacy_horizon_ms=_legacy_horizon_ms(facts, config, bounds.dirty),
         span_ms_max=span_limit_ms(config, rules),
         stamp_markers=exact or not _MARKERS_WANTED.isdisjoint(decision.due),

@@ -328,7 +328,7 @@ class GroupWriter:
                 segment.superseded, judged.classes, judged.guarded,
                 judged.facts_of, segment.transactions.txns, self._round.alive,
                 self._rules.records, self._rules.batches,
-                self._round.mapped.latest, plan.log_start, plan.tombstone_values, plan.horizon_ms,
+                self._round.mapped.latest, plan.log_start, plan.flags_count, plan.horizon_ms,
                 plan.rules is Rules.KAFKA_43, segment.plan.base_offset, not judged.numbered,
                 self._places, self._verdicts, self._out, self._rows, self._removed, self._state,
             )  # fmt: skip

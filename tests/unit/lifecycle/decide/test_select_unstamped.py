@@ -40,9 +40,7 @@ def test_l4_clean_tombstones_without_horizon_get_their_round(
         (sealed(unstamped(horizon_earliest_ms=NOW + DAY, horizon_bytes=9),
                 cleaner_checkpoint=10), {}, False),  # a round of ours will come by it
         (sealed(unstamped(), cleaner_checkpoint=9), {"min_cleanable_dirty_ratio": 1}, False),
-        (sealed(unstamped(tombstones=0, valued_tombstones=True), cleaner_checkpoint=10), {}, False),
-        (sealed(unstamped(tombstones=0, valued_tombstones=True), cleaner_checkpoint=10),
-         {"lapse_tombstone_values_enable": "true"}, True),
+        (sealed(unstamped(tombstones=0, valued_tombstones=True), cleaner_checkpoint=10), {}, True),
         (sealed(unstamped(append_last_ms=-1), cleaner_checkpoint=10), {}, True),  # by its mtime
         (sealed(unstamped(age_ms=0), segment(10, tombstones=1), cleaner_checkpoint=20), {}, True),
         (sealed(segment(0), segment(10, tombstones=1, unreadable_from=15),

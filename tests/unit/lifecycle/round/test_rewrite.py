@@ -11,6 +11,7 @@ import pytest
 from pyroaring import BitMap
 
 from lapse.base.fs import RealFs
+from lapse.kernels.layout import DELETE_HORIZON, VALUED_TOMBSTONES
 from lapse.lifecycle.decide.select import RoundKind
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.engine import run_plan
@@ -236,10 +237,10 @@ def test_a_transaction_that_ends_above_the_round(tmp_path: Path) -> None:
 # --- tombstones with values (KIP-87) --------------------------------------------------------------
 
 
-def flagged(directory: Path, content: bytes, *, enabled: bool, passed_ms: int = 0) -> RoundPlan:
+def flagged(directory: Path, content: bytes, *, passed_ms: int = 0, **more: object) -> RoundPlan:
     upper = int(scan_batches(content, "t")["last_offset"][-1]) + 1
     return plan_of(directory, (0, content), upper=upper, dirty=upper if passed_ms else 0,
-                   tombstone_values=enabled, passed_until_ms=passed_ms)  # fmt: skip
+                   passed_until_ms=passed_ms, **more)  # fmt: skip
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
@@ -249,43 +250,52 @@ def test_a_tombstone_with_a_value_is_the_last_word_until_its_horizon(
     """DESIGN §4.4: it takes the older values, stays with its own, and goes when that has passed."""
     said = NewRecord(b"k", b"asked for by 17", NOW, tombstone=True)
     content = data(0, b"k", b"x") + build_batch([said], BatchSpec(2, codec))
-    first = flagged(tmp_path, content, enabled=True)
+    first = flagged(tmp_path, content)
     assert run(first).groups[0].removed == {"superseded": 1}
     [_, kept] = batches(first, 0)
     assert kept.base_timestamp == first.horizon_ms
     stamped = written(first, 0)
     [record] = records_of(stamped, scan_batches(stamped, "t")[1], "t")
     assert (record.value, record.flagged, record.timestamp) == (b"asked for by 17", True, NOW)
-    early = flagged(tmp_path, stamped, enabled=True, passed_ms=first.horizon_ms - 1)
+    early = flagged(tmp_path, stamped, passed_ms=first.horizon_ms - 1)
     assert run(early).groups == ()
-    late = flagged(tmp_path, stamped, enabled=True, passed_ms=first.horizon_ms)
+    late = flagged(tmp_path, stamped, passed_ms=first.horizon_ms)
     assert run(late).groups[0].removed == {"tombstone expired": 1}
     assert offsets(late, 0) == [1]
 
 
-def test_without_the_setting_the_flag_means_nothing(tmp_path: Path) -> None:
-    """Nor does a horizon that was stamped while it was set: a value is never lost by a switch."""
-    said = build_batch([NewRecord(b"k", b"v", NOW, tombstone=True)], BatchSpec(0))
-    assert run(flagged(tmp_path, said, enabled=False)).groups == ()
-    on = flagged(tmp_path, said, enabled=True)
-    run(on)
-    stamped = written(on, 0)
-    off = flagged(tmp_path, stamped, enabled=False, passed_ms=on.horizon_ms)
-    assert run(off).groups[0].removed == {}
-    assert offsets(off, 0) == [0]
-    assert batches(off, 0)[0].attributes & 0x40 == 0  # nothing waits for the horizon any more
+FLAGGED_LAST = [
+    NewRecord(b"a", b"1", NOW),
+    NewRecord(b"a", b"2", NOW),
+    NewRecord(b"k", b"why", NOW, tombstone=True),
+]
 
 
-def test_a_horizon_stamped_while_the_flag_meant_nothing_is_none_for_it(tmp_path: Path) -> None:
-    """Off, then on: no reader ever saw the flagged record as a tombstone, so it is a value now."""
-    content = build_batch(
-        [NewRecord(b"k", b"v", NOW, tombstone=True), NewRecord(b"l", None, NOW)], BatchSpec(0)
-    )
-    off = flagged(tmp_path, content, enabled=False)
-    run(off)
-    on = flagged(tmp_path, written(off, 0), enabled=True, passed_ms=off.horizon_ms)
-    assert run(on).groups[0].removed == {"tombstone expired": 1}
-    assert offsets(on, 0) == [0]
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("how", ["clean", "as Kafka", "trim"])
+def test_no_rewrite_takes_the_flag_from_a_record_or_its_batch(
+    tmp_path: Path, codec: Codec, how: str
+) -> None:
+    """What a record is must not hang on who cleans its log: without the bit it is a live value.
+
+    Kafka takes the flagged record for a value, so it stays for ever under its rules.
+    """
+    content = build_batch(FLAGGED_LAST, BatchSpec(0, codec))
+    if how == "trim":
+        plan = trim(tmp_path, 0, content, 1)
+    else:
+        plan = flagged(
+            tmp_path, content, rules=Rules.KAFKA_43 if how == "as Kafka" else Rules.LAPSE
+        )
+    receipt = run(plan)
+    assert sum(receipt.groups[0].removed.values()) == 1
+    assert offsets(plan, 0) == [1, 2]
+    [batch] = batches(plan, 0)
+    assert batch.attributes & VALUED_TOMBSTONES
+    assert (batch.attributes & DELETE_HORIZON != 0) == (how == "clean")
+    out = written(plan, 0)
+    found = records_of(out, scan_batches(out, "t")[0], "t")
+    assert [(r.value, r.flagged) for r in found] == [(b"2", False), (b"why", True)]
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
@@ -365,7 +375,7 @@ def test_a_flag_counts_only_with_its_batchs(tmp_path: Path) -> None:
     said = bytearray(build_batch([NewRecord(b"k", b"v", NOW, tombstone=True)], BatchSpec(0)))
     said[21] &= 0xBF  # the batch's bit, 0x4000
     said[17:21] = struct.pack(">I", crc32c(bytes(said[21:])))
-    assert run(flagged(tmp_path, bytes(said), enabled=True)).groups == ()
+    assert run(flagged(tmp_path, bytes(said))).groups == ()
 
 
 @pytest.mark.parametrize("exact", [False, True])

@@ -84,7 +84,7 @@ def _write_runs(
             while lo < piece.hi:
                 why, lo, filled, mapped_from = kernel.collect_keys(
                     piece.data, piece.starts, piece.ends, segment.rows, lo, piece.hi,
-                    piece.in_place, skipped, plan.tombstone_values, segment.ordinals, plan.dirty,
+                    piece.in_place, skipped, plan.flags_count, segment.ordinals, plan.dirty,
                     *request.seed, writer.entries, filled, mapped_from, segment.keyless,
                     segment.tombstones,
                 )  # fmt: skip
