@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from lapse.kernels.layout import BATCH
 from lapse.log.loader import scan_segment
 from lapse.log.partition_log import PartitionLog
-from lapse.log.summary import SummaryBuilder
+from lapse.log.summary import SummaryBuilder, with_clock_of
 from lapse.records.batch import Header, headers_of, records_of, scan_batches
 from tests.unit.log.logs import NOW, batches_of, check_sound, config, open_log
 from tests.unit.log.logs import batch as make_batch
@@ -99,11 +98,7 @@ def test_what_an_append_writes_is_what_a_scan_finds(
                     theirs.entry(n) for n in range(theirs.count)
                 ]
             known = segment.summary
-            clock = (known.append_first_ms, known.append_last_ms)
-            scanned_summary = replace(
-                scanned.summary, append_first_ms=clock[0], append_last_ms=clock[1]
-            )
-            assert known == scanned_summary
+            assert known == with_clock_of(scanned.summary, known)
 
 
 headers = st.lists(

@@ -250,7 +250,8 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "that did is gone."),
     Setting("lapse.clock.jump.max.ms", MILLISECONDS, "3600000",
             "How far the wall clock may run ahead of the last recorded moment and the monotonic "
-            "time since; beyond it nothing is cleaned or expires until it is confirmed."),
+            "time since; beyond it nothing is cleaned or expires until it is confirmed. A "
+            "LogAppendTime is followed no further ahead of the clock than that either."),
     Setting("lapse.housekeeping.interval.ms", whole(1), "1000",
             "How often the broker looks for segments to roll and files to unlink."),
     Setting("lapse.lifecycle.master", TEXT, "local[*]", "Spark master of the lifecycle service."),

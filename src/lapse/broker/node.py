@@ -14,6 +14,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -70,7 +71,7 @@ class Node:
 
     def __init__(self, config: BrokerConfig, env: LogEnv) -> None:
         self._config = config
-        self._env = env
+        self._env = replace(env, clock_jump_max_ms=config.clock_jump_max_ms)
         self._stop_requested = asyncio.Event()
         self._running = AsyncExitStack()
         self._serving = False

@@ -380,15 +380,15 @@ class AppendableLog(ReadableLog):
     def _append_time_ms(self, now_ms: int) -> int:
         """L12: the LogAppendTime to write now."""
         last_ms = self._append_time_last_ms
-        after_max_ms = self.config.message_timestamp_after_max_ms
+        jump_max_ms = self._env.clock_jump_max_ms
         now_ms = self._clock.reached_ms(now_ms)  # whoever removes by it goes by that time
-        time_ms = append_time_ms(now_ms, last_ms, after_max_ms)
+        time_ms = append_time_ms(now_ms, last_ms, jump_max_ms)
         if time_ms < last_ms:
             if not self._append_time_ahead_ms:
                 _log.warning(
                     "%s: its last LogAppendTime %d is %d ms ahead of the clock, more than "
-                    "message.timestamp.after.max.ms = %d: append times go on from %d",
-                    self.partition, last_ms, last_ms - now_ms, after_max_ms, now_ms,
+                    "lapse.clock.jump.max.ms = %d: append times go on from %d",
+                    self.partition, last_ms, last_ms - now_ms, jump_max_ms, now_ms,
                 )  # fmt: skip
             self._append_time_ahead_ms = last_ms - now_ms
             self._append_time_last_ms = time_ms

@@ -36,6 +36,8 @@ class LogEnv:
     """Passed to everything in this package that reads a clock or changes a file.
 
     Attributes:
+        clock_jump_max_ms: lapse.clock.jump.max.ms: what is further ahead of the clock was noted by
+            one that was wrong.
         unique_name: for directories on their way out; Kafka uses a UUID in hex.
     """
 
@@ -43,3 +45,4 @@ class LogEnv:
     clock: Clock
     files: OpenFiles = field(default_factory=OpenFiles)
     unique_name: Callable[[], str] = _random_name
+    clock_jump_max_ms: int = 3_600_000

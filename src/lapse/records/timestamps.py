@@ -34,10 +34,11 @@ def allowed_range(topic: TopicConfig, now_ms: int) -> TimestampRange:
     )
 
 
-def append_time_ms(now_ms: int, last_ms: int, after_max_ms: int) -> int:
+def append_time_ms(now_ms: int, last_ms: int, jump_max_ms: int) -> int:
     """DESIGN L12: the LogAppendTime of a batch in a log whose last one is `last_ms`.
 
-    Never below that, unless it is ahead of now by more than message.timestamp.after.max.ms: then
-    some clock was wrong, and is not followed.
+    Never below that (KIP-32's max(last, now)), unless it is ahead of now by more than
+    lapse.clock.jump.max.ms: then some clock was wrong, and is not followed. The bounds of create
+    times (T-1) have nothing to do with it: they are for producers' clocks.
     """
-    return last_ms if now_ms < last_ms <= after_ms(now_ms, after_max_ms) else now_ms
+    return last_ms if now_ms < last_ms <= after_ms(now_ms, jump_max_ms) else now_ms

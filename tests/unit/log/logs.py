@@ -57,13 +57,15 @@ def open_log(
     believed_ms: int | None = None,
     clock: Clock | None = None,
     heals_txn_indexes: bool = True,
+    jump_max_ms: int = 3_600_000,
 ) -> PartitionLog:
     path.mkdir(parents=True, exist_ok=True)
+    given = env(fs) if clock is None else LogEnv(fs or RealFs(), clock)
     return PartitionLog.open(
         path,
         TP,
         topic or config(),
-        env(fs) if clock is None else LogEnv(fs or RealFs(), clock),
+        replace(given, clock_jump_max_ms=jump_max_ms),
         clean_shutdown=clean_shutdown,
         recovery_point=recovery_point,
         log_start_offset=log_start_offset,

@@ -256,7 +256,7 @@ def test_l12_also_after_another_leaders_batches(tmp_path: Path) -> None:
 def test_l12_a_time_too_far_ahead_is_not_followed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = open_log(tmp_path, append_time_topic(message_timestamp_after_max_ms=1000))
+    log = open_log(tmp_path, append_time_topic(), jump_max_ms=1000)
     append(log, batch(), now_ms=NOW + 1001)
     assert append(log, batch(), now_ms=NOW + 1).log_append_time_ms == NOW + 1001
     assert append(log, batch(), now_ms=NOW).log_append_time_ms == NOW
@@ -267,7 +267,7 @@ def test_l12_a_time_too_far_ahead_is_not_followed(
     said = [r.getMessage() for r in caplog.records if "LogAppendTime" in r.getMessage()]
     assert len(said) == 1
     assert str(TP) in said[0]
-    assert "message.timestamp.after.max.ms = 1000" in said[0]
+    assert "lapse.clock.jump.max.ms = 1000" in said[0]
 
 
 def test_kafka_lets_append_times_go_back(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from lapse.client.connection import BrokerConnection
 from lapse.records.batch import headers_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec, TimestampType
+from lapse.testing.clock import ManualClock
 from lapse.wire.envelope import encode_request
 from lapse.wire.schema.metadata import MetadataRequest
 from tests.property.strategies import OLD_CODECS
@@ -482,3 +483,29 @@ async def test_only_what_may_wait_for_a_disk_or_takes_long_goes_to_a_thread(
     sizes = [header.size for header in headers_of(scan_batches(got.records or b"", "t-0"))]
     assert sizes[:4] == [len(batch_of(b"x"))] * 4
     assert log.log_end_offset == 7
+
+
+@pytest.mark.parametrize(("ahead_s", "goes_back"), [(600, False), (7201, True)])
+async def test_append_times_do_not_go_back_with_the_clock(
+    tmp_path: Path, ahead_s: int, goes_back: bool
+) -> None:
+    """L12, KIP-32's max(last, now): what bounds create times (T-1) is no bound of ours."""
+    clock = ManualClock()
+    rare = {"lapse.housekeeping.interval.ms": "3600000", "lapse.clock.jump.max.ms": "7200000"}
+    async with running_node(tmp_path / "data", rare, clock=clock) as node:
+        settings = {
+            "message_timestamp_type": "LogAppendTime",
+            "message_timestamp_after_max_ms": "1000",
+        }
+        await create(node, "l", **settings)
+        told = []
+        async with await connect(node) as connection:
+            for jump_ms in (1000 * ahead_s, -1000 * ahead_s, 1000):
+                clock.jump(jump_ms)
+                (answer,) = await produce(connection, "l", (0, batch_of(b"v")))
+                told.append(answer.log_append_time_ms)
+    first, second, third = told
+    if goes_back:  # further ahead than a clock may be: then it was wrong
+        assert (second, third) == (clock.now_ms() - 1000, clock.now_ms())
+    else:
+        assert (second, third) == (first, first)  # until the clock catches up
