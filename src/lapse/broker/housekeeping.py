@@ -77,6 +77,11 @@ class Housekeeping:
             self._task = None
         await self._thread.close()
 
+    def troubles(self) -> list[str]:
+        """What of it fails, for people."""
+        failing = tuple(self._failing.items())
+        return [f"{chore} of {what} fails: {why}" for (chore, what), why in failing]
+
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._pause_s)
@@ -92,6 +97,7 @@ class Housekeeping:
                 if self._partitions.is_online(log.partition):
                     self._look_after(name, chore, log, time_ms)
         self._try("unlink", "deleted topics", partial(self._partitions.sweep, now_ms))
+        self._try("room", "log directories", self._partitions.look_for_room)
         if self._checkpoints.is_due(now_ms):
             self._try("checkpoint", "log directories", self._partitions.checkpoint)
 

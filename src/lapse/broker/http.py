@@ -1,7 +1,8 @@
 """The broker's HTTP port: health, metrics and rounds, under TLS where that is wanted.
 
 A Starlette app served by uvicorn in the broker's own event loop. `/health` answers 200 once the
-broker serves and 503 before and after, and says what is out of order all the same; `/metrics` is
+broker serves and 503 before and after. While some log takes no writes for a fault of ours (a full
+disk, say) it is 503 and `degraded`. It says what else is out of order all the same; `/metrics` is
 Prometheus text (`broker.metrics`); `/rounds` is in `http_rounds`. Who may read them is for
 `http_login` to say; that the broker serves or does not is told to everybody.
 """
@@ -13,6 +14,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import uvicorn
 from prometheus_client import CollectorRegistry
@@ -30,22 +32,35 @@ from lapse.broker.server import bind
 STOP_SECONDS_MAX = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What is out of order.
+
+    Attributes:
+        is_degraded: some log takes no writes, and no setting asks for that.
+        troubles: lines for people.
+    """
+
+    is_degraded: bool
+    troubles: Sequence[str]
+
+
 def app(
     registry: CollectorRegistry,
     is_serving: Callable[[], bool],
-    troubles: Callable[[], Sequence[str]],
+    look: Callable[[], Health],
     rounds: RoundPages,
 ) -> Starlette:
-    """All pages; `troubles` are lines for people."""
+    """All pages."""
     login = rounds.login
 
     async def health(request: Request) -> Response:
-        serving = is_serving()
-        lines = ["serving" if serving else "not serving"]
+        serving, state = is_serving(), look()
+        lines = ["not serving" if not serving else "degraded" if state.is_degraded else "serving"]
         if await _admit(request) is Admission.GRANTED:
-            lines += troubles()
+            lines += state.troubles
         text = "".join(f"{line}\n" for line in lines)
-        return PlainTextResponse(text, status_code=200 if serving else 503)
+        return PlainTextResponse(text, 200 if serving and not state.is_degraded else 503)
 
     async def metrics(request: Request) -> Response:
         admission = await _admit(request)

@@ -37,11 +37,13 @@ class LogDirectories:
     Attributes:
         online: those that are owned and in order; a new tuple after each change.
         offline: why each of the others is not.
+        offline_since_ms: and since when.
     """
 
     def __init__(self, paths: Sequence[Path], config: BrokerConfig, env: LogEnv) -> None:
         self.online: tuple[LogDirectory, ...] = ()
         self.offline: dict[Path, str] = {}
+        self.offline_since_ms: dict[Path, int] = {}
         self._paths = tuple(paths)
         self._config = config
         self._env = env
@@ -144,6 +146,7 @@ class LogDirectories:
 
     def _note_offline(self, path: Path, error: Exception) -> None:
         self.offline[path] = str(error)
+        self.offline_since_ms[path] = self._env.clock.now_ms()
         logger.error("log directory %s is offline: %s", path, error)
 
     def on_each(

@@ -6,12 +6,14 @@ Names that Grafana boards know are those of jmx_exporter's rules for Kafka; ours
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from lapse.broker.conditions import conditions, free_bytes
 from lapse.broker.services import Services
 
 _SOCKETS = "kafka_server_socketservermetrics_"
@@ -45,6 +47,7 @@ class BrokerCollector(Collector):
         yield from self._topics()
         yield from self._logs()
         yield from self._directories()
+        yield from self._writes()
         yield from self._broker()
         yield from self._logins()
         yield from self._fetch_sessions()
@@ -82,6 +85,33 @@ class BrokerCollector(Collector):
         )
         for path, state in states.items():
             family.add_metric([path], state)
+        yield family
+        family = GaugeMetricFamily(
+            "lapse_log_directory_free_bytes",
+            "What a directory of log.dirs has room for.",
+            labels=["logDirectory"],
+        )
+        for name, free in free_bytes(partitions.directories).items():
+            family.add_metric([name], free)
+        yield family
+
+    def _writes(self) -> Iterable[Metric]:
+        """What is not written, and why."""
+        partitions = self._services.partitions
+        failures = CounterMetricFamily(
+            "lapse_failed_appends", "Batches that were not appended.", labels=["reason"]
+        )
+        for reason, count in dict(partitions.append_failures.by_reason).items():
+            failures.add_metric([reason], count)
+        yield failures
+        refusing: Counter[str] = Counter()
+        for one in conditions(partitions, self._services.topics.image.topics.values()):
+            refusing[one.reason] += one.logs
+        family = GaugeMetricFamily(
+            "lapse_logs_refusing_writes", "Logs that take no writes just now.", labels=["reason"]
+        )
+        for reason, logs in refusing.items():
+            family.add_metric([reason], logs)
         yield family
 
     def _broker(self) -> Iterable[Metric]:

@@ -27,6 +27,7 @@ from lapse.broker.authentication import HTTP, entrance, http_certificates
 from lapse.broker.certificates import CertificateWatch
 from lapse.broker.cleaner_metrics import CleanerCollector
 from lapse.broker.client_quotas import ClientQuotas
+from lapse.broker.conditions import conditions
 from lapse.broker.connection_rates import ConnectionRates
 from lapse.broker.control import ControlServer
 from lapse.broker.counters import Counters
@@ -34,7 +35,7 @@ from lapse.broker.disk import DiskThreads
 from lapse.broker.fetch_sessions import FetchSessions
 from lapse.broker.group_coordinator import GroupCoordinator, settings_of
 from lapse.broker.housekeeping import Housekeeping
-from lapse.broker.http import HttpServer, app
+from lapse.broker.http import Health, HttpServer, app
 from lapse.broker.http_login import HttpLogin
 from lapse.broker.http_rounds import RoundPages
 from lapse.broker.in_flight import AnswerBytes, RequestBytes
@@ -119,7 +120,7 @@ class Node:
         control = ControlServer(services.partitions, self._env, self._log_dirs[0])
         self._running.push_async_callback(control.stop)
         await control.start()
-        housekeeping = Housekeeping(
+        self._housekeeping = housekeeping = Housekeeping(
             services.partitions, services.clock, self._config, services.counters,
             lambda _: self._guard.look(),
         )  # fmt: skip
@@ -131,7 +132,7 @@ class Node:
             rounds = RoundPages(
                 self._log_dirs[0], self._env.fs, services.clock, services.disk, HttpLogin(services)
             )
-            pages = app(registry, lambda: self._serving, self._troubles, rounds)
+            pages = app(registry, lambda: self._serving, self._health, rounds)
             tls = None if certificates is None else certificates.following()
             http = HttpServer(pages, self._http, tls)
             self._running.push_async_callback(http.stop)
@@ -232,12 +233,14 @@ class Node:
             reasons = "; ".join(partitions.offline_directories.values())
             raise StorageError(f"log.dirs={self._config.log_dirs}: all of them failed: {reasons}")
 
-    def _troubles(self) -> list[str]:
-        """What is out of order, for people."""
-        offline = self.services.partitions.offline_directories
-        lines = [f"log directory {path} is offline: {why}" for path, why in offline.items()]
-        lines += self._certificates.troubles.values()
-        return lines + [self._guard.trouble] * bool(self._guard.trouble)
+    def _health(self) -> Health:
+        """What is out of order."""
+        topics = self.services.topics.image.topics.values()
+        found = conditions(self.services.partitions, topics)
+        lines = [*map(str, found), *self._certificates.troubles.values()]
+        lines += self._housekeeping.troubles()
+        lines += [self._guard.trouble] * bool(self._guard.trouble)
+        return Health(any(one.is_fault for one in found), lines)
 
     async def stop(self) -> None:
         """Stop serving and close everything in order."""

@@ -23,6 +23,7 @@ from pathlib import Path
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LapseError, StorageError
 from lapse.base.ids import TopicPartition, format_topic_id
+from lapse.broker.conditions import AppendFailures, look_for_room
 from lapse.broker.log_dirs import LogDirectories
 from lapse.lifecycle.decide.clock import ClockVerdict, lag_over
 from lapse.lifecycle.recovery import finish_rounds
@@ -52,12 +53,14 @@ class Partitions:
 
     Attributes:
         offline: why a partition's log is not open.
+        append_failures: whoever appends to a log notes there what failed.
         when_offline: called with the partitions of a directory that just went offline, from the
             thread that noticed.
     """
 
     def __init__(self, paths: Sequence[Path], config: BrokerConfig, env: LogEnv) -> None:
         self.offline: dict[TopicPartition, str] = {}
+        self.append_failures = AppendFailures(env.clock)
         self.when_offline: Callable[[Sequence[TopicPartition]], None] = lambda _: None
         self._directories = LogDirectories(paths, config, env)
         self._config = config
@@ -105,6 +108,17 @@ class Partitions:
     def offline_directories(self) -> Mapping[Path, str]:
         """The other ones, and why."""
         return self._directories.offline
+
+    @property
+    def directories_offline_since_ms(self) -> Mapping[Path, int]:
+        """Since when each of those is."""
+        return self._directories.offline_since_ms
+
+    @property
+    def not_open(self) -> Mapping[TopicPartition, str]:
+        """Logs that are offline for another reason than their directory, and why."""
+        of_directory = {_offline(*one) for one in self.offline_directories.items()}
+        return {tp: why for tp, why in tuple(self.offline.items()) if why not in of_directory}
 
     # --- directories ----------------------------------------------------------------------------
 
@@ -354,6 +368,10 @@ class Partitions:
     def checkpoint(self) -> None:
         """Write recovery points and the other checkpoints of every directory."""
         self._directories.on_each(LogDirectory.checkpoint, self._failed)
+
+    def look_for_room(self) -> None:
+        """Have logs that could not write found in order, where their disk has room again."""
+        look_for_room(self._env.fs, self.all())
 
     def close(self) -> None:
         """Close the logs and give the directories back, each with its clean-shutdown marker."""

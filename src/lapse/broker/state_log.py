@@ -155,7 +155,8 @@ class StateLog:
         except (KafkaError, StorageError) as e:
             self._parts.partitions.report(log.partition, e)
             count = sum(len(waiting.records) for waiting in taken)
-            logger.warning("%s: %d records are not appended: %s", log.partition, count, e)
+            what = f"a batch of {count} records"
+            self._parts.partitions.append_failures.note(log.partition, what, e)
             return (e.code if isinstance(e, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR), -1
 
     def _append(self, taken: Sequence[_Waiting]) -> Appended:

@@ -60,5 +60,6 @@ class MarkerWriter:
                 now_ms=self._parts.clock.now_ms(),
             )
         except Exception as e:  # noqa: BLE001  (it is logged there)
+            self._parts.partitions.append_failures.note(tp, "a transaction's marker", e)
             return code_of(self._parts.partitions, tp, "WriteTxnMarkers", e)
         return ErrorCode.NONE

@@ -35,6 +35,7 @@ from lapse.log.loader import LoadedLog, OpenOptions
 from lapse.log.markers import EndMarker, build_marker, is_marker, parse_marker
 from lapse.log.producers import EndedTxn, Producer, SentBatch
 from lapse.log.read_side import ReadableLog, Unstable
+from lapse.log.refusal import Refusal, refused
 from lapse.log.replay import write_snapshot
 from lapse.log.roll import age_limit_ms, jitter_of
 from lapse.log.segment import OFFSET_MAX, RELATIVE_OFFSET_MAX, ActiveSegment
@@ -94,6 +95,7 @@ class AppendableLog(ReadableLog):
         config: the topic's settings in force.
         recovery_point: everything below it is synced, or below the log start.
         offline_reason: why it takes no more changes; None while it does.
+        refusal: why it takes no writes just now; None while it does.
     """
 
     def __init__(self, opening: Opening) -> None:
@@ -103,6 +105,7 @@ class AppendableLog(ReadableLog):
         self.dir = opening.dir
         self.config = opening.config
         self.offline_reason: str | None = None
+        self.refusal: Refusal | None = None
         self._env = env
         self._producer_id_expiration_ms = options.producer_id_expiration_ms
         self._lock = threading.RLock()
@@ -345,7 +348,7 @@ class AppendableLog(ReadableLog):
                 tombstones=tombstones, markers=markers,
             )  # fmt: skip
         except Exception as e:
-            self._undo()
+            self._undo(e, now_ms, len(data))
             if isinstance(e, StorageError):
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {e}") from e
             raise
@@ -359,6 +362,7 @@ class AppendableLog(ReadableLog):
                 ended = self._producers.update(batch, markers.get(batch.base_offset))
                 if batch.attributes & TRANSACTIONAL:
                     self._note_unstable(ended, active.end_offset)
+        self.refusal = None
         self._end_offset = active.end_offset  # last: what is above is not to be seen before
 
     def _note_unstable(self, ended: EndedTxn | None, end_offset: int) -> None:
@@ -402,8 +406,10 @@ class AppendableLog(ReadableLog):
             crc = finish_batch(as_array(data), 0, len(data))
         return time_ms, crc
 
-    def _undo(self) -> None:
+    def _undo(self, error: Exception, now_ms: int, size: int) -> None:
         """After a failed write: the log as it was, or offline if that cannot be had."""
+        if isinstance(error, StorageError):
+            self.refusal = refused(self.refusal, now_ms, size, error)
         try:
             self._active.undo()
         except StorageError as e:
@@ -436,6 +442,15 @@ class AppendableLog(ReadableLog):
         """No change from here on; what can be read is still read. Opening again recovers."""
         if self.offline_reason is None:
             self.offline_reason = str(cause)
+            now_ms = self._env.clock.now_ms()
+            self.refusal = Refusal(now_ms, self.offline_reason, is_final=True)
+            _log.error("%s takes no more changes until opened again: %s", self.partition, cause)
+
+    def forget_refusal(self) -> None:
+        """There is room again, somebody found: the next append will tell."""
+        with self._lock:
+            if self.offline_reason is None:
+                self.refusal = None
 
     # --- roll ------------------------------------------------------------------------------------
 

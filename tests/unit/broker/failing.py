@@ -1,4 +1,4 @@
-"""A disk that fails: from some moment on nothing under a directory can be changed any more."""
+"""Disks that fail: nothing under a directory can be changed any more, or nothing gets longer."""
 
 from __future__ import annotations
 
@@ -63,8 +63,27 @@ class FailingFs(RealFs):
             self.fsync_file(path)
 
 
+class FullFs(RealFs):
+    """`is_full`: no file gets longer, and none is made with anything in it."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+
+    def check(self, path: Path, doing: str) -> None:
+        if self.is_full:
+            error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise StorageError(f"{doing} {path}: {error.strerror}") from error
+
+    def open_append(self, path: Path) -> AppendFile:
+        return _FailingFile(super().open_append(path), self)
+
+    def write_file(self, path: Path, data: Buffer) -> None:
+        self.check(path, "writing")
+        super().write_file(path, data)
+
+
 class _FailingFile:
-    def __init__(self, file: AppendFile, fs: FailingFs) -> None:
+    def __init__(self, file: AppendFile, fs: FailingFs | FullFs) -> None:
         self.path = file.path
         self._file = file
         self._fs = fs

@@ -118,8 +118,9 @@ async def test_a_failing_disk_takes_only_its_own_logs_offline(
         assert len(said_offline(caplog)) == 1
         assert str(tmp_path / "b") in said_offline(caplog)[0]
         status, body = await get(node, "/health")
-        assert status == "HTTP/1.1 200 OK"
-        assert body.startswith(f"serving\nlog directory {tmp_path / 'b'} is offline: ")
+        assert status == "HTTP/1.1 503 Service Unavailable"
+        assert body.startswith(f"degraded\nlog directory {tmp_path / 'b'} is offline: ")
+        assert body.count("\n") == 2
         lines = (await get(node, "/metrics"))[1].splitlines()
         assert "kafka_log_logmanager_offlinelogdirectorycount 1.0" in lines
         assert (

@@ -161,6 +161,7 @@ def _append(
             _check_version(records, version, where)
         return append(log, _Sent(where, records, now_ms, verified_at))
     except Exception as e:  # noqa: BLE001  (it is logged there)
+        partitions.append_failures.note(where, "a produced batch", e)
         return _refused(where, code_of(partitions, where, "Produce", e), e)
 
 

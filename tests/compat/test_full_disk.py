@@ -1,0 +1,89 @@
+"""A disk that is really full: a stock producer fails; health, metrics, a line tell of it."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from lapse.testing.broker_process import BrokerProcess
+from tests.compat.conftest import create_topic
+
+SECONDS_MAX = 30
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "lapse-test", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def page(broker: BrokerProcess, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{broker.http}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + SECONDS_MAX
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+def test_a_full_disk_is_seen(small_disk: Path) -> None:
+    failed: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            failed.append(error)
+
+    with BrokerProcess(small_disk / "data", {"lapse.housekeeping.interval.ms": "100"}) as broker:
+        create_topic(broker, "t", "-c", "compression.type=producer")
+        assert page(broker, "/health") == (200, "serving\n")
+        ballast = small_disk / "ballast"
+        with ballast.open("wb", buffering=0) as file:
+            while True:
+                try:
+                    if file.write(bytes(1 << 16)) < 1 << 16:
+                        break
+                except OSError:
+                    break
+        ask = {"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 2000, "linger.ms": 0}
+        producer = Producer(ask)
+        for _ in range(20):
+            producer.produce("t", bytes(100_000), partition=0, on_delivery=delivered)
+        producer.flush(SECONDS_MAX)
+        assert failed
+        status, body = page(broker, "/health")
+        assert status == 503
+        assert body.startswith(f"degraded\n1 log in {small_disk / 'data'} takes no writes: t-0: ")
+        assert "No space left on device (since 20" in body
+        lines = page(broker, "/metrics")[1].splitlines()
+        assert any(line.startswith("lapse_log_directory_free_bytes{") for line in lines)
+        counted = 'lapse_failed_appends_total{reason="disk_full"} '
+        assert any(line.startswith(counted) for line in lines)
+        said = [line for line in broker.log().splitlines() if "is not appended (disk_full" in line]
+        assert len(said) == 1
+        ballast.unlink()  # and nobody writes any more
+        until(lambda: page(broker, "/health") == (200, "serving\n"), "still degraded")
+        failed.clear()
+        producer.produce("t", b"fine", on_delivery=delivered)
+        producer.flush(SECONDS_MAX)
+        assert not failed
