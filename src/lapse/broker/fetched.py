@@ -1,8 +1,9 @@
 """What one client gets of one partition: a slice of a file, or its batches converted.
 
 Called by `api.fetch`: in a worker thread, or in the event loop with a `pread` that never waits. A
-slice is what nearly everybody gets; `records.downconvert` says who does not. Replicas always get
-what is stored.
+slice is what nearly everybody gets; `records.downconvert` says who does not. Nobody is sent records
+below the log start: while some are still in the file, the batch that the start lies in goes by
+itself, without them (KIP-107, L11). Replicas always get what is stored.
 """
 
 from __future__ import annotations
@@ -10,8 +11,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.kernels import scan
+from lapse.kernels.layout import CODEC_MASK, LEGACY_ATTRIBUTES, LENGTH, MAGIC
 from lapse.log.headers import Pread
 from lapse.log.partition_log import PartitionLog
 from lapse.log.read_side import LogSlice
@@ -19,8 +24,10 @@ from lapse.records.batch import scan_prefix
 from lapse.records.convert import CannotSay
 from lapse.records.downconvert import EVERYTHING, Converted, Reads, convert_for, reads_all
 from lapse.records.layout import Codec
+from lapse.records.living import from_offset_on
 from lapse.wire.schema.fetch import FetchRequest
 
+V2 = 2
 # From which Fetch version on a client reads the formats v1 and v2, and the codec zstd (KIP-110).
 V1_FROM, V2_FROM, ZSTD_FROM = 2, 4, 10
 # Before it a client takes no more than it asked for, and is told of a large batch by its beginning.
@@ -41,6 +48,7 @@ class Client:
         magic_max: the newest record format that it can read.
         zstd: whether it may be sent batches of topics whose codec that is.
         tombstone_values: it tells a tombstone by its flag (KIP-87).
+        is_replica: it is to have what is stored, byte for byte.
         is_ours: it is told what only we know of batches.
         hard_limit: it takes no more bytes of a partition than it asked for, not even one batch.
     """
@@ -50,9 +58,10 @@ class Client:
     tombstone_values: bool = False
     hard_limit: bool = False
     is_ours: bool = False
+    is_replica: bool = False
 
 
-REPLICA = Client(tombstone_values=True)
+REPLICA = Client(is_replica=True, tombstone_values=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +114,12 @@ def records_for(log: PartitionLog, client: Client, wanted: Stretch) -> Fetched:
     reads = _reads(log, client)
     if reads == EVERYTHING:
         found = _slice(log, wanted)
-        return Fetched(found, found)
+        if not _holds_deleted(log, client, found, wanted.pread):
+            return Fetched(found, found)
+        if wanted.pread is not os.pread:
+            raise BlockingIOError  # inflating is for a worker thread
+        only = log.read(wanted.offset, 1, wanted.end)  # what follows it can go from the file
+        wanted = replace(wanted, bytes_max=min(wanted.bytes_max, only.size))
     # Its first message may be small enough although the batch that it is in is not.
     looked = replace(
         wanted,
@@ -113,32 +127,93 @@ def records_for(log: PartitionLog, client: Client, wanted: Stretch) -> Fetched:
         one_at_least=wanted.one_at_least or (client.hard_limit and wanted.bytes_max > 0),
     )
     while True:
-        found = _slice(log, looked)
-        data = found.read()
-        rows, position, reason = scan_prefix(data, check_crc=False)
-        if not len(rows) and reason in _NO_WHOLE_BATCH:
-            return Fetched(b"", found)
-        if len(rows) and reads_all(rows, reads):
-            shown = _cut(found, wanted.bytes_max) if client.hard_limit else found
-            return Fetched(shown, shown)
         try:
-            if not len(rows):
-                raise CorruptData(str(log.partition), found.position + position, str(reason))
-            converted = convert_for(data, rows, reads, looked.offset, str(log.partition))
+            look = _look(log, client, looked)
+            if not len(look.rows):
+                return Fetched(b"", look.source)
+            if reads_all(look.rows, reads):
+                return look.given(wanted.bytes_max if client.hard_limit else None)
+            where = str(log.partition)
+            converted = convert_for(look.data, look.rows, reads, looked.offset, where)
         except CannotSay as e:
             raise _no_zstd(log) from e
         except CorruptData as e:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(e)) from e
         if converted.data or converted.next_offset >= wanted.end:
-            return Fetched(_limited(converted, client, wanted.bytes_max), found)
+            return Fetched(_limited(converted, client, wanted.bytes_max), look.source)
         # Markers and emptied batches are not for this client, and it cannot pass over them itself.
         bytes_max = max(looked.bytes_max, SKIPPED_BYTES_MIN)
         looked = replace(looked, offset=converted.next_offset, bytes_max=bytes_max)
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What lies in a log at an offset: `rows` of BATCH in `data`, which may be made anew."""
+
+    source: LogSlice
+    data: bytes
+    rows: NDArray[np.void]
+    is_stored: bool = True
+
+    def given(self, bytes_max: int | None) -> Fetched:
+        """All of it, cut where somebody takes no more than that."""
+        if not self.is_stored:
+            return Fetched(self.data[:bytes_max], self.source)
+        found = self.source
+        shown = found if bytes_max is None else replace(found, size=min(found.size, bytes_max))
+        return Fetched(shown, shown)
+
+
+def _look(log: PartitionLog, client: Client, wanted: Stretch) -> _Look:
+    """Read; no rows where there is nothing, or the limit cuts the first batch."""
+    where, source = str(log.partition), _slice(log, wanted)
+    data = source.read()
+    rows, position, reason = scan_prefix(data, check_crc=False)
+    if not len(rows) and reason not in _NO_WHOLE_BATCH:
+        raise CorruptData(where, source.position + position, str(reason))
+    if not len(rows) or not _holds_deleted(log, client, source):
+        return _Look(source, data, rows)
+    _, position, damage = scan_prefix(data[: int(rows[0]["size"])])
+    if damage is not None:  # what is made anew gets a checksum that is right
+        raise CorruptData(where, source.position + position, damage)
+    living = from_offset_on(data, rows[0], log.log_start_offset, where)
+    if data.startswith(living):
+        return _Look(source, data, rows)
+    return _Look(source, living, scan_prefix(living, check_crc=False)[0], is_stored=False)
+
+
+def _holds_deleted(
+    log: PartitionLog, client: Client, found: LogSlice, pread: Pread = os.pread
+) -> bool:
+    """Whether the slice begins with records below the log start that no round has taken out yet.
+
+    Of a wrapper (v0, v1) only the messages inside tell, so that one at the log start may.
+    """
+    if client.is_replica or not found.size or not log.start_moves:
+        return False
+    start = log.log_start_offset
+    first = log.read(start, 1, pread=pread)
+    if first.files is None or found.files is None or first.position != found.position:
+        return False
+    if first.files.offset_index.base_offset != found.files.offset_index.base_offset:
+        return False
+    head = pread(found.fileno(), LEGACY_ATTRIBUTES + 1, found.position)
+    if head[MAGIC] < V2:
+        return bool(head[LEGACY_ATTRIBUTES] & CODEC_MASK)
+    return int.from_bytes(head[:LENGTH]) < start
+
+
 def converts(log: PartitionLog, client: Client) -> bool:
     """Whether what the client gets of a log may have to be converted, in memory."""
     return _reads(log, client) != EVERYTHING
+
+
+def made_bytes_max(log: PartitionLog, client: Client) -> int:
+    """What of an answer may have to be made in memory."""
+    if converts(log, client):
+        return CONVERTED_BYTES_MAX
+    one_batch = bool(log.start_moves) and not client.is_replica
+    return min(log.config.max_message_bytes, CONVERTED_BYTES_MAX) if one_batch else 0
 
 
 def _reads(log: PartitionLog, client: Client) -> Reads:
@@ -160,10 +235,6 @@ def _limited(converted: Converted, client: Client, bytes_max: int) -> bytes:
         return converted.data
     limit = bytes_max if client.hard_limit else max(bytes_max, converted.first_size)
     return converted.data[:limit]
-
-
-def _cut(found: LogSlice, bytes_max: int) -> LogSlice:
-    return replace(found, size=min(found.size, bytes_max))
 
 
 def _no_zstd(log: PartitionLog) -> KafkaError:

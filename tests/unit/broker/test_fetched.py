@@ -15,6 +15,8 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.fetched import REPLICA, Client, client_of
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection
+from lapse.log.partition_log import PartitionLog
+from lapse.records.batch import scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.records.legacy import Message, MessageSpec, build_messages
@@ -57,7 +59,7 @@ def asking(version: int, **fields: object) -> FetchRequest:
         (4, {}, Client(2, zstd=False)),
         (9, {}, Client(2, zstd=False)),
         (10, {}, Client()),
-        (12, {"tombstone_values": True}, Client(tombstone_values=True)),
+        (12, {"tombstone_values": True}, Client(tombstone_values=True, is_ours=True)),
         (3, {"replica_id": 1}, REPLICA),
         (14, {"replica_id": 0}, REPLICA),
         (15, {"replica_id": 0}, Client()),  # no longer said there
@@ -227,6 +229,128 @@ async def test_a_replica_gets_what_is_stored(node: Node, connection: BrokerConne
     )  # fmt: skip
     answer = await connection.request(asked, FetchResponse, version=15)
     assert bytes(answer.responses[0].partitions[0].records) == sent
+
+
+# --- KIP-107 --------------------------------------------------------------------------------------
+
+
+def log_of(node: Node) -> PartitionLog:
+    return node.services.partitions.get(TopicPartition("t", 0))
+
+
+def values_in(data: PartitionData) -> list[bytes | None]:
+    """Of all records in the answer, those below the offset that was asked for too."""
+    return [r.value for r in seen(data)]
+
+
+@pytest.mark.parametrize("codec", Codec)
+async def test_no_consumer_is_sent_what_was_deleted_of_a_batch(
+    node: Node, connection: BrokerConnection, codec: Codec
+) -> None:
+    """While it is still in the file; what is beside it is sent as it is stored."""
+    await create(node, "t")
+    values = [b"secret %d" % n for n in range(5)]
+    spec = BatchSpec(codec=codec, producer_id=7, producer_epoch=0, base_sequence=0)
+    await produce(connection, "t", (0, batch_of(*values, spec=spec)))
+    await produce(connection, "t", (0, batch_of(b"later")))
+    log = log_of(node)
+    stored = log.read(0, 1 << 20).read()
+    assert log.delete_records(2) == 2
+    for level in (0, 1):
+        (got,) = await fetch(connection, "t", (0, 2), isolation_level=level)
+        assert values_in(got) == values[2:]
+        assert [r.offset for r in seen(got)] == [2, 3, 4]
+        (row,) = scan_batches(bytes(got.records), "answer")  # type: ignore[arg-type]
+        assert (row["producer_id"], row["base_offset"], row["last_offset"]) == (7, 0, 4)
+        assert row["attributes"] == int(codec)
+    # From within the batch, too: it is as the log start has it, not as each client does.
+    (got,) = await fetch(connection, "t", (0, 4))
+    assert values_in(got) == values[2:]
+    (got,) = await fetch(connection, "t", (0, 5))
+    assert bytes(got.records) == stored[-len(bytes(got.records)) :]  # type: ignore[arg-type]
+    assert values_in(got) == [b"later"]
+    asked = replace(fetch_request("t", (0, 2)), replica_id=1)
+    answer = await connection.request(asked, FetchResponse, version=BY_NAME)
+    assert bytes(answer.responses[0].partitions[0].records) == stored
+    assert log.read(2, 1 << 20).read() == stored  # for `append_raw` and export
+    log.delete_records(4)
+    (got,) = await fetch(connection, "t", (0, 4))
+    assert values_in(got) == values[4:]
+
+
+async def test_what_a_round_has_trimmed_goes_from_the_file_again(
+    node: Node, connection: BrokerConnection
+) -> None:
+    await create(node, "t")
+    await produce(connection, "t", (0, batch_of(b"a", b"b", b"c")))
+    log = log_of(node)
+    stored = log.read(0, 1 << 20).read()
+    log.delete_records(1)
+    log.trimmed_to(1)  # this one took nothing out, so that it can be told apart
+    (got,) = await fetch(connection, "t", (0, 1))
+    assert bytes(got.records) == stored  # type: ignore[arg-type]
+
+
+async def test_a_batch_of_which_nothing_lives_lets_a_consumer_pass(
+    node: Node, connection: BrokerConnection
+) -> None:
+    """A compaction may have left its first records alone."""
+    await create(node, "t", cleanup_policy="compact,delete")
+    log = log_of(node)
+    log.append_raw(build_batch([NewRecord(b"k", b"old", T)], BatchSpec(last_offset_delta=9)))
+    log.append_raw(build_batch([NewRecord(b"k", b"new", T)], BatchSpec(base_offset=10)))
+    log.delete_records(5)
+    (got,) = await fetch(connection, "t", (0, 5))
+    (row,) = scan_batches(bytes(got.records), "answer")  # type: ignore[arg-type]
+    assert (row["count"], row["last_offset"]) == (0, 9)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", OLD_CODECS)
+async def test_nor_of_messages_in_the_old_formats(
+    node: Node, connection: BrokerConnection, codec: Codec, magic: int
+) -> None:
+    """Whoever asks: one that reads them as they are stored, or has them converted."""
+    await create(node, "t", message_format_version="0.10.2" if magic else "0.9.0")
+    values = [b"secret %d" % n for n in range(5)]
+    await produce(connection, "t", (0, batch_of(*values, spec=BatchSpec(codec=codec))))
+    await produce(connection, "t", (0, batch_of(b"later")))
+    log_of(node).delete_records(3)
+    for version in (1, 2, 3, 4, 12):
+        got = await old_fetch(connection, version, 3)
+        assert values_in(got)[:2] == values[3:], version
+        assert magics(got) == {min(magic, OLD.get(version, magic))}
+        assert values_in(await old_fetch(connection, version, 5)) == [b"later"]
+    small = await old_fetch(connection, 2, 3, partition_max_bytes=40)
+    assert len(small.records or b"") == 40
+
+
+async def test_nor_of_a_batch_that_holds_tombstones_with_values(
+    node: Node, connection: BrokerConnection
+) -> None:
+    """KIP-87 beside KIP-107: the deleted ones are gone, the others null for who did not ask."""
+    await create(node, "t", **{**FLAGGED, "cleanup_policy": "compact,delete"})
+    records = [NewRecord(b"k%d" % n, b"v%d" % n, T, tombstone=n > 1) for n in range(4)]
+    await produce(connection, "t", (0, build_batch(records)))
+    log_of(node).delete_records(1)
+    for aware, wanted in ((True, [b"v1", b"v2", b"v3"]), (False, [b"v1", None, None])):
+        (got,) = await fetch(connection, "t", (0, 1), tombstone_values=aware)
+        assert values_in(got) == wanted
+
+
+async def test_damage_where_the_log_starts_is_told(
+    node: Node, connection: BrokerConnection
+) -> None:
+    """What is made anew would get a checksum that is right."""
+    await create(node, "t")
+    await produce(connection, "t", (0, batch_of(b"a", b"b", b"c")))
+    log_of(node).delete_records(1)
+    path = log_of(node).dir / f"{0:020d}.log"
+    raw = bytearray(path.read_bytes())
+    raw[-2] ^= 1
+    path.write_bytes(raw)
+    (got,) = await fetch(connection, "t", (0, 1))
+    assert got.error_code == ErrorCode.CORRUPT_MESSAGE
 
 
 # --- KIP-87 ---------------------------------------------------------------------------------------

@@ -41,12 +41,12 @@ from lapse.broker.epochs import check_leader_epoch
 from lapse.broker.faults import code_of
 from lapse.broker.fetch_sessions import BY_ID_FROM
 from lapse.broker.fetched import (
-    CONVERTED_BYTES_MAX,
     Client,
     Fetched,
     Stretch,
     client_of,
     converts,
+    made_bytes_max,
     records_for,
 )
 from lapse.broker.partitions import Partitions
@@ -252,7 +252,7 @@ def _most_bytes(partitions: Partitions, want: Wanted, limits: Limits) -> int:
         end = _visible_end(log, committed=limits.committed)
         if not log.log_start_offset <= want.asked.fetch_offset < end:
             return 0
-        return CONVERTED_BYTES_MAX if converts(log, limits.client) else SENDFILE_BYTES_MIN
+        return max(made_bytes_max(log, limits.client), SENDFILE_BYTES_MIN)
     except Exception:  # noqa: BLE001  (reading it says what)
         return 0
 
