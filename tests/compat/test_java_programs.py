@@ -1,4 +1,4 @@
-"""Kafka's Java clients, new and old, and its command-line classes: the suites of `java/`.
+"""Kafka's Java clients, new, old and very old, and its command-line classes: the suites of `java/`.
 
 `LAPSE_BASELINE=1` runs them against real Kafka instead; what came of that is in java/FINDINGS.md.
 """
@@ -72,6 +72,12 @@ def test_the_tools(bootstrap: str, compaction: java_suite.Running) -> None:
 @pytest.mark.parametrize("suite", ["clients", "old-clients"])
 def test_the_clients(bootstrap: str, compaction: java_suite.Running, suite: str) -> None:
     java_suite.check(suite, bootstrap)
+
+
+@pytest.mark.skipif(java_suite.BASELINE, reason="Kafka 4 serves no client from before 2.1")
+def test_clients_that_kafka_4_no_longer_serves(bootstrap: str) -> None:
+    """From 0.9.0.1 to 2.8.2, each with its own jars."""
+    java_suite.check("vintage", bootstrap)
 
 
 def test_log_compaction_tester(compaction: java_suite.Running) -> None:

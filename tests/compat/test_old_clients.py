@@ -1,16 +1,19 @@
 """KIP-32's rolling migration, walked through with clients from before 0.11 beside current ones.
 
 kafka-python still speaks as to a broker of a version that it is told, librdkafka as to one of 0.9
-that knows no ApiVersions: Produce 0-2 and Fetch 0-3 with messages of format v0 and v1. The topic
+that knows no ApiVersions: Produce 0-2 and Fetch 0-3 with messages of format v0 and v1, and
+ListOffsets v0. The real Java clients of then are `test_java_programs`' suite `vintage`. The topic
 begins in the oldest format, takes each newer one and then LogAppendTime, as an operator would do
 it; all the while an old client writes and reads on one side and a current one on the other.
 """
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -48,6 +51,15 @@ class Seen(NamedTuple):
     value: bytes | None
 
 
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """Groups do not wait for more members."""
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", settings) as running:
+        yield running
+        assert "ended by an error of ours" not in running.log()
+
+
 # --- clients --------------------------------------------------------------------------------------
 
 
@@ -75,8 +87,29 @@ class Librdkafka:
         consumer.assign([TopicPartition(topic, 0, 0)])
         return consumer
 
+    def group(self, topic: str, count: int) -> list[int]:
+        """A member of a group, from the earliest offset; reads, commits and leaves."""
+        settings = {"group.id": f"of-{topic}", "auto.offset.reset": "earliest"}
+        consumer = Consumer({**self._settings, **settings, "enable.auto.commit": "false"})
+        consumer.subscribe([topic])
+        got = self._polled(consumer, count)
+        consumer.commit(asynchronous=False)
+        consumer.close()
+        return [message.offset() for message in got]
+
+    def ends(self, topic: str) -> tuple[int, int]:
+        consumer = self.consumer(topic)
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), SECONDS)
+        consumer.close()
+        return low, high
+
     def messages(self, topic: str, count: int) -> list[Message]:
         consumer = self.consumer(topic)
+        got = self._polled(consumer, count)
+        consumer.close()
+        return got
+
+    def _polled(self, consumer: Consumer, count: int) -> list[Message]:
         got: list[Message] = []
         deadline = time.monotonic() + SECONDS
         while len(got) < count and time.monotonic() < deadline:
@@ -85,7 +118,6 @@ class Librdkafka:
                 assert message.error() is None, message.error()
                 got.append(message)
         assert consumer.poll(0.3) is None
-        consumer.close()
         return got
 
     def read(self, topic: str, count: int) -> list[Seen]:
@@ -120,10 +152,29 @@ class KafkaPython:
         )
         partition = kafka.TopicPartition(topic, 0)
         consumer.assign([partition])
-        consumer.seek(partition, 0)  # ListOffsets v0 went with Kafka 4
+        consumer.seek_to_beginning(partition)
         got = [next(consumer) for _ in range(count)]
         consumer.close()
         return [Seen(r.offset, r.key, r.value) for r in got]
+
+    def group(self, topic: str, count: int) -> list[int]:
+        """A member of a group, from the earliest offset; reads, commits and leaves."""
+        consumer = kafka.KafkaConsumer(
+            topic, **self._settings, group_id=f"of-{topic}", auto_offset_reset="earliest",
+            enable_auto_commit=False, consumer_timeout_ms=1000 * SECONDS,
+        )  # fmt: skip
+        got = [next(consumer).offset for _ in range(count)]
+        consumer.commit()
+        consumer.close()
+        return got
+
+    def ends(self, topic: str) -> tuple[int, int]:
+        consumer = kafka.KafkaConsumer(**self._settings)
+        partition = kafka.TopicPartition(topic, 0)
+        (low,) = consumer.beginning_offsets([partition]).values()
+        (high,) = consumer.end_offsets([partition]).values()
+        consumer.close()
+        return low, high
 
 
 OLD: dict[str, Callable[[BrokerProcess], Librdkafka | KafkaPython]] = {
@@ -216,6 +267,25 @@ def _times_are_right(
             assert ms <= 0
         else:
             assert (told, ms) == (kind, TIME + n % COUNT)
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_a_group_goes_on_and_both_ends_are_found(
+    broker: BrokerProcess, name: str, tmp_path: Path
+) -> None:
+    topic = f"group-{name}".replace(" ", "-")
+    create(broker, topic)
+    old = OLD[name](broker)
+    assert old.ends(topic) == (0, 0)
+    for first in (0, COUNT):
+        old.send(topic, "v", "none")
+        assert old.group(topic, COUNT) == list(range(first, first + COUNT))
+    assert old.ends(topic) == (0, 2 * COUNT)
+    offsets = tmp_path / "offsets.json"
+    offsets.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 0, "offset": 7}]}))
+    assert main(["delete-records", "--offset-json-file", str(offsets),
+                 "--bootstrap-server", broker.bootstrap]) == 0  # fmt: skip
+    assert old.ends(topic) == (7, 2 * COUNT)
 
 
 def test_headers_and_producers_are_dropped_for_old_readers(broker: BrokerProcess) -> None:

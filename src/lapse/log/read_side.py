@@ -234,6 +234,25 @@ class ReadableLog:
                 return found
         return None
 
+    def offsets_before(self, timestamp: int, count_max: int, now_ms: int) -> tuple[int, ...]:
+        """Where segments begin that got nothing after a time, the newest first; at most so many.
+
+        The end of the log comes first if `now_ms` is not after that time either. So offsets were
+        found before there was a time index (KIP-79): only as fine as segments are. Kafka went by
+        files' modification times, which a copy or a round changes; this goes by the append clock.
+        """
+        start, end = self._log_start_offset, self.high_watermark
+        segments = self._segments_from(start)
+        marks: list[tuple[int, int]] = []
+        latest_ms = NO_TIMESTAMP
+        for segment in segments:
+            latest_ms = max(latest_ms, segment.append_last_ms)
+            marks.append((max(segment.base_offset, start), latest_ms))
+        if segments[-1].size:
+            marks.append((self._end_offset, now_ms))
+        found = [min(offset, end) for offset, ms in reversed(marks) if ms <= timestamp]
+        return tuple(dict.fromkeys(found))[:count_max]
+
     def greatest_timestamp(self) -> FoundRecord | None:
         """The first record with the greatest timestamp (T-19, without its two wrong answers)."""
         start = self._log_start_offset

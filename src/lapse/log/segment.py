@@ -149,6 +149,11 @@ class Segment:
         return self._time_index_bytes
 
     @property
+    def append_last_ms(self) -> int:
+        """When its last batch was appended; -1 while it is empty."""
+        return self._summary.append_last_ms
+
+    @property
     def may_have_aborts(self) -> bool:
         """Whether a look into its transaction index may find something."""
         return self._summary.aborts != 0
@@ -281,6 +286,10 @@ class ActiveSegment(Segment):
     def append_first_ms(self) -> int:
         """When its first batch was appended; -1 while it is empty."""
         return self._builder.append_first_ms
+
+    @property
+    def append_last_ms(self) -> int:
+        return self._builder.append_last_ms
 
     @property
     def first_batch_max_timestamp(self) -> int:

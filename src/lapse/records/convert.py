@@ -9,6 +9,7 @@ Offsets stay.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from lapse.base.errors import CorruptData
 from lapse.kernels.layout import CODEC_MASK, CONTROL, TRANSACTIONAL
-from lapse.records.batch import Buffer, records_of
+from lapse.records.batch import Buffer, as_array, records_of
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import (
     NO_PRODUCER_ID,
@@ -25,7 +26,7 @@ from lapse.records.layout import (
     TimestampType,
     timestamp_type_of,
 )
-from lapse.records.legacy import Message, MessageSpec, build_messages
+from lapse.records.legacy import Message, MessageSpec, build_messages, decode_sent
 
 
 class CannotSay(ValueError):
@@ -35,21 +36,30 @@ class CannotSay(ValueError):
 def to_batch(buffer: Buffer, rows: NDArray[np.void], where: str) -> bytes:
     """Messages and wrappers of v0 or v1, `rows` of one buffer, as one v2 batch.
 
-    Its codec is that of the last one. Records are numbered anew from the first one's offset:
-    old producers number them as they like. Raises CorruptData.
+    Its codec is that of the last one. Records are numbered from 0 on: old producers number them as
+    they like. Raises CorruptData.
     """
-    found = [record for row in rows for record in records_of(buffer, row, where)]
+    found = [record for row in rows for record in _sent(as_array(buffer), row, where)]
     last = rows[-1]
     append_time = any(timestamp_type_of(row) is TimestampType.LOG_APPEND_TIME for row in rows)
     return build_batch(
-        [NewRecord(r.key, r.value, r.create_time) for r in found],
+        found,
         BatchSpec(
-            base_offset=found[0].offset,
             codec=Codec(int(last["attributes"]) & CODEC_MASK),
             timestamp_type=TimestampType(append_time),
             append_time=int(rows["max_timestamp"].max()),
         ),
     )
+
+
+def _sent(data: NDArray[np.uint8], row: np.void, where: str) -> Iterator[NewRecord]:
+    plain, rows = decode_sent(data, row, where)
+    for r in rows:
+        key, value = (
+            None if r[length] < 0 else plain[r[at] : r[at] + r[length]].tobytes()
+            for at, length in (("key_position", "key_length"), ("value_position", "value_length"))
+        )
+        yield NewRecord(key, value, int(r["timestamp_delta"]))
 
 
 def to_messages(

@@ -52,6 +52,21 @@ def decode_message(
     Deltas count from the row's own offset and timestamp, so inside a wrapper they are mostly
     negative. Raises CorruptData.
     """
+    plain, rows = decode_sent(data, row, where)
+    rows["offset_delta"] -= _offset_inside(row, rows, where)
+    rows["timestamp_delta"] -= row["base_timestamp"]
+    return plain, rows
+
+
+def decode_sent(
+    data: NDArray[np.uint8], row: np.void, where: str
+) -> tuple[NDArray[np.uint8], NDArray[np.void]]:
+    """(plain bytes, rows of RECORD that point into them) of one message or wrapper from a producer.
+
+    Offsets and timestamps are what the messages say. Nobody may rely on the offsets: inside a
+    wrapper the Java clients of 0.9 write 0 for each, and brokers always numbered anew (T-8).
+    Raises CorruptData.
+    """
     start, size, magic = int(row["position"]), int(row["size"]), int(row["magic"])
     codec = int(row["attributes"]) & CODEC_MASK
     if codec == Codec.NONE:
@@ -67,8 +82,6 @@ def decode_message(
     refused = kernel.decode_messages(plain, begin, end, magic, codec != Codec.NONE, rows)
     if refused:
         raise CorruptData(where, start, _REFUSALS[refused])
-    rows["offset_delta"] -= _offset_inside(row, rows, where)
-    rows["timestamp_delta"] -= row["base_timestamp"]
     return plain, rows
 
 

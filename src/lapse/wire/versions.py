@@ -12,8 +12,9 @@ Ranges are Kafka 4.x's, capped where a version means something Lapse does not ye
 - Fetch 18 is for KRaft followers (KIP-1166), ListOffsets 11 for tiered storage (KIP-1023),
   DescribeLogDirs 5 for cordoned directories (KIP-1066).
 
-Minimums are Kafka's too: a client fails when our minimum is above its maximum. Produce and Fetch go
-back to 0, which Kafka 4 dropped: clients from before 0.11 are served (KIP-32's migration).
+Minimums are Kafka's too: a client fails when our minimum is above its maximum. Produce, Fetch and
+ListOffsets go back to 0, which Kafka 4 dropped: clients from before 0.11 are served (KIP-32's
+migration).
 
 Quirks, each a rule here:
 

@@ -46,7 +46,7 @@ BAD = {
     "negative size": (struct.pack(">i", -1), "frame announces -1 bytes"),
     "empty frame": (frame(b""), "request header"),
     "unknown API": (frame(header(77, 0)), "API key 77 v0 is not served"),
-    "version not served": (frame(header(2, 0)), "ListOffsets v0"),
+    "version not served": (frame(header(8, 1)), "OffsetCommit v1"),
     "older than any": (frame(header(0, -1)), "Produce v-1"),
     "version too new": (frame(header(3, 99) + b"\0"), "Metadata v99"),
     "cut off": (frame(METADATA[4:-3]), "MetadataRequest"),

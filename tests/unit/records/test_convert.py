@@ -10,6 +10,7 @@ from lapse.records.batch import records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.convert import CannotSay, needs_v2, to_batch, to_messages
 from lapse.records.layout import Codec, TimestampType, timestamp_type_of
+from lapse.records.legacy import Message, MessageSpec, build_messages
 from tests.property.strategies import OLD_CODECS, message_sets, new_records
 
 HEADED = NewRecord(b"k", b"v", 5, (("h", b"1"),))
@@ -47,14 +48,30 @@ def test_up_numbers_anew_and_keeps_the_rest(data: bytes, choose: st.DataObject) 
     sent = [r for row in rows for r in records_of(data, row, "t")]
     up = to_batch(data, rows, "t")
     row = one(up)
-    assert (row["magic"], row["count"], row["base_offset"]) == (2, len(sent), sent[0].offset)
+    assert (row["magic"], row["count"], row["base_offset"]) == (2, len(sent), 0)
     found = list(records_of(up, row, "t"))
     assert [(r.timestamp, r.key, r.value) for r in found] == [
         (r.timestamp, r.key, r.value) for r in sent
     ]
-    assert [r.offset for r in found] == list(range(sent[0].offset, sent[0].offset + len(sent)))
+    assert [r.offset for r in found] == list(range(len(sent)))
     if rows[0]["magic"] == 0:
         assert timestamp_type_of(row) is TimestampType.CREATE_TIME
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", OLD_CODECS)
+@pytest.mark.parametrize("offsets", [(0, 0, 0), (2, 1, 0), (-5, 7, 1 << 62)])
+def test_what_producers_number_as_they_like(
+    offsets: tuple[int, ...], codec: Codec, magic: int
+) -> None:
+    """Java's producer of 0.9 writes 0 for every message of a wrapper."""
+    sent = [Message(offset, 7 * magic - 1, b"k", b"v%d" % offset) for offset in offsets]
+    data = build_messages(sent, MessageSpec(magic, codec))
+    up = to_batch(data, scan_batches(data, "t"), "t")
+    found = list(records_of(up, one(up), "t"))
+    assert [(r.offset, r.timestamp, r.value) for r in found] == [
+        (n, message.timestamp, message.value) for n, message in enumerate(sent)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from lapse.wire.declaration import struct as wire_struct
 from lapse.wire.declared import DECLARED
 from lapse.wire.errors import MalformedMessage, UnsupportedVersion
 from lapse.wire.primitives import uvarint
-from lapse.wire.schema import fetch, metadata, produce
+from lapse.wire.schema import fetch, list_offsets, metadata, produce
 from lapse.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from lapse.wire.schema.create_topics import CreatableTopicResult, CreateTopicsResponse
 from lapse.wire.schema.delete_records import (
@@ -59,6 +59,13 @@ DROPPED = {
     produce.ProduceResponse: (0, 1, 2),
     fetch.FetchRequest: (0, 1, 2, 3),
     fetch.FetchResponse: (0, 1, 2, 3),
+    list_offsets.ListOffsetsRequest: (0,),
+    list_offsets.ListOffsetsResponse: (0,),
+}
+# Aiokafka calls these two by their old name.
+OLD_NAMES = {
+    list_offsets.ListOffsetsRequest: "offset.OffsetRequest",
+    list_offsets.ListOffsetsResponse: "offset.OffsetResponse",
 }
 
 every_message = pytest.mark.parametrize("case", MESSAGES, ids=name_of)
@@ -149,8 +156,10 @@ def test_aiokafka_reads_and_writes_versions_before_kafka_4_as_we_do(
     case: tuple[type[Any], int], seed: int, scaled: Callable[[int], int]
 ) -> None:
     cls, version = case
-    module = importlib.import_module(f"aiokafka.protocol.{cls.__module__.rpartition('.')[2]}")
-    schema = getattr(module, f"{cls.__name__}_v{version}").SCHEMA
+    name = OLD_NAMES.get(cls, f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}")
+    module, _, name = name.partition(".")
+    found = importlib.import_module(f"aiokafka.protocol.{module}")
+    schema = getattr(found, f"{name}_v{version}").SCHEMA
     sampler = Sampler(seed)
     for _ in range(scaled(1000)):
         ours = sampler.message(cls, version)

@@ -5,9 +5,12 @@ shows; -2 log start; a timestamp: the first record at or after it, in any segmen
 the log start; none is offset -1, timestamp -1. A partition asked for twice is INVALID_REQUEST;
 another leader epoch is FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
 
-v1-6 -1, -2 and timestamps · v7 -3, the record with the greatest timestamp · v8 -4, the local start
-(the log start: nothing is tiered) · v9 -5, the last tiered offset (none). In an older version, and
-for any other negative number: UNSUPPORTED_VERSION.
+v0 where segments begin, as many as are asked for, descending: -1 from the end of the log on, -2 the
+log start, a timestamp those that got nothing after it (as Kafka did before 4.0; clients from before
+0.10.1 know nothing else). Any other negative number is before all times, and a partition may be
+asked for twice · v1-6 -1, -2 and timestamps · v7 -3, the record with the greatest timestamp · v8
+-4, the local start (the log start: nothing is tiered) · v9 -5, the last tiered offset (none). In an
+older version, and for any other negative number: UNSUPPORTED_VERSION.
 
 Our own `by` (v6) says what a timestamp is compared with. BY_AGE: the first record that may not be
 older, where one without a time is as old as its append; where all are older, the end. All below is
@@ -47,6 +50,8 @@ from lapse.wire.schema.list_offsets import (
 READ_COMMITTED = 1
 NONE = -1
 _EPOCHS_FROM = 4
+_ONE_OFFSET_FROM = 1
+_TIME_GREATEST_MS = (1 << 63) - 1
 
 # The version from which each named place may be asked for.
 _SINCE = {
@@ -80,6 +85,8 @@ async def handle(
     services: Services, _session: Session, version: int, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
     """Look up each partition; searching reads files, so it is done in a worker thread."""
+    if version < _ONE_OFFSET_FROM:
+        return _look_up_old_style(services.partitions, request, services.clock.now_ms())
     return await services.disk.run(_look_up_all, services.partitions, version, request)
 
 
@@ -143,6 +150,50 @@ def _answer(
         offset=found.offset,
         leader_epoch=found.leader_epoch if version >= _EPOCHS_FROM else NONE,
     )
+
+
+def _look_up_old_style(
+    partitions: Partitions, request: ListOffsetsRequest, now_ms: int
+) -> ListOffsetsResponse:
+    """V0, which reads no file."""
+    return ListOffsetsResponse(
+        topics=tuple(
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    _answer_old_style(
+                        partitions, TopicPartition(topic.name, asked.partition_index), asked, now_ms
+                    )
+                    for asked in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        ),
+    )
+
+
+def _answer_old_style(
+    partitions: Partitions, where: TopicPartition, asked: ListOffsetsPartition, now_ms: int
+) -> ListOffsetsPartitionResponse:
+    try:
+        found, error = find_old_style(partitions.get(where), asked, now_ms), ErrorCode.NONE
+    except Exception as e:  # noqa: BLE001  (it is logged there)
+        found, error = (), code_of(partitions, where, "ListOffsets", e)
+    return ListOffsetsPartitionResponse(
+        partition_index=where.partition, error_code=error, old_style_offsets=found
+    )
+
+
+def find_old_style(log: PartitionLog, asked: ListOffsetsPartition, now_ms: int) -> tuple[int, ...]:
+    """The places in one log that a timestamp named before KIP-79."""
+    if asked.max_num_offsets < 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"{log.partition}: {asked.max_num_offsets} offsets"
+        )
+    if asked.timestamp == EARLIEST_TIMESTAMP:
+        return (log.log_start_offset,)[: asked.max_num_offsets]
+    by_ms = _TIME_GREATEST_MS if asked.timestamp == LATEST_TIMESTAMP else asked.timestamp
+    return log.offsets_before(by_ms, asked.max_num_offsets, now_ms)
 
 
 def find(log: PartitionLog, timestamp: int, *, committed: bool, by: int = BY_TIMESTAMP) -> Found:

@@ -1,8 +1,8 @@
 """ListOffsets (key 2): the offset for a timestamp.
 
-v1 one offset a partition · v2 isolation level (KIP-98) · v4 leader epoch (KIP-320) · v6 flexible ·
-v7 max timestamp (KIP-734) · v8 local log start (KIP-405) · v9 last tiered offset (KIP-1005) · v10
-timeout (KIP-1075).
+v0 offsets of segments, before KIP-79 · v1 one offset a partition · v2 isolation level (KIP-98) · v4
+leader epoch (KIP-320) · v6 flexible · v7 max timestamp (KIP-734) · v8 local log start (KIP-405) ·
+v9 last tiered offset (KIP-1005) · v10 timeout (KIP-1075).
 
 Our own: from v6 on a client says by tag 10000 which of a record's times it means, and an answer
 that goes by it says so too. Kafka's brokers skip tags that they do not know, and answer as ever.
@@ -25,7 +25,7 @@ from lapse.wire.declaration import (
     struct,
 )
 
-LIST_OFFSETS = api(2, "ListOffsets", versions="1-10", flexible="6+")
+LIST_OFFSETS = api(2, "ListOffsets", versions="0-10", flexible="6+")
 
 # Timestamps that stand for a place in the log.
 LATEST_TIMESTAMP = -1
@@ -41,11 +41,15 @@ BY_AGE = 1  # the same, and the append time of records without one
 
 @struct
 class ListOffsetsPartition:
-    """One lookup; the timestamp may be one of the negative constants above."""
+    """One lookup; the timestamp may be one of the negative constants above.
+
+    `max_num_offsets` is how many offsets an answer of v0 may have.
+    """
 
     partition_index: int = field(INT32)
     current_leader_epoch: int = field(INT32, "4+", default=-1, ignorable=True)
     timestamp: int = field(INT64)
+    max_num_offsets: int = field(INT32, "0", default=1)
 
 
 @struct
@@ -69,10 +73,14 @@ class ListOffsetsRequest:
 
 @struct
 class ListOffsetsPartitionResponse:
-    """The first offset at or after the timestamp; -1 and -1 where there is none."""
+    """The first offset at or after the timestamp; -1 and -1 where there is none.
+
+    In v0 `old_style_offsets`, descending: the end of the log and where its segments begin.
+    """
 
     partition_index: int = field(INT32)
     error_code: int = field(INT16)
+    old_style_offsets: tuple[int, ...] = field(array(INT64), "0", default=())
     timestamp: int = field(INT64, "1+", default=-1)
     offset: int = field(INT64, "1+", default=-1)
     leader_epoch: int = field(INT32, "4+", default=-1)

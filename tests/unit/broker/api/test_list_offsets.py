@@ -104,3 +104,55 @@ async def test_errors_are_per_partition(node: Node, connection: BrokerConnection
         ErrorCode.INVALID_REQUEST,
         ErrorCode.INVALID_REQUEST,
     ]
+
+
+# --- v0, for clients from before 0.10.1 -----------------------------------------------------------
+
+
+async def old_style(
+    connection: BrokerConnection, *asked: ListOffsetsPartition
+) -> list[tuple[int, tuple[int, ...]]]:
+    """(error, offsets) of each partition asked for."""
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=(ListOffsetsTopic(name="t", partitions=asked),)
+    )
+    answer = await connection.request(request, ListOffsetsResponse, version=0)
+    return [(p.error_code, p.old_style_offsets) for p in answer.topics[0].partitions]
+
+
+def at(timestamp: int, count_max: int = 10, partition: int = 0) -> ListOffsetsPartition:
+    return ListOffsetsPartition(
+        partition_index=partition, timestamp=timestamp, max_num_offsets=count_max
+    )
+
+
+async def test_old_style(node: Node, connection: BrokerConnection) -> None:
+    """Segments begin at 0, 2 and 4; a partition may be asked for as often as one likes."""
+    await create(node, "t", internal_segment_bytes="80")
+    before_ms = node.services.clock.now_ms() - 1
+    for times in TIMES:
+        await produce(
+            connection, "t", (0, build_batch([NewRecord(b"k", b"v", timestamp=t) for t in times]))
+        )
+    after_ms = node.services.clock.now_ms() + 60_000
+    expected = {
+        at(-1): (5, 4, 2, 0),
+        at(-1, 1): (5,),
+        at(-1, 0): (),
+        at(-2): (0,),
+        at(-2, 0): (),
+        at(-3): (),
+        at(before_ms): (),
+        at(after_ms, 2): (5, 4),
+    }
+    found = await old_style(connection, *expected)
+    assert found == [(0, offsets) for offsets in expected.values()]
+
+
+async def test_old_style_errors(node: Node, connection: BrokerConnection) -> None:
+    await create(node, "t")
+    assert await old_style(connection, at(-1, partition=1), at(-1, -1), at(-2)) == [
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ()),
+        (ErrorCode.INVALID_REQUEST, ()),
+        (0, (0,)),
+    ]
