@@ -205,6 +205,25 @@ def test_a_topic_made_anew_is_another_one(spark: SparkSession, tmp_path: Path) -
     other.close()
 
 
+@pytest.mark.parametrize(("policy", "left"), [("compact", 1), ("delete", 2)])
+def test_a_key_that_a_flagged_value_deleted_is_no_row(
+    policy: str, left: int, spark: SparkSession, tmp_path: Path
+) -> None:
+    """KIP-87: not where the topic compacts, though its setting is off; else it is plain data."""
+    account, clock = Account(tmp_path / "data", random.Random(7)), ManualClock(NOW)
+    account.send(1, b"k1", b"live")
+    why = NewRecord(b"k3", b"erased by order 17", NOW, tombstone=True)
+    account.log(1).append_raw(build_batch([why], BatchSpec(1)))
+    account.directory.checkpoint()
+    asked = in_files(TOPIC, str(account.path), {"cleanup.policy": policy})
+    folder = tmp_path / "table"
+    where = Source(spark, asked.options, TOPIC, folder)
+    export(Table(folder, RealFs()), where, lambda: asked.look(clock), Wish(Kind.LATEST), clock)
+    rows = {(1, 0, b"k1", b"live"), (1, 1, b"k3", b"erased by order 17")}
+    assert shown(folder, delta=False) == set(sorted(rows)[:left])
+    account.close()
+
+
 def test_what_is_somebody_elses_is_not_touched(spark: SparkSession, tmp_path: Path) -> None:
     account = Account(tmp_path / "data", random.Random(7))
     theirs = tmp_path / "table" / "partition=0" / "x.parquet"

@@ -126,8 +126,9 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
             "-1 stands for delete.retention.ms.",
             (("lapse.tombstone.removal.max.lag.ms", 1),)),
     Setting("lapse.tombstone.values.enable", BOOLEAN, "false",
-            "Whether a tombstone may carry a value (KIP-87). Without it a flagged value is stored "
-            "as null, and flags already on disk mean nothing.",
+            "Whether a tombstone that is produced to a compacted topic keeps its value (KIP-87). "
+            "Without it null is stored instead. What is stored stays a tombstone, whatever this "
+            "says.",
             (("lapse.tombstone.values.enable", 1),)),
 )  # fmt: skip
 

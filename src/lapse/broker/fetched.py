@@ -217,8 +217,8 @@ def made_bytes_max(log: PartitionLog, client: Client) -> int:
 
 
 def _reads(log: PartitionLog, client: Client) -> Reads:
-    config = log.config
-    counts = config.tombstone_values_enable and config.compacts
+    """The flag counts where the topic compacts, whatever its setting of it says now."""
+    counts = log.config.compacts and log.may_hold_valued_tombstones
     return Reads(client.magic_max, client.tombstone_values or not counts)
 
 

@@ -88,6 +88,7 @@ class ReadableLog:
         self.partition = partition
         self._segments: tuple[Segment, ...] = (*loaded.sealed, loaded.active)
         self._segments_set = 0  # how often since
+        self._valued: tuple[tuple[Segment, ...], bool] = ((), False)  # sealed ones, as last seen
         self._end_offset = loaded.active.end_offset
         self._log_start_offset = loaded.log_start_offset
         self._high_watermark: int | None = None
@@ -135,6 +136,19 @@ class ReadableLog:
         """The log's lock holder: other ones, or the same about which more is known now."""
         self._segments = segments
         self._segments_set += 1
+
+    @property
+    def may_hold_valued_tombstones(self) -> bool:
+        """Whether some batch may be one with flagged tombstones (KIP-87).
+
+        False is certain for all below an end that was asked for before.
+        """
+        segments = self._segments
+        seen, sealed = self._valued
+        if seen is not segments:
+            sealed = any(s.may_hold_valued_tombstones for s in segments[:-1])
+            self._valued = segments, sealed
+        return sealed or segments[-1].may_hold_valued_tombstones
 
     @property
     def size_bytes(self) -> int:

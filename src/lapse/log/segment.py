@@ -158,6 +158,11 @@ class Segment:
         """Whether a look into its transaction index may find something."""
         return self._summary.aborts != 0
 
+    @property
+    def may_hold_valued_tombstones(self) -> bool:
+        """Whether a batch says so (KIP-87), or nobody has read its headers yet."""
+        return self._summary.valued_tombstones or self._summary.estimated
+
     def files(self) -> SegmentFiles:
         """Its files, open; keep the result for as long as they are used."""
         held = self._held()
@@ -310,6 +315,10 @@ class ActiveSegment(Segment):
     @property
     def may_have_aborts(self) -> bool:
         return bool(self.txn_index.entries())
+
+    @property
+    def may_hold_valued_tombstones(self) -> bool:
+        return self._builder.valued_tombstones or self._builder.estimated
 
     def append(
         self,

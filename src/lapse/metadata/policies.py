@@ -48,6 +48,15 @@ class Policies:
         known = partition.topic in self.topics or POLICY in overrides or BROKER_POLICY in defaults
         return topic_config(overrides, defaults) if known else None
 
+    def flags_count(self, partition: TopicPartition) -> bool:
+        """Whether a flagged record is a tombstone (KIP-87): where nothing compacts it is data.
+
+        Of a log with unknown policy it is one, too: nobody shall meet a deleted value again.
+        Raises ConfigError on bad settings.
+        """
+        config = self.config_of(partition)
+        return config is None or config.compacts
+
     def configs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TopicConfig]:
         """Those of the partitions that have known settings."""
         found = {p: self.config_of(p) for p in partitions}

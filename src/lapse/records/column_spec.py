@@ -43,7 +43,7 @@ class ColumnSpec:
         names: columns, in the order wanted.
         offset_from, offset_until: records outside are left out.
         control: hand out control records too.
-        valued_tombstones: the topic has `lapse.tombstone.values.enable` (DESIGN §4.4).
+        valued_tombstones: `is_tombstone` is what a record says (KIP-87); False: null alone.
         create_times_kept: no cleaner has overwritten the times in these v2 batches (L15).
         views: do not copy keys and values that lie in the buffer.
     """
@@ -52,7 +52,7 @@ class ColumnSpec:
     offset_from: int = 0
     offset_until: int = OFFSET_MAX
     control: bool = False
-    valued_tombstones: bool = False
+    valued_tombstones: bool = True
     create_times_kept: bool = False
     views: bool = False
     records_max: int = RECORDS_MAX

@@ -9,7 +9,7 @@ The columns are those of Spark's Kafka source, under its names and with its type
 - `headers`: null where a record has none, as in Spark's Kafka source.
 - `create_time`: what the producer said (KIP-32); null where it said nothing, or where it is lost.
 - `append_time`: null on CreateTime batches, which do not have one.
-- `is_tombstone`: a null value; with `valued_tombstones` also KIP-87's flag.
+- `is_tombstone`: a null value; unless `valued_tombstones` is off, also KIP-87's flag.
 - `horizon`: the delete horizon of the record's batch (KIP-534), or null.
 - `producer_id`: null without one.
 - `control`: whether it is a control record; such records are handed out only on request.

@@ -29,7 +29,7 @@ class Reads:
 
     Attributes:
         magic_max: the newest record format, 0 to 2.
-        tombstone_values: tombstones that carry a value, or the topic can have none.
+        tombstone_values: tombstones that carry a value, or there can be none.
     """
 
     magic_max: int = 2

@@ -58,7 +58,10 @@ OPTIONS: Mapping[str, str] = {
     "failOnDataLoss": "false to go on where offsets asked for are not there (default true)",
     "minPartitions": "at least so many Spark partitions, where batches allow",
     "maxPartitionBytes": "bytes of segments a Spark partition (default 128 MiB)",
-    "lapse.tombstone.values.enable": "true where the topics have it (default false): is_tombstone",
+    "lapse.tombstone.values.enable": (
+        "written: true where the topics have it (default false); read: false to have is_tombstone "
+        "by null values alone (default true)"
+    ),
 }
 TOMBSTONE_VALUES = "lapse.tombstone.values.enable"
 _BOOTSTRAP, _CLIENT_PREFIX = "kafka.bootstrap.servers", "kafka."
@@ -135,6 +138,7 @@ class SourceOptions:
         partitions: exactly these; None: all of the topics.
         offsets_max: of a stream, what a batch may have; None is no limit.
         deletion: of a stream, whether what it has read is deleted.
+        valued_tombstones: what says that it is a tombstone is one; else by null values alone.
         api_timeout_ms: how long a broker that does not answer is tried.
     """
 
@@ -152,7 +156,7 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     partitions_min: int = 1
     partition_bytes_max: int = _MAX_PARTITION_BYTES
-    valued_tombstones: bool = False
+    valued_tombstones: bool = True
     offsets_max: int | None = None
     deletion: DeletionOptions | None = None
     api_timeout_ms: int = _API_TIMEOUT_MS
@@ -209,7 +213,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
         fail_on_data_loss=take("failOnDataLoss", _boolean, True),
         partitions_min=take("minPartitions", _positive, 1),
         partition_bytes_max=take("maxPartitionBytes", _positive, _MAX_PARTITION_BYTES),
-        valued_tombstones=take(TOMBSTONE_VALUES, _boolean, False),
+        valued_tombstones=take(TOMBSTONE_VALUES, _boolean, True),
         offsets_max=take("maxOffsetsPerTrigger", _positive, None),
         deletion=_deletion(options, take, begins),
         api_timeout_ms=take("kafka.default.api.timeout.ms", _positive, _API_TIMEOUT_MS),

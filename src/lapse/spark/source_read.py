@@ -99,7 +99,7 @@ def read_slice(asked: Slice, spec: ReadSpec, clock: Clock) -> Iterator[pa.Record
 
 
 def read_broker_slice(asked: BrokerSlice, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-    """The same, over our client; a tombstone that carries a value is known by its flag.
+    """The same, over our client; tombstones that carry a value come as they are.
 
     Where offsets of the slice are gone, what is left of it is read, if that is allowed.
     """
@@ -117,7 +117,7 @@ def read_broker_slice(asked: BrokerSlice, spec: ReadSpec) -> Iterator[pa.RecordB
 
 
 def _read_broker_slice(asked: BrokerSlice, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-    arrow = _Columns(asked, spec, valued_tombstones=True)
+    arrow = _Columns(asked, spec)
     patience = Patience(api_timeout_ms=spec.api_timeout_ms)
     for one in source_broker.read_slice(asked, committed=spec.committed, patience=patience):
         rows = one.rows
@@ -134,16 +134,14 @@ class _Columns:
     Both have the same schema.
     """
 
-    def __init__(
-        self, asked: Slice | BrokerSlice, spec: ReadSpec, *, valued_tombstones: bool
-    ) -> None:
+    def __init__(self, asked: Slice | BrokerSlice, spec: ReadSpec) -> None:
         self._partition = asked.partition
         self._spec = ColumnSpec(
             spec.columns,
             offset_from=asked.offset_from,
             offset_until=asked.offset_until,
             control=spec.control,
-            valued_tombstones=valued_tombstones,
+            valued_tombstones=spec.valued_tombstones,
         )
         self._made: dict[bool, ArrowColumns] = {}
 
@@ -163,7 +161,7 @@ class _SliceReader:
         self._slice, self._spec, self._clock = asked, spec, clock
         self._dir = Path(asked.dir)
         self._offset = asked.offset_from
-        self._columns = _Columns(asked, spec, valued_tombstones=spec.valued_tombstones)
+        self._columns = _Columns(asked, spec)
 
     def run(self) -> Iterator[pa.RecordBatch]:
         until = self._slice.offset_until

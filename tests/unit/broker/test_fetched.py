@@ -445,15 +445,21 @@ async def test_valued_tombstones_are_null_for_who_did_not_ask(
         assert magics(old) == {magic}
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"cleanup_policy": "compact"}, {"lapse_tombstone_values_enable": "true"}],
-    ids=["not enabled", "not compacted"],
-)
-async def test_where_the_flag_does_not_count_the_value_stays(
-    node: Node, connection: BrokerConnection, settings: dict[str, str]
+async def test_a_tombstone_is_null_whatever_the_setting_says_now(
+    node: Node, connection: BrokerConnection
 ) -> None:
-    await create(node, "t", **settings)
+    """It was taken while the setting was on: switching that off brings no value to life."""
+    await create(node, "t", cleanup_policy="compact")
+    node.services.partitions.get(TopicPartition("t", 0)).append_raw(build_batch(CHANGING))
+    (got,) = await fetch(connection, "t", (0, 0))
+    assert [(r.key, r.value) for r in seen(got)] == [(b"a", b"live"), (b"b", None)]
+
+
+@pytest.mark.parametrize("enable", ["true", "false"])
+async def test_where_nothing_compacts_the_value_stays(
+    node: Node, connection: BrokerConnection, enable: str
+) -> None:
+    await create(node, "t", lapse_tombstone_values_enable=enable)
     stored = build_batch(CHANGING)
     node.services.partitions.get(TopicPartition("t", 0)).append_raw(stored)
     (got,) = await fetch(connection, "t", (0, 0))

@@ -238,13 +238,13 @@ def test_an_unknown_column_is_named_with_the_known_ones() -> None:
         ArrowColumns(ORDERS, ColumnSpec(("key", "keys")))
 
 
-def test_valued_tombstones_count_where_the_topic_has_them() -> None:
-    """DESIGN §4.4: the record's bit and the batch's, on a topic that enables it."""
+def test_valued_tombstones_count_unless_told_otherwise() -> None:
+    """DESIGN §4.4: the record's bit and the batch's."""
     records = [NewRecord(b"k", b"why it went", tombstone=True), NewRecord(b"k", b"v")]
     data = build_batch(records)
     assert int(scan_batches(data, "t")["attributes"][0]) & VALUED_TOMBSTONES
-    assert column(data, "is_tombstone") == [False, False]
-    assert column(data, "is_tombstone", valued_tombstones=True) == [True, False]
+    assert column(data, "is_tombstone") == [True, False]
+    assert column(data, "is_tombstone", valued_tombstones=False) == [False, False]
 
 
 def test_control_records_only_on_request() -> None:

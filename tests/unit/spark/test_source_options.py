@@ -63,10 +63,11 @@ def test_columns() -> None:
 
 
 def test_switches() -> None:
-    given = {"kafka.isolation.level": "read_committed", "lapse.tombstone.values.enable": "TRUE"}
+    given = {"kafka.isolation.level": "read_committed", "lapse.tombstone.values.enable": "FALSE"}
     options = parsed(**given, failOnDataLoss="false", includeControl="true", maxPartitionBytes="9")
     assert options.committed
-    assert options.valued_tombstones
+    assert not options.valued_tombstones
+    assert parsed().valued_tombstones
     assert options.control
     assert not options.fail_on_data_loss
     assert options.partition_bytes_max == 9

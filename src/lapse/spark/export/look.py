@@ -16,10 +16,10 @@ from lapse.client.settings import TOPIC, Resource
 from lapse.log.checkpoints import read_topic_id
 from lapse.metadata.policies import find_policies
 from lapse.spark.export.decide import LogNow
-from lapse.spark.source_options import parse_options
+from lapse.spark.source_options import TOMBSTONE_VALUES, parse_options
 from lapse.spark.source_place import place_of
 
-_RETENTION = "delete.retention.ms"
+_RETENTION, _POLICY = "delete.retention.ms", "cleanup.policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,31 +59,41 @@ def in_files(topic: str, folders: str, said: Mapping[str, str]) -> Asked:
     if len(ids) > 1:
         raise ConfigError(f"--from {folders}: {topic} is two topics: {', '.join(sorted(ids))}")
     first = TopicPartition(topic, 0)
-    known = [find_policies(place, said, {}).configs([first]).get(first) for place in places]
+    policies = [find_policies(place, said, {}) for place in places]
+    known = [policy.configs([first]).get(first) for policy in policies]
     retention = min((c.delete_retention_ms for c in known if c is not None), default=None)
-    return Asked(topic, {"path": folders}, min(ids, default=None), _said(said, retention))
+    counts = all(policy.flags_count(first) for policy in policies)
+    options = {"path": folders, **_flags(counts=counts)}
+    return Asked(topic, options, min(ids, default=None), _said(said, retention))
 
 
 def at_brokers(
     topic: str, bootstrap: str, properties: Mapping[str, str], said: Mapping[str, str]
 ) -> Asked:
     """At a broker, Lapse or Kafka. Raises ConfigError, ConnectionLost, KafkaError."""
-    topic_id, retention = asyncio.run(_asked(topic, bootstrap, properties))
+    topic_id, settings = asyncio.run(_asked(topic, bootstrap, properties))
+    retention = settings.get(_RETENTION)
+    policy = said.get(_POLICY, settings.get(_POLICY, "compact"))
     options = {f"kafka.{name}": text for name, text in properties.items()}
-    options["kafka.bootstrap.servers"] = bootstrap
-    return Asked(topic, options, topic_id, _said(said, retention))
+    options |= {"kafka.bootstrap.servers": bootstrap, **_flags(counts="compact" in policy)}
+    known_ms = None if retention is None else int(retention)
+    return Asked(topic, options, topic_id, _said(said, known_ms))
 
 
 async def _asked(
     topic: str, bootstrap: str, properties: Mapping[str, str]
-) -> tuple[str, int | None]:
+) -> tuple[str, Mapping[str, str]]:
     resource = Resource(TOPIC, topic)
     async with await Admin.open(bootstrap, login=login(properties)) as admin:
         described = await admin.describe_topic(topic)
-        told = (await admin.describe_configs([resource], [_RETENTION]))[resource]
-    entry = told.entries.get(_RETENTION)
-    text = None if entry is None else entry.value
-    return format_topic_id(described.topic_id), None if text is None else int(text)
+        told = (await admin.describe_configs([resource], [_RETENTION, _POLICY]))[resource]
+    settings = {name: e.value for name, e in told.entries.items() if e.value is not None}
+    return format_topic_id(described.topic_id), settings
+
+
+def _flags(*, counts: bool) -> Mapping[str, str]:
+    """A flagged value deletes its key (KIP-87); where nothing compacts it is plain data."""
+    return {} if counts else {TOMBSTONE_VALUES: "false"}
 
 
 def _said(said: Mapping[str, str], known: int | None) -> int | None:

@@ -61,8 +61,7 @@ def key_units(options: ViewOptions, clock: Clock) -> list[ViewUnit]:
         policies = policies_of(log_dir, options)
         wanted: list[_Wanted] = []
         for partition in partitions:
-            config = policies.config_of(partition)
-            valued = config is not None and config.tombstone_values_enable
+            valued = policies.flags_count(partition)
             start = starts.get(partition, 0)
             for one in _wanted_of(log_dir, partition, start, options, clock):
                 keys = replace(one.keys, valued_tombstones=valued)

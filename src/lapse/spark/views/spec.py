@@ -107,7 +107,7 @@ class KeyRange:
         offset_from, offset_until: the records that count.
         aborted: transactions whose data does not.
         seed0, seed1: of the hash; the same in all units of a log.
-        valued_tombstones: the topic has `lapse.tombstone.values.enable`.
+        valued_tombstones: KIP-87's flags count; not where the policy is known to lack compact.
     """
 
     offset_from: int

@@ -329,16 +329,17 @@ def test_segments_that_are_gone(policy: str | None, expected: set[object], tmp_p
     assert rules(check(tmp_path, side, config=config)) == expected
 
 
-def test_flagged_tombstones_count_where_the_topic_says_so(tmp_path: Path) -> None:
-    """KIP-87: a value with the tombstone's bit goes by its horizon, off by default."""
+def test_flagged_tombstones_count_where_the_topic_compacts(tmp_path: Path) -> None:
+    """KIP-87: a value with the tombstone's bit goes by its horizon; elsewhere it is data."""
     spec = BatchSpec(horizon_ms=NOW - 1, attributes_more=0x4000)
     flagged = bytearray(batch(20, ("v", "1"), spec=spec))
     flagged[62] |= 0x20  # the record's attributes, behind its length
     before = replace(OLD_SIDE, batches={**BEFORE, "v": patched(bytes(flagged), 57, ">i", 1)})
     gone = NEW_SIDE
-    assert ("R-4", "error") in rules(check(tmp_path / "off", gone, before, config=compacted()))
-    enabled = compacted(**{"lapse.tombstone.values.enable": "true"})
-    assert check(tmp_path / "on", gone, before, config=enabled).is_fine
+    for n, config in enumerate([compacted(), None]):
+        assert check(tmp_path / f"{n}", gone, before, config=config).is_fine
+    plain = compacted(**{"cleanup.policy": "delete"})
+    assert ("R-4", "error") in rules(check(tmp_path / "data", gone, before, config=plain))
 
 
 def test_many_of_a_kind_are_counted(tmp_path: Path) -> None:
