@@ -12,19 +12,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
-from lapse.base.config import BrokerConfig
+from lapse.base.config import BrokerConfig, topic_setting
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker.disk import DiskThreads
 from lapse.broker.partitions import Partitions
+from lapse.broker.policy_switch import kept_policies, refuse_turning
 from lapse.broker.purgatory import Purgatory
 from lapse.metadata.image import Image, Topic
+from lapse.metadata.policies import BROKER_POLICY, POLICY
 from lapse.metadata.settings import BrokerSettings, ReadOnly, check_changeable
-from lapse.metadata.store import ALL_BROKERS, MetadataStore, TopicRecord
+from lapse.metadata.store import ALL_BROKERS, OF_FILE, MetadataStore, TopicRecord
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +89,19 @@ class Topics:
             self._store.cluster_id(), (self._topic(record) for record in self._store.topics())
         )
         self._partitions.open_all(image)
+        return self._with_kept_policies(image, changed.get(OF_FILE, {}).get(BROKER_POLICY))
+
+    def _with_kept_policies(self, image: Image, last: str | None) -> Image:
+        """The properties file may say another policy than at the last start."""
+        file = self.settings.static.get(BROKER_POLICY, topic_setting(POLICY).default)
+        if last is not None and last != file:
+            kept = kept_policies(self._partitions, image.topics.values(), self.settings, last)
+            for topic in kept:
+                self._store.change_topic(_record(topic))
+            self._update_logs(kept)
+            image = image.with_topics(kept)
+        if last != file:
+            self._store.set_broker_settings(OF_FILE, {BROKER_POLICY: file})
         return image
 
     def _finish_deletions(self, of: str | None = None) -> None:
@@ -178,11 +194,14 @@ class Topics:
                 _, standing = self.settings.settled(before.overrides)
                 config = self.settings.config_of(overrides, standing)
                 topic = replace(before, overrides=overrides, config=config)
+                keep = partial(self._store.change_topic, _record(topic))
+                undo = partial(self._store.change_topic, _record(before))
+                changes = [(before, topic)]
+                await self._disk.run(refuse_turning, self._partitions, changes)
                 if validate_only:
                     return
-                await self._disk.run(self._store.change_topic, _record(topic))
+                await self._disk.run(self._switch, changes, keep, undo)
                 self.image = self.image.with_topics((topic,))
-                await self._disk.run(self._update_logs, (topic,))
 
     async def alter_broker(
         self, broker: str, change: Change, *, validate_only: bool = False
@@ -199,11 +218,15 @@ class Topics:
                 check_changeable(changed)
                 settings = replace(self.settings, **{layer: changed})
                 image = await self._disk.run(self._image_under, settings)
+                keep = partial(self._store.set_broker_settings, broker, changed)
+                before = getattr(self.settings, layer)
+                undo = partial(self._store.set_broker_settings, broker, before)
+                changes = [(self.image.topics[name], new) for name, new in image.topics.items()]
+                await self._disk.run(refuse_turning, self._partitions, changes)
                 if validate_only:
                     return
-                await self._disk.run(self._store.set_broker_settings, broker, changed)
+                await self._disk.run(self._switch, changes, keep, undo)
                 self.settings, self.image = settings, image
-                await self._disk.run(self._update_logs, image.topics.values())
 
     def _image_under(self, settings: BrokerSettings) -> Image:
         """The image if these were the broker's settings; raises ConfigError, naming topics."""
@@ -222,6 +245,22 @@ class Topics:
                 f"with the settings of {_names(refusals)}: {refusals[first]}"
             ) from refusals[first]
         return Image.of(self.image.cluster_id, topics)
+
+    def _switch(
+        self,
+        changes: Sequence[tuple[Topic, Topic]],
+        keep: Callable[[], None],
+        undo: Callable[[], None],
+    ) -> None:
+        """Durable, then in force. What was appended meanwhile may stand against it after all."""
+        keep()
+        self._update_logs(new for _, new in changes)
+        try:
+            refuse_turning(self._partitions, changes)
+        except ConfigError:
+            self._update_logs(before for before, _ in changes)
+            undo()
+            raise
 
     def _update_logs(self, topics: Iterable[Topic]) -> None:
         for topic in topics:

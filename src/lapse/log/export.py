@@ -14,13 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lapse.base.errors import ConfigError, CorruptData, StorageError
 from lapse.base.fs import AppendFile, Fs
 from lapse.base.ids import TopicPartition
-from lapse.kernels.layout import RECORD_TOMBSTONE, VALUED_TOMBSTONES
+from lapse.kernels.layout import RECORD_TOMBSTONE
 from lapse.log import checkpoints
 from lapse.log.directory import (
     INCOMPLETE,
@@ -34,7 +31,7 @@ from lapse.log.loader import scan_segment
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, base_offset_of, segment_path
 from lapse.log.start import read_start
 from lapse.records.batch import decode_rows
-from lapse.records.tombstone import without_values
+from lapse.records.tombstone import valued_rows, without_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +196,7 @@ def _is_flagged(path: Path) -> bool:
     """Whether any batch says that it holds tombstones with values."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        return any(_wanted(rows).any() for rows in walk(file.fileno(), 0, size, str(path)))
-
-
-def _wanted(rows: NDArray[np.void]) -> NDArray[np.bool_]:
-    flagged: NDArray[np.bool_] = (rows["magic"] == 2) & (
-        rows["attributes"] & VALUED_TOMBSTONES != 0
-    )
-    return flagged
+        return any(valued_rows(rows).any() for rows in walk(file.fileno(), 0, size, str(path)))
 
 
 def _without_values(source: Path, target: Path, fs: Fs) -> int:
@@ -219,7 +209,7 @@ def _without_values(source: Path, target: Path, fs: Fs) -> int:
             size = os.fstat(fd).st_size
             copied = 0
             for rows in walk(fd, 0, size, str(source), check_crc=True):
-                for row in rows[_wanted(rows)]:
+                for row in rows[valued_rows(rows)]:
                     position, length = int(row["position"]), int(row["size"])
                     _copy(out, fd, copied, position)
                     data = read_at(fd, position, length)

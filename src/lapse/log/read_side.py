@@ -10,9 +10,9 @@ import os
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.log.headers import Pread, read_at
+from lapse.log.headers import Pread, read_at, walk
 from lapse.log.loader import LoadedLog
 from lapse.log.lookup import (
     FoundRecord,
@@ -24,6 +24,7 @@ from lapse.log.lookup import (
 from lapse.log.segment import Segment, SegmentFiles
 from lapse.log.txn_index import AbortedTxn
 from lapse.records.layout import NO_TIMESTAMP
+from lapse.records.tombstone import valued_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,13 @@ class ReadableLog:
             sealed = any(s.may_hold_valued_tombstones for s in segments[:-1])
             self._valued = segments, sealed
         return sealed or segments[-1].may_hold_valued_tombstones
+
+    def holds_valued_tombstones(self) -> bool:
+        """The same for certain: headers that nobody has read yet are read.
+
+        What cannot be read may be one. Raises StorageError.
+        """
+        return self.may_hold_valued_tombstones and any(map(_holds_valued, self._segments))
 
     @property
     def size_bytes(self) -> int:
@@ -277,3 +285,15 @@ class ReadableLog:
                 if found is not None and (best is None or found.timestamp > best.timestamp):
                     best = found
         return best
+
+
+def _holds_valued(segment: Segment) -> bool:
+    if not segment.may_hold_valued_tombstones or segment.summary.valued_tombstones:
+        return segment.may_hold_valued_tombstones
+    where = str(segment.path())
+    try:
+        files = segment.files()
+        found = (valued_rows(rows).any() for rows in walk(files.fileno(), 0, segment.size, where))
+        return any(found)
+    except CorruptData:
+        return True

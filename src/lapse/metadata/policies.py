@@ -14,7 +14,7 @@ from lapse.base.config import TopicConfig, known_topic_settings, overlaid, topic
 from lapse.base.ids import TopicPartition
 from lapse.metadata.kraft import read_kafka_topics
 from lapse.metadata.sqlite import STORE, look_at_settings
-from lapse.metadata.store import ALL_BROKERS
+from lapse.metadata.store import ALL_BROKERS, OF_FILE
 
 POLICY = "cleanup.policy"
 BROKER_POLICY = "log.cleanup.policy"
@@ -70,8 +70,13 @@ def find_policies(log_dir: Path, said: Settings, said_defaults: Settings) -> Pol
         own = look_at_settings(store)
         defaults: Settings = own.brokers.get(ALL_BROKERS, {})
         for broker, changed in own.brokers.items():  # a store is of one broker
-            defaults = defaults if broker == ALL_BROKERS else overlaid(defaults, changed)
-        return Policies(said, said_defaults, own.topics, defaults, "Lapse's metadata")
+            defaults = defaults if broker in {ALL_BROKERS, OF_FILE} else overlaid(defaults, changed)
+        topics = own.topics
+        policy = own.brokers.get(OF_FILE, {}).get(BROKER_POLICY)
+        if policy is not None and BROKER_POLICY not in {*defaults, *said_defaults}:
+            # Not a default: it says nothing of logs that the metadata does not know.
+            topics = {name: {POLICY: policy, **own} for name, own in topics.items()}
+        return Policies(said, said_defaults, topics, defaults, "Lapse's metadata")
     kafka = read_kafka_topics(log_dir)
     if kafka is not None:
         topics = {name: known_topic_settings(o) for name, o in kafka.overrides.items()}

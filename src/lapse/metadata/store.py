@@ -24,6 +24,9 @@ from lapse.security.scram import Credentials, ScramCredential, ScramMechanism
 
 ALL_BROKERS = ""  # Kafka's name of the resource whose settings hold for every broker
 
+# What the properties file said at the last start of settings that say what a record is.
+OF_FILE = "server.properties"
+
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:

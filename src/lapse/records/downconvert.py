@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.errors import CorruptData
-from lapse.kernels.layout import CONTROL, VALUED_TOMBSTONES
+from lapse.kernels.layout import CONTROL
 from lapse.records.batch import Buffer, as_array, scan_prefix
 from lapse.records.convert import CannotSay, to_messages
-from lapse.records.tombstone import holds_valued_tombstones, without_values
+from lapse.records.tombstone import holds_valued_tombstones, valued_rows, without_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,7 @@ def reads_all(rows: NDArray[np.void], reads: Reads) -> bool:
     magic = rows["magic"]
     if (magic > reads.magic_max).any():
         return False
-    valued = (magic == 2) & (rows["attributes"] & VALUED_TOMBSTONES != 0)
-    return reads.tombstone_values or not bool(valued.any())
+    return reads.tombstone_values or not bool(valued_rows(rows).any())
 
 
 def convert_for(

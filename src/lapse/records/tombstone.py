@@ -2,8 +2,8 @@
 
 A record says that it is a tombstone with bit 5 of its own attributes, and its batch says that it
 holds such records with bit 14. Kafka reads neither, so it and its clients see the values. The bits
-count only on topics with `lapse.tombstone.values.enable`, and a record's only in a batch that has
-its own. A null value is a tombstone with or without them.
+count only on topics that compact, and a record's only in a batch that has its own. A null value is
+a tombstone with or without them.
 
 `without_values` is what those get who could take the value of a tombstone for a live one: a topic
 that does not know the flag, and a real Kafka.
@@ -35,6 +35,12 @@ _NULL = varint(-1)
 def holds_valued_tombstones(row: np.void) -> bool:
     """What the batch says of itself."""
     return bool(row["magic"] == 2 and int(row["attributes"]) & VALUED_TOMBSTONES)
+
+
+def valued_rows(rows: NDArray[np.void]) -> NDArray[np.bool_]:
+    """The same of many batches (rows of BATCH)."""
+    found: NDArray[np.bool_] = (rows["magic"] == 2) & (rows["attributes"] & VALUED_TOMBSTONES != 0)
+    return found
 
 
 def bits_agree(row: np.void, records: NDArray[np.void]) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from lapse.log.partition_log import PartitionLog
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from tests.unit.log.logs import NOW, append, batch, open_log
 
 FOR_EVER = (1 << 63) - 1
@@ -70,3 +72,26 @@ def test_an_empty_segment_is_the_end_and_as_old_as_the_one_before_it(tmp_path: P
 
 def test_an_empty_log_begins_and_ends_at_once(tmp_path: Path) -> None:
     assert open_log(tmp_path).offsets_before(FOR_EVER, 10, NOW_LATER) == (0,)
+
+
+@pytest.mark.parametrize("flagged", [True, False])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_whether_it_holds_flagged_tombstones(tmp_path: Path, flagged: bool, sealed: bool) -> None:
+    """KIP-87: by what is known of its headers; where nobody has read them it may."""
+    log = open_log(tmp_path)
+    append(log, batch(records=2))
+    assert not log.may_hold_valued_tombstones
+    log.append_raw(build_batch([NewRecord(b"k", b"v", NOW, tombstone=flagged)], BatchSpec(2)))
+    if sealed:
+        log.roll(NOW)
+        append(log, batch(records=1))
+    for known in (True, False):
+        assert log.may_hold_valued_tombstones == (flagged or not known)
+        assert log.holds_valued_tombstones() == flagged
+        log.close()
+        shutil.rmtree(tmp_path / ".lapse")
+        log = open_log(tmp_path, clean_shutdown=True)
+    if sealed:
+        path = log.segments[0].path()
+        path.write_bytes(path.read_bytes()[:61] + bytes(path.stat().st_size - 61))
+        assert log.holds_valued_tombstones()  # what cannot be read may be one
