@@ -37,6 +37,8 @@ from tests.oracle import kafka
 from tests.oracle.kafka import RealKafka
 from tests.oracle.oracle import Line, Oracle
 from tests.oracle.written_log import NOW, Sent, Shape, Txn, Written, open_directory, write_log
+from tests.property.strategies import OLD_CODECS
+from tests.unit.lifecycle.round import test_as_stored as kept_logs
 from tests.unit.log.test_upgrade import old_log
 
 TP = TopicPartition("t", 0)
@@ -330,3 +332,26 @@ def test_kafka_finds_the_same_records_in_a_log_that_was_made_v2(
 
 def what_it_says(record: Line) -> tuple[object, ...]:
     return record["offset"], record["timestamp"], record["key"], record["value"]
+
+
+@pytest.mark.parametrize("codec", OLD_CODECS)
+@pytest.mark.parametrize("version", ["0.9.0", "0.10.2"])
+def test_kafka_reads_what_rounds_keep_in_old_formats(
+    oracle: Oracle, tmp_path: Path, version: str, codec: Codec,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """KIP-32's way back: T-10 to T-12 hold of wrappers that lost messages."""
+    magic = 0 if version < "0.10" else 1
+    named = {**kept_logs.settings(magic), "message.format.version": version}
+    for n, append_time in enumerate([False, True][: magic + 1]):
+        path = tmp_path / str(n)
+        kept_logs.write_log(path, magic, codec, topic_config(named), append_time=append_time)
+        before = oracle.dump(path / "t-0", values="hex", side=False)
+        done = kept_logs.clean(capsys, path, named, kept_logs.NOW + 10)
+        assert done["outcome"] == "cleaned"
+        after = oracle.dump(path / "t-0", values="hex", side=False)
+        assert {said["magic"] for said in after if said["type"] == "batch"} == {magic}
+        records = [what_it_says(said) for said in before if said["type"] == "record"]
+        last = {record[2]: record for record in records}
+        kept = [what_it_says(said) for said in after if said["type"] == "record"]
+        assert kept == sorted(last.values())

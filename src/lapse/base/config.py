@@ -42,6 +42,7 @@ from lapse.base.setting import (
 from lapse.base.setting import INT_MAX as INT_MAX  # noqa: PLC0414
 from lapse.base.setting import LONG_MAX as LONG_MAX  # noqa: PLC0414
 
+OLD_BELOW = 2  # message formats below v2
 DAY_MS = 86_400_000
 SEGMENT_BYTES_MIN = 1 << 20  # KIP-1030
 
@@ -325,6 +326,11 @@ class TopicConfig:
     @property
     def deletes(self) -> bool:
         return "delete" in self.cleanup_policy
+
+    @property
+    def keeps_old_formats(self) -> bool:
+        """KIP-32: whether there are readers that know no format but v0, or v0 and v1."""
+        return self.message_format_version < OLD_BELOW
 
     @property
     def removal_lag_ms(self) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lapse.base.errors import CorruptData, StorageError
 from lapse.kernels.layout import CONTROL, DELETE_HORIZON, TRANSACTIONAL
-from lapse.lifecycle.decide.explain import Context, explain
+from lapse.lifecycle.decide.explain import NO_HORIZONS, Context, explain
 from lapse.lifecycle.decide.horizon import removal_due_ms
 from lapse.lifecycle.decide.select import Decision
 from lapse.lifecycle.decide.transactions import open_transactions
@@ -201,6 +201,8 @@ def _is_open(d: Decision, header: Header) -> bool:
 
 def _with_horizon(d: Decision, header: Header, what: str) -> tuple[str, int | None]:
     """It waits for its horizon, then for the round that takes what has expired."""
+    if header.magic < 2 and d.info.config.keeps_old_formats:
+        return f"{what} of message format v{header.magic}; such {NO_HORIZONS}", None
     if header.magic < 2 or not header.attributes & DELETE_HORIZON:
         return f"{what} without delete horizon yet: a round gives it one", None
     horizon_ms = header.base_timestamp

@@ -313,8 +313,8 @@ class AppendableLog(ReadableLog):
         if len(messages) > self.config.segment_bytes:
             raise self._too_large(len(messages))
         rows = headers_of(scan_batches(messages, where))
-        tombstones = -1 if checked.tombstones else 0
-        self._write(rows, messages, now_ms, [tombstones] * len(rows))
+        tombstones = [checked.tombstones, *[0] * (len(rows) - 1)]  # only their sum is asked for
+        self._write(rows, messages, now_ms, tombstones)
 
     def _write(
         self,

@@ -30,6 +30,11 @@ RULES = (
     "replica", "clean",
 )  # fmt: skip
 
+# Why a tombstone of v0 or v1 stays.
+NO_HORIZONS = (
+    "stay while message.format.version is before 0.11: there is no room for a delete horizon"
+)
+
 _BLOCKED = {
     Blocked.NOT_COMPACTED: "policy",
     Blocked.SUMMARIES: "summaries",
@@ -233,7 +238,14 @@ def _clean(d: Decision) -> Explanation:
             return held
     text, deleted_ms = _with_deleted(d, "clean")
     until_ms, also = min(waits, default=(deleted_ms, ""))
+    if d.info.config.keeps_old_formats and _keeps_old_tombstones(d):
+        also = f"{also}; tombstones of old formats {NO_HORIZONS}".removeprefix("; ")
     return Explanation(f"{text}; {also}" if also else text, until_ms, "clean")
+
+
+def _keeps_old_tombstones(d: Decision) -> bool:
+    summaries = [s.summary for s in d.info.facts.segments[:-1]]
+    return any(s is not None and s.old_format and s.tombstones for s in summaries)
 
 
 def _replica(d: Decision) -> Explanation | None:

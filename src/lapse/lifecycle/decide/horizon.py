@@ -146,8 +146,8 @@ def tombstones_due_ms(
         if after.base_offset > min(dirty, upper):
             break
         summary = segment.summary
-        if summary is None:
-            continue
+        if summary is None or (summary.old_format and topic.keeps_old_formats):
+            continue  # no round could stamp them
         if summary.horizon_earliest_ms >= 0:
             waits = not _is_ours(summary, after.base_offset, stamps)
         else:

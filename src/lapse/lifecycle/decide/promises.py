@@ -40,6 +40,13 @@ class Promise(NamedTuple):
     ms: int | None
 
 
+_IN_OLD_FORMATS = Promise(
+    "a tombstone in format v0 or v1 is gone",
+    "no bound while message.format.version is before 0.11: there is no room for a delete horizon",
+    None,
+)
+
+
 def bounds_of(topic: TopicConfig, slack_ms: int = SLACK_MS) -> tuple[Promise, ...]:
     """The promises that hold for a topic."""
     deleted_ms = max(
@@ -85,6 +92,7 @@ def _of_compaction(topic: TopicConfig, slack_ms: int) -> list[Promise]:
             "the last replica's loss of what it deletes",
             {**retention, **lag, **slack},
         ),
+        *([_IN_OLD_FORMATS] if topic.keeps_old_formats else []),
         _at_most(
             "a tombstone that another cleaner or a client has stamped is gone",
             "the first round of ours that covers it",

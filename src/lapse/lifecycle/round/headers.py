@@ -35,6 +35,8 @@ def facts_of_batches(plan: RoundPlan, segment: SourceSegment, latest: int) -> ND
             found[strange] |= keep.HORIZON_STRANGE
         found[has_horizon | too_old] |= keep.HORIZON_SET
         found[passed] |= keep.HORIZON_PASSED
+    if segment.stored is not None:
+        found[segment.old_format] |= keep.HORIZON_SET  # one that never passes: they have no room
     return found
 
 

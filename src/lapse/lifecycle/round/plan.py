@@ -77,6 +77,8 @@ class RoundPlan:
         forgotten_below: aborts below this are not looked up, under Kafka's rules (X-1).
         legacy_horizon_ms: under Kafka's rules a tombstone of an old format goes where its file's
             mtime is at or before this (R-6); ours get a horizon as all others.
+        keeps_old_formats: messages of v0 and v1 stay such, as `message.format.version` asks. They
+            have no room for a horizon, so tombstones among them stay. Not under Kafka's rules, F-2.
         span_ms_max: a merged segment's records were appended within this, so that their retention
             is not put off; None where nothing expires by time.
         stamp_markers: rewrite a segment though nothing but its markers would change.
@@ -113,6 +115,7 @@ class RoundPlan:
     guarded_markers: tuple[tuple[int, int], ...] = ()
     forgotten_below: int = 0
     legacy_horizon_ms: int = 0
+    keeps_old_formats: bool = False
     span_ms_max: int | None = None
     stamp_markers: bool = True
     probe_always: bool = False
@@ -218,6 +221,7 @@ def make_plan(
         ),
         forgotten_below=facts.log_start_offset if exact else 0,
         legacy_horizon_ms=_legacy_horizon_ms(facts, config, bounds.dirty),
+        keeps_old_formats=config.keeps_old_formats and not exact,
         span_ms_max=span_limit_ms(config, rules),
         stamp_markers=exact or not _MARKERS_WANTED.isdisjoint(decision.due),
         probe_always=exact or Due.TOMBSTONES in decision.due,

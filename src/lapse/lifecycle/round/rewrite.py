@@ -34,15 +34,22 @@ from lapse.lifecycle.decide.select import RoundKind
 from lapse.lifecycle.decide.verdict import REASON_NAMES, RecordVerdict, Rules, Tables, tables
 from lapse.lifecycle.round import roaring
 from lapse.lifecycle.round.aborted import aborted_entries
+from lapse.lifecycle.round.as_stored import as_stored
 from lapse.lifecycle.round.headers import facts_of_batches, guarded_batches
 from lapse.lifecycle.round.offset_map import MapResult, Tick
 from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
 from lapse.lifecycle.round.receipt import ABORTED, REMOVED, FileReceipt, GroupReceipt, attempt_file
-from lapse.lifecycle.round.source import PIECE_BYTES, Inflater, SourceSegment, marker_types_of
+from lapse.lifecycle.round.source import (
+    PIECE_BYTES,
+    Inflater,
+    SourceSegment,
+    Stored,
+    marker_types_of,
+)
 from lapse.lifecycle.round.upgrade import narrowed
 from lapse.log.summary import Marker, Summary, SummaryBuilder
 from lapse.log.txn_index import AbortedTxn, encode_entries
-from lapse.records.batch import Header, scan_batches
+from lapse.records.batch import Header, as_array, scan_batches
 from lapse.records.compression import deflate
 
 OUT_BYTES = 1 << 20  # stays in cache between being written and being checksummed
@@ -236,7 +243,11 @@ class GroupWriter:
         self.position = 0
         self._out = np.empty(OUT_BYTES, np.uint8)
         self._rows = np.empty(OUT_ROWS, BATCH)
-        self._upgraded = any(m.segment.old_format.any() for m in members)
+        self._segment = members[0].segment  # the one that is being added
+        self._nulls = 0  # tombstones that stay in old formats
+        self._upgraded = any(
+            m.segment.old_format.any() for m in members if m.segment.stored is None
+        )
         self._spare = np.empty(0, np.uint8)  # `_out` and this take turns
         self._may_deflate = False
         self._placed = 0  # rows whose position is already that in the new file
@@ -268,7 +279,7 @@ class GroupWriter:
 
     def add(self, judged: Judged, tick: Tick) -> None:
         """Rewrite one source segment onto the end of the new one."""
-        segment = judged.segment
+        segment = self._segment = judged.segment
         self._make_room(segment)
         self._note_markers(segment)
         for lo, hi, kind in _stretches(judged, alone=self._plan.rules is Rules.KAFKA_43):
@@ -379,15 +390,20 @@ class GroupWriter:
         """Batches lo..hi-1 as they are, file to file."""
         self._flush()
         self._account()
+        stored = segment.stored
+        file, data = segment.file, segment.data
         rows = segment.rows[lo:hi].copy()
+        records = int(rows["count"].sum())
+        if stored is not None:
+            file, data, rows = stored.file, stored.file.data, stored.rows[lo:hi].copy()
+            self._nulls += int(stored.nulls[lo:hi].sum())
         start = int(rows[0]["position"])
         length = int(rows[-1]["position"] + rows[-1]["size"]) - start
-        if segment.file is None:
-            self._file.write(segment.data[start : start + length].data)
+        if file is None:
+            self._file.write(data[start : start + length].data)
         else:
-            self._file.copy_from(segment.file.fd, start, length)
-        self._crc = crc32c_more(self._crc, segment.data, start, start + length)
-        records = int(rows["count"].sum())
+            self._file.copy_from(file.fd, start, length)
+        self._crc = crc32c_more(self._crc, data, start, start + length)
         self._state[keep.RECORDS_KEPT] += records
         self._state[keep.RECORDS_READ] += records
         let_live(self._round, segment, lo, hi)  # the kernel sees none of these
@@ -426,8 +442,12 @@ class GroupWriter:
         self._deflate()
         size, n_rows = int(self._state[keep.OUT_BYTES]), int(self._state[keep.OUT_ROWS])
         if size:
-            self._file.write(self._out.data[:size])
-            self._crc = crc32c_more(self._crc, self._out, 0, size)
+            out = self._out[:size]
+            if self._segment.stored is not None:
+                out, n_rows = self._put_back(self._segment.stored, out, n_rows)
+                size = len(out)
+            self._file.write(out.data)
+            self._crc = crc32c_more(self._crc, out, 0, size)
             self._rows["position"][self._placed : n_rows] += self.position
             self._placed = n_rows
             self.position += size
@@ -436,6 +456,17 @@ class GroupWriter:
             self._account()
         if 2 * int(self._state[_REMOVED].max()) > self._removed.shape[1]:
             self._take_removed()
+
+    def _put_back(
+        self, stored: Stored, out: NDArray[np.uint8], n_rows: int
+    ) -> tuple[NDArray[np.uint8], int]:
+        """What is left to be written in the formats of the segment, and how many rows there are."""
+        found = as_stored(self._segment, stored, out, self._rows[self._placed : n_rows])
+        n_rows = self._placed + len(found.rows)
+        self._rows[self._placed : n_rows] = found.rows
+        self._state[keep.OUT_ROWS] = n_rows
+        self._nulls += found.nulls
+        return as_array(found.data), n_rows
 
     def _account(self) -> None:
         """Index entries and summary for the batches written since the last time."""
@@ -529,9 +560,13 @@ class GroupWriter:
         clocks = [s.plan for s in sources if s.plan.append_first_ms >= 0]
         kept = all(s.plan.create_times_kept for s in sources)
         flattened = self._plan.rules is Rules.KAFKA_43 or self._upgraded
+        made = self._summary.build()
+        # They got no horizon; whoever decides must know of them, for the day when v2 is written.
+        only_old = 0 < made.old_format == made.batches
         return replace(
-            self._summary.build(),
+            made,
             size=self.position,
+            tombstones=self._nulls if only_old else made.tombstones,
             append_first_ms=min((c.append_first_ms for c in clocks), default=-1),
             append_last_ms=max((c.append_last_ms for c in clocks), default=-1),
             append_estimated=any(s.plan.append_estimated for s in sources),

@@ -55,6 +55,20 @@ class Workplace:
     folder: Path
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """A segment with messages of old formats as it lies there, beside its v2 image.
+
+    Attributes:
+        rows: its messages and wrappers, in the order of the image's batches.
+        nulls: tombstones in each that is of an old format.
+    """
+
+    file: MappedFile
+    rows: NDArray[np.void]
+    nulls: NDArray[np.int32]
+
+
 @dataclass(slots=True, eq=False)
 class SourceSegment:
     """A sealed segment open for reading, and what the map stage found out about it.
@@ -71,6 +85,7 @@ class SourceSegment:
         tombstones: tombstones a batch, counted where records were looked at.
         checked: which batches' checksums were found right; the map stage checks what it reads.
         transactions: set once those of the whole round are known.
+        stored: what the image was made of, where old formats stay as they are.
     """
 
     plan: PlanSegment
@@ -89,6 +104,7 @@ class SourceSegment:
     tombstones: NDArray[np.int32]
     checked: NDArray[np.bool_]
     transactions: SegmentTxns
+    stored: Stored | None = None
 
     @property
     def records(self) -> int:
@@ -146,17 +162,21 @@ class SourceSegment:
 
     def require_whole(self) -> None:
         """Raises BadSegment if what was read was not the file's."""
-        if self.file is not None:
-            _require_whole(self.file, self.path, self.plan)
+        for file in self._files():
+            _require_whole(file, self.path, self.plan)
 
     def forget(self) -> None:
         """Give pages back that were read, so that a task stays within its memory."""
-        if self.file is not None:
-            self.file.forget()
+        for file in self._files():
+            file.forget()
 
     def close(self) -> None:
-        if self.file is not None:
-            self.file.close()
+        for file in self._files():
+            file.close()
+
+    def _files(self) -> tuple[MappedFile, ...]:
+        image = () if self.file is None else (self.file,)
+        return image if self.stored is None else (*image, self.stored.file)
 
 
 def open_source(
@@ -169,7 +189,9 @@ def open_source(
     """
     path = segment_path(Path(plan.dir), segment.base_offset, LOG)
     file = _mapped(path, segment)
-    held: MappedFile | None = file  # whichever is open
+    held: MappedFile | None = file
+    stored: Stored | None = None
+    opened = [file]
     try:
         on_piece = file.forget if sparing else None
         rows, position, reason = scan_prefix(file.data, check_crc=False, on_piece=on_piece)
@@ -181,14 +203,21 @@ def open_source(
         positions, old_format = rows["position"], np.zeros(len(rows), np.bool_)
         if measured.told[survey.OLD_FORMAT]:
             old_format = rows["magic"] < 2
-            held, data = _image(plan, segment, file, rows, workplace)
+            nulls = np.zeros(len(rows), np.int32)
+            held, data = _image(plan, segment, file, rows, workplace, nulls)
+            opened += [] if held is None else [held]
+            if plan.keeps_old_formats:
+                stored = Stored(file, rows, nulls)
+            else:
+                opened.remove(file)
+                file.close()
             ends, rows = rows["last_offset"], scan_batches(data, str(path), check_crc=False)
             _refuse_beyond(rows, ends, positions, segment, path)
             measured = _measure(rows, segment.base_offset)
         _refuse_disorder(rows, measured.told, positions, segment, path)
     except BaseException:
-        if held is not None:
-            held.close()
+        for each in opened:
+            each.close()
         raise
     n_bytes = (int(measured.told[survey.RECORDS]) + 7) // 8 + 8
     n = len(rows)
@@ -198,7 +227,7 @@ def open_source(
         ordinals=measured.ordinals, told=measured.told,
         superseded=np.zeros(n_bytes, np.uint8), keyless=np.zeros(n_bytes, np.uint8),
         tombstones=np.zeros(n, np.int32), checked=np.zeros(n, np.bool_),
-        transactions=SegmentTxns.none(n),
+        transactions=SegmentTxns.none(n), stored=stored,
     )  # fmt: skip
 
 
@@ -231,9 +260,9 @@ def _mapped(path: Path, segment: PlanSegment) -> MappedFile:
 
 def _image(
     plan: RoundPlan, segment: PlanSegment, file: MappedFile, rows: NDArray[np.void],
-    workplace: Workplace | None,
+    workplace: Workplace | None, nulls: NDArray[np.int32],
 ) -> tuple[MappedFile | None, NDArray[np.uint8]]:  # fmt: skip
-    """The segment's v2 image; the file itself is closed."""
+    """The segment's v2 image, in a file or in memory."""
     path = segment_path(Path(plan.dir), segment.base_offset, LOG)
     flat = plan.rules is Rules.KAFKA_43  # L15
     old = np.flatnonzero(rows["magic"] < 2)
@@ -243,16 +272,17 @@ def _image(
         raise _bad_after(path, segment, rows[:bad], int(rows[bad]["position"]), reason)
     try:
         if workplace is None:
-            held, data = None, upgraded(file.data, rows, str(path), flat=flat)
+            held, data = None, upgraded(file.data, rows, str(path), flat=flat, nulls=nulls)
         else:
             made = workplace.folder / f"{segment.base_offset:020d}-image"
-            size = write_upgraded(workplace.fs, made, file.data, rows, str(path), flat=flat)
+            size = write_upgraded(
+                workplace.fs, made, file.data, rows, str(path), flat=flat, nulls=nulls
+            )
             held = MappedFile(made, size)
             data = held.data
     except CorruptData as e:
         at = old[np.searchsorted(rows["position"][old], e.position, side="right") - 1]
         raise _bad_after(path, segment, rows[:at], int(rows[at]["position"]), e.reason) from e
-    file.close()
     return held, data
 
 

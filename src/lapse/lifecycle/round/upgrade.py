@@ -23,16 +23,18 @@ _WRITE_BYTES = 1 << 20
 
 
 def write_upgraded(
-    fs: Fs, path: Path, data: NDArray[np.uint8], rows: NDArray[np.void], where: str, *, flat: bool
-) -> int:
+    fs: Fs, path: Path, data: NDArray[np.uint8], rows: NDArray[np.void], where: str, *, flat: bool,
+    nulls: NDArray[np.int32] | None = None,
+) -> int:  # fmt: skip
     """Write the v2 image of a segment to a new file; returns its size. Raises CorruptData.
 
     `flat`: in LogAppendTime messages the create times go, as they do when Kafka rewrites them.
+    `nulls`: tombstones of each of `rows` that is of an old format are put there.
     """
     file = fs.open_append(path)
     size = 0
     try:
-        for part in _parts(data, rows, where, flat=flat):
+        for part in _parts(data, rows, where, flat=flat, nulls=nulls):
             file.write(part)
             size += len(part)
     finally:
@@ -41,24 +43,30 @@ def write_upgraded(
 
 
 def upgraded(
-    data: NDArray[np.uint8], rows: NDArray[np.void], where: str, *, flat: bool
-) -> NDArray[np.uint8]:
+    data: NDArray[np.uint8], rows: NDArray[np.void], where: str, *, flat: bool,
+    nulls: NDArray[np.int32] | None = None,
+) -> NDArray[np.uint8]:  # fmt: skip
     """The same in memory."""
-    image = np.frombuffer(b"".join(_parts(data, rows, where, flat=flat)), np.uint8)
+    parts = _parts(data, rows, where, flat=flat, nulls=nulls)
+    image = np.frombuffer(b"".join(parts), np.uint8)
     image.flags.writeable = False
     return image
 
 
 def _parts(
-    data: NDArray[np.uint8], rows: NDArray[np.void], where: str, *, flat: bool
-) -> Iterator[bytes]:
+    data: NDArray[np.uint8], rows: NDArray[np.void], where: str, *, flat: bool,
+    nulls: NDArray[np.int32] | None,
+) -> Iterator[bytes]:  # fmt: skip
     some = bytearray()
-    for row in rows:
+    for n, row in enumerate(rows):
         position, size = int(row["position"]), int(row["size"])
         if row["magic"] == 2:
             some += data[position : position + size].data
         else:
-            some += _batch(list(records_of(data, row, where)), row, flat=flat)
+            records = list(records_of(data, row, where))
+            some += _batch(records, row, flat=flat)
+            if nulls is not None:
+                nulls[n] = sum(record.is_tombstone for record in records)
         if len(some) >= _WRITE_BYTES:
             yield bytes(some)
             some.clear()

@@ -79,3 +79,11 @@ def test_without_compact_deleted_records_and_expired_ones_are_promised() -> None
 def test_no_promise_is_shorter_than_what_it_takes() -> None:
     short = compacted(lapse_physical_delete_max_lag_ms=0, file_delete_delay_ms=60_000)
     assert promised(short)["deleted records are in no file"].ms == 60_000 + SLACK_MS
+
+
+def test_an_old_format_bounds_no_tombstone() -> None:
+    """KIP-32: it has no room for a horizon, and it is kept."""
+    name = "a tombstone in format v0 or v1 is gone"
+    assert name not in promised(compacted(**SETTINGS))
+    found = promised(compacted(**SETTINGS, message_format_version="0.10.2"))
+    assert (found[name].ms, "message.format.version" in found[name].formula) == (None, True)

@@ -1,0 +1,82 @@
+"""Batches of a round put back into the formats that their segment has (KIP-32's way back).
+
+A round sees messages of v0 and v1 as v2 batches (`round/upgrade`). While `message.format.version`
+is below 0.11 there are readers that know no v2, so nothing old may come out as new: what the round
+left as it was is taken from the segment, byte for byte, and a wrapper that lost messages is wrapped
+anew. Batches of v2 stay such. An emptied batch has no form in the old formats: it goes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.lifecycle.round.source import SourceSegment, Stored
+from lapse.records.batch import decode_rows, scan_batches
+from lapse.records.convert import to_messages
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AsStored:
+    """Batches in the formats of their segment.
+
+    Attributes:
+        rows: of BATCH, as they lie in `data`.
+        nulls: tombstones among them, those in v2 not counted.
+    """
+
+    data: bytes
+    rows: NDArray[np.void]
+    nulls: int
+
+
+def as_stored(
+    segment: SourceSegment, stored: Stored, out: NDArray[np.uint8], rows: NDArray[np.void]
+) -> AsStored:
+    """What `rows`, batches in `out` that the round wrote of `segment`, are in its own formats.
+
+    Raises CorruptData.
+    """
+    at = np.searchsorted(segment.rows["base_offset"], rows["base_offset"])
+    source = segment.rows[at]
+    old = segment.old_format[at]
+    same = old & (rows["crc"] == source["crc"]) & (rows["size"] == source["size"])
+    parts: list[bytes] = []
+    found: list[NDArray[np.void]] = []
+    nulls = 0
+    for lo, hi in _runs(at, old, same):
+        if not old[lo]:
+            parts.append(_bytes(out, rows[lo], rows[hi - 1]))
+            found.append(rows[lo:hi])
+        elif same[lo]:
+            kept = stored.rows[at[lo] : at[lo] + hi - lo]
+            parts.append(_bytes(stored.file.data, kept[0], kept[-1]))
+            found.append(kept)
+            nulls += int(stored.nulls[at[lo] : at[lo] + hi - lo].sum())
+        elif rows[lo]["count"]:
+            magic, where = int(stored.rows[at[lo]]["magic"]), str(segment.path)
+            parts.append(to_messages(out, rows[lo], magic, where))
+            found.append(scan_batches(parts[-1], where, check_crc=False))
+            _, records = decode_rows(out, rows[lo], where)
+            nulls += int((records["value_length"] < 0).sum())
+    if not found:
+        return AsStored(b"", rows[:0], 0)
+    told = np.concatenate(found)
+    told["position"] = np.cumsum(told["size"]) - told["size"]
+    return AsStored(b"".join(parts), told, nulls)
+
+
+def _runs(
+    at: NDArray[np.int64], old: NDArray[np.bool_], same: NDArray[np.bool_]
+) -> list[tuple[int, int]]:
+    """Neighbours that can be taken in one go: (first, after); what changed goes one by one."""
+    together = (old[1:] == old[:-1]) & (same[1:] == same[:-1]) & (same[1:] | ~old[1:])
+    together &= (at[1:] == at[:-1] + 1) | ~old[1:]
+    borders = np.flatnonzero(~together) + 1
+    return list(zip([0, *borders.tolist()], [*borders.tolist(), len(at)], strict=True))
+
+
+def _bytes(data: NDArray[np.uint8], first: np.void, last: np.void) -> bytes:
+    return data[int(first["position"]) : int(last["position"] + last["size"])].tobytes()
