@@ -154,3 +154,17 @@ class LockHeld(LapseError):
 
 class StaleGeneration(LapseError):
     """A log's files changed under a plan (DESIGN §1 "generation"); the round is made again."""
+
+
+def os_error(error: BaseException | None) -> OSError | None:
+    """What the system said behind an error, if it is that."""
+    while error is not None:
+        if isinstance(error, OSError):
+            return error
+        error = error.__cause__
+    return None
+
+
+def unreadable(error: OSError) -> StorageError:
+    """The system's refusal to let a file be read, in words; raise it `from error`."""
+    return StorageError(f"reading {error.filename}: {error.strerror or error}")

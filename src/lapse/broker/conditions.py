@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lapse.base.clock import Clock, time_text
-from lapse.base.errors import ErrorCode, KafkaError, LapseError, StorageError
+from lapse.base.errors import ErrorCode, KafkaError, LapseError, StorageError, os_error
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
 from lapse.log.directory import LogDirectory
@@ -142,11 +142,9 @@ def _of_errno(number: int | None) -> str:
 
 def reason_of(error: BaseException) -> str:
     """Why an append failed: a full disk, another fault of storage, or Kafka's code."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError):
-            return _of_errno(cause.errno)
-        cause = cause.__cause__
+    of_system = os_error(error)
+    if of_system is not None:
+        return _of_errno(of_system.errno)
     if isinstance(error, KafkaError) and error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
         return error.code.name.lower()
     known = isinstance(error, LapseError)

@@ -21,13 +21,20 @@ from typing import Any
 import msgspec
 
 from lapse.base.clock import Clock, SystemClock, time_text
-from lapse.base.config import BrokerConfig, TopicConfig, broker_config
-from lapse.base.errors import ConfigError, LapseError, StorageError
+from lapse.base.config import BrokerConfig, broker_config
+from lapse.base.errors import (
+    ConfigError,
+    CorruptData,
+    LapseError,
+    StorageError,
+    os_error,
+    unreadable,
+)
 from lapse.base.host import processors
 from lapse.base.ids import TopicPartition
 from lapse.base.times import duration
 from lapse.cli import options
-from lapse.cli.plan import policy_text
+from lapse.cli.plan import METADATA, policy_text
 from lapse.cli.task_memory import memory_here
 from lapse.lifecycle.asked import Pauses, pause_text, pauses_told
 from lapse.lifecycle.clock_guard import CONFIRMED, KEEPERS, read_record
@@ -52,9 +59,10 @@ from lapse.lifecycle.round.sizing import sized_plan
 from lapse.lifecycle.round.stamps import info_of
 from lapse.log.facts import BadRange
 from lapse.log.reader import DirectoryView
-from lapse.metadata.policies import UNKNOWN
+from lapse.metadata.policies import UNKNOWN, Policies
 from lapse.spark.bins import within_cores
 
+SERVICE = "(service)"  # in the place of a log, where its service's files cannot be read
 _EXAMPLES = """\
 examples:
   lapse explain /var/lib/kafka/data --partition orders-0
@@ -131,30 +139,56 @@ class Explained:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what is known; exit 1 where a log cannot be judged."""
+    """Print what is known; exit 1 where something cannot be judged."""
     if args.offset is not None and len(args.partition) != 1:
         raise ConfigError("--offset: allowed with exactly one --partition")
     clock = SystemClock()
     lines = []
     for logdir, partitions in _places(args):
+        if isinstance(partitions, StorageError):
+            lines.append(_unreadable(str(logdir), "-", partitions))
+            continue
         place = _Place.of(args, logdir, clock)
+        lines += place.troubles()
         lines += [place.line(partition, args.offset) for partition in partitions]
     show = _as_json if args.json else _as_text
     sys.stdout.write("".join(show(line) for line in lines))
     return 1 if any(line.finding for line in lines) else 0
 
 
-def _places(args: argparse.Namespace) -> Iterator[tuple[Path, list[TopicPartition]]]:
-    """Which logs of which directories are meant. Raises StorageError, ConfigError."""
+def _unreadable(name: str, policy: str, why: LapseError | OSError) -> Explained:
+    said = unreadable(why) if isinstance(why, OSError) else why
+    return Explained(name, policy, "unreadable", str(said), finding=True)
+
+
+def _places(
+    args: argparse.Namespace,
+) -> Iterator[tuple[Path, list[TopicPartition] | StorageError]]:
+    """Which logs of which directories are meant; or why one may not be looked into.
+
+    Raises StorageError where it is not there, and ConfigError.
+    """
     args.logdir = Path(args.target)
-    if args.logdir.is_dir():
-        yield args.logdir, options.chosen_partitions(args)
+    if _is_dir(args.logdir):
+        try:
+            yield args.logdir, options.chosen_partitions(args)
+        except StorageError as e:
+            if os_error(e) is None:
+                raise
+            yield args.logdir, e
         return
     if not args.data:
         raise ConfigError(f"{args.target} is no directory; for a topic pass --data DIR too")
     found = False
     for logdir in args.data:
-        present = options.partitions_in(logdir)
+        try:
+            present = options.partitions_in(logdir)
+        except StorageError as e:
+            if os_error(e) is None:
+                raise
+            found = True
+            yield logdir, e
+            continue
         named = set(args.partition)
         chosen = [p for p in present
                   if p.topic == args.target and (not named or str(p) in named)]  # fmt: skip
@@ -166,17 +200,26 @@ def _places(args: argparse.Namespace) -> Iterator[tuple[Path, list[TopicPartitio
         raise StorageError(f"{where}: holds no such log of topic {args.target}")
 
 
+def _is_dir(path: Path) -> bool:
+    """Of one that may not be looked at it is taken for granted: reading it tells why not."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """A data directory, and all that its logs have in common."""
 
     view: DirectoryView
-    configs: dict[TopicPartition, TopicConfig]
+    policies: Policies
     now_ms: int
     verdict: ClockVerdict | None
     queue: Queue
     places_in_queue: dict[str, int]
     progress: ServiceProgress | None
+    service_trouble: LapseError | None
     pauses: Pauses
     memory: MapMemory
     is_asked_of_now: bool
@@ -189,32 +232,44 @@ class _Place:
         broker = broker_config({**policies.defaults, **policies.said_defaults})
         if args.now is None:
             verdict = _verdict(logdir, clock, broker.clock_jump_max_ms)
-        queue = read_queue(logdir) or Queue()
+        queue, progress, trouble = _of_service(logdir)
         return _Place(
             view,
-            policies.configs(view.partitions()),
+            policies,
             clock.now_ms() if args.now is None else args.now,
             verdict,
             queue,
             {log: n for n, log in enumerate(queue.logs)},
-            read_progress(logdir),
+            progress,
+            trouble,
             pauses_told(logdir, clock.now_ms()),
             memory_here(broker.lifecycle_memory_bytes, _master(broker)),
             args.now is None,
         )
 
     def line(self, partition: TopicPartition, offset: int | None) -> Explained:
-        name, config = str(partition), self.configs.get(partition)
-        if config is None:
-            return Explained(name, "unknown", "policy", UNKNOWN, finding=True)
+        name, policy = str(partition), "unknown"
         try:
+            config = self.policies.config_of(partition)
+            if config is None:
+                return Explained(name, policy, "policy", UNKNOWN, finding=True)
+            policy = policy_text(config)
             facts = self.view.facts(partition)
             decision = decide(info_of(facts, config, self.now_ms), self.now_ms)
             context = self._context(decision)
             fate = None if offset is None else fate_of(decision, offset, context)
-        except LapseError as e:
-            return Explained(name, policy_text(config), "unreadable", str(e), finding=True)
-        return self._explained(decision, context, fate)
+            return self._explained(decision, context, fate)
+        except (LapseError, OSError) as e:
+            return _unreadable(name, policy, e)
+
+    def troubles(self) -> list[Explained]:
+        """What of the directory itself cannot be read."""
+        found = []
+        if self.policies.trouble:
+            found.append(_unreadable(METADATA, "-", StorageError(self.policies.trouble)))
+        if self.service_trouble is not None:
+            found.append(_unreadable(SERVICE, "-", self.service_trouble))
+        return found
 
     def _context(self, decision: Decision) -> Context:
         name = str(decision.info.facts.partition)
@@ -274,6 +329,14 @@ class _Place:
         if self.is_asked_of_now and not is_running(told, self.now_ms):
             return f"silent since {time_text(told.updated_ms)}: rounds are not running"
         return f"{told.state}: {told.detail}" if told.detail else told.state
+
+
+def _of_service(logdir: Path) -> tuple[Queue, ServiceProgress | None, LapseError | None]:
+    """What the lifecycle service says, and why that cannot be read."""
+    try:
+        return read_queue(logdir) or Queue(), read_progress(logdir), None
+    except (CorruptData, StorageError) as e:
+        return Queue(), None, e
 
 
 def _verdict(logdir: Path, clock: Clock, jump_max_ms: int) -> ClockVerdict | None:

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
-from lapse.base.errors import ConfigError, CorruptData, LapseError
+from lapse.base.errors import ConfigError, CorruptData, LapseError, unreadable
 
 # In the order help shows them. Imported only when asked for: `lapse --help` starts no Spark.
 COMMANDS = {
@@ -85,6 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stdout = None  # nobody reads; flushing at exit would complain
         return 128 + signal.SIGPIPE
+    except PermissionError as e:  # of a file; where it matters more is told by the command itself
+        return _say(unreadable(e), ENVIRONMENT)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except Exception:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from lapse.base.config import broker_config, split_settings, topic_config
-from lapse.base.errors import ConfigError, StorageError
+from lapse.base.errors import ConfigError, StorageError, unreadable
 from lapse.base.ids import TopicPartition
 from lapse.base.setting import LONG_MAX
 from lapse.cli.served_policies import ask_broker
 from lapse.log.directory import list_partitions
 from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
-from lapse.metadata.policies import Policies, find_policies
+from lapse.metadata.policies import Policies, look_for_policies
 
 _DURATIONS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -73,7 +73,11 @@ def chosen_partitions(args: argparse.Namespace) -> list[TopicPartition]:
 
 def partitions_in(logdir: Path) -> list[TopicPartition]:
     """The logs of a data directory; raises StorageError where there is no such directory."""
-    if not logdir.is_dir():
+    try:
+        is_there = logdir.is_dir()
+    except OSError as e:
+        raise unreadable(e) from e
+    if not is_there:
         raise StorageError(f"{logdir}: no such directory")
     return [p for p in list_partitions(logdir) if str(p) != KRAFT_FOLDER]
 
@@ -92,9 +96,12 @@ def policies(args: argparse.Namespace) -> Policies:
 
 
 def policies_in(logdir: Path, args: argparse.Namespace) -> Policies:
-    """Likewise, in one of several directories; where a broker was named, by what it says."""
+    """Likewise, in one of several directories; where a broker was named, by what it says.
+
+    Metadata that cannot be read is told by `trouble`.
+    """
     said, said_defaults = settings(args.settings)
-    found = find_policies(logdir, said, said_defaults)
+    found = look_for_policies(logdir, said, said_defaults)
     address: str | None = getattr(args, "bootstrap_server", None)
     if address is None:
         return found

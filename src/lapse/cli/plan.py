@@ -8,7 +8,8 @@ costs is at most what is said of it: it reads each segment up to the first uncle
 and reads and writes again those that lose something. --count finds out: it goes through the round
 in memory, throwing away what it would write, and tells how many records would go for which reason.
 
-Exit 1 if a compacted log cannot be judged or cleaned.
+What cannot be read, a log, a file, the metadata, is a line that says so. Exit 1 if there is one, or
+if a compacted log cannot be judged or cleaned.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 from lapse.base.clock import SystemClock, time_text
 from lapse.base.config import TopicConfig
-from lapse.base.errors import LapseError
+from lapse.base.errors import LapseError, StorageError, os_error, unreadable
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
@@ -38,6 +39,8 @@ from lapse.log.reader import DirectoryView, without_summary
 from lapse.log.segment import LOG, segment_path
 from lapse.log.sketch import estimate
 from lapse.metadata.policies import UNKNOWN, Policies
+
+METADATA = "(metadata)"  # in the place of a log, where settings of all logs cannot be read
 
 
 def add_parser(commands: Any) -> None:
@@ -111,12 +114,9 @@ class PlanLine:
 
 def run(args: argparse.Namespace) -> int:
     """Print a line for each log."""
-    policies = options.policies(args)
     now_ms = SystemClock().now_ms() if args.now is None else args.now
-    view = DirectoryView(args.logdir)
     memory = memory_here(options.byte_size("--memory", args.memory))
-    partitions = options.chosen_partitions(args)
-    found = list(plan_lines(view, partitions, policies, now_ms, memory))
+    found = list(_found(args, now_ms, memory))
     lines = [line if args.no_keys else with_keys(line, d, memory) for line, d in found]
     columns = {
         "partition": lambda line: line.partition,
@@ -132,6 +132,24 @@ def run(args: argparse.Namespace) -> int:
         columns["would go, and cost"] = _would_text
     show_table(lines, columns, as_json=args.json)
     return 1 if any(line.finding for line in lines) else 0
+
+
+def _found(
+    args: argparse.Namespace, now_ms: int, memory: MapMemory
+) -> Iterator[tuple[PlanLine, Decision | None]]:
+    """Lines of the logs, and of what keeps them from being told."""
+    try:
+        partitions = options.chosen_partitions(args)
+        policies = options.policies(args)
+        view = DirectoryView(args.logdir)
+    except StorageError as e:
+        if os_error(e) is None:
+            raise  # it is not there, which is another matter
+        yield _without_facts(str(args.logdir), "-", str(e)), None
+        return
+    if policies.trouble:
+        yield _without_facts(METADATA, "-", policies.trouble), None
+    yield from plan_lines(view, partitions, policies, now_ms, memory)
 
 
 def _held_text(line: PlanLine) -> str:
@@ -158,7 +176,8 @@ def _counted(
             try:
                 counted.append(line if plan is None else replace(line, would=count(plan, tick)))
             except (LapseError, OSError) as e:
-                counted.append(replace(line, explanation=str(e), finding=True))
+                why = str(unreadable(e) if isinstance(e, OSError) else e)
+                counted.append(replace(line, explanation=why, finding=True))
     return counted
 
 
@@ -179,14 +198,18 @@ def plan_lines(
 ) -> Iterator[tuple[PlanLine, Decision | None]]:  # fmt: skip
     """One line a log, with the decision it tells; a log that cannot be read is a line too."""
     for partition in partitions:
-        config = policies.config_of(partition)
-        if config is None:
-            yield _without_facts(partition, "unknown", UNKNOWN), None
-            continue
+        policy = "unknown"
         try:
+            config = policies.config_of(partition)
+            if config is None:
+                yield _without_facts(str(partition), policy, UNKNOWN), None
+                continue
+            policy = policy_text(config)
             yield _line(view, partition, config, now_ms, memory)
         except LapseError as e:
-            yield _without_facts(partition, policy_text(config), str(e)), None
+            yield _without_facts(str(partition), policy, str(e)), None
+        except OSError as e:
+            yield _without_facts(str(partition), policy, str(unreadable(e))), None
 
 
 def _line(
@@ -251,8 +274,8 @@ def _keys_text(line: PlanLine) -> str:
     return f"~{line.keys}, {max(line.map_bytes >> 10, 1)} KiB"
 
 
-def _without_facts(partition: TopicPartition, policy: str, why: str) -> PlanLine:
-    return PlanLine(str(partition), policy, None, None, None, None, None, (), why, None, True)
+def _without_facts(partition: str, policy: str, why: str) -> PlanLine:
+    return PlanLine(partition, policy, None, None, None, None, None, (), why, None, True)
 
 
 def policy_text(config: TopicConfig) -> str:

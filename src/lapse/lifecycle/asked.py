@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from lapse.base.clock import time_text
-from lapse.base.errors import CorruptData
+from lapse.base.errors import CorruptData, StorageError, unreadable
 from lapse.base.fs import Fs
 from lapse.lifecycle.reports import UnderWay, is_running, read_progress, read_queue
 from lapse.lifecycle.round.cancel import cancel_round
@@ -81,12 +81,14 @@ def pause_text(pause: Pause) -> str:
 
 
 def read_pauses(data_dir: Path, now_ms: int) -> Pauses:
-    """Raises CorruptData where the file is none of ours: who paused meant something."""
+    """Raises StorageError, and CorruptData on a file none of ours: who paused meant something."""
     path = data_dir / PAUSES
     try:
         return Pauses(msgspec.json.decode(path.read_bytes(), type=tuple[Pause, ...]), now_ms)
     except FileNotFoundError:
         return Pauses((), now_ms)
+    except OSError as e:
+        raise unreadable(e) from e
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         raise CorruptData(str(path), 0, f"not a list of pauses ({e})") from e
 
@@ -95,7 +97,7 @@ def pauses_told(data_dir: Path, now_ms: int) -> Pauses:
     """Likewise; everything is paused where the file cannot be made out."""
     try:
         return read_pauses(data_dir, now_ms)
-    except CorruptData as e:
+    except (CorruptData, StorageError) as e:
         return Pauses([Pause(EVERY_LOG, now_ms, None, str(e))], now_ms)
 
 

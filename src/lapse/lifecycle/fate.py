@@ -12,7 +12,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from lapse.base.errors import CorruptData, StorageError
+from lapse.base.errors import CorruptData, StorageError, unreadable
 from lapse.kernels.layout import CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from lapse.lifecycle.decide.explain import NO_HORIZONS, Context, explain
 from lapse.lifecycle.decide.horizon import removal_due_ms
@@ -118,6 +118,8 @@ def _find(
                     )
     except FileNotFoundError as e:
         raise StorageError(f"{path} went away while it was looked at; ask again") from e
+    except OSError as e:
+        raise unreadable(e) from e
     return None
 
 

@@ -15,9 +15,11 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
+from lapse.base.errors import CorruptData, unreadable
 from lapse.base.fs import Fs
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.engine import LogProgress
@@ -33,6 +35,8 @@ PROGRESS = "lapse-progress.json"
 QUEUE = "lapse-queue.json"
 ROUNDS_BYTES_MAX = 64 << 20
 TAIL_BYTES = 8 << 20  # of the file, looked back at by who comes anew
+
+_Said = TypeVar("_Said")
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,12 +282,19 @@ def _replace(fs: Fs, path: Path, data: bytes) -> None:
 
 
 def read_progress(data_dir: Path) -> ServiceProgress | None:
-    """What the service said last, None if it never did."""
+    """What the service said last, None if it never did. Raises StorageError, CorruptData."""
+    return _last_said(data_dir / PROGRESS, ServiceProgress)
+
+
+def _last_said(path: Path, kind: type[_Said]) -> _Said | None:
     try:
-        data = (data_dir / PROGRESS).read_bytes()
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
-    return msgspec.json.decode(data, type=ServiceProgress)
+    except OSError as e:
+        raise unreadable(e) from e
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        raise CorruptData(str(path), 0, f"not what a lifecycle service writes ({e})") from e
 
 
 def is_running(told: ServiceProgress, now_ms: int) -> bool:
@@ -329,9 +340,5 @@ def write_queue(fs: Fs, data_dir: Path, queue: Queue) -> None:
 
 
 def read_queue(data_dir: Path) -> Queue | None:
-    """What the service said last, None if it never did."""
-    try:
-        data = (data_dir / QUEUE).read_bytes()
-    except FileNotFoundError:
-        return None
-    return msgspec.json.decode(data, type=Queue)
+    """What the service said last, None if it never did. Raises StorageError, CorruptData."""
+    return _last_said(data_dir / QUEUE, Queue)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 
 from lapse.base.clock import Clock, SystemClock
-from lapse.base.errors import StorageError
+from lapse.base.errors import CorruptData, LapseError, StorageError, os_error, unreadable
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
 from lapse.log.bad import read_bad
@@ -47,23 +47,37 @@ class DirectoryView:
     """A log directory, looked at: its partitions and what its checkpoints say."""
 
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
-        """Raises StorageError where there is no such directory; CorruptData on a bad checkpoint."""
+        """Raises StorageError where there is no such directory, or it cannot be listed."""
         self.path = path
         self._clock = clock or SystemClock()
         self._partitions = list_partitions(path)
-        self._log_starts = checkpoints.read_offsets(path / checkpoints.LOG_START)
-        self._cleaner = checkpoints.read_offsets(path / checkpoints.CLEANER)
+        self._checkpoints: tuple[Mapping[TopicPartition, int], ...] = ()
+        self._bad_checkpoint: LapseError | None = None
+        try:
+            self._checkpoints = tuple(
+                checkpoints.read_offsets(path / name)
+                for name in (checkpoints.LOG_START, checkpoints.CLEANER)
+            )
+        except (CorruptData, StorageError) as e:
+            self._bad_checkpoint = e
 
     def partitions(self) -> list[TopicPartition]:
         return self._partitions
 
     def facts(self, partition: TopicPartition) -> LogFacts:
-        """Facts of one partition, as of now."""
+        """Facts of one partition, as of now.
+
+        Raises StorageError where a file cannot be read, be it a checkpoint of all logs, and
+        CorruptData on a bad one.
+        """
+        if self._bad_checkpoint is not None:
+            raise self._bad_checkpoint
+        log_starts, cleaner = self._checkpoints
         return read_facts(
             self.path / str(partition),
             partition,
-            log_start_offset=self._log_starts.get(partition, 0),
-            cleaner_checkpoint=self._cleaner.get(partition),
+            log_start_offset=log_starts.get(partition, 0),
+            cleaner_checkpoint=cleaner.get(partition),
             clock=self._clock,
         )
 
@@ -78,7 +92,8 @@ def read_facts(
 ) -> LogFacts:
     """Facts of the log in a directory; summaries it lacks are worked out in memory.
 
-    Raises StorageError where the files keep changing, or were left in the middle of a swap.
+    Raises StorageError where the files keep changing, were left in the middle of a swap, or may not
+    be read, those of records included: what is told of a log has to hold for a round of it.
     """
     clock = clock or SystemClock()
     bare = _settled(
@@ -129,8 +144,12 @@ def _settled(partition_dir: Path, read: Callable[[], _T], clock: Clock | None) -
         try:
             return read()
         except (FileNotFoundError, _InSwap, StorageError) as e:
+            if isinstance(os_error(e), PermissionError):
+                raise  # the next listing finds the same
             problem = e
             (clock or SystemClock()).sleep(_PAUSE_SECONDS)
+        except OSError as e:
+            raise unreadable(e) from e
     raise StorageError(f"{partition_dir}: {problem}; gave up after {_LISTINGS_MAX} listings")
 
 
@@ -208,7 +227,8 @@ def _list(partition_dir: Path) -> list[int]:
 
 
 def _segment(partition_dir: Path, base_offset: int, next_base: int | None) -> SegmentFacts:
-    stat = segment_path(partition_dir, base_offset, LOG).stat()
+    with segment_path(partition_dir, base_offset, LOG).open("rb") as file:
+        stat = os.fstat(file.fileno())
     summary = _kept_summary(partition_dir, base_offset, stat.st_size)
     if summary is None:
         summary = _worked_out(partition_dir, base_offset, next_base, stat.st_size)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lapse.base.errors import os_error
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -26,12 +28,5 @@ class Refusal:
 def refused(before: Refusal | None, now_ms: int, size: int, error: BaseException) -> Refusal:
     """After another append failed."""
     since_ms = now_ms if before is None else before.since_ms
-    return Refusal(since_ms, str(error), size, _errno(error))
-
-
-def _errno(error: BaseException | None) -> int | None:
-    while error is not None:
-        if isinstance(error, OSError):
-            return error.errno
-        error = error.__cause__
-    return None
+    of_system = os_error(error)
+    return Refusal(since_ms, str(error), size, None if of_system is None else of_system.errno)

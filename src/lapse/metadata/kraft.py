@@ -7,14 +7,17 @@ body in flexible encoding (`wire.schema.metadata_records`). A snapshot is a file
 
 from __future__ import annotations
 
+import os
+import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lapse.base.errors import unreadable
 from lapse.kernels.layout import CONTROL
 from lapse.records.batch import records_of, scan_prefix
 from lapse.wire.codec import decode
@@ -22,6 +25,7 @@ from lapse.wire.primitives import read_uvarint
 from lapse.wire.schema.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 
 FOLDER = "__cluster_metadata-0"
+_SNAPSHOT = re.compile(r".*-.*\.checkpoint", re.DOTALL)
 
 _TYPES: dict[int, type[Any]] = {2: TopicRecord, 4: ConfigRecord, 9: RemoveTopicRecord}
 _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
@@ -44,15 +48,18 @@ class KafkaTopics:
 def read_kafka_topics(log_dir: Path) -> KafkaTopics | None:
     """Topics of the Kafka that owns `log_dir`; None if it keeps no metadata there.
 
-    Reads as far as the metadata log is readable; raises MalformedMessage on records that do not
-    parse.
+    Reads as far as the metadata log's bytes are sound; raises MalformedMessage on records that do
+    not parse, and StorageError where it may not be read.
     """
-    folder = log_dir / FOLDER
-    if not folder.is_dir():
+    try:
+        listed = sorted(os.listdir(log_dir / FOLDER))
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as e:
+        raise unreadable(e) from e
     topics = KafkaTopics()
     names: dict[uuid.UUID, str] = {}
-    for record in _records(folder):
+    for record in _records(log_dir / FOLDER, listed):
         match record:
             case TopicRecord():
                 names[record.topic_id] = record.name
@@ -77,11 +84,15 @@ def _set(settings: dict[str, str], record: ConfigRecord) -> None:
         settings[record.name] = record.value
 
 
-def _records(folder: Path) -> Iterator[Any]:
+def _records(folder: Path, listed: Sequence[str]) -> Iterator[Any]:
     """Known records of the newest snapshot, then of the log; those seen twice do no harm."""
-    snapshots = sorted(folder.glob("*-*.checkpoint"))[-1:]
-    for path in [*snapshots, *sorted(folder.glob("*.log"))]:
-        data = np.fromfile(path, np.uint8)
+    snapshots = [name for name in listed if _SNAPSHOT.fullmatch(name)][-1:]
+    for name in [*snapshots, *(name for name in listed if name.endswith(".log"))]:
+        path = folder / name
+        try:
+            data = np.fromfile(path, np.uint8)
+        except OSError as e:
+            raise unreadable(e) from e
         rows, _, _ = scan_prefix(data)
         for row in rows[(rows["attributes"] & CONTROL == 0) & (rows["magic"] == 2)]:
             for record in records_of(data, row, str(path)):

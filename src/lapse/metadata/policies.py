@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.config import TopicConfig, known_topic_settings, overlaid, topic_config
+from lapse.base.errors import CorruptData, StorageError, unreadable
 from lapse.base.ids import TopicPartition
 from lapse.metadata.kraft import read_kafka_topics
 from lapse.metadata.sqlite import STORE, look_at_settings
@@ -33,6 +34,7 @@ class Policies:
         topics: overrides of each topic the metadata knows.
         defaults: broker settings the metadata knows.
         source: for people.
+        trouble: why the metadata could not be read; nothing of it counts then. "" where it could.
     """
 
     said: Settings
@@ -40,6 +42,7 @@ class Policies:
     topics: Mapping[str, Settings]
     defaults: Settings
     source: str
+    trouble: str = ""
 
     def config_of(self, partition: TopicPartition) -> TopicConfig | None:
         """Settings in force, None if the policy is unknown; raises ConfigError on bad ones."""
@@ -63,10 +66,21 @@ class Policies:
         return {p: config for p, config in found.items() if config is not None}
 
 
+def look_for_policies(log_dir: Path, said: Settings, said_defaults: Settings) -> Policies:
+    """As `find_policies`, for those who only tell: metadata that cannot be read is a trouble."""
+    try:
+        return find_policies(log_dir, said, said_defaults)
+    except (CorruptData, StorageError) as e:
+        return Policies(said, said_defaults, {}, {}, "-c", str(e))
+
+
 def find_policies(log_dir: Path, said: Settings, said_defaults: Settings) -> Policies:
-    """Look for settings in `log_dir`; nothing there is changed, locked or created."""
+    """Look for settings in `log_dir`; nothing there is changed, locked or created.
+
+    Raises StorageError and CorruptData where there is metadata that cannot be read.
+    """
     store = log_dir / STORE
-    if store.exists():
+    if _exists(store):
         own = look_at_settings(store)
         defaults: Settings = own.brokers.get(ALL_BROKERS, {})
         for broker, changed in own.brokers.items():  # a store is of one broker
@@ -82,3 +96,10 @@ def find_policies(log_dir: Path, said: Settings, said_defaults: Settings) -> Pol
         topics = {name: known_topic_settings(o) for name, o in kafka.overrides.items()}
         return Policies(said, said_defaults, topics, kafka.defaults, "Kafka's metadata log")
     return Policies(said, said_defaults, {}, {}, "-c")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as e:
+        raise unreadable(e) from e

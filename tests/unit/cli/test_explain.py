@@ -17,6 +17,7 @@ from lapse.lifecycle.reports import Queue, ServiceProgress, write_progress, writ
 from lapse.lifecycle.setbacks import Held
 from lapse.testing.clock import ManualClock
 from tests.unit.cli.test_plan import contents
+from tests.unit.cli.unprivileged import unprivileged
 from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten
 
 Told = dict[str, Any]
@@ -193,3 +194,55 @@ def test_what_no_ledger_tells_of_is_not_guessed(
 
 def test_an_offset_wants_one_partition(logdir: Path) -> None:
     assert main(["explain", str(logdir), "--offset", "1"]) == 2
+
+
+# --- what may not be read ------------------------------------------------------------------------
+
+DENIED = "Permission denied"
+
+
+@pytest.mark.parametrize("pattern", ["a-0", "a-0/.lapse", "a-0/*.log", "a-0/*.timeindex"])
+def test_a_log_that_may_not_be_read_hides_no_other(
+    logdir: Path, capsys: pytest.CaptureFixture[str], pattern: str
+) -> None:
+    closed = min(logdir.glob(pattern))
+    with unprivileged(closed):
+        found = explained(capsys, logdir, *DIRTY, code=1)
+        fate = explained(capsys, logdir, "--partition", "a-0", "--offset", 0, code=1)
+    assert (found["a-0"]["rule"], found["b-0"]["rule"]) == ("unreadable", "due")
+    assert DENIED in found["a-0"]["text"]
+    assert DENIED in fate["a-0"]["text"]
+
+
+def test_metadata_and_what_the_service_says_are_lines_of_their_own(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metadata = logdir / "__cluster_metadata-0"
+    metadata.mkdir()
+    with unprivileged(metadata):
+        found = explained(capsys, logdir, *DIRTY, code=1)
+    assert DENIED in found["(metadata)"]["text"]
+    assert found["a-0"]["rule"] == "due"
+    metadata.rmdir()
+    write_queue(RealFs(), logdir, Queue())
+    with unprivileged(logdir / "lapse-queue.json"):
+        found = explained(capsys, logdir, *DIRTY, code=1)
+    assert DENIED in found["(service)"]["text"]
+    assert found["a-0"]["rule"] == "due"
+    (logdir / "lapse-progress.json").write_bytes(b"nonsense")
+    found = explained(capsys, logdir, *DIRTY, code=1)
+    assert "not what a lifecycle service writes" in found["(service)"]["text"]
+
+
+def test_of_several_directories_the_others_are_told(
+    logdir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    make_logs(other, {"a": overwritten(keys=2, times=3)}, compacted(), ManualClock(NOW))
+    with unprivileged(logdir):
+        found = explained(capsys, "a", "--data", logdir, "--data", other, *DIRTY, code=1)
+    assert DENIED in found[str(logdir)]["text"]
+    assert found["a-0"]["rule"] == "due"
+    with unprivileged(logdir):
+        found = explained(capsys, logdir, code=1)
+    assert list(found) == [str(logdir)]

@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -17,7 +18,10 @@ from lapse.lifecycle.round.summarise import SummaryRequest, requests_of, summari
 from lapse.log.reader import DirectoryView
 from lapse.log.sketch import Sketch, empty_sketch, encode_sketch
 from lapse.log.summary import read_summary, summary_path, write_summary
+from lapse.metadata.sqlite import STORE, SqliteStore
+from lapse.metadata.store import TopicRecord
 from lapse.testing.clock import ManualClock
+from tests.unit.cli.unprivileged import unprivileged
 from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
 
 Line = dict[str, object]
@@ -143,3 +147,113 @@ def test_the_table_tells_what_would_go(logdir: Path, capsys: pytest.CaptureFixtu
              "-c", "min.cleanable.dirty.ratio=0.01")  # fmt: skip
     assert main([str(word) for word in words]) == 0
     assert "160 superseded" in " ".join(capsys.readouterr().out.split())
+
+
+# --- what may not be read ------------------------------------------------------------------------
+
+DENIED = "Permission denied"
+SETTINGS = ("-c", "cleanup.policy=compact", "-c", "min.cleanable.dirty.ratio=0.01")
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, Line]]:
+    code = main([*map(str, words), *SETTINGS, "--json"])
+    rows = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    return code, {row["partition"]: row for row in rows}
+
+
+def first(folder: Path, pattern: str) -> Path:
+    return min(folder.glob(pattern))
+
+
+@pytest.mark.parametrize("more", [(), ("--count",), ("--no-keys",)])
+@pytest.mark.parametrize(
+    "pattern", ["own-0", "own-0/.lapse", "own-0/*.log", "own-0/*.index", "own-0/*.timeindex"]
+)
+def test_a_log_that_may_not_be_read_is_a_line_and_hides_no_other(
+    logdir: Path, capsys: pytest.CaptureFixture[str], pattern: str, more: tuple[str, ...]
+) -> None:
+    closed = first(logdir, pattern)
+    with unprivileged(closed):
+        code, rows = told(capsys, "plan", logdir, *more)
+    assert code == 1
+    assert rows["own-0"]["finding"]
+    assert DENIED in str(rows["own-0"]["explanation"])
+    assert str(closed) in str(rows["own-0"]["explanation"])
+    assert {name: row["due"] for name, row in rows.items()} == {
+        "a-0": ["dirty ratio"], "b-0": ["dirty ratio"], "own-0": [],
+    }  # fmt: skip
+
+
+def test_the_newest_segment_and_its_snapshot_count_too(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for suffix in (".log", ".snapshot"):
+        closed = max((logdir / "own-0").glob(f"*{suffix}"))
+        with unprivileged(closed):
+            code, rows = told(capsys, "plan", logdir)
+        assert code == 1
+        assert DENIED in str(rows["own-0"]["explanation"])
+        assert rows["a-0"]["due"] == ["dirty ratio"]
+
+
+@pytest.mark.parametrize("name", ["log-start-offset-checkpoint", "cleaner-offset-checkpoint"])
+def test_a_checkpoint_of_all_logs_is_told_by_each(
+    logdir: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (logdir / name).touch()
+    with unprivileged(logdir / name):
+        code, rows = told(capsys, "plan", logdir)
+    assert code == 1
+    assert [DENIED in str(row["explanation"]) for row in rows.values()] == [True] * 3
+
+
+@pytest.mark.parametrize("name", ["__cluster_metadata-0", f"__cluster_metadata-0/{0:020d}.log",
+                                  "lapse-metadata.sqlite"])  # fmt: skip
+def test_metadata_that_may_not_be_read_is_a_line(
+    logdir: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    closed = logdir / name
+    closed.parent.mkdir(exist_ok=True)
+    if closed.suffix:
+        closed.touch()
+    else:
+        closed.mkdir()
+    with unprivileged(closed):
+        code, rows = told(capsys, "plan", logdir)
+    assert code == 1
+    assert str(closed) in str(rows["(metadata)"]["explanation"])
+    assert rows["a-0"]["due"] == ["dirty ratio"]  # as -c says
+    with unprivileged(closed):
+        assert main(["clean", str(logdir), *SETTINGS, "--engine", "inline"]) == 3
+    assert str(closed) in capsys.readouterr().err
+
+
+def test_a_directory_that_may_not_be_read_is_a_line(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for closed in (logdir, logdir.parent):
+        with unprivileged(closed):
+            code, rows = told(capsys, "plan", logdir)
+        assert code == 1
+        assert DENIED in str(rows[str(logdir)]["explanation"])
+    with unprivileged(logdir):
+        assert main(["plan", str(logdir)]) == 1
+    assert DENIED in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_settings_of_one_topic_that_contradict_each_other_hide_no_other(
+    logdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = SqliteStore(logdir / STORE, str)
+    compacted_topic = {"cleanup.policy": "compact"}
+    contradicting = {**compacted_topic, "min.compaction.lag.ms": "10"}
+    topics = {"a": contradicting, "b": compacted_topic}
+    store.create_topics([TopicRecord(name, uuid4(), 1, said) for name, said in topics.items()])
+    store.close()
+    code = main(["plan", str(logdir), "--json", "-c", "log.cleaner.max.compaction.lag.ms=5",
+                 "-c", "min.cleanable.dirty.ratio=0.01"])  # fmt: skip
+    rows = {row["partition"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert code == 1
+    assert "min.compaction.lag.ms=10" in rows["a-0"]["explanation"]
+    assert "policy unknown" in rows["own-0"]["explanation"]
+    assert rows["b-0"]["due"]
