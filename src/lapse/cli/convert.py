@@ -1,7 +1,9 @@
 """`lapse convert`: a copy for a real Kafka, or a log directory of today's record format.
 
 --to-kafka --to DIR: a copy of a data directory that is safe for Kafka. Tombstones with values
-(KIP-87) lose their value, since Kafka would take it for a live one. Lapse's own files are left out.
+(KIP-87) lose their value, since Kafka would take it for a live one; not on topics without compact,
+where it is plain data. Where nobody knows the policy they lose it: -c cleanup.policy=delete keeps
+it. Lapse's own files are left out.
 Everything else is copied as it is: batches, indexes, producer snapshots, aborted transactions,
 leader epochs, checkpoints.
 
@@ -138,9 +140,11 @@ def _to_kafka(args: argparse.Namespace) -> int:
     partitions = options.chosen_partitions(args)
     said, _ = options.settings(args.settings)
     interval_bytes = topic_config(said).index_interval_bytes
+    policies = options.policies(args)
+    counted = {p: policies.flags_count(p) for p in partitions}
     with _locked(source, fs):
         fs.make_dir(target)
-        lines = [_convert(source, target, p, fs, interval_bytes) for p in partitions]
+        lines = [_convert(source, target, p, fs, interval_bytes, counted[p]) for p in partitions]
         whole = all(line.outcome == _DONE for line in lines)
         _finish(source, target, args.partition, whole, fs)
     columns = {
@@ -159,11 +163,14 @@ _NOTHING_OLD = "nothing of an old format"
 
 
 def _convert(
-    source: Path, target: Path, partition: TopicPartition, fs: Fs, interval_bytes: int
-) -> Converted:
+    source: Path, target: Path, partition: TopicPartition, fs: Fs, interval_bytes: int,
+    flags_count: bool,
+) -> Converted:  # fmt: skip
     name = str(partition)
     try:
-        done: Exported = export_partition(source / name, target / name, fs, interval_bytes)
+        done: Exported = export_partition(
+            source / name, target / name, fs, interval_bytes, flags_count
+        )
     except CorruptData as e:
         fs.remove_tree(target / name)
         return Converted(name, str(e))

@@ -165,6 +165,8 @@ def _why(
     what = "a tombstone" if record.is_tombstone else "a record"
     if not d.info.config.compacts:
         return f"{what}; {d.detail}: it stays until retention takes its segment", None
+    if record.flagged:
+        what = "a tombstone with a value"  # KIP-87: where nothing compacts it is plain data
     if _is_open(d, header):
         return f"{what} of a transaction of producer {header.producer_id} without marker", None
     held = explain(d, context)
@@ -177,7 +179,7 @@ def _why(
             f"one of its key is below {bounds.upper} it goes then: {held.text}"
         )
         return text, held.until_ms
-    if record.is_tombstone:
+    if record.is_tombstone or record.flagged:
         return _with_horizon(d, header, what)
     return f"{what}, the last of its key as of the last round (up to {bounds.dirty})", None
 

@@ -1,8 +1,9 @@
 """Copies of logs: as they are, and so that a real Kafka may have them (`lapse convert --to-kafka`).
 
 Two things in ours are not Kafka's. Tombstones with values (KIP-87) would come to life there, since
-Kafka goes by the null value alone: they lose their value. And `.lapse` would lie around. All else
-is the same already; a segment without such tombstones is copied byte for byte, side files too.
+Kafka goes by the null value alone: where the topic compacts they lose their value. And `.lapse`
+would lie around. All else is the same already; a segment without such tombstones is copied byte for
+byte, side files too.
 
 The source is only read. What is written is durable when `export_partition` or `copy_logs` returns.
 """
@@ -48,8 +49,13 @@ class Exported:
     bytes_written: int = 0
 
 
-def export_partition(source: Path, target: Path, fs: Fs, index_interval_bytes: int) -> Exported:
-    """Copy the log in `source` to `target`; raises CorruptData where a flagged batch is."""
+def export_partition(
+    source: Path, target: Path, fs: Fs, index_interval_bytes: int, flags_count: bool = True
+) -> Exported:
+    """Copy the log in `source` to `target`; raises CorruptData where a flagged batch is.
+
+    Unless `flags_count`, flagged values are plain data and stay: nothing compacts there.
+    """
     fs.make_dir(target)
     names = sorted(entry.name for entry in os.scandir(source) if entry.is_file())
     logs = [name for name in names if name.endswith(LOG) and base_offset_of(name) is not None]
@@ -57,7 +63,7 @@ def export_partition(source: Path, target: Path, fs: Fs, index_interval_bytes: i
     for name in logs:
         base_offset = base_offset_of(name)
         assert base_offset is not None
-        if _is_flagged(source / name):
+        if flags_count and _is_flagged(source / name):
             nulled += _without_values(source / name, target / name, fs)
             rewritten.add(base_offset)
             _make_indexes(target, base_offset, fs, index_interval_bytes)

@@ -80,7 +80,7 @@ class Record:
         create_time: what the producer said (the same thing in a CreateTime batch).
         size: bytes of the record, its length prefix included.
         flagged: it says itself that it is a tombstone, and so does its batch (KIP-87). That
-            counts only where `lapse.tombstone.values.enable` is set.
+            counts only where its topic compacts.
     """
 
     offset: int

@@ -8,7 +8,9 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -19,6 +21,8 @@ from lapse.cli.main import main
 from lapse.log import checkpoints
 from lapse.log.directory import INCOMPLETE, LogDirectory
 from lapse.log.export import copy_logs
+from lapse.metadata.sqlite import STORE, SqliteStore
+from lapse.metadata.store import TopicRecord
 from lapse.records.batch import Record, records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
@@ -99,6 +103,37 @@ def test_only_flagged_values_are_gone(
     assert line["bytes_written"] == sum(
         p.stat().st_size for p in (tmp_path / "target" / str(TP)).glob("*.log")
     )
+
+
+def test_where_nothing_compacts_a_flagged_value_is_data_and_stays(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By -c, by the metadata; a log that it does not know loses them, -c or no metadata at all."""
+    ours = records(source / str(TP))
+    values, nulled = [r.value for r in ours], [None if r.flagged else r.value for r in ours]
+    store = SqliteStore(source / STORE, str)
+    told: tuple[tuple[dict[str, str] | None, list[str], list[bytes | None]], ...] = (
+        (None, [], nulled),
+        (None, ["-c", "cleanup.policy=delete"], values),
+        (None, ["-c", "cleanup.policy=compact,delete"], nulled),
+        ({}, [], values),
+        ({"cleanup.policy": "compact"}, [], nulled),
+        ({"cleanup.policy": "delete"}, [], values),
+    )
+    record = TopicRecord(TP.topic, uuid4(), 1, {})
+    for n, (overrides, more, expected) in enumerate(told):
+        if overrides == {}:
+            store.create_topics([record])
+        elif overrides is not None:
+            store.change_topic(replace(record, overrides=overrides))
+        target = tmp_path / f"{n}"
+        assert main(["convert", "--to-kafka", str(source), "--to", str(target), *more]) == 0
+        assert [r.value for r in records(target / str(TP))] == expected, (overrides, more)
+        same = (source / str(TP)).glob("*.log")
+        if expected == values:
+            assert all((target / str(TP) / p.name).read_bytes() == p.read_bytes() for p in same)
+    store.close()
+    capsys.readouterr()
 
 
 def test_nothing_of_ours_is_in_it_and_the_rest_is_byte_for_byte(

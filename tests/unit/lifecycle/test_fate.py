@@ -14,6 +14,7 @@ from lapse.lifecycle.decide.select import LogInfo, Wish, decide
 from lapse.lifecycle.fate import GONE, NEVER, THERE, UNKNOWN, Fate, fate_of
 from lapse.lifecycle.round import ledger
 from lapse.log.reader import DirectoryView
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from tests.unit.lifecycle.decide.logs import stamped
 from tests.unit.lifecycle.verify.logs import (
     ACTIVE,
@@ -83,6 +84,34 @@ def test_a_horizon_that_passed(tmp_path: Path) -> None:
 def test_an_unstamped_tombstone(tmp_path: Path) -> None:
     side = replace(OLD_SIDE, checkpoint=ACTIVE)
     assert "without delete horizon yet" in fate(tmp_path, side, 17).text
+
+
+@pytest.mark.parametrize(
+    ("horizon_ms", "policy", "says", "until_ms"),
+    [
+        (
+            NOW + 1000,
+            "compact",
+            "a tombstone with a value whose delete horizon has not",
+            NOW + 1000,
+        ),
+        (NOW - 1, "compact", "a tombstone with a value whose delete horizon is none that", None),
+        (None, "compact", "a tombstone with a value without delete horizon yet", None),
+        (None, "delete", "a record; cleanup.policy is delete: it stays until retention", None),
+    ],
+)
+def test_a_tombstone_that_carries_a_value(
+    horizon_ms: int | None, policy: str, says: str, until_ms: int | None, tmp_path: Path
+) -> None:
+    """KIP-87: it waits for its horizon as others do, whatever value it has."""
+    said = NewRecord(b"v", b"erased by order 17", NOW, tombstone=True)
+    flagged = build_batch([said], BatchSpec(2, horizon_ms=horizon_ms))
+    side = Side(
+        {"v": flagged, **{k: raw for k, raw in AFTER.items() if k != "abca"}}, checkpoint=30
+    )
+    found = fate(tmp_path, side, 2, policy=policy)
+    assert (found.state, found.until_ms) == (THERE, until_ms)
+    assert found.text.startswith(says)
 
 
 def test_below_the_log_start(tmp_path: Path) -> None:
