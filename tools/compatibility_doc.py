@@ -1,5 +1,7 @@
 """Writes docs/compatibility.md from tests/compat/asked.toml and what is served, or checks it.
 
+What it tells of settings is from `tools.defaults`.
+
 `.venv/bin/python -m tools.compatibility_doc` writes the page; with `--check` it writes nothing and
 exits 1 if the page is not what it would write. A unit test checks the same.
 """
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lapse.wire.versions import SERVED, advertised
+from tools import defaults
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "compatibility.md"
@@ -35,7 +38,7 @@ _PINNED: Mapping[str, tuple[str, str]] = {
 _HEAD = f"""\
 # Compatibility
 
-<!-- Made from tests/compat/asked.toml and src/lapse/wire/versions.py by `{COMMAND}`. -->
+<!-- Made from tests/compat/*.toml and src/lapse/wire/versions.py by `{COMMAND}`. -->
 
 What stock clients ask of a Lapse broker, and the tests in which they do. One broker leads every
 partition; what needs a second one is refused with Kafka's error code.
@@ -63,6 +66,27 @@ A client that asks all the same loses its connection, as from a Kafka that does 
 
 | API | what that means |
 |---|---|
+"""
+
+_DEPARTURES = """
+## Defaults
+
+Every setting that Kafka {version} has too has Kafka's default, as its own definitions say it, but
+for these. [Settings](settings.md) has them all. A topic that is created because a client asks for
+it is told of at once; from Kafka the client first hears that it is unknown, and asks again.
+
+| setting | Kafka | Lapse | why |
+|---|---|---|---|
+"""
+
+_ABSENT = """
+## Settings that are not there
+
+Those of a broker are passed over in a `server.properties`. One of a topic is refused with
+INVALID_CONFIG, which names it.
+
+| of a | setting | what is so instead |
+|---|---|---|
 """
 
 
@@ -136,7 +160,32 @@ def page() -> str:
         + "".join(_rows(apis))
         + _NOT_SERVED
         + "".join(_rows(table.not_served.items()))
+        + _settings()
     )
+
+
+def _settings() -> str:
+    """Where defaults depart from Kafka's, and which settings are not there."""
+    reasons = defaults.read_reasons()
+    departures = (
+        (f"`{one.name}`", _value(one.kafkas), _value(one.ours), one.reason)
+        for one in defaults.departures(defaults.read_kafkas(), reasons)
+    )
+    absent = (("topic", reasons.absent_topic), ("broker", reasons.absent_broker))
+    tables = [
+        "".join(_rows((kind, f"`{name}`", why) for name, why in rows.items()))
+        for kind, rows in absent
+    ]
+    return (
+        _DEPARTURES.format(version=_version("kafka"))
+        + "".join(_rows(departures))
+        + _ABSENT
+        + "".join(tables)
+    )
+
+
+def _value(text: str) -> str:
+    return f"`{text}`" if text else "none"
 
 
 def _range(low: int, high: int) -> str:

@@ -96,6 +96,18 @@ def test_console_producer_and_consumer(
     assert sorted(read) == sorted(lines.splitlines(keepends=True))
 
 
+def test_a_topic_is_there_once_somebody_writes_to_it(
+    kafka_tools: Tool, broker: BrokerProcess
+) -> None:
+    """`auto.create.topics.enable`, as in Kafka: with the settings of the broker as they come."""
+    written = kafka_tools(
+        "ConsoleProducer", ["--bootstrap-server", broker.bootstrap, "--topic", "unheard-of"],
+        stdin="a\nb\n",
+    )  # fmt: skip
+    assert written.returncode == 0, written.stderr
+    assert sum(offsets(kafka_tools, broker, "unheard-of").values()) == 2
+
+
 def group_rows(tool: Tool, broker: BrokerProcess, group: str) -> list[tuple[int, str, str]]:
     """Partition, committed offset and lag, as ConsumerGroupCommand prints them."""
     printed = said(tool, GROUPS, broker, "--describe", "--group", group)

@@ -144,8 +144,9 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
     Setting("lapse.http.port", whole(-1, 65535), "9093",
             "Port of health and metrics, on the listener's host; 0 picks a free one, -1 none."),
     Setting("num.partitions", whole(1, INT_MAX), "1", "Partitions of a topic that names none."),
-    Setting("auto.create.topics.enable", BOOLEAN, "false",
-            "Whether asking for an unknown topic creates it."),
+    Setting("auto.create.topics.enable", BOOLEAN, "true",
+            "Whether a client that asks for an unknown topic creates it; it must ask for that, as "
+            "producers do."),
     Setting("socket.request.max.bytes", whole(1, INT_MAX), str(100 << 20),
             "The largest request accepted; a larger one ends its connection."),
     Setting("fetch.max.bytes", whole(1024, INT_MAX), str(55 << 20),
@@ -185,6 +186,9 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "Bytes a second that all rounds together may read and write."),
     Setting("log.flush.offset.checkpoint.interval.ms", whole(1), "60000",
             "How often recovery points are written."),
+    Setting("log.flush.start.offset.checkpoint.interval.ms", whole(0, INT_MAX), "60000",
+            "How often Kafka's checkpoint of log starts is written; each log's own is on disk "
+            "before DeleteRecords is answered."),
     Setting("log.retention.check.interval.ms", whole(1), "300000",
             "How often retention looks for old segments."),
     Setting("producer.id.expiration.ms", whole(1), str(DAY_MS),
@@ -373,6 +377,7 @@ class BrokerConfig:
     log_cleaner_io_buffer_load_factor: float
     log_cleaner_io_max_bytes_per_second: float
     log_flush_offset_checkpoint_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
     producer_id_expiration_ms: int
     offsets_topic_num_partitions: int

@@ -60,7 +60,8 @@ class Housekeeping:
         self._counters = counters
         self._pause_s = config.housekeeping_interval_ms / 1000
         self._retention = _Every(config.log_retention_check_interval_ms)
-        self._checkpoints = _Every(config.log_flush_offset_checkpoint_interval_ms)
+        self._points = _Every(config.log_flush_offset_checkpoint_interval_ms)
+        self._starts = _Every(config.log_flush_start_offset_checkpoint_interval_ms)
         self._failing: dict[tuple[str, str], str] = {}
         self._thread = DiskThreads("lapse-housekeeping", 1)
         self._task: asyncio.Task[None] | None = None
@@ -98,8 +99,10 @@ class Housekeeping:
                     self._look_after(name, chore, log, time_ms)
         self._try("unlink", "deleted topics", partial(self._partitions.sweep, now_ms))
         self._try("room", "log directories", self._partitions.look_for_room)
-        if self._checkpoints.is_due(now_ms):
-            self._try("checkpoint", "log directories", self._partitions.checkpoint)
+        if self._starts.is_due(now_ms):
+            self._try("checkpoint", "log starts", self._partitions.checkpoint_starts)
+        if self._points.is_due(now_ms):
+            self._try("checkpoint", "log directories", self._partitions.checkpoint_points)
 
     def _look_after(self, name: str, chore: Chore, log: PartitionLog, now: int) -> None:
         def do() -> None:

@@ -365,9 +365,13 @@ class Partitions:
         """Remove directories of deleted topics whose delay is over."""
         self._directories.on_each(lambda d: d.sweep_deleted(now_ms), self._failed)
 
-    def checkpoint(self) -> None:
-        """Write recovery points and the other checkpoints of every directory."""
-        self._directories.on_each(LogDirectory.checkpoint, self._failed)
+    def checkpoint_points(self) -> None:
+        """Write recovery points and high watermarks of every directory."""
+        self._directories.on_each(LogDirectory.checkpoint_points, self._failed)
+
+    def checkpoint_starts(self) -> None:
+        """Write the log starts of every directory, for a real Kafka to read."""
+        self._directories.on_each(LogDirectory.checkpoint_starts, self._failed)
 
     def look_for_room(self) -> None:
         """Have logs that could not write found in order, where their disk has room again."""

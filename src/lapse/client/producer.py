@@ -69,6 +69,8 @@ class ProducerConfig:
         buffer_memory: what records that are not yet in the log may hold together.
         max_request_size: the largest record.
         max_block_ms: how long `send` waits for metadata and memory.
+        allow_auto_create_topics: a broker whose `auto.create.topics.enable` is set makes a topic
+            that is not there.
     """
 
     acks: int = ALL
@@ -83,6 +85,7 @@ class ProducerConfig:
     delivery_timeout_ms: int = 120_000
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1000
+    allow_auto_create_topics: bool = True
 
     def __post_init__(self) -> None:
         if self.acks not in (ALL, LEADER, NOBODY_ACKS):
@@ -294,10 +297,10 @@ class Producer:
 
     async def _topic(self, name: str) -> Topic:
         """Waits for the leader of a topic that the broker has just made."""
-        failures = 0
+        failures, create = 0, self._config.allow_auto_create_topics
         while True:
             try:
-                return await self._cluster.topic(name, create=True)
+                return await self._cluster.topic(name, create=create)
             except KafkaError as e:
                 if e.code != ErrorCode.LEADER_NOT_AVAILABLE:
                     raise

@@ -255,13 +255,22 @@ class LogDirectory:
 
     def checkpoint(self) -> None:
         """Write recovery points, log starts and high watermarks; call after `flush`ing logs."""
+        self.checkpoint_starts()
+        self.checkpoint_points()
+
+    def checkpoint_starts(self) -> None:
+        """Write log starts alone."""
+        with self._checkpointing:
+            self._write_log_starts(dict(self.logs))
+
+    def checkpoint_points(self) -> None:
+        """Write recovery points and high watermarks; call after `flush`ing logs."""
         with self._checkpointing:
             logs = dict(self.logs)
             recovery = {tp: log.recovery_point for tp, log in logs.items()}
             ends = {tp: log.high_watermark for tp, log in logs.items()}
             self._recovery_points = self._merged(self._recovery_points, recovery)
             self._write(checkpoints.RECOVERY_POINT, self._recovery_points)
-            self._write_log_starts(logs)
             known = self._read(checkpoints.HIGH_WATERMARK)
             self._write(checkpoints.HIGH_WATERMARK, self._merged(known, ends))
 

@@ -6,7 +6,7 @@ of one log and is synced before the answer. What survives what:
 
 - a crash of ours, or of the machine: opening takes the greater of this file and the checkpoint;
 - a real Kafka after us: the checkpoint has it after a clean shutdown, and after a crash whatever
-  moved up to one checkpoint interval earlier (`log.flush.offset.checkpoint.interval.ms`);
+  moved up to one checkpoint interval earlier (`log.flush.start.offset.checkpoint.interval.ms`);
 - a file that does not read well is as good as none: the checkpoint and the segments' names count.
 
 Beside the offset it keeps which moves no round has followed yet: a record below the log start that

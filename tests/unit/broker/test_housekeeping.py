@@ -16,7 +16,7 @@ from lapse.broker.housekeeping import Guard, Housekeeping, believing
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
 from lapse.lifecycle.decide.clock import ClockVerdict
-from lapse.log.checkpoints import RECOVERY_POINT, read_offsets
+from lapse.log.checkpoints import LOG_START, RECOVERY_POINT, read_offsets
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.testing.clock import ManualClock
 from tests.unit.broker.running import batch_of, connect, create, produce, running_node
@@ -227,6 +227,28 @@ async def test_recovery_points_are_checkpointed(tmp_path: Path) -> None:
         clock.advance(60_000)
         chores.tick(clock.now_ms())
         assert read_offsets(tmp_path / RECOVERY_POINT) == {T0: 1}
+
+
+async def test_log_starts_are_checkpointed_at_an_interval_of_their_own(tmp_path: Path) -> None:
+    """For a real Kafka that is started on the directory after a crash (D-8)."""
+    clock = ManualClock()
+    settings = {
+        **NEVER, "log.flush.offset.checkpoint.interval.ms": "600000",
+        "log.flush.start.offset.checkpoint.interval.ms": "5000",
+    }  # fmt: skip
+    async with running_node(tmp_path, settings, clock=clock) as node, await connect(node) as c:
+        await create(node, "t")
+        await produce(c, "t", (0, batch_of(b"a", b"b")))
+        chores = housekeeping(node)
+        node.services.partitions.get(T0).delete_records(1)
+        chores.tick(clock.now_ms())
+        clock.advance(4_999)
+        chores.tick(clock.now_ms())
+        assert read_offsets(tmp_path / LOG_START).get(T0) is None
+        clock.advance(1)
+        chores.tick(clock.now_ms())
+        assert read_offsets(tmp_path / LOG_START) == {T0: 1}
+        assert read_offsets(tmp_path / RECOVERY_POINT) == {}
 
 
 class _BrokenFs(RealFs):

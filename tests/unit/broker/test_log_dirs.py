@@ -194,7 +194,7 @@ async def test_a_checkpoint_that_cannot_be_written_takes_it_offline(tmp_path: Pa
     async with two_dirs(tmp_path, fs) as (node, _):
         await create(node, "t", 2)
         fs.broken = tmp_path / "a"
-        node.services.partitions.checkpoint()
+        node.services.partitions.checkpoint_points()
         assert list(node.services.partitions.offline_directories) == [tmp_path / "a"]
         assert "t 1 0" in (tmp_path / "b" / HIGH_WATERMARK).read_text()
 
@@ -269,7 +269,7 @@ async def test_a_topic_deleted_meanwhile_goes_at_the_next_start(tmp_path: Path) 
         await create(node, "t", 2)
         await produce(c, "t", (0, batch_of(b"a")), (1, batch_of(b"b")))
         fs.broken = tmp_path / "b"
-        node.services.partitions.checkpoint()
+        node.services.partitions.checkpoint_points()
         await Admin(c).delete_topic("t")
         assert await leaders(c) == {}
         await create(node, "t", 2)  # another one, in the directory that is left

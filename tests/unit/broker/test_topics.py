@@ -339,24 +339,24 @@ async def test_a_stranger_in_the_directory_is_left_alone(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("version", range(14))
-async def test_metadata_of_known_and_unknown(
-    node: Node, connection: BrokerConnection, version: int
-) -> None:
-    await create(node, "t", 2)
-    asked = tuple(MetadataRequestTopic(name=name) for name in ("t", "nowhere", "a/b"))
-    answer = await connection.request(
-        MetadataRequest(topics=asked), MetadataResponse, version=version
-    )
-    assert [t.error_code for t in answer.topics] == [
-        0,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-    ]
-    assert [(b.node_id, b.port) for b in answer.brokers] == [(0, node.services.address.port)]
-    assert [p.leader_id for p in answer.topics[0].partitions] == [0, 0]
-    every = MetadataRequest(topics=None if version else ())
-    answer = await connection.request(every, MetadataResponse, version=version)
-    assert [t.name for t in answer.topics] == ["t"]
+async def test_metadata_of_known_and_unknown(tmp_path: Path, version: int) -> None:
+    settings = {"auto.create.topics.enable": "false"}
+    async with running_node(tmp_path, settings) as node, await connect(node) as connection:
+        await create(node, "t", 2)
+        asked = tuple(MetadataRequestTopic(name=name) for name in ("t", "nowhere", "a/b"))
+        answer = await connection.request(
+            MetadataRequest(topics=asked), MetadataResponse, version=version
+        )
+        assert [t.error_code for t in answer.topics] == [
+            0,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ]
+        assert [(b.node_id, b.port) for b in answer.brokers] == [(0, node.services.address.port)]
+        assert [p.leader_id for p in answer.topics[0].partitions] == [0, 0]
+        every = MetadataRequest(topics=None if version else ())
+        answer = await connection.request(every, MetadataResponse, version=version)
+        assert [t.name for t in answer.topics] == ["t"]
 
 
 async def test_metadata_by_id(node: Node, connection: BrokerConnection) -> None:
@@ -380,6 +380,49 @@ async def test_auto_creation_needs_both_sides(tmp_path: Path, wanted: bool, allo
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert answer.topics[0].error_code == (0 if wanted and allowed else unknown)
         assert answer.topics[1].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+async def asked_for(connection: BrokerConnection, *names: str) -> list[int]:
+    """As a producer asks that was configured with these."""
+    topics = tuple(MetadataRequestTopic(name=name) for name in names)
+    answer = await connection.request(MetadataRequest(topics=topics), MetadataResponse)
+    return [topic.error_code for topic in answer.topics]
+
+
+async def test_asking_creates_by_default_as_in_kafka(tmp_path: Path) -> None:
+    """Connect's sources and Kafka Streams wait for it for ever otherwise."""
+    async with running_node(tmp_path, {"num.partitions": "3"}) as node, await connect(node) as c:
+        assert await asked_for(c, "new") == [0]
+        (done,) = await produce(c, "new", (2, batch_of(b"a")))
+        assert (done.error_code, done.base_offset) == (0, 0)
+        assert await Admin(c).list_topics() != []
+
+
+async def test_what_create_topics_refuses_is_not_made_by_asking(
+    node: Node, connection: BrokerConnection
+) -> None:
+    """In metrics the two would be one."""
+    await create(node, "one.two")
+    collides = ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert await asked_for(connection, "one_two", "one.two") == [collides, 0]
+    assert list(node.services.topics.image.topics) == ["one.two"]
+
+
+async def test_a_coordinators_topic_is_made_as_that_makes_it(tmp_path: Path) -> None:
+    """Else its records would expire, and groups lie in partitions that nobody looks for."""
+    settings = {
+        "offsets.topic.num.partitions": "7", "transaction.state.log.num.partitions": "5",
+        "num.partitions": "2",
+    }  # fmt: skip
+    async with running_node(tmp_path, settings) as node, await connect(node) as c:
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        wanted = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+        assert await asked_for(c, *wanted) == [0, 0, unknown]
+        topics = node.services.topics.image.topics
+        assert {name: topic.partitions for name, topic in topics.items()} == {
+            "__consumer_offsets": 7, "__transaction_state": 5,
+        }  # fmt: skip
+        assert all(topic.config.cleanup_policy == {"compact"} for topic in topics.values())
 
 
 async def test_all_addresses_are_told_as_the_one_reached(tmp_path: Path) -> None:

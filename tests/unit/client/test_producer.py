@@ -42,6 +42,17 @@ async def read(node: Node, topic: str, partitions: int, count: int) -> list[Cons
     return got
 
 
+async def test_a_topic_is_made_only_for_who_wants_that(node: Node) -> None:
+    """`auto.create.topics.enable` is set by default, as in Kafka."""
+    async with Producer(address(node), ProducerConfig(allow_auto_create_topics=False)) as producer:
+        with pytest.raises(KafkaError, match="UNKNOWN_TOPIC"):
+            await producer.send("new", b"k", b"v")
+    assert not node.services.topics.image.topics
+    async with Producer(address(node)) as producer:
+        await (await producer.send("new", b"k", b"v"))
+    assert list(node.services.topics.image.topics) == ["new"]
+
+
 async def test_what_is_sent_is_there_with_key_headers_and_times(node: Node) -> None:
     await create(node, "t", partitions=3)
     async with Producer(address(node)) as producer:

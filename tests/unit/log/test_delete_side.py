@@ -242,7 +242,7 @@ def test_d8_a_real_kafka_after_us_sees_it_too(tmp_path: Path) -> None:
         append(log, batch())
     log.delete_records(4)
     assert not (tmp_path / checkpoints.LOG_START).exists()
-    directory.checkpoint()  # every log.flush.offset.checkpoint.interval.ms
+    directory.checkpoint()  # every log.flush.start.offset.checkpoint.interval.ms
     assert checkpoints.read_offsets(tmp_path / checkpoints.LOG_START) == {TP: 4}
     log.delete_records(5)
     directory.close()

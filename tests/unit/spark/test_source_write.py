@@ -31,7 +31,8 @@ ROWS = StructType().add("value", StringType()).add("topic", StringType())
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with running_node(tmp_path) as running:
+    settings = {"auto.create.topics.enable": "false"}
+    async with running_node(tmp_path, settings) as running:
         await create(running, "a", 2)
         await create(
             running, "dead", cleanup_policy="compact", lapse_tombstone_values_enable="true"

@@ -4,8 +4,11 @@ Behaviour: this broker is the whole cluster: it leads everything and is its own 
 the address that is advertised for the client's listener, or, where that is no host, the one that
 the client reached. By a listener that is not advertised there is no broker, and no partition has a
 leader. A partition whose log is out of order is LEADER_NOT_AVAILABLE. An unknown topic is created
-if both `auto.create.topics.enable` and the request allow it, else UNKNOWN_TOPIC_OR_PARTITION; what
-is not even a name is INVALID_TOPIC_EXCEPTION. Authorized operations are told by `authorization`.
+if both `auto.create.topics.enable` and the request allow it, else UNKNOWN_TOPIC_OR_PARTITION. It is
+made as CreateTopics makes it, refusals included, and told of in the same answer; Kafka's first one
+is UNKNOWN_TOPIC_OR_PARTITION, and the client asks again. A coordinator's own topic is made as the
+coordinator makes it. What is not even a name is INVALID_TOPIC_EXCEPTION. Authorized operations are
+told by `authorization`.
 
 v0 an empty list means all topics · v1+ null does · v4 auto-creation may be declined · v6
 LISTENER_NOT_FOUND, LEADER_NOT_AVAILABLE before · v10 topic ids · v12 topics by id; an unknown one
@@ -20,12 +23,14 @@ from dataclasses import replace
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition, check_topic_name
+from lapse.broker.api.create_topics import DEFAULT, judge
 from lapse.broker.charges import charge_mutations
 from lapse.broker.services import Services, Session
-from lapse.broker.topics import NewTopic
+from lapse.coordination import offsets, transactions
 from lapse.log.epochs import NO_EPOCH
 from lapse.metadata.image import INTERNAL_TOPICS, Image, Topic
 from lapse.wire.declaration import ZERO_UUID
+from lapse.wire.schema.create_topics import CreatableTopic
 from lapse.wire.schema.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -79,20 +84,35 @@ async def _create_missing(
     """
     # Somebody was faster; it may not be now.
     unsaid = {ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
-    partitions = services.config.num_partitions
     if not (services.config.auto_create_topics_enable and request.allow_auto_topic_creation):
         return {}
     errors: dict[str, ErrorCode] = {}
     for name in {topic.name for topic in request.topics or () if topic.name}:
         if name not in image.topics:
             try:
-                check_topic_name(name)
-                charge_mutations(services, session, partitions, strict=True)
-                await services.topics.create(NewTopic(name, partitions, {}))
+                await _create(services, session, name)
             except KafkaError as e:
                 if e.code not in unsaid:
                     errors[name] = e.code
     return errors
+
+
+async def _create(services: Services, session: Session, name: str) -> None:
+    if name == offsets.TOPIC:
+        await services.groups.require_topic()
+    elif name == transactions.TOPIC:
+        await services.transactions.require_topic()
+    elif name not in INTERNAL_TOPICS:
+        asked = CreatableTopic(
+            name=name,
+            num_partitions=DEFAULT,
+            replication_factor=DEFAULT,
+            assignments=(),
+            configs=(),
+        )
+        new = judge(asked, services.topics, services.config)
+        charge_mutations(services, session, new.partitions, strict=True)
+        await services.topics.create(new)
 
 
 def is_by_id(asked: MetadataRequestTopic) -> bool:

@@ -17,7 +17,7 @@ from lapse.client.admin import Admin
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.login import Login
 from lapse.client.offsets import LATEST, list_offsets
-from lapse.client.producer import Producer
+from lapse.client.producer import Producer, ProducerConfig
 from lapse.client.settings import TOPIC, ConfigChange, ConfigEntry, Operation, Resource
 from lapse.lifecycle.erase.order import Due, Forced
 from lapse.lifecycle.erase.search import Bound
@@ -126,8 +126,9 @@ async def write_tombstones(
     broker: Broker, topic: str, keys: Sequence[bytes], due: Sequence[Due]
 ) -> None:
     """All of them are in the logs when this returns. Raises KafkaError, ConnectionLost."""
+    config = ProducerConfig(allow_auto_create_topics=False)  # one that is gone stays gone
     try:
-        async with Producer(broker.bootstrap, login=broker.login) as producer:
+        async with Producer(broker.bootstrap, config, login=broker.login) as producer:
             sent = [
                 await producer.send(topic, keys[one.target], None, partition=one.partition)
                 for one in due

@@ -74,6 +74,13 @@ async def test_what_a_topic_is_asked(node: Node) -> None:
         await ask(broker_of(node), "none")
 
 
+async def test_tombstones_bring_no_topic_back(node: Node) -> None:
+    """Somebody may have deleted it since it was looked at."""
+    with pytest.raises(KafkaError, match=r"^gone: tombstones cannot be written"):
+        await write_tombstones(broker_of(node), "gone", [b"k"], [Due(0, 0)])
+    assert "gone" not in node.services.topics.image.topics
+
+
 async def test_tombstones_go_where_they_are_due_whatever_the_key_says(node: Node) -> None:
     await write_tombstones(broker_of(node), "t", [b"k0", b"k1"], [Due(0, 1), Due(1, 0), Due(1, 1)])
     assert (await ask(broker_of(node), "t")).ends == (Bound(0, 1), Bound(1, 4))
