@@ -14,27 +14,32 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lapse.base.fs import Fs, RealFs
+from lapse.log.append_times import RESOLUTION_MS
 from lapse.log.directory import LogDirectory
+from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import Segment
+from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.unit.log.logs import (
+    NOW,
     TP,
     append,
     batch,
     batches_of,
     check_sound,
     config,
-    env,
     rewrite,
     rows_of,
 )
 
 State = dict[int, bytes]
 PRODUCER = 77
+AFTERWARDS = NOW + 10_000_000  # nothing is appended after an opening that finds it
 TOPIC = config(file_delete_delay_ms=0)
 
 
@@ -45,6 +50,7 @@ class Life:
         allowed: the contents that are right at this moment; the last one is the state after the
             operation under way.
         synced_to: everything below this offset survives a power cut.
+        appended_at: when the batches at these offsets were.
         sequence_at: the producer's next sequence when the log ends at an offset.
     """
 
@@ -52,6 +58,7 @@ class Life:
         self.allowed: list[State] = [{}]
         self.synced_to = 0
         self.sequence_at = {0: 0}
+        self.appended_at: dict[int, int] = {}
         self._path = path
         self._fs = fs
         self._random = random.Random(seed)
@@ -96,8 +103,11 @@ class Life:
             written = end.to_bytes(8, "big") + data[8:]
             self.sequence_at[end + records] = sequence + records
             self.allowed = [before, {**before, end: written}]
-            append(log, data)
+            self.appended_at[end] = now_ms = NOW + 700 * len(self.appended_at)
+            append(log, data, now_ms=now_ms)
             self.allowed = self.allowed[-1:]
+            if self._random.random() < 0.5:
+                log.keep_append_times()
 
     def _flush(self, directory: LogDirectory, log: PartitionLog) -> None:
         log.flush()
@@ -147,7 +157,7 @@ def _swapped(before: State, old: list[Segment], kept: State) -> list[State]:
 @contextlib.contextmanager
 def owned(path: Path, fs: Fs) -> Iterator[LogDirectory]:
     """An owned directory, whose lock goes when the process "dies"."""
-    directory = LogDirectory.open(path, env(fs))
+    directory = LogDirectory.open(path, LogEnv(fs, ManualClock(AFTERWARDS)))
     try:
         yield directory
     finally:
@@ -161,12 +171,25 @@ def _die(path: Path, fs: CrashFs, seed: int) -> Life:
     return life
 
 
+def _check_append_times(log: PartitionLog, life: Life) -> None:
+    """No record is called older than it is, and what is shown is at most a second early."""
+    for segment in log.segments:
+        for row in rows_of(segment):
+            offset = row.base_offset
+            known = segment.append_times(offset, offset + 1)
+            if known.first_not_before(life.appended_at[offset], offset) is None:
+                raise AssertionError(f"offset {offset} counts as older than it is")
+            (shown,) = known.shown(np.array([offset]))
+            assert shown < 0 or 0 <= life.appended_at[offset] - shown < RESOLUTION_MS
+
+
 def _check(path: Path, life: Life, *, lost: bool) -> None:
     """What a successor finds, and that it can go on from there."""
     with owned(path, RealFs()) as directory:
         log = directory.create_log(TP, TOPIC)
         check_sound(log)
         found, end = batches_of(log), log.log_end_offset
+        _check_append_times(log, life)
         if lost:
             assert end >= life.synced_to
             left_of = [s for s in life.allowed if _is_left_of(found, s, log, life.synced_to)]

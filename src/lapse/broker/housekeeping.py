@@ -136,6 +136,7 @@ def chores_at(
         ("roll", roll_if_due, now_ms if clock.held else clock.now_ms),
         ("log start", drop_deleted, now_ms),
         ("sync", sync_sealed, now_ms),
+        ("append times", keep_append_times, now_ms),
         ("unlink", PartitionLog.sweep_deleted, now_ms),
     ]
     if not clock.held:
@@ -189,6 +190,11 @@ def sync_sealed(log: PartitionLog, _now_ms: int) -> None:
     """What was rolled is made durable; the active segment is left to the system."""
     if log.offline_reason is None and log.recovery_point < log.segments[-1].base_offset:
         log.flush()
+
+
+def keep_append_times(log: PartitionLog, _now_ms: int) -> None:
+    """Append times of the active segment outlive the process, but for those of the last moment."""
+    log.keep_append_times()
 
 
 def apply_retention(log: PartitionLog, _now_ms: int, clock: ClockVerdict) -> None:

@@ -24,6 +24,7 @@ from lapse.cli.remote import add_remote, client_properties, print_table, request
 from lapse.client.admin import Admin
 from lapse.client.deletion import Before
 from lapse.client.login import Login, login
+from lapse.client.offsets import By
 from lapse.client.settings import DeleteRecordsResult
 
 FILE_VERSION = 1
@@ -33,6 +34,7 @@ examples:
   lapse delete-records --bootstrap-server 127.0.0.1:9092 --offset-json-file offsets.json
   lapse delete-records --topic clicks --before-time 2026-01-31T00:00:00Z
   lapse delete-records --topic clicks --before-time 30d
+  lapse delete-records --topic clicks --before-time 30d --by append
 
 the file:
   {"version": 1, "partitions": [{"topic": "clicks", "partition": 0, "offset": 42}]}
@@ -41,6 +43,7 @@ An offset of -1 is the high watermark. A time is one with a time zone, milliseco
 an age such as 30d, 12h, 90m, 45s; records are kept from the first one on that is not before it. One
 without a time is as old as its append.
 """
+_BY = {"time": By.AGE, "append": By.APPEND}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _AGES = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
@@ -81,6 +84,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--before-time", metavar="TIME",
         help="delete what is older; with the file, for its partitions whatever their offsets",
     )  # fmt: skip
+    parser.add_argument(
+        "--by", choices=sorted(_BY), default="time",
+        help="what --before-time means: a record's own time, or the append's where it has none "
+        "(time, the default); that of its append, to the second (append)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=run)
 
@@ -93,6 +101,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--offset-json-file is missing; or name a --topic and a --before-time")
     if args.topic and args.before_time is None:
         raise ConfigError(f"--topic {args.topic[0]}: --before-time says what of it is to go")
+    if args.by != "time" and args.before_time is None:
+        raise ConfigError(f"--by {args.by}: there is no --before-time that it could be of")
     moment = None
     if args.before_time is not None:
         moment = before_time(args.before_time, SystemClock().now_ms())
@@ -115,7 +125,7 @@ async def _delete(
             topic = await admin.describe_topic(name)
             if moment is not None:
                 asked |= {TopicPartition(name, p.partition): moment for p in topic.partitions}
-        return await admin.delete_records_before(asked)
+        return await admin.delete_records_before(asked, by=_BY[args.by])
 
 
 def read_file(path: Path, moment: datetime | None = None) -> dict[TopicPartition, Before]:

@@ -23,7 +23,7 @@ from lapse.client.connection import BrokerConnection
 from lapse.client.deletion import Before, delete_records_before
 from lapse.client.groups import GroupOffsets, group_offsets
 from lapse.client.login import PLAINTEXT, Login
-from lapse.client.offsets import to_ms
+from lapse.client.offsets import By, to_ms
 from lapse.client.settings import ConfigChange, DeleteRecordsResult, Resource, ResourceConfig
 from lapse.client.settings import refusal as refusal  # noqa: PLC0414
 from lapse.wire.schema.create_partitions import (
@@ -255,9 +255,12 @@ class Admin:
         return settings.deleted(await self._connection.request(request, DeleteRecordsResponse))
 
     def delete_records_before(
-        self, before: Mapping[TopicPartition, Before]
+        self, before: Mapping[TopicPartition, Before], *, by: By = By.AGE
     ) -> asyncio.Future[dict[TopicPartition, DeleteRecordsResult]]:
         """Delete what is before an offset (-1: the high watermark) or a time, at every leader.
+
+        A time is held against records' own times, and against the append times of those without;
+        `By.APPEND`: against the append times of all, which only a Lapse broker has.
 
         The result is there within the request timeout. A leader that does not answer by then gives
         its own partitions low watermark -1 and REQUEST_TIMED_OUT, and no others (KIP-107); what it
@@ -269,7 +272,7 @@ class Admin:
                 to_ms(one)
             else:
                 settings.check_offset(partition, one)
-        return asyncio.ensure_future(self._delete_records_before(dict(before)))
+        return asyncio.ensure_future(self._delete_records_before(dict(before), by))
 
     async def list_consumer_group_offsets(
         self, group_ids: Iterable[str]
@@ -283,11 +286,12 @@ class Admin:
             return await group_offsets(cluster, group_ids, self._request_timeout_ms)
 
     async def _delete_records_before(
-        self, before: Mapping[TopicPartition, Before]
+        self, before: Mapping[TopicPartition, Before], by: By
     ) -> dict[TopicPartition, DeleteRecordsResult]:
         bootstrap = parse_bootstrap(self._connection.address)
         async with Cluster(bootstrap, self._login) as cluster:
-            return await delete_records_before(cluster, before, self._request_timeout_ms)
+            timeout_ms = self._request_timeout_ms
+            return await delete_records_before(cluster, before, timeout_ms, by=by)
 
     async def _offsets(self, topic: MetadataResponseTopic, timestamp: int) -> dict[int, int]:
         asked = tuple(

@@ -1,10 +1,10 @@
 """Which records are older than a time, for certain: what `deletion` may delete by it.
 
-A record without a time is as old as its append. Only a broker of ours knows when that was
-(`BY_AGE`). From another one all records below the time's offset are read: the first that has no
-time may be of any age, so it ends what is old. Kafka's own answer is but an upper bound: it is "no
-record" also where a segment promises one that compaction took, while later segments have some
-(SEMANTICS T-18).
+A record without a time is as old as its append, and with `By.APPEND` every record is. Only a broker
+of ours knows when that was. From another one all records below the time's offset are read: the
+first that has no time may be of any age, so it ends what is old. Kafka's own answer is but an upper
+bound: it is "no record" also where a segment promises one that compaction took, while later
+segments have some (SEMANTICS T-18).
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.client.cluster import Cluster
 from lapse.client.connection import BrokerConnection
-from lapse.client.offsets import EARLIEST, LATEST, list_offsets, list_offsets_by, to_ms
+from lapse.client.offsets import EARLIEST, LATEST, By, list_offsets, list_offsets_by, to_ms
 from lapse.client.range_reader import Wanted, read_range
 from lapse.records.batch import not_older_in
-from lapse.wire.schema.list_offsets import BY_AGE
 
 
 async def older_until(
@@ -28,20 +27,27 @@ async def older_until(
     connection: BrokerConnection,
     times: Mapping[TopicPartition, datetime],
     deadline: float,
+    by: By = By.AGE,
 ) -> dict[TopicPartition, int | KafkaError]:
     """The offset below which all is older, of partitions that one broker leads.
 
     Never above the end of the log as of this call. `deadline` is one of the event loop's. Raises
-    ConnectionLost, and KafkaError where the broker refuses all.
+    ConnectionLost, and KafkaError where the broker refuses all; UNSUPPORTED_VERSION where another
+    broker is asked for append times.
     """
 
     def left() -> float:
         return max(deadline - asyncio.get_running_loop().time(), 0.0)
 
     ends = await list_offsets(connection, dict.fromkeys(times, LATEST), timeout_seconds=left())
-    found = await list_offsets_by(connection, BY_AGE, times, left())
+    found = await list_offsets_by(connection, by, times, left())
     if found is not None:
         return {partition: _least(found[partition], ends[partition]) for partition in times}
+    if by is By.APPEND:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{connection.address} does not keep append times: only a Lapse broker does",
+        )
     starts = await list_offsets(connection, dict.fromkeys(times, EARLIEST), timeout_seconds=left())
     until: dict[TopicPartition, int | KafkaError] = {}
     for partition, moment in times.items():
@@ -66,7 +72,7 @@ async def _read(cluster: Cluster, wanted: Wanted, cutoff_ms: int) -> int | Kafka
     try:
         async for some in read_range(cluster, wanted, committed=False):
             for row in some.rows:
-                first = not_older_in(some.data, row, cutoff_ms, wanted.offset_from, where)
+                first = not_older_in(some.data, row, cutoff_ms, wanted.offset_from, 0, where)
                 if first is not None:
                     return min(first[0], wanted.offset_until)
     except CorruptData as e:

@@ -26,6 +26,7 @@ from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.client.age import older_until
 from lapse.client.cluster import AGAIN, Cluster
 from lapse.client.connection import BrokerConnection, ConnectionLost
+from lapse.client.offsets import By
 from lapse.client.settings import (
     NO_LOW_WATERMARK,
     DeleteRecordsResult,
@@ -47,13 +48,16 @@ async def delete_records_before(
     before: Mapping[TopicPartition, Before],
     request_timeout_ms: int,
     topic_ids: Mapping[str, uuid.UUID] | None = None,
+    by: By = By.AGE,
 ) -> dict[TopicPartition, DeleteRecordsResult]:
     """A result for each partition, within `request_timeout_ms`.
 
-    Nothing is deleted from a topic of `topic_ids` that has another id: UNKNOWN_TOPIC_ID.
+    A time is compared with records' own times, and with the append times of those without one, or,
+    `by` append, with those of all. Nothing is deleted from a topic of `topic_ids` that has another
+    id: UNKNOWN_TOPIC_ID.
     """
     deadline = asyncio.get_running_loop().time() + request_timeout_ms / 1000
-    calls = _Calls(cluster, dict(before), deadline, topic_ids or {})
+    calls = _Calls(cluster, dict(before), deadline, topic_ids or {}, by)
     failures = 0
     while calls.missing:
         await calls.once()
@@ -84,10 +88,12 @@ class _Calls:
         before: dict[TopicPartition, Before],
         deadline: float,
         topic_ids: Mapping[str, uuid.UUID],
+        by: By,
     ) -> None:
         self._cluster = cluster
         self._deadline = deadline
         self._topic_ids = topic_ids
+        self._by = by
         self._errors: dict[TopicPartition, LapseError] = {}
         self.missing = before
         self.results: dict[TopicPartition, DeleteRecordsResult] = {}
@@ -156,7 +162,7 @@ class _Calls:
         times = {p: b for p, b in wanted.items() if isinstance(b, datetime)}
         if not times:
             return offsets
-        older = await older_until(self._cluster, connection, times, self._deadline)
+        older = await older_until(self._cluster, connection, times, self._deadline, self._by)
         for partition, until in older.items():
             if isinstance(until, KafkaError):
                 self._failed([partition], until, harmless=True)

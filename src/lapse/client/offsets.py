@@ -15,6 +15,8 @@ from lapse.base.ids import TopicPartition
 from lapse.client.connection import ANSWER_SECONDS_MAX, BrokerConnection
 from lapse.client.settings import refusal
 from lapse.wire.schema.list_offsets import (
+    BY_AGE,
+    BY_APPEND,
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     LIST_OFFSETS,
@@ -35,6 +37,13 @@ class Place(IntEnum):
 
     EARLIEST = EARLIEST_TIMESTAMP
     LATEST = LATEST_TIMESTAMP
+
+
+class By(IntEnum):
+    """What makes a record older than a time."""
+
+    AGE = BY_AGE
+    APPEND = BY_APPEND
 
 
 EARLIEST, LATEST = Place.EARLIEST, Place.LATEST
@@ -75,7 +84,7 @@ async def list_offsets(
 
 async def list_offsets_by(
     connection: BrokerConnection,
-    by: int,
+    by: By,
     wanted: Mapping[TopicPartition, datetime],
     timeout_seconds: float,
 ) -> dict[TopicPartition, int | KafkaError] | None:

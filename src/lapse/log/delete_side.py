@@ -19,6 +19,7 @@ from lapse.base.times import after_ms
 from lapse.log import swap
 from lapse.log.append_clock import AHEAD_MAX_MS
 from lapse.log.append_side import AppendableLog, Opening
+from lapse.log.append_times import append_times_path
 from lapse.log.facts import StartMove
 from lapse.log.segment import SNAPSHOT, Segment, segment_path
 from lapse.log.start import KeptStart, start_path, taken_up, write_start
@@ -76,6 +77,7 @@ class DeletingLog(AppendableLog):
                     self._schedule(swap.mark_deleted(self._env.fs, self.dir, base_offset))
                     self._env.fs.unlink(segment_path(self.dir, base_offset, SNAPSHOT))
                     self._env.fs.unlink(summary_path(self.dir, base_offset))
+                    self._env.fs.unlink(append_times_path(self.dir, base_offset))
             except StorageError as e:
                 self._go_offline(e)
                 raise

@@ -34,6 +34,16 @@ from lapse.log.append_clock import (
     with_estimated_clock,
     with_last_append,
 )
+from lapse.log.append_times import (
+    NOTHING,
+    AppendTimes,
+    append_times_path,
+    closed,
+    encode,
+    read_append_times,
+    resumed,
+)
+from lapse.log.append_times import SUFFIX as APPENDED
 from lapse.log.env import LogEnv
 from lapse.log.epochs import LeaderEpochs
 from lapse.log.epochs_found import epochs_in, note_epochs
@@ -133,6 +143,7 @@ class Scanned:
     max_timestamp_offset: int
     bad: str | None
     epochs: list[tuple[int, int]] = field(default_factory=list)
+    append_times: AppendTimes = NOTHING
 
 
 def load(
@@ -180,8 +191,8 @@ def _drop_orphans(partition_dir: Path, env: LogEnv, names: Sequence[str], bases:
         return
     folder = partition_dir / FOLDER
     for name in sorted(os.listdir(folder)):
-        is_whole = name.endswith(SUFFIX) and base_offset_of(name) in bases
-        if SUFFIX in name and not is_whole:
+        is_whole = name.endswith((SUFFIX, APPENDED)) and base_offset_of(name) in bases
+        if (SUFFIX in name or APPENDED in name) and not is_whole:
             env.fs.unlink(folder / name)
 
 
@@ -240,6 +251,7 @@ class _Loader:
             for suffix in SEGMENT_SUFFIXES:
                 self._env.fs.unlink(segment_path(self._dir, base_offset, suffix))
             self._env.fs.unlink(summary_path(self._dir, base_offset))
+            self._env.fs.unlink(append_times_path(self._dir, base_offset))
 
     # --- trusted ---------------------------------------------------------------------------------
 
@@ -312,7 +324,9 @@ class _Loader:
         if timestamp != summary.max_timestamp:
             return None
         growing = indexes[0].growing(), indexes[1].growing()
-        return self._resume(Scanned(summary, *growing, offset, None), kept)
+        scanned = Scanned(summary, *growing, offset, None)
+        scanned.append_times = self._append_times(summary)
+        return self._resume(scanned, kept)
 
     def _sealed(
         self, summary: Summary, offset_index: OffsetIndex, time_index: TimeIndex, mtime_ms: int
@@ -337,7 +351,7 @@ class _Loader:
         """
         path = segment_path(self._dir, base_offset, LOG)
         scanned = self._scanned(base_offset, None, check_crc=True)
-        opened_ms = max(self._env.clock.now_ms(), self._options.believed_ms or 0)
+        opened_ms = self._opened_ms()
         scanned.summary = with_last_append(self._dir, scanned.summary, opened_ms, is_last=not later)
         if scanned.bad is not None:
             _log.warning(
@@ -349,12 +363,30 @@ class _Loader:
             self._env.fs.fsync_file(path)
         scanned.offset_index.write_out(self._env.fs)
         scanned.time_index.write_out(self._env.fs)
+        scanned.append_times = self._append_times(scanned.summary)
         self.epochs += scanned.epochs
         return scanned
 
+    def _append_times(self, summary: Summary) -> AppendTimes:
+        """Of a segment whose end may have moved since its file was written."""
+        known = read_append_times(self._dir, summary.base_offset, summary.size)
+        latest_ms = max(self._opened_ms(), summary.append_last_ms)
+        return resumed(known, summary.end_offset, latest_ms)
+
+    def _opened_ms(self) -> int:
+        """No append that is in the files was made after that."""
+        return max(self._env.clock.now_ms(), self._options.believed_ms or 0)
+
     def _seal(self, scanned: Scanned) -> Segment:
-        write_summary(self._env.fs, self._dir, scanned.summary)
-        mtime_ms = mtime_ms_of(segment_path(self._dir, scanned.summary.base_offset, LOG))
+        summary = scanned.summary
+        write_summary(self._env.fs, self._dir, summary)
+        path = append_times_path(self._dir, summary.base_offset)
+        if len(scanned.append_times.offsets):
+            sealed = closed(scanned.append_times, summary.end_offset)
+            self._env.fs.write_file(path, encode(sealed, summary.base_offset))
+        else:
+            self._env.fs.unlink(path)
+        mtime_ms = mtime_ms_of(segment_path(self._dir, summary.base_offset, LOG))
         return self._sealed(scanned.summary, scanned.offset_index, scanned.time_index, mtime_ms)
 
     def _txn_index(self, base_offset: int) -> TxnIndex:
@@ -369,6 +401,7 @@ class _Loader:
         active = ActiveSegment(
             self._dir, self._env, scanned.summary, scanned.offset_index, scanned.time_index,
             scanned.max_timestamp_offset, self._txn_index(scanned.summary.base_offset),
+            scanned.append_times,
         )  # fmt: skip
         active.mtime_ms = mtime_ms_of(active.path())
         if scanned.summary.batches and scanned.summary is not kept:

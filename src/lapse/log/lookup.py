@@ -132,18 +132,30 @@ def _first_in_batch(
     return None
 
 
-def first_not_older(segment: Segment, cutoff_ms: int, start_offset: int) -> FoundRecord | None:
-    """The first record from `start_offset` on that may not be older than `cutoff_ms`.
+def first_appended(segment: Segment, cutoff_ms: int) -> int | None:
+    """The first offset of the segment whose append may not be before a time; None: all are.
 
-    One with a time is as old as that says. One without is as old as its append, and of that only
-    the segment's append clock is known: all of them may be as young as its last append. Where that
-    clock is a guess, nothing bounds it.
+    By the segment's append clock, and within it by its append times; where the former is a guess
+    and the latter say nothing, nothing bounds it.
     """
     summary = segment.summary
     if not summary.append_estimated and 0 <= summary.append_last_ms < cutoff_ms:
+        return None
+    base_offset, end_offset = segment.base_offset, segment.end_offset
+    known = segment.append_times(base_offset, end_offset)
+    return known.first_not_before(cutoff_ms, base_offset)
+
+
+def first_not_older(segment: Segment, cutoff_ms: int, start_offset: int) -> FoundRecord | None:
+    """The first record from `start_offset` on that may not be older than `cutoff_ms`.
+
+    One with a time is as old as that says. One without is as old as its append (`append_times`).
+    """
+    size, files = segment.size, segment.files()
+    untimed_from = first_appended(segment, cutoff_ms)
+    if untimed_from is None:
         late = segment.max_timestamp >= cutoff_ms
         return first_at(segment, cutoff_ms, start_offset) if late else None
-    size, files = segment.size, segment.files()
     begin = batch_reaching(files, start_offset, size)
     if begin is None:
         return None
@@ -153,7 +165,7 @@ def first_not_older(segment: Segment, cutoff_ms: int, start_offset: int) -> Foun
             data = read_at(fd, int(row["position"]), int(row["size"]))
             here = row.copy()
             here["position"] = 0
-            found = not_older_in(data, here, cutoff_ms, start_offset, where)
+            found = not_older_in(data, here, cutoff_ms, start_offset, untimed_from, where)
             if found is not None:
                 return FoundRecord(*found)
     return None

@@ -35,6 +35,7 @@ from lapse.log import swap
 from lapse.log.append_clock import seen_by
 from lapse.log.append_side import Appended as Appended  # noqa: PLC0414
 from lapse.log.append_side import Opening
+from lapse.log.append_times import append_times_path
 from lapse.log.bad import read_bad
 from lapse.log.delete_side import DeletingLog
 from lapse.log.env import LogEnv
@@ -181,6 +182,15 @@ class PartitionLog(DeletingLog):
                 self._unflushed = [s for s in self._unflushed if s not in sealed]
                 self.recovery_point = max(self.recovery_point, end)
             return self.recovery_point
+
+    def keep_append_times(self) -> None:
+        """Have the append times of the active segment outlive the process; nothing is synced.
+
+        Raises StorageError; then they are written the next time.
+        """
+        with self._lock:
+            if not self._closed and self.offline_reason is None:
+                self._active.keep_append_times()
 
     def close(self, *, clean: bool = True) -> None:
         """Give it back; with `clean` its files may be trusted at the next opening."""
@@ -442,6 +452,7 @@ def _synced_paths(segment: Segment) -> list[Path]:
         segment.path(TXN_INDEX),
         segment.path(SNAPSHOT),
         summary_path(segment.dir, segment.base_offset),
+        append_times_path(segment.dir, segment.base_offset),
     ]
     return paths + [path for path in others if path.exists()]
 

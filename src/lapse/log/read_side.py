@@ -17,6 +17,7 @@ from lapse.log.loader import LoadedLog
 from lapse.log.lookup import (
     FoundRecord,
     batch_reaching,
+    first_appended,
     first_at,
     first_not_older,
     greatest_timestamp,
@@ -274,6 +275,19 @@ class ReadableLog:
             marks.append((self._end_offset, now_ms))
         found = [min(offset, end) for offset, ms in reversed(marks) if ms <= timestamp]
         return tuple(dict.fromkeys(found))[:count_max]
+
+    def first_appended(self, cutoff_ms: int) -> FoundRecord | None:
+        """The first offset that may not have been appended before a time, whatever records say.
+
+        All below it was for certain; it may be up to a second early, or lie where no record is any
+        more. Ask for the end of the log first.
+        """
+        start = self._log_start_offset
+        for segment in self._segments_from(start):
+            offset = first_appended(segment, cutoff_ms)
+            if offset is not None:
+                return FoundRecord(max(offset, start), NO_TIMESTAMP)
+        return None
 
     def greatest_timestamp(self) -> FoundRecord | None:
         """The first record with the greatest timestamp (T-19, without its two wrong answers)."""

@@ -19,6 +19,13 @@ from pathlib import Path
 from lapse.base.errors import CorruptData, StorageError
 from lapse.base.fs import AppendFile, Buffer
 from lapse.kernels.layout import CONTROL
+from lapse.log.append_times import (
+    NOTHING,
+    ActiveAppendTimes,
+    AppendTimes,
+    append_times_path,
+    read_append_times,
+)
 from lapse.log.env import LogEnv
 from lapse.log.markers import EndMarker, kind_of
 from lapse.log.offset_index import OffsetIndex, read_entries
@@ -70,7 +77,9 @@ def mtime_ms_of(path: Path) -> int:
 class SegmentFiles:
     """A segment's log file open for reading, and its indexes; closed when nobody holds it."""
 
-    __slots__ = ("__weakref__", "_fd", "offset_index", "time_index", "txn_index")
+    __slots__ = (
+        "__weakref__", "_fd", "append_times", "offset_index", "time_index", "txn_index",
+    )  # fmt: skip
 
     def __init__(
         self, path: Path, offset_index: OffsetIndex, time_index: TimeIndex, txn_index: TxnIndex
@@ -83,6 +92,7 @@ class SegmentFiles:
         self.offset_index = offset_index
         self.time_index = time_index
         self.txn_index = txn_index
+        self.append_times: AppendTimes | None = None  # until somebody asks
 
     def fileno(self) -> int:
         return self._fd
@@ -175,6 +185,13 @@ class Segment:
             self.env.files.keep(held)
         return held
 
+    def append_times(self, offset_from: int, offset_until: int) -> AppendTimes:
+        """When the records of a range of offsets were appended, as far as that is known."""
+        files = self.files()
+        if files.append_times is None:
+            files.append_times = read_append_times(self.dir, self.base_offset, self.size)
+        return files.append_times.between(offset_from, offset_until)
+
     def with_summary(self, summary: Summary) -> Segment:
         """The same sealed segment, about which more is known now; readers keep the files they have.
 
@@ -206,6 +223,8 @@ class Segment:
         if self.may_have_aborts:
             with contextlib.suppress(CorruptData):  # told to whoever asks for it
                 pinned.txn_index.load()
+        if pinned.append_times is None:  # what comes to lie there is not of this file
+            pinned.append_times = read_append_times(self.dir, self.base_offset, self.size)
         self._pinned = pinned
 
     def _held(self) -> SegmentFiles | None:
@@ -249,6 +268,7 @@ class ActiveSegment(Segment):
         time_index: TimeIndex,
         max_timestamp_offset: int,
         txn_index: TxnIndex,
+        append_times: AppendTimes = NOTHING,
     ) -> None:
         """On from what is there; the indexes must be ones that can grow."""
         super().__init__(
@@ -259,6 +279,8 @@ class ActiveSegment(Segment):
         self.time_index = time_index
         self.txn_index = txn_index
         self._max_timestamp_offset = max_timestamp_offset
+        where = append_times_path(partition_dir, summary.base_offset)
+        self._append_times = ActiveAppendTimes(where, summary.base_offset, append_times)
         last = offset_index.entry(offset_index.count - 1)[1] if offset_index.count else 0
         self._bytes_since_entry = summary.size - last
         self._builder = SummaryBuilder(summary.base_offset, summary)
@@ -344,6 +366,7 @@ class ActiveSegment(Segment):
             first = replace(builder.build(), append_first_ms=now_ms, append_last_ms=now_ms)
             write_summary(self.env.fs, self.dir, first)
         self._file.write(data)
+        self._append_times.note(now_ms, self.end_offset)
         bytes_since_entry = self._bytes_since_entry
         for batch, dead in zip(batches, tombstones, strict=True):
             if batch.max_timestamp > self.max_timestamp:
@@ -366,6 +389,13 @@ class ActiveSegment(Segment):
     def is_begun(self) -> bool:
         """Whether its file is open and its first summary written: an append is one write then."""
         return self._file is not None and self._builder.append_first_ms >= 0
+
+    def append_times(self, offset_from: int, offset_until: int) -> AppendTimes:
+        return self._append_times.between(offset_from, offset_until)
+
+    def keep_append_times(self) -> None:
+        """Have the file of append times hold what is known."""
+        self._append_times.write_out(self.env.fs)
 
     def add_aborted(self, txn: AbortedTxn) -> None:
         """Note that a marker just appended aborted this; in its file with the next side files."""
@@ -399,6 +429,7 @@ class ActiveSegment(Segment):
         self.offset_index.write_out(self.env.fs)
         self.time_index.write_out(self.env.fs)
         self.txn_index.write_out(self.env.fs)
+        self._append_times.write_out(self.env.fs)
         if self.size:
             write_summary(self.env.fs, self.dir, self.summary)
 
@@ -410,6 +441,7 @@ class ActiveSegment(Segment):
         if self.max_timestamp >= 0:
             self.time_index.append_if_later(self.max_timestamp, self._max_timestamp_offset)
         self.write_side_files()
+        self._append_times.write_out(self.env.fs, self.end_offset)
 
     def seal(self) -> Segment:
         """The same segment, finished, never to change again."""

@@ -5,7 +5,8 @@ SEMANTICS W-2 and W-5: new files go attempt → `.cleaned` → `.swap` → final
 `prepare`, `commit` and `recover` belong together: change neither without the other.
 
 The new summaries travel along as `.lapse/<base>.summary.swap`, written while `.cleaned` files
-exist and given their names at the end, so that the append clock survives a crash as well.
+exist and given their names at the end, so that the append clock survives a crash as well. So do
+their append times, under a summary's wings: first in, and the first to get their name.
 
 Kafka, started on a directory we died in, finishes the swap by the same rules.
 """
@@ -19,6 +20,8 @@ from pathlib import Path
 
 from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs
+from lapse.log.append_times import SUFFIX as APPENDED
+from lapse.log.append_times import append_times_path
 from lapse.log.headers import walk
 from lapse.log.segment import (
     INDEX,
@@ -45,11 +48,13 @@ class NewSegment:
     Attributes:
         files: by suffix: `.log`, `.index`, `.timeindex`, and `.txnindex` if there is one.
         mtime_ns: what its files' mtime shall be: that of the last segment it replaces (F-11).
+        append_times: their file; None: what is known of the segment with that base is left.
     """
 
     base_offset: int
     files: Mapping[str, Path]
     mtime_ns: int | None = None
+    append_times: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +83,17 @@ def prepare(fs: Fs, partition_dir: Path, replacement: Replacement) -> None:
         path = summary_path(partition_dir, summary.base_offset)
         fs.make_dir(path.parent)
         fs.write_file(_with(path, SWAP), encode_summary(summary))
+    for new in replacement.new:
+        if new.append_times is not None:
+            final = append_times_path(partition_dir, new.base_offset)
+            fs.rename(new.append_times, _with(final, SWAP))
 
 
 def abandon(fs: Fs, partition_dir: Path, replacement: Replacement) -> None:
     """Take `prepare` back."""
     for new in replacement.new:
         fs.unlink(_with(summary_path(partition_dir, new.base_offset), SWAP))
+        fs.unlink(_with(append_times_path(partition_dir, new.base_offset), SWAP))
         for suffix in SEGMENT_SUFFIXES:
             fs.unlink(_with(segment_path(partition_dir, new.base_offset, suffix), CLEANED))
 
@@ -107,8 +117,12 @@ def commit(fs: Fs, partition_dir: Path, replacement: Replacement, old: Sequence[
         if base_offset not in kept:  # F-12
             fs.unlink(segment_path(partition_dir, base_offset, SNAPSHOT))
             fs.unlink(summary_path(partition_dir, base_offset))
-    for base_offset in sorted(kept):
-        path = summary_path(partition_dir, base_offset)
+            fs.unlink(append_times_path(partition_dir, base_offset))
+    for new in replacement.new:
+        if new.append_times is not None:
+            path = append_times_path(partition_dir, new.base_offset)
+            fs.rename(_with(path, SWAP), path)
+        path = summary_path(partition_dir, new.base_offset)
         fs.rename(_with(path, SWAP), path)
     return deleted
 
@@ -217,16 +231,26 @@ def _drop_new_summaries(fs: Fs, partition_dir: Path, which: Callable[[int], bool
     for path in _new_summaries(partition_dir):
         if which(_base(path.name)):
             fs.unlink(path)
+            fs.unlink(_new_append_times(path))
 
 
 def _adopt_summaries(fs: Fs, partition_dir: Path) -> None:
     """The swap is through: its summaries count, where they are of the file that is there."""
     for path in _new_summaries(partition_dir):
         summary, log = read_summary(path), segment_path(partition_dir, _base(path.name), LOG)
+        times = _new_append_times(path)
         if summary is not None and log.exists() and log.stat().st_size == summary.size:
+            if times.exists():
+                fs.rename(times, times.with_name(times.name.removesuffix(SWAP)))
             fs.rename(path, path.with_name(path.name.removesuffix(SWAP)))
         else:
+            fs.unlink(times)
             fs.unlink(path)
+
+
+def _new_append_times(summary: Path) -> Path:
+    """What lies beside a `.summary.swap`, if there is one."""
+    return summary.with_name(summary.name.replace(SUFFIX, APPENDED))
 
 
 def _base(name: str) -> int:

@@ -215,11 +215,12 @@ def records_of(buffer: Buffer, row: np.void, where: str) -> Iterator[Record]:
 
 
 def not_older_in(
-    buffer: Buffer, row: np.void, cutoff_ms: int, from_offset: int, where: str
+    buffer: Buffer, row: np.void, cutoff_ms: int, from_offset: int, untimed_from: int, where: str
 ) -> tuple[int, int] | None:
     """Offset and time of a batch's first record, from `from_offset` on, that may not be older.
 
-    Who has no time may be of any age; its time is told as -1. Raises CorruptData.
+    Who has no time may be of any age from `untimed_from` on; its time is told as -1. Raises
+    CorruptData.
     """
     is_v2 = row["magic"] == 2
     if is_v2 and (not row["count"] or int(row["attributes"]) & CONTROL):
@@ -232,7 +233,8 @@ def not_older_in(
     times = records["timestamp_delta"] + row["base_timestamp"]
     if append_time:
         times[:] = row["max_timestamp"]
-    stays = ((times < 0) | (times >= cutoff_ms)) & (offsets >= from_offset)
+    stays = ((times < 0) & (offsets >= untimed_from)) | (times >= cutoff_ms)
+    stays &= offsets >= from_offset
     if not stays.any():
         return None
     first = int(stays.argmax())

@@ -18,6 +18,7 @@ from lapse.cli.delete_records import before_time, read_file
 from lapse.cli.main import main
 from lapse.client.producer import Producer
 from lapse.records.builder import NewRecord, build_batch
+from lapse.testing.clock import ManualClock
 from tests.unit.broker.running import connect, create, produce, running_node
 
 ROW = '{"topic": "t", "partition": 0, "offset": 1}'
@@ -106,6 +107,32 @@ async def test_what_has_no_time_is_as_old_as_its_append(
         assert row["low_watermark"] == mark
 
 
+async def test_by_append_the_producers_times_do_not_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A backfill: old times, and times of nobody, appended now and a minute later."""
+    clock = ManualClock(NOW_MS)
+    async with running_node(tmp_path / "data", clock=clock) as node:
+        await create(node, "b", message_timestamp_before_max_ms=str((1 << 63) - 1))
+        async with await connect(node) as connection:
+            for times in ((1, 2), (-1, 3), (4, -1)):
+                records = [NewRecord(b"k", b"v", time) for time in times]
+                await produce(connection, "b", (0, build_batch(records)))
+                clock.advance(60_000)
+        for by, before_ms, mark in (
+            ("append", NOW_MS, 0),
+            ("append", NOW_MS + 999, 0),  # to the second
+            ("append", NOW_MS + 1000, 2),
+            ("append", NOW_MS + 61_000, 4),
+            ("time", NOW_MS + 120_000, 5),
+            ("append", NOW_MS + 180_000, 6),
+        ):
+            words = ("--before-time", str(before_ms), "--by", by, "--json")
+            assert await lapse(node, "--topic", "b", *words) == 0
+            (row,) = map(json.loads, capsys.readouterr().out.splitlines())
+            assert row["low_watermark"] == mark, (by, before_ms)
+
+
 async def test_settings_of_the_client(node: Node, tmp_path: Path) -> None:
     file = offsets_file(tmp_path / "f.json", (0, 1))
     config = tmp_path / "client.properties"
@@ -119,6 +146,7 @@ async def test_settings_of_the_client(node: Node, tmp_path: Path) -> None:
     [
         ([], 2, "--offset-json-file is missing"),
         (["--topic", "t"], 2, "--before-time says"),
+        (["--offset-json-file", "f.json", "--by", "append"], 2, "--by append"),
         (["--topic", "t", "--before-time", "yesterday"], 2, "--before-time yesterday"),
         (["--offset-json-file", "nowhere.json"], 3, "nowhere.json: No such file"),
         (["--offset-json-file", "f", "--command-config", "nowhere"], 3, "nowhere: No such file"),

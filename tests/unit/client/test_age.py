@@ -7,9 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.client.age import older_until
 from lapse.client.cluster import Cluster, parse_bootstrap
+from lapse.client.offsets import By
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.wire.schema.fetch import (
     FetchableTopicResponse,
@@ -81,3 +83,15 @@ async def test_another_brokers_records_are_read(
         connection = await cluster.leader_connection(T0)
         deadline = asyncio.get_running_loop().time() + 5
         assert await older_until(cluster, connection, {T0: moment}, deadline) == {T0: until}
+
+
+async def test_another_broker_has_no_append_times() -> None:
+    (one,) = peers = [Peer({ListOffsetsRequest: offsets})]
+    one.script[MetadataRequest] = metadata({0: one}, {"t": [0]})
+    moment = datetime.fromtimestamp(0, UTC)
+    async with running_peers(*peers), Cluster(parse_bootstrap(one.address)) as cluster:
+        connection = await cluster.leader_connection(T0)
+        deadline = asyncio.get_running_loop().time() + 5
+        with pytest.raises(KafkaError, match="append times") as refused:
+            await older_until(cluster, connection, {T0: moment}, deadline, By.APPEND)
+    assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from lapse.base.clock import Clock
 from lapse.base.config import TopicConfig, topic_config
@@ -16,6 +17,7 @@ from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.kernels import keep
+from lapse.log.append_times import encode, joined, thinned
 from lapse.log.env import LogEnv
 from lapse.log.headers import read_at, walk
 from lapse.log.partition_log import Appended, PartitionLog
@@ -166,9 +168,32 @@ def rewrite(
             )
         )
         new.append(replace(new_segment, mtime_ns=segments[-1].mtime_ms * 1_000_000))
+    if pieces == 1:
+        bases = np.array([row.base_offset for row, _ in batches], np.int64)
+        times = _append_times(attempt, segments, bases, summaries[0].size)
+        new[0] = replace(new[0], append_times=times)
     old = tuple(segment.base_offset for segment in segments)
     kept = {row.base_offset: data for row, data in batches}
     return Rewritten(Replacement(tuple(new), old, tuple(summaries)), kept)
+
+
+def _append_times(
+    attempt: Path, segments: list[Segment], bases: NDArray[np.int64], size: int
+) -> Path | None:
+    known = joined(
+        segment.append_times(segment.base_offset, segment.end_offset + 1) for segment in segments
+    )
+    used = np.isin(
+        np.arange(len(known.offsets)), np.searchsorted(known.offsets, bases, side="right") - 1
+    )
+    left = thinned(known, used, segments[-1].end_offset)
+    if not len(left.offsets):
+        return None
+    path = attempt / "appended"
+    path.write_bytes(encode(left, segments[0].base_offset, size))
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return path
 
 
 def _new_segment(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lapse.log.append_times import append_times_path
 from lapse.log.lookup import FoundRecord
 from lapse.log.partition_log import PartitionLog
 from lapse.log.summary import summary_path
@@ -57,6 +58,7 @@ def test_a_clock_that_was_guessed_bounds_nothing(tmp_path: Path) -> None:
     put(log, OLD, -1, now_ms=OLD)
     log.close()
     summary_path(tmp_path, 0).unlink()
+    append_times_path(tmp_path, 0).unlink()
     log = open_log(tmp_path, TOPIC, clean_shutdown=True)
     assert log.segments[0].summary.append_estimated
     for cutoff in (CUTOFF, NOW, NOW + DAY, 1 << 62):
@@ -80,4 +82,15 @@ def test_an_end_of_a_transaction_is_no_record(tmp_path: Path) -> None:
     append(log, build_batch([NewRecord(b"k", b"v", OLD)], spec))
     log.append_marker(7, 0, commit=True, coordinator_epoch=0, leader_epoch=0, now_ms=NOW)
     assert log.first_not_older(CUTOFF) is None
+    log.close()
+
+
+def test_append_times_within_a_segment(tmp_path: Path) -> None:
+    """What was appended a second or more before the cutoff is older for certain."""
+    log = open_log(tmp_path, TOPIC)
+    for n in range(5):
+        put(log, -1, -1, now_ms=CUTOFF - 2500 + 1000 * n)
+    assert log.first_not_older(CUTOFF) == FoundRecord(4, -1)
+    assert log.first_not_older(CUTOFF + 1500) == FoundRecord(8, -1)
+    assert log.first_not_older(CUTOFF + 1501) is None
     log.close()

@@ -13,9 +13,9 @@ asked for twice · v1-6 -1, -2 and timestamps · v7 -3, the record with the grea
 older version, and for any other negative number: UNSUPPORTED_VERSION.
 
 Our own `by` (v6) says what a timestamp is compared with. BY_AGE: the first record that may not be
-older, where one without a time is as old as its append; where all are older, the end. All below is
-older for certain, so that it may be deleted. The answer has the same `by`; one that we do not know
-is INVALID_REQUEST.
+older, where one without a time is as old as its append. BY_APPEND: the first offset that may not
+have been appended before. Where all are older, the end; all below the answer is older for certain,
+so that it may be deleted. The answer has the same `by`; one that we do not know is INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from lapse.log.lookup import FoundRecord
 from lapse.log.partition_log import PartitionLog
 from lapse.wire.schema.list_offsets import (
     BY_AGE,
+    BY_APPEND,
     BY_TIMESTAMP,
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -65,6 +66,7 @@ _SINCE = {
 _LOOKUPS: Mapping[int, Callable[[PartitionLog, int], FoundRecord | None]] = {
     BY_TIMESTAMP: PartitionLog.offset_for_time,
     BY_AGE: PartitionLog.first_not_older,
+    BY_APPEND: PartitionLog.first_appended,
 }
 
 

@@ -21,6 +21,8 @@ from lapse.lifecycle import clock_guard, reports
 from lapse.lifecycle.round.ledger import LEDGER_FILE
 from lapse.lifecycle.round.ledger import read as read_ledger
 from lapse.log import checkpoints
+from lapse.log.append_times import SUFFIX as APPENDED
+from lapse.log.append_times import is_append_times
 from lapse.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, base_offset_of
 from lapse.log.start import LOG_START, KeptStart, read_start
 from lapse.log.summary import FOLDER, read_summary
@@ -293,6 +295,13 @@ def _is_start(partition_dir: Path, _: Path) -> bool:
         return False
 
 
+def _holds_append_times(path: Path) -> bool:
+    try:
+        return is_append_times(path.read_bytes())
+    except OSError:
+        return False
+
+
 _Match = Callable[[str], bool]
 _Holds = Callable[[Path, Path], bool]
 _OURS: tuple[tuple[_Match, _Holds, str], ...] = (
@@ -302,6 +311,11 @@ _OURS: tuple[tuple[_Match, _Holds, str], ...] = (
         lambda name: name.removesuffix(SWAP).endswith(SUMMARY),
         lambda _, path: read_summary(path) is not None,
         "a summary of a segment: counts, offsets and times",
+    ),
+    (
+        lambda name: name.removesuffix(SWAP).endswith(APPENDED),
+        lambda _, path: _holds_append_times(path),
+        "append times of a segment: times and offsets",
     ),
 )
 

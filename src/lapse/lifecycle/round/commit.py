@@ -36,6 +36,7 @@ from lapse.lifecycle.decide.select import RoundKind
 from lapse.lifecycle.round import bad, ledger
 from lapse.lifecycle.round.ledger import LedgerEntry, Removed
 from lapse.lifecycle.round.receipt import (
+    APPENDED,
     KAFKA_SUFFIX,
     REMOVED,
     THIS_PROCESS,
@@ -45,6 +46,7 @@ from lapse.lifecycle.round.receipt import (
     attempt_dir,
     attempt_file,
 )
+from lapse.log.append_times import append_times_path
 from lapse.log.facts import BadRange
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import LOG, segment_path
@@ -258,8 +260,9 @@ def _written(c: _Commit) -> list[Path]:
 
 def _renamed(log_dir: Path, groups: Iterable[GroupReceipt]) -> list[Path]:
     """What must be durable before the ledger may tell of it."""
-    summaries = (summary_path(log_dir, g.base_offset) for g in groups)
-    there = [path for path in summaries if path.exists()]  # retention may have taken a group
+    paths_of = (summary_path, append_times_path)
+    ours = [path_of(log_dir, g.base_offset) for g in groups for path_of in paths_of]
+    there = [path for path in ours if path.exists()]  # retention may have taken a group
     return [*there, log_dir / FOLDER, log_dir]
 
 
@@ -428,7 +431,8 @@ def _replacement(folder: Path, group: GroupReceipt) -> Replacement:
         for kind, suffix in KAFKA_SUFFIX.items()
         if kind in has
     }
-    new = NewSegment(group.base_offset, files, group.mtime_ns)
+    times = folder / attempt_file(group.base_offset, APPENDED) if APPENDED in has else None
+    new = NewSegment(group.base_offset, files, group.mtime_ns, times)
     return Replacement((new,), group.old_bases, (group.summary,))
 
 

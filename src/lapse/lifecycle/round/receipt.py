@@ -17,6 +17,7 @@ from lapse.log.summary import FOLDER, Summary
 ABORTED = "aborted"
 KAFKA_SUFFIX = {"records": ".log", "offsets": ".index", "times": ".timeindex", ABORTED: ".txnindex"}
 REMOVED = "removed"
+APPENDED = "appended"  # append times; of segments of which any are known
 
 # Opens the ids of attempts made in this very process, which a commit need not read back.
 THIS_PROCESS = f"inline-{secrets.token_hex(8)}"

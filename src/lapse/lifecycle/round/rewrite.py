@@ -34,6 +34,7 @@ from lapse.lifecycle.decide.select import RoundKind
 from lapse.lifecycle.decide.verdict import REASON_NAMES, RecordVerdict, Rules, Tables, tables
 from lapse.lifecycle.round import roaring
 from lapse.lifecycle.round.aborted import aborted_entries
+from lapse.lifecycle.round.appended import AppendTimesLeft
 from lapse.lifecycle.round.as_stored import as_stored
 from lapse.lifecycle.round.headers import facts_of_batches, guarded_batches
 from lapse.lifecycle.round.offset_map import MapResult, Tick
@@ -261,6 +262,7 @@ class GroupWriter:
         self._blobs: list[RemovedBlob] = []
         self._counts: dict[str, int] = {}
         self._summary = SummaryBuilder(self._base_offset)
+        self._appended = AppendTimesLeft(self._plan, [m.segment.plan for m in members])
         self._markers: dict[int, Marker] = {}
         self._aborted: list[AbortedTxn] = []
 
@@ -479,6 +481,7 @@ class GroupWriter:
         n = keep.index_entries(rows, self._plan.index_interval_bytes, entries, self._index_state)
         self._entries.append(entries[:n])
         self._summary.add_rows(rows, self._marker_of)
+        self._appended.add(rows)
 
     def _marker_of(self, batch: Header) -> Marker | None:
         return self._markers.get(batch.last_offset)
@@ -526,6 +529,7 @@ class GroupWriter:
         side_files = [("offsets", offsets), ("times", times), (REMOVED, removed)]
         if self._aborted:
             side_files.append((ABORTED, encode_entries(self._aborted)))
+        side_files += self._appended.side_files(self._summary.end_offset, self.position)
         for kind, data in side_files:
             self._fs.write_file(self._folder / attempt_file(self._base_offset, kind), data)
             crc = crc32c(np.frombuffer(data, np.uint8), 0, len(data))

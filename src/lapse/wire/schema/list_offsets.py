@@ -37,6 +37,7 @@ LATEST_TIERED_TIMESTAMP = -5  # v9+
 # What a timestamp is compared with (`by`).
 BY_TIMESTAMP = 0  # what readers are shown: Kafka's lookup
 BY_AGE = 1  # the same, and the append time of records without one
+BY_APPEND = 2  # the append time of all, to the second
 
 
 @struct

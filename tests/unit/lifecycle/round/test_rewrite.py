@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from pyroaring import BitMap
 
@@ -17,6 +18,13 @@ from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.engine import run_plan
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+from lapse.log.append_times import (
+    UNKNOWN,
+    AppendTimes,
+    append_times_path,
+    encode,
+    parse,
+)
 from lapse.log.txn_index import AbortedTxn, encode_entries, parse_entries
 from lapse.records.batch import Header, headers_of, records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
@@ -393,3 +401,32 @@ def test_create_times_are_kept_unless_as_kafka(
     (group,) = run(replace(plan, segments=segments, rules=rules)).groups
     assert group.old_bases == (0, 2)
     assert group.summary.create_times_kept is (all(kept) and not exact)
+
+
+def test_append_times_of_what_is_left(tmp_path: Path) -> None:
+    """As they were, by offset: entries of batches that are gone go, and no time is made up."""
+    segments = (
+        (0, data(0, b"a") + data(1, b"a") + data(2, b"b")),
+        (3, data(3, b"c")),  # nobody knows
+        (4, data(4, b"c") + data(5, b"d")),
+    )
+    plan = plan_of(tmp_path, *segments, upper=6)
+    known = {0: [(0, 1000), (1, 3000), (2, 5000), (3, UNKNOWN)], 4: [(4, 9000), (6, UNKNOWN)]}
+    for base, entries in known.items():
+        path = append_times_path(tmp_path, base)
+        path.parent.mkdir(exist_ok=True)
+        offsets, times = np.array(entries).T
+        path.write_bytes(encode(AppendTimes(offsets, times), base))
+    (group,) = run(plan).groups
+    assert group.old_bases == (0, 3, 4)
+    assert [b.base_offset for b in batches(plan, 0)] == [1, 2, 4, 5]
+    entries, (size,) = (
+        written(plan, 0, "appended")[12:],
+        struct.unpack_from(">8xi", written(plan, 0, "appended")),
+    )
+    assert size == group.summary.size  # of no other file
+    left = parse(entries, 0)
+    assert list(zip(left.offsets.tolist(), left.times.tolist(), strict=True)) == [
+        (1, 3000), (2, 5000), (4, 9000), (6, UNKNOWN),
+    ]  # fmt: skip
+    assert "appended" in {file.kind for file in group.files}

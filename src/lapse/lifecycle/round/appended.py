@@ -1,0 +1,53 @@
+"""The append times of a rewritten segment: those of its sources, as far as batches are left.
+
+Called by `rewrite`. An entry that holds for no batch any more is left out: a log that is written to
+all the time would else keep one for each second of its life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
+from lapse.lifecycle.round.receipt import APPENDED
+from lapse.log.append_times import (
+    UNKNOWN,
+    AppendTimes,
+    encode,
+    joined,
+    read_append_times,
+    thinned,
+)
+
+
+class AppendTimesLeft:
+    """In the making: told of all batches that are written."""
+
+    def __init__(self, plan: RoundPlan, sources: Sequence[PlanSegment]) -> None:
+        self._base_offset = sources[0].base_offset
+        self._known = joined(_of(Path(plan.dir), source) for source in sources)
+        self._used = np.zeros(len(self._known.offsets), np.bool_)
+
+    def add(self, rows: NDArray[np.void]) -> None:
+        """Batches (rows of BATCH) that are in the new segment."""
+        offsets = self._known.offsets
+        used = np.searchsorted(offsets, rows["base_offset"], side="right") - 1
+        self._used[used[used >= 0]] = True
+
+    def side_files(self, end_offset: int, size: int) -> list[tuple[str, bytes]]:
+        """The attempt's file for a log file of that size; none where no time is known."""
+        left = thinned(self._known, self._used, end_offset)
+        data = encode(left, self._base_offset, size)
+        return [(APPENDED, data)] if len(left.offsets) else []
+
+
+def _of(log_dir: Path, source: PlanSegment) -> AppendTimes:
+    """What is not known of one source must not look like the end of the one before."""
+    known = read_append_times(log_dir, source.base_offset, source.size)
+    if len(known.offsets):
+        return known
+    return AppendTimes(np.array([source.base_offset]), np.array([UNKNOWN]))

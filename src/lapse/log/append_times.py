@@ -1,0 +1,228 @@
+"""`.lapse/<base>.appended`: when the records of a segment were appended, about (DESIGN §4.5).
+
+Entries of 12 bytes, big-endian: time (int64), offset - base (int32). What lies from an entry's
+offset on, up to the next entry, was appended within `RESOLUTION_MS` from its time on. An entry is
+added at most once in that time, or where the append clock has gone back. A time below 0 stands for
+less: "not after -time"; `UNKNOWN` for nothing at all. Nothing is known below the first entry.
+
+The entries of a segment end with one that is `UNKNOWN`, at the end of what its writer has appended:
+what somebody else adds (a Kafka on the same directory) or puts behind it is not claimed. The file
+of the active segment has none. It is written now and then (`PartitionLog.keep_append_times`), and
+synced with the segment; what a crash may have lost gets an entry that says how late it may have
+been appended (`resumed`).
+
+A round leaves out entries that nothing is left of. Before its file stands an entry of the smallest
+number there is and the size of the log file that it was made for: beside any other one (a power cut
+may have taken back the renames of one folder and not of another) it is worth nothing.
+
+Wherever it is asked whether a record is old, only the latest possible time counts; the earliest is
+what is shown, and so it is up to a second early.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.base.fs import Fs
+from lapse.base.times import FOREVER_MS
+from lapse.log.summary import FOLDER
+
+SUFFIX = ".appended"
+RESOLUTION_MS = 1000
+NO_TIME = -1
+UNKNOWN = -FOREVER_MS
+_MADE_FOR = -FOREVER_MS - 1
+_NOT_KNOWN = -1
+_ENTRY = struct.Struct(">qi")
+_TABLE = np.dtype([("time", ">i8"), ("offset", ">i4")])
+
+
+def append_times_path(partition_dir: Path, base_offset: int) -> Path:
+    """Where the file of a segment lies."""
+    return partition_dir / FOLDER / f"{base_offset:020d}{SUFFIX}"
+
+
+@dataclass(frozen=True, slots=True)
+class AppendTimes:
+    """Entries, ascending by offset.
+
+    Attributes:
+        offsets: where each begins to hold.
+        times: when that was appended (ms); below 0 as in the file.
+    """
+
+    offsets: NDArray[np.int64]
+    times: NDArray[np.int64]
+
+    def latest(self) -> NDArray[np.int64]:
+        """The latest time that each entry allows."""
+        exact = np.minimum(self.times, FOREVER_MS - RESOLUTION_MS) + (RESOLUTION_MS - 1)
+        return np.where(self.times >= 0, exact, -self.times)
+
+    def first_not_before(self, cutoff_ms: int, base_offset: int) -> int | None:
+        """The first offset whose append may not be before `cutoff_ms`; None: all are.
+
+        `base_offset` is the segment's: what lies between it and the first entry may be of any time.
+        """
+        if not len(self.offsets) or self.offsets[0] > base_offset:
+            return base_offset
+        late = np.flatnonzero(self.latest() >= cutoff_ms)
+        return int(self.offsets[late[0]]) if len(late) else None
+
+    def shown(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The time of each of some offsets, up to `RESOLUTION_MS` early; -1 where it is unknown."""
+        if not len(self.offsets):
+            return np.full(len(offsets), NO_TIME, np.int64)
+        at = np.searchsorted(self.offsets, offsets, side="right") - 1
+        found = np.where(at >= 0, self.times[np.maximum(at, 0)], NO_TIME)
+        return np.maximum(found, NO_TIME)
+
+    def between(self, offset_from: int, offset_until: int) -> AppendTimes:
+        """What holds for offsets of that range, as few entries as that takes."""
+        begin = max(int(np.searchsorted(self.offsets, offset_from, side="right")) - 1, 0)
+        end = int(np.searchsorted(self.offsets, offset_until, side="left"))
+        return AppendTimes(self.offsets[begin:end], self.times[begin:end])
+
+
+NOTHING = AppendTimes(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+class ActiveAppendTimes:
+    """Of the segment that is written, under the log's lock; asked by anybody."""
+
+    __slots__ = ("_base_offset", "_data", "_has_end", "_last_ms", "_path", "_written")
+
+    def __init__(self, path: Path, base_offset: int, known: AppendTimes = NOTHING) -> None:
+        self._path, self._base_offset = path, base_offset
+        self._data = bytearray(encode(known, base_offset))
+        self._last_ms = int(known.times[-1]) if len(known.times) else UNKNOWN
+        self._written = _NOT_KNOWN  # bytes of the file, without its end
+        self._has_end = False
+
+    def note(self, now_ms: int, first_offset: int) -> None:
+        """What is appended at `now_ms` has offsets from that on; nearly always that is known."""
+        if not 0 <= now_ms - self._last_ms < RESOLUTION_MS:
+            self._data += _ENTRY.pack(max(now_ms, 1), first_offset - self._base_offset)
+            self._last_ms = now_ms
+
+    def between(self, offset_from: int, offset_until: int) -> AppendTimes:
+        """As `AppendTimes.between`, of the entries so far."""
+        first = max(self._before(offset_from + 1) - 1, 0)
+        after = self._before(offset_until)
+        return parse(
+            bytes(self._data[first * _ENTRY.size : after * _ENTRY.size]), self._base_offset
+        )
+
+    def _before(self, offset: int) -> int:
+        """How many entries begin below an offset."""
+        relative, data = offset - self._base_offset, self._data
+        count = range(len(data) // _ENTRY.size)
+        unpack = _ENTRY.unpack_from
+        return bisect_left(count, relative, key=lambda n: unpack(data, n * _ENTRY.size)[1])
+
+    def write_out(self, fs: Fs, end_offset: int | None = None) -> None:
+        """Make the file hold the entries; with `end_offset` as those of a sealed segment."""
+        size, written = len(self._data), self._written
+        if not size or (written == size and end_offset is None):
+            return
+        end = b"" if end_offset is None else _ENTRY.pack(UNKNOWN, end_offset - self._base_offset)
+        self._written = _NOT_KNOWN  # until it succeeds
+        if written > 0 and not self._has_end:
+            file = fs.open_append(self._path)
+            try:
+                file.write(bytes(self._data[written:size]) + end)
+            finally:
+                file.close()
+        else:
+            fs.make_dir(self._path.parent)
+            fs.write_file(self._path, bytes(self._data[:size]) + end)
+        self._written, self._has_end = size, end_offset is not None
+
+
+def read_append_times(partition_dir: Path, base_offset: int, log_size: int) -> AppendTimes:
+    """What the file says, as far as it makes sense; nothing where it is of another log file."""
+    try:
+        data = append_times_path(partition_dir, base_offset).read_bytes()
+    except OSError:
+        return NOTHING
+    if len(data) >= _ENTRY.size:
+        time, size = _ENTRY.unpack_from(data)
+        if time == _MADE_FOR:
+            return parse(data[_ENTRY.size :], base_offset) if size == log_size else NOTHING
+    return parse(data, base_offset)
+
+
+def parse(data: bytes, base_offset: int) -> AppendTimes:
+    """The entries before the first that makes no sense: a crash may leave zeros, or anything."""
+    table = np.frombuffer(data[: len(data) // _ENTRY.size * _ENTRY.size], _TABLE)
+    offsets, times = table["offset"].astype(np.int64), table["time"].astype(np.int64)
+    wrong = (np.diff(offsets, prepend=-1) <= 0) | (times == 0) | (times < UNKNOWN)
+    sound = int(wrong.argmax()) if wrong.any() else len(table)
+    return AppendTimes(base_offset + offsets[:sound], times[:sound])
+
+
+def is_append_times(data: bytes) -> bool:
+    """Whether the bytes are such a file, and nothing else."""
+    if len(data) >= _ENTRY.size and _ENTRY.unpack_from(data)[0] == _MADE_FOR:
+        data = data[_ENTRY.size :]
+    return len(data) % _ENTRY.size == 0 and len(parse(data, 0).offsets) == len(data) // _ENTRY.size
+
+
+def encode(known: AppendTimes, base_offset: int, made_for: int | None = None) -> bytes:
+    """The file's bytes; `made_for` is the size of the one log file that they are of."""
+    table = np.empty(len(known.offsets), _TABLE)
+    table["time"], table["offset"] = known.times, known.offsets - base_offset
+    head = b"" if made_for is None else _ENTRY.pack(_MADE_FOR, made_for)
+    return head + table.tobytes()
+
+
+def resumed(known: AppendTimes, end_offset: int, latest_ms: int) -> AppendTimes:
+    """The entries to go on from, of a segment that was opened again.
+
+    Where the file does not end in order at `end_offset`, it may lack its last entries: only the
+    very first offset of the last one is certain, and what follows may have been appended at
+    `latest_ms`, which bounds all appends so far.
+    """
+    below = known.between(-1, end_offset)
+    if len(known.offsets) and (known.offsets[-1], known.times[-1]) == (end_offset, UNKNOWN):
+        return below
+    if not len(below.offsets):
+        return NOTHING  # what comes before the first entry is unknown
+    doubtful = int(below.offsets[-1]) + 1
+    if doubtful >= end_offset:
+        return below
+    return AppendTimes(
+        np.append(below.offsets, doubtful), np.append(below.times, -max(latest_ms, 1))
+    )
+
+
+def closed(known: AppendTimes, end_offset: int) -> AppendTimes:
+    """As a sealed segment has it, whose writer ends there."""
+    if not len(known.offsets):
+        return known
+    below = known.between(-1, end_offset)
+    return AppendTimes(np.append(below.offsets, end_offset), np.append(below.times, UNKNOWN))
+
+
+def joined(parts: Iterable[AppendTimes]) -> AppendTimes:
+    """Of segments that become one, ascending; each must say where it ends."""
+    some = [part for part in parts if len(part.offsets)]
+    if not some:
+        return NOTHING
+    offsets = np.concatenate([part.offsets for part in some])
+    times = np.concatenate([part.times for part in some])
+    last = np.append(offsets[1:] > offsets[:-1], True)  # where one ends the next may begin
+    return AppendTimes(offsets[last], times[last])
+
+
+def thinned(known: AppendTimes, used: NDArray[np.bool_], end_offset: int) -> AppendTimes:
+    """Only entries that hold for something, up to where that ends; nothing if no time is known."""
+    left = AppendTimes(known.offsets[used], known.times[used])
+    return closed(left, end_offset) if (left.times > UNKNOWN).any() else NOTHING
