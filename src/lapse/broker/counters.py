@@ -11,6 +11,7 @@ class TopicCounters:
     """What went in and out of one topic.
 
     `tombstone_values_dropped`: values of flagged tombstones (KIP-87) that it does not keep.
+    `latency_ms`: of `timed_batches` together, from their first record's time to their append.
     """
 
     messages_in: int = 0
@@ -18,6 +19,8 @@ class TopicCounters:
     bytes_out: int = 0
     failed_produce_requests: int = 0
     tombstone_values_dropped: int = 0
+    timed_batches: int = 0
+    latency_ms: int = 0
 
 
 @dataclass(slots=True)

@@ -167,8 +167,15 @@ class GroupCoordinator:
         return shard
 
     def _loaded(self) -> list[Shard]:
-        tasks = (t for t in self._shards.values() if t.done() and not t.cancelled())
+        tasks = (t for t in list(self._shards.values()) if t.done() and not t.cancelled())
         return [task.result() for task in tasks if task.exception() is None]
+
+    def committed(self) -> list[tuple[str, TopicPartition, int]]:
+        """Group, partition and offset of all that is committed in shards that are loaded.
+
+        From any thread, as of about now.
+        """
+        return [one for shard in self._loaded() for one in shard.offsets.committed()]
 
     def topic_deleted(self, topic: Topic) -> None:
         """Forget what groups committed for a topic that is no more.

@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from lapse.broker.conditions import conditions, free_bytes
+from lapse.broker.latency import group_time_lag, producer_to_log
 from lapse.broker.services import Services
 
 _SOCKETS = "kafka_server_socketservermetrics_"
@@ -45,6 +46,7 @@ class BrokerCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         yield from self._topics()
+        yield from self._latencies()
         yield from self._logs()
         yield from self._directories()
         yield from self._writes()
@@ -59,6 +61,12 @@ class BrokerCollector(Collector):
             for topic, counters in topics.items():
                 family.add_metric([topic], getattr(counters, field))
             yield family
+
+    def _latencies(self) -> Iterable[Metric]:
+        services = self._services
+        yield producer_to_log(dict(services.counters.topics))
+        committed, now_ms = services.groups.committed(), services.clock.now_ms()
+        yield group_time_lag(committed, services.partitions, now_ms)
 
     def _logs(self) -> Iterable[Metric]:
         logs = self._services.partitions.all()

@@ -207,6 +207,14 @@ class OffsetStore:
                 )
         return found
 
+    def committed(self) -> list[tuple[str, TopicPartition, int]]:
+        """Group, partition and offset of all that is committed; from any thread."""
+        return [
+            (group_id, tp, kept.value.offset)
+            for group_id, offsets in list(self._committed.items())
+            for tp, kept in list(offsets.items())
+        ]
+
     def delete(
         self, group_id: str, partitions: Iterable[TopicPartition], subscribed: Iterable[str] = ()
     ) -> Outcome:

@@ -10,6 +10,8 @@ import os
 from bisect import bisect_right
 from dataclasses import dataclass
 
+import numpy as np
+
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.log.headers import Pread, read_at, walk
@@ -287,6 +289,20 @@ class ReadableLog:
             offset = first_appended(segment, cutoff_ms)
             if offset is not None:
                 return FoundRecord(max(offset, start), NO_TIMESTAMP)
+        return None
+
+    def append_time_from(self, offset: int) -> int | None:
+        """When the first batch that reaches an offset was appended, up to a second early.
+
+        None where that is not known, or nothing is there.
+        """
+        offset = max(offset, self._log_start_offset)
+        for segment in self._segments_from(offset):
+            found = batch_reaching(segment.files(), offset, segment.size)
+            if found is not None:
+                at = max(offset, found.base_offset)
+                (known,) = segment.append_times(at, at + 1).shown(np.array([at]))
+                return int(known) if known >= 0 else None
         return None
 
     def greatest_timestamp(self) -> FoundRecord | None:

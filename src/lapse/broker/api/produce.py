@@ -70,7 +70,10 @@ Batches = list[tuple[TopicPartition, PartitionProduceData]]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one partition's batch; `error` None means it is in the log."""
+    """What became of one partition's batch; `error` None means it is in the log.
+
+    `created_ms`: the first record's time, -1 where it has none, or nothing was appended.
+    """
 
     partition: TopicPartition
     base_offset: int = NO_OFFSET
@@ -79,6 +82,7 @@ class Outcome:
     records: int = 0
     bytes_appended: int = 0
     values_dropped: int = 0
+    created_ms: int = -1
     error: ErrorCode | None = None
     message: str | None = None
     record_errors: RecordErrors = ()
@@ -100,8 +104,9 @@ async def handle(
             outcomes = services.disk.try_now(append_at_once, *asked, batches) or []
         if len(outcomes) < len(batches):
             outcomes += await services.disk.run(append_all, *asked, batches[len(outcomes) :])
+    now_ms = services.clock.now_ms()
     for outcome in outcomes:
-        _account(services, outcome)
+        _account(services, outcome, now_ms)
     if request.acks == 0:
         _close_if_failed(outcomes)
         return None
@@ -198,6 +203,7 @@ def _append_checked(log: PartitionLog, sent: _Sent) -> Outcome:
         records=0 if done.duplicate else checked.header.count,
         bytes_appended=0 if done.duplicate else checked.header.size,
         values_dropped=0 if done.duplicate else checked.values_dropped,
+        created_ms=-1 if done.duplicate else checked.header.base_timestamp,
     )
 
 
@@ -257,7 +263,7 @@ def _batches(request: ProduceRequest) -> Batches:
     ]
 
 
-def _account(services: Services, outcome: Outcome) -> None:
+def _account(services: Services, outcome: Outcome, now_ms: int) -> None:
     if outcome.error is not None:
         if services.topics.image.topics.get(outcome.partition.topic):
             services.counters.topics[outcome.partition.topic].failed_produce_requests += 1
@@ -265,6 +271,9 @@ def _account(services: Services, outcome: Outcome) -> None:
     counters = services.counters.topics[outcome.partition.topic]
     counters.messages_in += outcome.records
     counters.bytes_in += outcome.bytes_appended
+    if outcome.created_ms >= 0:
+        counters.timed_batches += 1
+        counters.latency_ms += max(now_ms - outcome.created_ms, 0)
     services.purgatory.appended(outcome.partition, outcome.bytes_appended)
     if outcome.values_dropped:
         _tell_dropped(outcome, counters)
