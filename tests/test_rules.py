@@ -30,7 +30,6 @@ IDS += [f"L{n}" for n in range(1, 19)]
 
 # What the API does with a request, and what replicas tell each other, is there with the protocol.
 PROTOCOL = {
-    "D-1": "authorisation, answered per partition",
     "D-9": "the low watermark over replicas",
     "D-11": "what makes a waiting request be looked at again",
     "D-12": "the log start travels with fetches",

@@ -325,5 +325,5 @@ def _holds_valued(segment: Segment) -> bool:
         files = segment.files()
         found = (valued_rows(rows).any() for rows in walk(files.fileno(), 0, segment.size, where))
         return any(found)
-    except CorruptData:
+    except (CorruptData, OSError):
         return True

@@ -27,6 +27,12 @@ from lapse.wire.schema.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from lapse.wire.schema.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 from lapse.wire.schema.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from lapse.wire.schema.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from lapse.wire.schema.describe_topic_partitions import (
@@ -203,6 +209,27 @@ async def test_a_request_is_refused_in_part(node: Node, alice: BrokerConnection)
     assert found["other"].error_code == TOPIC
     assert not found["other"].records
     assert found["mine"].records
+
+
+async def test_deleting_records_takes_delete_on_the_topic(
+    node: Node, alice: BrokerConnection
+) -> None:
+    """SEMANTICS D-1, KIP-107: asked of each topic; whatever else one may do there is not enough."""
+    for name in ("mine", "other"):
+        await create(node, name, 2)
+        log = node.services.partitions.get(TopicPartition(name, 0))
+        log.append_raw(batch_of(b"a", b"b"))
+    more = [allow(o, R.TOPIC, "other") for o in (O.READ, O.WRITE, O.ALTER, O.ALTER_CONFIGS)]
+    await set_acls(node, [allow(O.DELETE, R.TOPIC, "mine"), *more])
+    asked = tuple(DeleteRecordsPartition(partition_index=n, offset=1 - n) for n in range(2))
+    topics = tuple(DeleteRecordsTopic(name=name, partitions=asked) for name in ("other", "mine"))
+    request = DeleteRecordsRequest(topics=topics, timeout_ms=1000)
+    answer = await alice.request(request, DeleteRecordsResponse)
+    assert {t.name: [p.error_code for p in t.partitions] for t in answer.topics} == {
+        "mine": [0, 0], "other": [TOPIC, TOPIC],
+    }  # fmt: skip
+    starts = [node.services.partitions.get(TopicPartition(n, 0)) for n in ("mine", "other")]
+    assert [log.log_start_offset for log in starts] == [1, 0]
 
 
 async def test_produce_without_acks_ends_the_connection(node: Node) -> None:

@@ -144,6 +144,16 @@ async def test_another_policy_in_the_file_turns_no_record(
     assert policies.config_of(TopicPartition("stranger", 0)) is None
 
 
+async def test_a_switch_is_allowed_once_they_are_gone(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        await create(node, "t", cleanup_policy="compact", lapse_tombstone_values_enable="true")
+        await produce(connection, "t", (0, FLAGGED))
+        resource = Resource(TOPIC, "t")
+        assert (await change(connection, resource, POLICY, "delete"))[0] != 0
+        log_of(node, "t").delete_records(1)
+        assert await change(connection, resource, POLICY, "delete") == (0, "")
+
+
 async def test_a_log_that_is_offline_may_hold_some(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await create(node, "t", cleanup_policy="compact")
