@@ -22,6 +22,7 @@ from lapse.client.connection import BrokerConnection
 from lapse.client.consumer import Consumer
 from lapse.client.offsets import EARLIEST
 from lapse.client.producer import Producer, ProducerConfig
+from lapse.client.settings import TOPIC, ConfigChange, Resource
 from lapse.records.batch import records_of, scan_batches
 from lapse.records.builder import NewRecord, build_batch
 from lapse.records.legacy import Message, MessageSpec, build_messages
@@ -206,6 +207,27 @@ async def test_a_tombstone_with_a_value(broker: BrokerProcess, policy: str, fmt:
     await ours(broker, topic, VALUE, dead=True)
     to_us, to_others = expected
     assert await seen_by_all(broker, topic) == {"ours": to_us, **dict.fromkeys(OTHERS, to_others)}
+
+
+@pytest.mark.parametrize("policy", ["compact, flag", "compact,delete, flag"])
+async def test_switching_the_setting_off_brings_no_value_to_life(
+    broker: BrokerProcess, policy: str
+) -> None:
+    topic = f"off-{policy}".replace(" ", "").replace(",", "_")
+    await make_topic(broker, topic, policy, "v2")
+    await ours(broker, topic, VALUE, dead=True)
+    before = await seen_by_all(broker, topic)
+    resource = Resource(TOPIC, topic)
+    async with await Admin.open(broker.bootstrap) as admin:
+        off = ConfigChange("lapse.tombstone.values.enable", "false")
+        assert await admin.incremental_alter_configs({resource: [off]}) == {resource: None}
+        plain = ConfigChange("cleanup.policy", "delete")  # that would: so it is refused
+        refused = (await admin.incremental_alter_configs({resource: [plain]}))[resource]
+        assert refused is not None
+        assert refused.code is ErrorCode.INVALID_CONFIG
+    to_us, to_others = DEAD_WITH_VALUE, DEAD
+    assert before == {"ours": to_us, **dict.fromkeys(OTHERS, to_others)}
+    assert await seen_by_all(broker, topic) == before
 
 
 @pytest.mark.parametrize("producer", PRODUCERS)

@@ -12,9 +12,12 @@ from lapse.base.clock import SystemClock
 from lapse.base.java import JavaNotFound
 from lapse.base.times import FOREVER_MS
 from lapse.cli.main import main
+from lapse.records.batch import records_of, scan_batches
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.spark import session
 from lapse.testing.clock import ManualClock
 from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
+from tests.unit.log.logs import open_log
 
 SETTINGS = ("-c", "cleanup.policy=compact", "-c", "min.cleanable.dirty.ratio=0.01",
             "-c", "delete.retention.ms=1000")  # fmt: skip
@@ -59,6 +62,38 @@ def test_a_tombstone_that_is_to_stay_for_ever_does(
     for now_ms in (NOW + 1, NOW + 300_000, NOW + 1000 * DAY_MS):
         assert clean(capsys, logdir, *words, "--now", now_ms)["outcome"] in {"cleaned", "not due"}
         assert records_in(logdir / "a-0")[36] == ("k0", None)
+
+
+def test_a_flagged_tombstone_is_one_to_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """KIP-87: nobody knows what the topic's settings were, and its flag is not taken off."""
+    said = [
+        NewRecord(b"user-1", b"v", NOW),
+        NewRecord(b"user-1", b"erased by order 17", NOW, tombstone=True),
+        NewRecord(b"user-2", b"v", NOW),
+    ]
+    log = open_log(tmp_path / "data" / "a-0")
+    log.append_raw(build_batch(said), now_ms=NOW)
+    log.roll(NOW)
+    log.append_raw(build_batch([NewRecord(b"user-3", b"v", NOW)], BatchSpec(3)), now_ms=NOW)
+    log.close()
+
+    def left() -> list[tuple[int, bool]]:
+        files = sorted((tmp_path / "data" / "a-0").glob("*.log"))
+        data = b"".join(path.read_bytes() for path in files)
+        rows = scan_batches(data, "t")
+        return [(r.offset, r.flagged) for row in rows for r in records_of(data, row, "t")]
+
+    def now(ms: int) -> Line:
+        return clean(capsys, tmp_path / "data", "--partition", "a-0", "--force", "--now", ms)
+
+    assert now(NOW + 1)["outcome"] == "cleaned"
+    assert left() == [(1, True), (2, False), (3, False)]
+    now(NOW + 900)
+    assert left() == [(1, True), (2, False), (3, False)]
+    now(NOW + 5000)
+    assert left() == [(2, False), (3, False)]
 
 
 def test_tombstones_that_a_replica_may_need_stay(
