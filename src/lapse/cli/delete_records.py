@@ -1,7 +1,8 @@
 """`lapse delete-records`: nothing before an offset or a time is served any more (KIP-107).
 
 Options and file are those of Kafka's `kafka-delete-records`; the KIP's own name of the file's
-option is taken too. A time instead of the file, or in place of the file's offsets, is ours.
+option is taken too. A time instead of the file, or in place of the file's offsets, is ours; it goes
+no further than every group has read, unless told to. `--dry-run` is ours, too.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,15 +19,17 @@ from typing import Annotated, Any
 import msgspec
 
 from lapse.base.clock import SystemClock
-from lapse.base.errors import ConfigError, StorageError
+from lapse.base.errors import ConfigError, CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.base.setting import INT_MAX, LONG_MAX
 from lapse.cli.remote import add_remote, client_properties, print_table, request_timeout_ms
 from lapse.client.admin import Admin
-from lapse.client.deletion import Before
+from lapse.client.cluster import Cluster, parse_bootstrap
+from lapse.client.deletion import Before, delete_records_before
+from lapse.client.deletion_plan import Extent, Judged, extent, judge, objections
 from lapse.client.login import Login, login
 from lapse.client.offsets import By
-from lapse.client.settings import DeleteRecordsResult
+from lapse.client.settings import NO_LOW_WATERMARK, TOPIC, DeleteRecordsResult, Resource
 
 FILE_VERSION = 1
 _DONE, _FINDING = 0, 1
@@ -35,6 +39,7 @@ examples:
   lapse delete-records --topic clicks --before-time 2026-01-31T00:00:00Z
   lapse delete-records --topic clicks --before-time 30d
   lapse delete-records --topic clicks --before-time 30d --by append
+  lapse delete-records --topic clicks --before-time 30d --dry-run
 
 the file:
   {"version": 1, "partitions": [{"topic": "clicks", "partition": 0, "offset": 42}]}
@@ -42,6 +47,11 @@ the file:
 An offset of -1 is the high watermark. A time is one with a time zone, milliseconds since 1970, or
 an age such as 30d, 12h, 90m, 45s; records are kept from the first one on that is not before it. One
 without a time is as old as its append.
+
+By a time, a partition stays as it is where a group has yet to read what would go: --force deletes
+it all the same. Offsets in a file are obeyed as by Kafka's tool, whoever has read what.
+
+--dry-run reads what would go, so that it takes as long.
 """
 _BY = {"time": By.AGE, "append": By.APPEND}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -89,6 +99,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="what --before-time means: a record's own time, or the append's where it has none "
         "(time, the default); that of its append, to the second (append)",
     )  # fmt: skip
+    parser.add_argument(
+        "--force", action="store_true",
+        help="with --before-time: also what some group has yet to read",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="say what would go, and which groups have yet to read it; delete nothing",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=run)
 
@@ -103,29 +122,104 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--topic {args.topic[0]}: --before-time says what of it is to go")
     if args.by != "time" and args.before_time is None:
         raise ConfigError(f"--by {args.by}: there is no --before-time that it could be of")
+    if args.force and args.before_time is None:
+        raise ConfigError("--force: has no meaning without --before-time; offsets ask no group")
     moment = None
     if args.before_time is not None:
         moment = before_time(args.before_time, SystemClock().now_ms())
     before = {} if args.file is None else read_file(args.file, moment)
-    results = asyncio.run(_delete(args, before, moment, timeout_ms, who))
+    by = _BY[args.by]
+    task = _Task(args.bootstrap_server, who, timeout_ms, tuple(args.topic), before, moment, by)
+    if args.dry_run:
+        return _print_dry(asyncio.run(_look(task)), args)
+    results = asyncio.run(_delete(task, force=args.force))
     _print(results, as_json=args.json)
     return _FINDING if any(result.error for result in results.values()) else _DONE
 
 
-async def _delete(
-    args: argparse.Namespace,
-    before: Mapping[TopicPartition, Before],
-    moment: datetime | None,
-    timeout_ms: int,
-    who: Login,
-) -> Mapping[TopicPartition, DeleteRecordsResult]:
-    async with await Admin.open(args.bootstrap_server, timeout_ms, login=who) as admin:
-        asked = dict(before)
-        for name in args.topic:
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What the options say: partitions of the file, and topics whose partitions are asked for."""
+
+    bootstrap: str
+    who: Login
+    timeout_ms: int
+    topics: tuple[str, ...]
+    file: Mapping[TopicPartition, Before]
+    moment: datetime | None
+    by: By
+
+    async def before(self, admin: Admin) -> dict[TopicPartition, Before]:
+        """All partitions. Raises KafkaError where a topic is not there."""
+        asked = dict(self.file)
+        for name in self.topics:
             topic = await admin.describe_topic(name)
-            if moment is not None:
-                asked |= {TopicPartition(name, p.partition): moment for p in topic.partitions}
-        return await admin.delete_records_before(asked, by=_BY[args.by])
+            if self.moment is not None:
+                asked |= {TopicPartition(name, p.partition): self.moment for p in topic.partitions}
+        return asked
+
+
+async def _delete(task: _Task, *, force: bool) -> Mapping[TopicPartition, DeleteRecordsResult]:
+    async with await Admin.open(task.bootstrap, task.timeout_ms, login=task.who) as admin:
+        before = await task.before(admin)
+        if task.moment is None or force:
+            return await admin.delete_records_before(before, by=task.by)
+    async with Cluster(parse_bootstrap(task.bootstrap), task.who) as cluster:
+        judged, ids = await judge(cluster, before, task.timeout_ms, task.by)
+        refused = {
+            partition: DeleteRecordsResult(NO_LOW_WATERMARK, one.error or _held(partition, one))
+            for partition, one in judged.items()
+            if one.error is not None or one.standing
+        }
+        # By the offset that was judged: the same time may stand for a later one by now.
+        fine = {p: one.until for p, one in judged.items() if p not in refused}
+        return refused | await delete_records_before(cluster, fine, task.timeout_ms, ids)
+
+
+def _held(partition: TopicPartition, judged: Judged) -> KafkaError:
+    said = "; ".join(objections(judged))
+    return KafkaError(
+        ErrorCode.POLICY_VIOLATION, f"{partition}: {said}; --force deletes it all the same"
+    )
+
+
+async def _look(task: _Task) -> dict[TopicPartition, tuple[Judged, Extent | None]]:
+    """What would go of each partition; no extent where that cannot be told."""
+    async with await Admin.open(task.bootstrap, task.timeout_ms, login=task.who) as admin:
+        before = await task.before(admin)
+        barred = await _barred(admin, {partition.topic for partition in before})
+    async with Cluster(parse_bootstrap(task.bootstrap), task.who) as cluster:
+        judged, _ = await judge(cluster, before, task.timeout_ms, task.by)
+        looked: dict[TopicPartition, tuple[Judged, Extent | None]] = {}
+        for partition, one in sorted(judged.items()):
+            refusal = one.error or barred.get(partition.topic)
+            if refusal is not None:
+                looked[partition] = Judged(error=refusal), None
+                continue
+            try:
+                looked[partition] = one, await extent(cluster, partition, one)
+            except (KafkaError, CorruptData) as e:
+                told = e if isinstance(e, KafkaError) else _corrupt(e)
+                looked[partition] = Judged(error=told), None
+        return looked
+
+
+def _corrupt(error: CorruptData) -> KafkaError:
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error))
+
+
+async def _barred(admin: Admin, topics: Iterable[str]) -> dict[str, KafkaError]:
+    """Topics that the broker lets nobody delete from (D-4), as far as it tells their settings."""
+    resources = [Resource(TOPIC, name) for name in sorted(topics)]
+    told = await admin.describe_configs(resources, ["cleanup.policy"])
+    barred = {}
+    for resource, one in told.items():
+        entry = one.entries.get("cleanup.policy")
+        policy = set((entry.value or "").split(",")) if entry is not None else set()
+        if "compact" in policy and "delete" not in policy:
+            said = f"topic {resource.name}: its cleanup.policy is compact alone"
+            barred[resource.name] = KafkaError(ErrorCode.POLICY_VIOLATION, said)
+    return barred
 
 
 def read_file(path: Path, moment: datetime | None = None) -> dict[TopicPartition, Before]:
@@ -210,3 +304,71 @@ def _row(where: TopicPartition, result: DeleteRecordsResult) -> dict[str, Any]:
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     return [f"{row['topic']}-{row['partition']}", str(row["low_watermark"]), row["message"] or ""]
+
+
+# --- what would go --------------------------------------------------------------------------------
+
+
+def _print_dry(
+    looked: Mapping[TopicPartition, tuple[Judged, Extent | None]], args: argparse.Namespace
+) -> int:
+    rows = [_dry_row(where, *found) for where, found in looked.items()]
+    if args.json:
+        for row in rows:
+            print(json.dumps(row))
+    else:
+        header = [
+            "partition", "low watermark", "would delete up to", "records", "bytes", "segments",
+            "from", "to", "yet to be read by",
+        ]  # fmt: skip
+        print_table([header, *(_dry_cells(row) for row in rows)])
+    asks_groups = args.before_time is not None and not args.force
+    held = any(row["error"] or (asks_groups and row["groups"]) for row in rows)
+    return _FINDING if held else _DONE
+
+
+def _dry_row(where: TopicPartition, judged: Judged, found: Extent | None) -> dict[str, Any]:
+    error = judged.error
+    standing = judged.standing or {}
+    return {
+        "topic": where.topic,
+        "partition": where.partition,
+        "low_watermark": judged.start,
+        "high_watermark": judged.end,
+        "delete_before": judged.until if judged.goes else None,
+        "records": None if found is None else found.records,
+        "bytes": None if found is None else found.size,
+        "segments": None if found is None else found.segments,
+        "first_time": None if found is None or found.first_ms < 0 else found.first_ms,
+        "last_time": None if found is None or found.last_ms < 0 else found.last_ms,
+        "groups": {g: at if isinstance(at, int) else str(at) for g, at in standing.items()},
+        "error": None if error is None else error.code.name,
+        "message": None if error is None else str(error),
+        "dry_run": True,
+    }
+
+
+def _dry_cells(row: Mapping[str, Any]) -> list[str]:
+    name = f"{row['topic']}-{row['partition']}"
+    if row["error"]:
+        return [name, *["-"] * 7, row["message"]]
+    until = row["delete_before"]
+    counts = [row[key] for key in ("records", "bytes", "segments")]
+    return [
+        name,
+        str(row["low_watermark"]),
+        "nothing" if until is None else str(until),
+        *("?" if count is None else str(count) for count in counts),
+        *(_time(row[key]) for key in ("first_time", "last_time")),
+        "; ".join(f"{group} (at {at})" for group, at in row["groups"].items()),
+    ]
+
+
+def _time(ms: int | None) -> str:
+    if ms is None:
+        return "-"
+    try:
+        moment = _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:  # a producer may send any
+        return str(ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -202,6 +202,14 @@ class Cluster:
         """An open connection to a node that metadata named."""
         return await self._open(self._known.brokers[node_id])
 
+    async def brokers(self) -> list[Address]:
+        """All of them, as any one says now."""
+        connection = await self.any_connection()
+        answer = await connection.request(
+            MetadataRequest(topics=(), allow_auto_topic_creation=False), MetadataResponse
+        )
+        return [Address(b.host, b.port) for b in answer.brokers]
+
     async def at(self, address: Address) -> BrokerConnection:
         """An open connection to a broker that another one named (a group's coordinator)."""
         return await self._open(address)

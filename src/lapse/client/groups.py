@@ -78,6 +78,8 @@ async def group_offsets(
     cluster: Cluster, group_ids: Iterable[str], timeout_ms: int
 ) -> dict[str, GroupOffsets]:
     """Each group's answer, within `timeout_ms`."""
+    if not (group_ids := list(group_ids)):
+        return {}
     asking = _Asking(cluster, list(dict.fromkeys(group_ids)))
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_ms / 1000):
@@ -88,6 +90,18 @@ async def group_offsets(
                 wait_ms = backoff_ms(attempt, _RETRY_BACKOFF_MS, _RETRY_BACKOFF_MAX_MS)
                 await asyncio.sleep(wait_ms / 1000)
     return asking.answers()
+
+
+async def group_ids(cluster: Cluster) -> list[str]:
+    """Every group that may be seen, at whichever broker.
+
+    Raises ConnectionLost where one cannot be reached, KafkaError where one refuses: whoever must
+    not overlook a group cannot do without.
+    """
+    found: set[str] = set()
+    for address in await cluster.brokers():
+        found |= (await _states(await cluster.at(address))).keys()
+    return sorted(found)
 
 
 class _Asking:

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,9 @@ from lapse.client.producer import Producer
 from lapse.records.builder import NewRecord, build_batch
 from lapse.testing.clock import ManualClock
 from tests.unit.broker.running import connect, create, produce, running_node
+from tests.unit.client.commits import commit
 
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ROW = '{"topic": "t", "partition": 0, "offset": 1}'
 DAY_MS = 86_400_000
 NOW_MS = 1_750_000_000_000
@@ -133,6 +136,78 @@ async def test_by_append_the_producers_times_do_not_count(
             assert row["low_watermark"] == mark, (by, before_ms)
 
 
+def rows_of(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+async def test_dry_run_tells_what_would_go_and_deletes_nothing(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with await connect(node) as connection:
+        await commit(connection, "billing", {T0: 2})
+    file = offsets_file(tmp_path / "f.json", (0, 3), (1, 0))
+    assert await lapse(node, "--offset-json-file", file, "--dry-run", "--json") == 0
+    first, second = rows_of(capsys)
+    size = first.pop("bytes")
+    assert 0 < size < node.services.partitions.get(T0).size_bytes
+    assert first == {
+        "topic": "t", "partition": 0, "low_watermark": 0, "high_watermark": 5, "delete_before": 3,
+        "records": 3, "segments": 0, "first_time": 0, "last_time": 4000,
+        "groups": {"billing": 2}, "error": None, "message": None, "dry_run": True,
+    }  # fmt: skip
+    assert (second["delete_before"], second["records"], second["groups"]) == (None, 0, {})
+    assert await lapse(node, "--offset-json-file", file, "--dry-run") == 0
+    header, first_line, second_line = capsys.readouterr().out.splitlines()
+    assert header.split("  ")[0] == "partition"
+    assert "1970-01-01T00:00:04.000Z" in first_line
+    assert first_line.endswith("billing (at 2)")
+    assert second_line.split()[:3] == ["t-1", "0", "nothing"]
+    assert node.services.partitions.get(T0).log_start_offset == 0
+
+
+async def test_dry_run_says_what_would_be_refused(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The policy, which only the topic's settings tell, and an offset beyond the end."""
+    await create(node, "kept", cleanup_policy="compact")
+    file = tmp_path / "f.json"
+    where = ({"topic": "kept", "partition": 0, "offset": 0},
+             {"topic": "t", "partition": 0, "offset": 6})  # fmt: skip
+    file.write_text(json.dumps({"partitions": where}))
+    assert await lapse(node, "--offset-json-file", str(file), "--dry-run", "--json") == 1
+    errors = [row["error"] for row in rows_of(capsys)]
+    assert errors == ["POLICY_VIOLATION", "OFFSET_OUT_OF_RANGE"]
+    assert await lapse(node, "--offset-json-file", str(file), "--json") == 1
+    assert [row["error"] for row in rows_of(capsys)] == errors  # and so they are
+
+
+async def test_by_a_time_no_group_loses_what_it_has_yet_to_read(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By an offset it may, as by Kafka's tool."""
+    async with await connect(node) as connection:
+        await commit(connection, "billing", {T0: 1})
+        await commit(connection, "search", {T0: 2, T1: 1})
+    older = ("--topic", "t", "--before-time", "3000", "--json")
+    assert await lapse(node, *older, "--dry-run") == 1
+    assert [row["groups"] for row in rows_of(capsys)] == [{"billing": 1}, {}]
+    assert await lapse(node, *older) == 1
+    first, second = rows_of(capsys)
+    assert (first["low_watermark"], first["error"]) == (-1, "POLICY_VIOLATION")
+    assert "group billing stands at 1, below 2" in first["message"]
+    assert "--force" in first["message"]
+    assert (second["low_watermark"], second["error"]) == (1, None)
+    logs = [node.services.partitions.get(TopicPartition("t", n)) for n in (0, 1)]
+    assert [log.log_start_offset for log in logs] == [0, 1]
+    assert await lapse(node, *older, "--force", "--dry-run") == 0
+    assert [row["delete_before"] for row in rows_of(capsys)] == [2, None]
+    assert await lapse(node, *older, "--force") == 0
+    assert [log.log_start_offset for log in logs] == [2, 1]
+    file = offsets_file(tmp_path / "f.json", (0, 4))
+    assert await lapse(node, "--offset-json-file", file) == 0
+    assert logs[0].log_start_offset == 4
+
+
 async def test_settings_of_the_client(node: Node, tmp_path: Path) -> None:
     file = offsets_file(tmp_path / "f.json", (0, 1))
     config = tmp_path / "client.properties"
@@ -147,6 +222,7 @@ async def test_settings_of_the_client(node: Node, tmp_path: Path) -> None:
         ([], 2, "--offset-json-file is missing"),
         (["--topic", "t"], 2, "--before-time says"),
         (["--offset-json-file", "f.json", "--by", "append"], 2, "--by append"),
+        (["--offset-json-file", "f", "--force"], 2, "--force: has no meaning"),
         (["--topic", "t", "--before-time", "yesterday"], 2, "--before-time yesterday"),
         (["--offset-json-file", "nowhere.json"], 3, "nowhere.json: No such file"),
         (["--offset-json-file", "f", "--command-config", "nowhere"], 3, "nowhere: No such file"),

@@ -1,0 +1,237 @@
+"""What a deletion (KIP-107) would come to, before it is made, and which groups it would hurt.
+
+`judge` turns offsets and times into the offset below which records would go, and asks every group
+how far it is: one that has committed less has not read all of it. Who deletes after that deletes by
+the offset that was judged. `extent` reads what would go, so it is exact and takes as long.
+
+Only read; any broker that knows KIP-447 can be asked. How many segments there are tells ListOffsets
+v0 alone, which Kafka has had until 4.0 and Lapse has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.ids import TopicPartition
+from lapse.client.age import older_until
+from lapse.client.cluster import Cluster
+from lapse.client.connection import BrokerConnection
+from lapse.client.deletion import HIGH_WATERMARK, Before
+from lapse.client.groups import GroupOffsets, group_ids, group_offsets
+from lapse.client.offsets import EARLIEST, LATEST, By, list_offsets
+from lapse.client.range_reader import Wanted, read_range
+from lapse.client.settings import refusal
+from lapse.records.batch import decode_rows
+from lapse.records.layout import NO_TIMESTAMP, TimestampType, timestamp_type_of
+from lapse.wire.errors import UnsupportedVersion
+from lapse.wire.schema.list_offsets import (
+    LATEST_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+SEGMENTS_MAX = 1 << 20
+_CONSUMER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One partition, as of when it was asked.
+
+    Attributes:
+        until: the first offset that would stay.
+        start, end: log start and high watermark.
+        standing: groups that have committed less than `until`, by id; an error where nobody can
+            tell how far one is.
+        error: why nothing can be told; then the rest means nothing.
+    """
+
+    until: int = -1
+    start: int = -1
+    end: int = -1
+    standing: Mapping[str, int | KafkaError] | None = None
+    error: KafkaError | None = None
+
+    @property
+    def goes(self) -> bool:
+        """Whether any offset would."""
+        return self.error is None and self.until > self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What would go.
+
+    Attributes:
+        records: of producers; markers of transactions are none.
+        size: bytes of the batches in which nothing would stay; of one that is cut, its share.
+        segments: those in which nothing would; None where the broker does not tell.
+        first_ms, last_ms: the least and the greatest of the records' times; -1 without any.
+    """
+
+    records: int = 0
+    size: int = 0
+    segments: int | None = None
+    first_ms: int = NO_TIMESTAMP
+    last_ms: int = NO_TIMESTAMP
+
+
+async def judge(
+    cluster: Cluster, before: Mapping[TopicPartition, Before], timeout_ms: int, by: By = By.AGE
+) -> tuple[dict[TopicPartition, Judged], dict[str, uuid.UUID]]:
+    """Each partition, and the ids of the topics that this is said of.
+
+    `by` says which of a record's times is meant. Groups are asked last: what they have committed meanwhile is to their credit. Raises
+    ConnectionLost where no broker can be reached, and KafkaError where none tells of groups.
+    """
+    topics = await cluster.topics({partition.topic for partition in before})
+    deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+    judged: dict[TopicPartition, Judged] = {}
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for partition in before:
+        try:
+            by_leader.setdefault(await cluster.leader(partition), []).append(partition)
+        except KafkaError as e:
+            judged[partition] = Judged(error=e)
+    for leader, partitions in by_leader.items():
+        connection = await cluster.connection(leader)
+        wanted = {partition: before[partition] for partition in partitions}
+        try:
+            judged |= await _bounds(cluster, connection, wanted, deadline, by)
+        except KafkaError as e:
+            judged |= dict.fromkeys(wanted, Judged(error=e))
+    groups = await group_offsets(cluster, await group_ids(cluster), timeout_ms)
+    told = {partition: _with_groups(partition, one, groups) for partition, one in judged.items()}
+    ids = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id.int}
+    return {partition: told[partition] for partition in before}, ids
+
+
+async def _bounds(
+    cluster: Cluster,
+    connection: BrokerConnection,
+    before: Mapping[TopicPartition, Before],
+    deadline: float,
+    by: By,
+) -> dict[TopicPartition, Judged]:
+    """Of partitions that one broker leads."""
+    times = {p: b for p, b in before.items() if isinstance(b, datetime)}
+    starts = await list_offsets(connection, dict.fromkeys(before, EARLIEST))
+    older = await older_until(cluster, connection, times, deadline, by) if times else {}
+    ends = await list_offsets(connection, dict.fromkeys(before, LATEST))
+    judged = {}
+    for partition, wanted in before.items():
+        until = wanted if isinstance(wanted, int) else older[partition]
+        judged[partition] = _judged(partition, starts[partition], ends[partition], until)
+    return judged
+
+
+def _judged(
+    partition: TopicPartition, start: int | KafkaError, end: int | KafkaError,
+    until: int | KafkaError,
+) -> Judged:  # fmt: skip
+    """D-5: -1 is the high watermark; beyond that, and below -1, is no offset."""
+    if isinstance(start, KafkaError):
+        return Judged(error=start)
+    if isinstance(end, KafkaError):
+        return Judged(error=end)
+    if isinstance(until, KafkaError):
+        return Judged(error=until)
+    if until == HIGH_WATERMARK:
+        until = end
+    if not 0 <= until <= end:
+        said = f"offset {until} is not in [0, {end}], which ends at the high watermark"
+        return Judged(error=refusal(ErrorCode.OFFSET_OUT_OF_RANGE, said, str(partition)))
+    return Judged(until, start, end)
+
+
+def _with_groups(
+    partition: TopicPartition, one: Judged, groups: Mapping[str, GroupOffsets]
+) -> Judged:
+    if not one.goes:
+        return one
+    standing: dict[str, int | KafkaError] = {}
+    for group_id, told in sorted(groups.items()):
+        at = told.error or told.offsets.get(partition)
+        if at is not None and (isinstance(at, KafkaError) or at < one.until):
+            standing[group_id] = at
+    return Judged(one.until, one.start, one.end, standing)
+
+
+# --- what would go --------------------------------------------------------------------------------
+
+
+async def extent(cluster: Cluster, partition: TopicPartition, judged: Judged) -> Extent:
+    """Read it. Raises KafkaError, ConnectionLost, CorruptData."""
+    if not judged.goes:
+        return Extent(segments=0)
+    count, size, first_ms, last_ms = 0, 0, NO_TIMESTAMP, NO_TIMESTAMP
+    wanted = Wanted(partition, judged.start, judged.until)
+    async for some in read_range(cluster, wanted, committed=False):
+        for row in some.rows[some.counts]:
+            records, share, times = _below(some.data, row, judged, str(partition))
+            count += records
+            if row["last_offset"] >= judged.until:
+                size += int(row["size"] * share)
+            if len(times):
+                first_ms = min(int(times.min()), first_ms) if first_ms >= 0 else int(times.min())
+                last_ms = max(last_ms, int(times.max()))
+        whole = some.rows["last_offset"] < judged.until
+        size += int(some.rows["size"][whole].sum())
+    segments = await _segments(cluster, partition, judged)
+    return Extent(count, size, segments, first_ms, last_ms)
+
+
+def _below(
+    data: bytes | memoryview, row: np.void, judged: Judged, where: str
+) -> tuple[int, float, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """How many records of a batch would go, which part, and their times if they have any."""
+    _, records = decode_rows(data, row, where)
+    offsets = records["offset_delta"] + row["base_offset"]
+    gone = records[(offsets >= judged.start) & (offsets < judged.until)]
+    times = gone["timestamp_delta"] + row["base_timestamp"]
+    if timestamp_type_of(row) is TimestampType.LOG_APPEND_TIME:
+        times = np.full(len(gone), row["max_timestamp"])
+    return len(gone), len(gone) / max(len(records), 1), times[times > NO_TIMESTAMP]
+
+
+async def _segments(cluster: Cluster, partition: TopicPartition, judged: Judged) -> int | None:
+    """How many would go whole; ListOffsets v0 tells where segments begin."""
+    asked = ListOffsetsPartition(
+        partition_index=partition.partition, timestamp=LATEST_TIMESTAMP,
+        max_num_offsets=SEGMENTS_MAX,
+    )  # fmt: skip
+    request = ListOffsetsRequest(
+        replica_id=_CONSUMER, topics=(ListOffsetsTopic(name=partition.topic, partitions=(asked,)),)
+    )
+    connection = await cluster.leader_connection(partition)
+    try:
+        answer = await connection.request(request, ListOffsetsResponse, version=0)
+    except UnsupportedVersion:
+        return None
+    (told,) = answer.topics[0].partitions
+    if told.error_code:
+        return None
+    ends = sorted(set(told.old_style_offsets))[1:]  # where the next one begins; the log's end last
+    return sum(end <= judged.until for end in ends)
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def objections(judged: Judged) -> Sequence[str]:
+    """A sentence for each group that has not read what would go."""
+    return [
+        f"group {name}: {at}"
+        if isinstance(at, KafkaError)
+        else f"group {name} stands at {at}, below {judged.until}"
+        for name, at in (judged.standing or {}).items()
+    ]
