@@ -90,8 +90,9 @@ async def judge(
 ) -> tuple[dict[TopicPartition, Judged], dict[str, uuid.UUID]]:
     """Each partition, and the ids of the topics that this is said of.
 
-    `by` says which of a record's times is meant. Groups are asked last: what they have committed meanwhile is to their credit. Raises
-    ConnectionLost where no broker can be reached, and KafkaError where none tells of groups.
+    `by` says which of a record's times is meant. Groups are asked last: what they have committed
+    meanwhile is to their credit. Raises ConnectionLost where no broker can be reached, and
+    KafkaError where none tells of groups.
     """
     topics = await cluster.topics({partition.topic for partition in before})
     deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
