@@ -133,6 +133,8 @@ class Summary:
         bare: headers without records, of producers; the first BARE_MAX of them.
         unreadable_from: first offset that could not be read, -1 where all could (L10); counts are
             of what is below it.
+        untimed_batches: batches with a record without a time, as far as headers tell (the first has
+            none, or none has one); -1 in an estimate.
         create_times_kept: every producer's time in it is as it was sent: nobody has put the append
             time in its place, as Kafka's cleaner does in LogAppendTime batches (L15).
     """
@@ -165,6 +167,7 @@ class Summary:
     spent_markers: int = 0
     bare: tuple[Bare, ...] = ()
     unreadable_from: int = NONE
+    untimed_batches: int = 0
     create_times_kept: bool = False
     version: int = VERSION
 
@@ -191,6 +194,7 @@ class SummaryBuilder:
         self.unhandled = {_kind(reason): reason for reason in s.unhandled}
         self.estimated = s.estimated
         self.create_times_kept = s.create_times_kept
+        self.untimed_batches = s.untimed_batches
         self.append_time_greatest_ms = s.append_time_greatest_ms
         self.valued_tombstones = s.valued_tombstones
         self.old_format = s.old_format
@@ -241,6 +245,7 @@ class SummaryBuilder:
             and batch.magic == 2
             and self.size > 0
             and timestamp >= self.min_timestamp >= 0
+            and batch.base_timestamp >= 0
             and batch.count > 0
             and tombstones >= 0
             and self.tombstones >= 0
@@ -256,6 +261,9 @@ class SummaryBuilder:
 
     def _note_times(self, batch: Header) -> None:
         timestamp = batch.max_timestamp
+        is_data = batch.magic < 2 or (batch.count > 0 and not batch.attributes & CONTROL)
+        first_is_untimed = batch.base_timestamp < 0 and not batch.attributes & LOG_APPEND_TIME
+        self.untimed_batches += is_data and (timestamp < 0 or first_is_untimed)
         if timestamp >= 0:
             self.max_timestamp = max(self.max_timestamp, timestamp)
             if self.min_timestamp < 0 or timestamp < self.min_timestamp:
@@ -300,6 +308,7 @@ class SummaryBuilder:
             least, first = counted[survey.HORIZON_MIN], self.horizon_earliest_ms
             self.horizon_earliest_ms = least if first < 0 else min(first, least)
         self.valued_tombstones |= counted[survey.VALUED] > 0
+        self.untimed_batches += _untimed_in(rows)
         for batch in headers_of(rows[(rows["count"] == 0) & (rows["magic"] == 2)]):
             self._note_bare(batch)
         for batch, marker in told:
@@ -336,6 +345,7 @@ class SummaryBuilder:
             valued_tombstones=self.valued_tombstones,
             old_format=self.old_format,
             bare=tuple(self._bare),
+            untimed_batches=self.untimed_batches,
             create_times_kept=self.create_times_kept,
             **self._transactions.facts(),
         )
@@ -354,6 +364,14 @@ class SummaryBuilder:
 def _least(one: int, other: int) -> int:
     """Of two times, of which one that is not there is below 0."""
     return max(one, other) if min(one, other) < 0 else min(one, other)
+
+
+def _untimed_in(rows: NDArray[np.void]) -> int:
+    attributes, timestamps = rows["attributes"], rows["max_timestamp"]
+    untimed = (rows["base_timestamp"] < 0) & (attributes & LOG_APPEND_TIME == 0)
+    untimed |= timestamps < 0
+    is_data = (rows["count"] > 0) & (attributes & CONTROL == 0)
+    return int((untimed & (is_data | (rows["magic"] < 2))).sum())
 
 
 def _told_of(
@@ -450,6 +468,7 @@ NOT_KNOWN: Mapping[str, Any] = {
     "ended": (),
     "spent_markers": 0,
     "bare": (),
+    "untimed_batches": UNKNOWN,
 }
 
 

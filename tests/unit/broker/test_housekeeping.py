@@ -75,6 +75,26 @@ async def test_retention_by_age_then_files_go_after_their_delay(tmp_path: Path) 
         assert not [n for n in os.listdir(log.dir) if n.endswith(".deleted")]
 
 
+async def test_retention_counts_what_has_no_time_from_its_append(tmp_path: Path) -> None:
+    """Beside a record of two months ago, too; Kafka lets both go at once (T-25)."""
+    clock = ManualClock()
+    settings = {**NEVER, "log.retention.check.interval.ms": "1000"}
+    async with running_node(tmp_path, settings, clock=clock) as node, await connect(node) as c:
+        old = clock.now_ms() - 60 * 86_400_000
+        for topic, times in (("t", (-1, -1)), ("u", (old + 1, old + 2))):
+            await create(node, topic, retention_ms="10000", segment_ms="1000")
+            for some in ((old,), times):
+                batch = build_batch([NewRecord(b"k", b"v", time) for time in some])
+                await produce(c, topic, (0, batch))
+        chores = housekeeping(node)
+        starts = []
+        for passed_ms in (1000, 9000, 1000):
+            clock.advance(passed_ms)
+            chores.tick(clock.now_ms())
+            starts.append([node.services.partitions.get(one).log_start_offset for one in (T0, U0)])
+        assert starts == [[0, 3], [0, 3], [3, 3]]
+
+
 async def test_t24_the_active_segment_expires_too(tmp_path: Path) -> None:
     """Many guides say that it cannot."""
     clock = ManualClock()

@@ -34,7 +34,9 @@ from lapse.log.summary import (
     with_clock_of,
     write_summary,
 )
-from lapse.records.batch import Header
+from lapse.records.batch import Header, headers_of, scan_batches
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.layout import TimestampType
 
 NOW = 1_700_000_000_000
 
@@ -206,3 +208,29 @@ def test_half_a_summary_is_none(tmp_path: Path, kept: int) -> None:
 def test_the_owners_clock_goes_into_what_a_task_made() -> None:
     made = replace(KNOWN, append_first_ms=1, append_last_ms=2, append_estimated=True)
     assert with_clock_of(made, KNOWN) == KNOWN
+
+
+@pytest.mark.parametrize(
+    ("times", "spec", "untimed"),
+    [
+        ((NOW, NOW), {}, 0),
+        ((-1, -1), {}, 1),
+        ((-1, NOW), {}, 1),
+        ((-1, -1), {"timestamp_type": TimestampType.LOG_APPEND_TIME, "append_time": NOW}, 0),
+        ((-1,), {"producer_id": 7, "producer_epoch": 0, "transactional": True, "control": True}, 0),
+    ],
+)
+def test_batches_with_records_without_a_time(
+    times: tuple[int, ...], spec: dict[str, object], untimed: int
+) -> None:
+    """One by one and all at once; after others, too, where a plain one is added in short."""
+    records = [NewRecord(b"k", b"v", time) for time in times]
+    plain = build_batch([NewRecord(b"k", b"v", NOW)])
+    data = plain + build_batch(records, BatchSpec(1, **spec))  # type: ignore[arg-type]
+    rows = scan_batches(data, "t")
+    one_by_one, together = SummaryBuilder(0), SummaryBuilder(0)
+    for one in headers_of(rows):
+        one_by_one.add(one, 0, Marker.OTHER)
+    together.add_rows(rows, lambda _: Marker.OTHER, 0)
+    assert one_by_one.untimed_batches == together.untimed_batches == untimed
+    assert together.build().untimed_batches == untimed

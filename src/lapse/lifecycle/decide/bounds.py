@@ -79,6 +79,9 @@ def record_age_from(segment: SegmentFacts, rules: Rules) -> int:
     ahead of the append clock is one that nobody's clock has reached: it would hold the log for
     ever (S-3b, T-25), so the append clock bounds it (L9), and stands in where there is none.
 
+    A record without a time is as old as its append, whatever times its neighbours have: where some
+    have none, or nobody knows, the last append counts.
+
     An estimated append clock bounds nothing: it comes from the mtime, which a copy may have set to
     anything, and in doubt a record stays.
     """
@@ -87,7 +90,9 @@ def record_age_from(segment: SegmentFacts, rules: Rules) -> int:
     is_known = summary is not None and summary.append_last_ms >= 0 and not summary.append_estimated
     if rules is Rules.KAFKA_43 or summary is None or not is_known:
         return segment.mtime_ms if largest is None else largest
-    return summary.append_last_ms if largest is None else min(largest, summary.append_last_ms)
+    if largest is None or summary.untimed_batches:
+        return summary.append_last_ms
+    return min(largest, summary.append_last_ms)
 
 
 def find_bounds(

@@ -154,6 +154,10 @@ def test_l9_a_timestamp_from_the_future_does_not_hold_the_log() -> None:
         ({"largest_timestamp": -1, "mtime_ms": 70, "append_last_ms": 90}, 90, 70),
         ({"largest_timestamp": -1, "mtime_ms": 90, "append_last_ms": 70}, 70, 90),
         ({"largest_timestamp": -1, "mtime_ms": 70, "append_last_ms": -1}, 70, 70),
+        # Beside an old record some have no time: they are as old as their append.
+        ({"largest_timestamp": 50, "append_last_ms": 90, "untimed_batches": 1}, 90, 50),
+        ({"largest_timestamp": 50, "append_last_ms": 90, "untimed_batches": -1}, 90, 50),
+        ({"largest_timestamp": 90, "append_last_ms": 50, "untimed_batches": 1}, 50, 90),
         # An estimate comes from the mtime, which a copy may have set to anything.
         ({"largest_timestamp": 90, "append_last_ms": 50, "append_estimated": True}, 90, 90),
         (
