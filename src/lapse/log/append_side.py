@@ -39,6 +39,7 @@ from lapse.log.refusal import Refusal, refused
 from lapse.log.replay import write_snapshot
 from lapse.log.roll import age_limit_ms, jitter_of
 from lapse.log.segment import OFFSET_MAX, RELATIVE_OFFSET_MAX, ActiveSegment
+from lapse.records.as_sent import AsSent
 from lapse.records.batch import (
     Header,
     as_array,
@@ -145,6 +146,8 @@ class AppendableLog(ReadableLog):
                 self._require_online()
             if header.size > self.config.segment_bytes:
                 raise self._too_large(header.size)
+            if checked.sent is not None:
+                return self._append_as_sent(checked, checked.sent, now_ms)
             if header.producer_id >= 0:
                 sent = self._producers.check(header, str(self.partition))
                 if sent is not None:
@@ -305,16 +308,29 @@ class AppendableLog(ReadableLog):
                 rows[0].base_offset, rows[-1].last_offset, NO_TIMESTAMP, self._log_start_offset
             )
 
+    def _append_as_sent(self, checked: CheckedBatch, sent: AsSent, now_ms: int) -> Appended:
+        """Messages of the topic's own old format, numbered and timed."""
+        time_ms, base_offset = checked.log_append_time_ms, self._end_offset
+        if time_ms >= 0:
+            time_ms = self._append_time_ms(time_ms)
+        messages = sent.placed(base_offset, time_ms)
+        self._write_old(messages, checked.tombstones, now_ms)
+        last_offset = base_offset + len(sent.records) - 1
+        return Appended(base_offset, last_offset, time_ms, self._log_start_offset)
+
     def _write_messages(self, batch: Header, checked: CheckedBatch, now_ms: int) -> None:
         """A batch in the old format that the topic's message.format.version asks for."""
         where = str(self.partition)
         row = row_of(batch)
         messages = to_messages(checked.data, row, checked.write_magic, where)
+        self._write_old(messages, checked.tombstones, now_ms)
+
+    def _write_old(self, messages: Buffer, tombstones: int, now_ms: int) -> None:
         if len(messages) > self.config.segment_bytes:
             raise self._too_large(len(messages))
-        rows = headers_of(scan_batches(messages, where))
-        tombstones = [checked.tombstones, *[0] * (len(rows) - 1)]  # only their sum is asked for
-        self._write(rows, messages, now_ms, tombstones)
+        rows = headers_of(scan_batches(messages, str(self.partition), check_crc=False))
+        nulls = [tombstones, *[0] * (len(rows) - 1)]  # only their sum is asked for
+        self._write(rows, messages, now_ms, nulls)
 
     def _write(
         self,

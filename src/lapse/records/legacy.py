@@ -161,6 +161,13 @@ def unread_of_wrapper(data: NDArray[np.uint8], row: np.void) -> Spans:
     return own_key + tuple((value_at + a, value_at + b) for a, b in unread)
 
 
+def wrapped_payload(data: NDArray[np.uint8], row: np.void) -> NDArray[np.uint8]:
+    """What a wrapper that `decode_sent` has read holds, deflated."""
+    start, magic = int(row["position"]), int(row["magic"])
+    value_at = _wrapped_at(data, start + (V1_KEY if magic else V0_KEY))
+    return _wrapped(data[value_at : start + int(row["size"])], magic, int(row["attributes"]))
+
+
 def _int32(data: NDArray[np.uint8], at: int) -> int:
     return int.from_bytes(data[at : at + 4].tobytes(), "big", signed=True)
 
@@ -205,14 +212,20 @@ def build_messages(messages: Sequence[Message], spec: MessageSpec) -> bytes:
         _message(m.offset - base_offset, m.timestamp, m.key, m.value, spec.magic, 0)
         for m in messages
     )
-    value = np.frombuffer(deflate(spec.codec, np.frombuffer(inner, np.uint8)), np.uint8)
-    if spec.codec is Codec.LZ4 and spec.magic == 0:
-        value = _with_header_checksum(value, broken=True)  # what its readers expect
     greatest = max(m.timestamp for m in messages)
-    return _message(
-        messages[-1].offset, spec.append_time if append_time else greatest, None, value.tobytes(),
-        spec.magic, spec.codec | LOG_APPEND_TIME * append_time,
-    )  # fmt: skip
+    timestamp = spec.append_time if append_time else greatest
+    type_bit = LOG_APPEND_TIME * append_time
+    return wrapped(inner, messages[-1].offset, timestamp, spec.magic, spec.codec, type_bit)
+
+
+def wrapped(
+    inner: bytes | bytearray, offset: int, timestamp: int, magic: int, codec: Codec, type_bit: int
+) -> bytes:
+    """The wrapper of a run of messages; its offset is that of the last one."""
+    value = np.frombuffer(deflate(codec, np.frombuffer(inner, np.uint8)), np.uint8)
+    if codec is Codec.LZ4 and magic == 0:
+        value = _with_header_checksum(value, broken=True)  # what its readers expect
+    return _message(offset, timestamp, None, value.tobytes(), magic, codec | type_bit)
 
 
 def _message(

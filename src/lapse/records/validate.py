@@ -37,6 +37,7 @@ from lapse.kernels.layout import (
     TRANSACTIONAL,
     VALUED_TOMBSTONES,
 )
+from lapse.records.as_sent import AsSent, as_sent
 from lapse.records.batch import Header, as_array, decode_rows, row_of, scan_prefix
 from lapse.records.compression import BadCompression, deflate, has_linked_blocks, inflate
 from lapse.records.convert import needs_v2, to_batch
@@ -90,6 +91,7 @@ class CheckedBatch:
         log_append_time_ms: the append time written into it, or -1 on a CreateTime topic.
         write_magic: the format the log is to write it in (`message.format.version`).
         values_dropped: flagged values (KIP-87) that the topic does not keep: they are null now.
+        sent: messages of an old format that are stored as they came; `data` is no batch then.
     """
 
     data: bytearray | memoryview
@@ -98,6 +100,7 @@ class CheckedBatch:
     log_append_time_ms: int
     write_magic: int = 2
     values_dropped: int = 0
+    sent: AsSent | None = None
 
 
 def check_produced(
@@ -109,7 +112,11 @@ def check_produced(
     """
     data = memoryview(records)
     if len(data) > MAGIC and data[MAGIC] < 2:
-        data = _upgraded(data, where)
+        rows = _messages_of(data, where)
+        kept = _kept(data, rows, topic, where)
+        if kept is not None:
+            return _check_kept(kept, topic, now_ms, where)
+        data = _upgraded(data, rows, where)
     buf = as_array(data)
     header = _header(data, buf, where)
     _check_header(header, topic, where)
@@ -135,13 +142,18 @@ def check_produced(
 # --- the batch ------------------------------------------------------------------------------------
 
 
-def _upgraded(data: memoryview, where: str) -> memoryview:
-    """What a producer of v0 or v1 sent, as one v2 batch (T-8: numbered anew)."""
+def _messages_of(data: memoryview, where: str) -> NDArray[np.void]:
+    """Rows of BATCH of the messages and wrappers that a producer of v0 or v1 sent."""
     rows, position, reason = scan_prefix(data)
     if reason is not None:
         raise RefusedBatch(ErrorCode.CORRUPT_MESSAGE, f"{where}: {reason} at byte {position}")
     if (rows["magic"] > 1).any():
         raise RefusedBatch(ErrorCode.INVALID_RECORD, f"{where}: formats are mixed")
+    return rows
+
+
+def _upgraded(data: memoryview, rows: NDArray[np.void], where: str) -> memoryview:
+    """The same as one v2 batch (T-8: numbered anew)."""
     try:
         return memoryview(bytearray(to_batch(data, rows, where)))
     except CorruptData as e:
@@ -273,6 +285,50 @@ def _check_old_format(data: memoryview, header: Header, topic: TopicConfig, wher
             f"{where}: {why} in message format v{topic.message_format_version}; "
             "message.format.version must be 0.11 or later",
         )
+
+
+# --- old formats that stay ----------------------------------------------------------------------
+
+
+def _kept(
+    data: memoryview, rows: NDArray[np.void], topic: TopicConfig, where: str
+) -> AsSent | None:
+    """The messages, if they may be stored as they came: the topic's own format and codec."""
+    if (rows["magic"] != topic.message_format_version).any():
+        return None
+    codecs = set((rows["attributes"] & CODEC_MASK).tolist())
+    if any(_target_codec(topic, codec) != codec for codec in codecs):
+        return None
+    try:
+        return as_sent(data, rows, where)
+    except CorruptData as e:
+        raise RefusedBatch(ErrorCode.CORRUPT_MESSAGE, str(e)) from e
+
+
+def _check_kept(kept: AsSent, topic: TopicConfig, now_ms: int, where: str) -> CheckedBatch:
+    """The same rules for messages that stay what they are; the log says offsets and times."""
+    size_max, records = int(kept.sizes.max()), kept.records
+    times = records["timestamp_delta"]
+    greatest = int(times.max())
+    header = Header(
+        0, len(kept.data), 0, len(records) - 1, int(times[0]), greatest, NO_PRODUCER_ID, 0, -1, -1,
+        len(records), kept.attributes, -1, kept.magic,
+    )  # fmt: skip
+    if size_max > topic.max_message_bytes or kept.attributes & LOG_APPEND_TIME:
+        _look_closer(header._replace(size=size_max), topic, where)
+    allowed = allowed_range(topic, now_ms)
+    faults = np.zeros(len(records), np.uint8)
+    timed = times != NO_TIMESTAMP
+    faults[timed & ((times < allowed.least) | (times > allowed.greatest))] = kernel.BAD_TIMESTAMP
+    if topic.compacts:
+        faults[records["key_length"] < 0] = kernel.KEYLESS
+    if faults.any():
+        raise _refusal(faults, where)
+    nulls = int((records["value_length"] < 0).sum())
+    append_time = topic.message_timestamp_type == TimestampType.LOG_APPEND_TIME
+    return CheckedBatch(
+        kept.data, header, nulls, now_ms if append_time else NO_TIMESTAMP, kept.magic, sent=kept
+    )
 
 
 # --- its records ----------------------------------------------------------------------------------
