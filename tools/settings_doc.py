@@ -73,6 +73,9 @@ start without one has served. What `-c`, `--port` and `--http-port` say is for t
 started again with the same ones; where they would let somebody in whom the start kept out,
 `lapse up` ends with exit code 2 and says which.
 
+A start over logs that no metadata of Lapse knows, such as a real Kafka's, is refused: nothing of
+them would be served. Nothing is written then.
+
 | setting | default | allowed | what it is for |
 |---|---|---|---|
 """

@@ -24,6 +24,7 @@ from lapse.base.ids import TopicPartition, random_id
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
+from lapse.metadata.foreign import refuse_foreign
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +56,10 @@ class LogDirectories:
     def lock(self) -> None:
         """Own what can be owned.
 
-        Raises LockHeld naming the holder, and StorageError where no directory, or not the first
-        one, can be used.
+        Raises LockHeld naming the holder, StorageError where no directory, or not the first one,
+        can be used, and ConfigError where a real Kafka's logs lie there; nothing is written then.
         """
+        refuse_foreign(self._paths)
         for path in self._paths:
             try:
                 self.online += (LogDirectory.open(path, self._env),)

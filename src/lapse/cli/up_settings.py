@@ -23,7 +23,9 @@ from lapse.base.fs import Fs
 from lapse.base.properties import properties_text
 from lapse.base.secret import Secret
 from lapse.broker.listeners import Listener, kafka_listeners
+from lapse.broker.node import log_dirs
 from lapse.cli.lifecycle import first_log_dir, properties
+from lapse.metadata.foreign import refuse_foreign
 
 SETTINGS = "server.properties"
 RUNNING = "lapse-up.properties"
@@ -74,7 +76,10 @@ class Settings:
         return self.data / RUNNING
 
     def prepare(self) -> None:
-        """Read the user's file, if there is one. Raises ConfigError, StorageError."""
+        """Read the user's file, if there is one; write what is in force.
+
+        Raises ConfigError, before anything is written, and StorageError.
+        """
         path = self.data / SETTINGS
         given = properties(path) if path.exists() else {}
         self.in_force = self.said.over({**self._first_settings(), **given})
@@ -85,6 +90,7 @@ class Settings:
                 f"log.dirs={config.log_dirs} in {path}: allowed is a list that begins with "
                 f"{self.data}, the directory of --data"
             )
+        refuse_foreign(log_dirs(config))
         self.fs.make_dir(self.data)
         self._write()
 

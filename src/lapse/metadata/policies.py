@@ -80,8 +80,9 @@ def find_policies(log_dir: Path, said: Settings, said_defaults: Settings) -> Pol
     Raises StorageError and CorruptData where there is metadata that cannot be read.
     """
     store = log_dir / STORE
-    if _exists(store):
-        own = look_at_settings(store)
+    own = look_at_settings(store) if _exists(store) else None
+    kafka = None if own is not None and own.topics else read_kafka_topics(log_dir)
+    if own is not None and kafka is None:
         defaults: Settings = own.brokers.get(ALL_BROKERS, {})
         for broker, changed in own.brokers.items():  # a store is of one broker
             defaults = defaults if broker in {ALL_BROKERS, OF_FILE} else overlaid(defaults, changed)
@@ -91,8 +92,7 @@ def find_policies(log_dir: Path, said: Settings, said_defaults: Settings) -> Pol
             # Not a default: it says nothing of logs that the metadata does not know.
             topics = {name: {POLICY: policy, **own} for name, own in topics.items()}
         return Policies(said, said_defaults, topics, defaults, "Lapse's metadata")
-    kafka = read_kafka_topics(log_dir)
-    if kafka is not None:
+    if kafka is not None:  # also where a start of Lapse left an empty store beside it
         topics = {name: known_topic_settings(o) for name, o in kafka.overrides.items()}
         return Policies(said, said_defaults, topics, kafka.defaults, "Kafka's metadata log")
     return Policies(said, said_defaults, {}, {}, "-c")
