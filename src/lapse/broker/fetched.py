@@ -189,13 +189,12 @@ def _holds_deleted(
 
     Of a wrapper (v0, v1) only the messages inside tell, so that one at the log start may.
     """
-    if client.is_replica or not found.size or not log.start_moves:
+    if client.is_replica or found.files is None or not log.start_moves:
         return False
     start = log.log_start_offset
-    first = log.read(start, 1, pread=pread)
-    if first.files is None or found.files is None or first.position != found.position:
-        return False
-    if first.files.offset_index.base_offset != found.files.offset_index.base_offset:
+    if start <= found.files.offset_index.base_offset:
+        return False  # and the segment with the start in it, elsewhere, is not even opened
+    if log.read(start, 1, pread=pread).position != found.position:
         return False
     head = pread(found.fileno(), LEGACY_ATTRIBUTES + 1, found.position)
     if head[MAGIC] < V2:

@@ -291,6 +291,23 @@ async def test_what_a_round_has_trimmed_goes_from_the_file_again(
     assert bytes(got.records) == stored  # type: ignore[arg-type]
 
 
+async def test_who_reads_further_up_asks_no_file_for_the_log_start(
+    node: Node, connection: BrokerConnection, tmp_path: Path
+) -> None:
+    """It would be opened in the event loop, for each fetch until a round has trimmed it."""
+    await create(node, "t")
+    await produce(connection, "t", (0, batch_of(b"a", b"b")))
+    log = log_of(node)
+    log.roll(T)
+    await produce(connection, "t", (0, batch_of(b"later")))
+    log.delete_records(1)
+    first = log.dir / f"{0:020d}.log"
+    first.rename(tmp_path / "away")
+    (got,) = await fetch(connection, "t", (0, 2))
+    (tmp_path / "away").rename(first)
+    assert (got.error_code, values_in(got)) == (0, [b"later"])
+
+
 async def test_a_batch_of_which_nothing_lives_lets_a_consumer_pass(
     node: Node, connection: BrokerConnection
 ) -> None:

@@ -148,9 +148,8 @@ final class ConnectChecks {
             append(count);
             ask("PUT", "/connectors/source/config", JSON.writeValueAsString(Map.of(
                 "connector.class", FILES + "SourceConnector", "tasks.max", "1", "topic", topic,
-                "file", from.toString(), "exactly.once.support", "required",
-                "topic.creation.default.replication.factor", "1",
-                "topic.creation.default.partitions", "1")));
+                "file", from.toString(), "exactly.once.support", "required")));
+            // No topic.creation.*: the broker makes the topic, since somebody asks for it.
             ask("PUT", "/connectors/sink/config", JSON.writeValueAsString(Map.of(
                 "connector.class", FILES + "SinkConnector", "tasks.max", "1", "topics", topic,
                 "file", to.toString())));
