@@ -21,7 +21,7 @@ from lapse.base.fs import Fs, RealFs
 from lapse.log import checkpoints
 from lapse.log.partition_log import PartitionLog
 from lapse.testing.crash_fs import Crashed, CrashFs
-from tests.crash.test_log import TOPIC, owned
+from tests.crash.test_log import AFTERWARDS, TOPIC, owned
 from tests.unit.log.logs import NOW, TP, append, batch, batches_of, check_sound, refusal, rewrite
 
 PRODUCER = 77
@@ -153,7 +153,7 @@ def _check_deadline(log: PartitionLog, life: Life) -> None:
     holder = max(s.base_offset for s in log.segments if s.base_offset <= start)
     if start > max(holder, life.trimmed_to):
         assert log.start_moves[-1].offset == start
-    assert all(move.moved_ms == NOW for move in log.start_moves)
+    assert all(move.moved_ms == AFTERWARDS for move in log.start_moves)
 
 
 def _check_again(path: Path, start: int) -> None:
