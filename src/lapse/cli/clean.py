@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import functools
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -52,7 +53,7 @@ from lapse.lifecycle.round.stamps import info_of
 from lapse.lifecycle.round.summarise import requests_due
 from lapse.log.export import copy_logs
 from lapse.log.reader import DirectoryView
-from lapse.metadata.policies import UNKNOWN, find_policies
+from lapse.metadata.policies import UNKNOWN, Policies, find_policies
 
 _EXAMPLES = """\
 examples:
@@ -142,14 +143,33 @@ def run(args: argparse.Namespace) -> int:
     said, said_defaults = options.settings(args.settings)
     policies = find_policies(args.logdir, said, said_defaults)
     job = _job(args, broker_config({**policies.defaults, **said_defaults}))
-    configs = policies.configs(partitions)
-    lines = [Cleaned(str(p), UNKNOWN, finding=True) for p in partitions if p not in configs]
+    configs, lines = _configs(policies, partitions)
     wanted, untouched = _look(args.logdir, configs, job)
     lines += untouched
     if wanted:
         lines += _clean_there({p: configs[p] for p in wanted}, job)
     _show(sorted(lines, key=lambda line: line.partition), as_json=args.json)
     return 1 if any(line.finding for line in lines) else 0
+
+
+def _configs(
+    policies: Policies, partitions: Sequence[TopicPartition]
+) -> tuple[dict[TopicPartition, TopicConfig], list[Cleaned]]:
+    """Settings of the logs, and lines for those whose settings are not known or wrong."""
+    configs, lines = {}, []
+    for partition in partitions:
+        try:
+            config, why = policies.config_of(partition), UNKNOWN
+        except ConfigError as e:
+            config, why = None, str(e)
+        if config is None:
+            lines.append(Cleaned(str(partition), why, finding=True))
+            continue
+        configs[partition] = config
+        told = policies.contradictions_of(partition)
+        if told:
+            print(f"lapse: {partition}: {told}", file=sys.stderr)
+    return configs, lines
 
 
 def _job(args: argparse.Namespace, broker: BrokerConfig) -> Job:

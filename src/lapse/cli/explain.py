@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +258,9 @@ class _Place:
             decision = decide(info_of(facts, config, self.now_ms), self.now_ms)
             context = self._context(decision)
             fate = None if offset is None else fate_of(decision, offset, context)
-            return self._explained(decision, context, fate)
+            line = self._explained(decision, context, fate)
+            told = self.policies.contradictions_of(partition)
+            return replace(line, text=f"{line.text}; {told}") if told else line
         except (LapseError, OSError) as e:
             return _unreadable(name, policy, e)
 

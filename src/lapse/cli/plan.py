@@ -205,7 +205,11 @@ def plan_lines(
                 yield _without_facts(str(partition), policy, UNKNOWN), None
                 continue
             policy = policy_text(config)
-            yield _line(view, partition, config, now_ms, memory)
+            line, decision = _line(view, partition, config, now_ms, memory)
+            told = policies.contradictions_of(partition)
+            if told:
+                line = replace(line, explanation=f"{line.explanation}; {told}")
+            yield line, decision
         except LapseError as e:
             yield _without_facts(str(partition), policy, str(e)), None
         except OSError as e:

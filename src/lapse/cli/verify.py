@@ -74,12 +74,14 @@ def run(args: argparse.Namespace) -> int:
     times = _times(args, clock)
     sides = [args.before, *args.after]
     logs, alone = _logs_of(sides, args.partition)
-    chains = _chains(args, logs, times)
+    chains, unsettled = _chains(args, logs, times)
     verdicts = list(_verdicts(chains, clock))
     (_show_json if args.json else _show)(verdicts)
     for name, side in alone:
         print(f"lapse: {name} is not on all sides, but in {side}: not checked", file=sys.stderr)
-    return 0 if all(v.is_fine for _, v in verdicts) else 1
+    for why in unsettled:
+        print(f"lapse: {why}: judged as a log of unknown settings", file=sys.stderr)
+    return 0 if all(v.is_fine for _, v in verdicts) and not unsettled else 1
 
 
 def _times(args: argparse.Namespace, clock: Clock) -> list[int]:
@@ -141,22 +143,25 @@ def _order(name: str) -> tuple[str, int]:
 
 def _chains(
     args: argparse.Namespace, logs: Sequence[tuple[str, Sides]], times: Sequence[int]
-) -> list[list[Pass]]:
-    """The passes over each log."""
+) -> tuple[list[list[Pass]], list[str]]:
+    """The passes over each log; what is wrong with the settings of some."""
     said, said_defaults = options.settings(args.settings)
     policies = find_policies(logs[0][1][-1].absolute().parent, said, said_defaults)
     broker = broker_config({**policies.defaults, **said_defaults})
     salt = os.urandom(32)
-    chains = []
+    chains, unsettled = [], []
     for name, sides in logs:
-        partition = TopicPartition.parse(name)
-        config = None if partition is None else policies.config_of(partition)
+        partition, config = TopicPartition.parse(name), None
+        try:
+            config = None if partition is None else policies.config_of(partition)
+        except ConfigError as e:
+            unsettled.append(f"{name}: {e}")
         files = [find_log(side) for side in sides]
         chains.append([
             Pass(name, before, after, config, now_ms, broker.producer_id_expiration_ms, salt)
             for (before, after), now_ms in zip(pairwise(files), times, strict=True)
         ])  # fmt: skip
-    return chains
+    return chains, unsettled
 
 
 Numbered = tuple[int, Verdict]  # which pass it is of, from 1; 0 where there is but one

@@ -10,8 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lapse.base.config import TopicConfig, known_topic_settings, overlaid, topic_config
-from lapse.base.errors import CorruptData, StorageError, unreadable
+from lapse.base.config import (
+    TopicConfig,
+    known_topic_settings,
+    overlaid,
+    settled_config,
+    topic_config,
+)
+from lapse.base.contradictions import Contradiction
+from lapse.base.errors import ConfigError, CorruptData, StorageError, unreadable
 from lapse.base.ids import TopicPartition
 from lapse.metadata.kraft import read_kafka_topics
 from lapse.metadata.sqlite import STORE, look_at_settings
@@ -46,10 +53,24 @@ class Policies:
 
     def config_of(self, partition: TopicPartition) -> TopicConfig | None:
         """Settings in force, None if the policy is unknown; raises ConfigError on bad ones."""
+        settled = self._settled(partition)
+        return None if settled is None else settled[0]
+
+    def contradictions_of(self, partition: TopicPartition) -> str:
+        """What contradicts what there, and which gave way, as where it is served; "" if nothing."""
+        settled = self._settled(partition)
+        return "" if settled is None else "; ".join(map(str, settled[1]))
+
+    def _settled(
+        self, partition: TopicPartition
+    ) -> tuple[TopicConfig, tuple[Contradiction, ...]] | None:
         overrides = {**self.topics.get(partition.topic, {}), **self.said}
         defaults = overlaid(self.defaults, self.said_defaults)
         known = partition.topic in self.topics or POLICY in overrides or BROKER_POLICY in defaults
-        return topic_config(overrides, defaults) if known else None
+        try:
+            return settled_config(overrides, defaults) if known else None
+        except ConfigError as e:
+            raise ConfigError(f"topic {partition.topic}: {e}") from e
 
     def flags_count(self, partition: TopicPartition) -> bool:
         """Whether a flagged record is a tombstone (KIP-87): where nothing compacts it is data.
@@ -77,8 +98,10 @@ def look_for_policies(log_dir: Path, said: Settings, said_defaults: Settings) ->
 def find_policies(log_dir: Path, said: Settings, said_defaults: Settings) -> Policies:
     """Look for settings in `log_dir`; nothing there is changed, locked or created.
 
-    Raises StorageError and CorruptData where there is metadata that cannot be read.
+    Raises StorageError and CorruptData where there is metadata that cannot be read, and ConfigError
+    where what the user says is wrong by itself.
     """
+    topic_config(said, said_defaults)
     store = log_dir / STORE
     own = look_at_settings(store) if _exists(store) else None
     kafka = None if own is not None and own.topics else read_kafka_topics(log_dir)

@@ -34,18 +34,19 @@ _ANY_MEMORY = MapMemory(1 << 30)  # of a plan that only says what is to be read
 
 
 def plan_rows(unit: ViewUnit, clock: Clock) -> Iterator[Row]:
-    """Rows of the unit's logs. Raises ConfigError on a bad setting."""
+    """Rows of the unit's logs. Raises ConfigError on what the user says."""
     view = DirectoryView(Path(unit.log_dir), clock)
     policies = policies_of(view.path, unit.options)
     for partition in partitions_of(unit):
-        config = policies.config_of(partition)
 
-        def read(
-            partition: TopicPartition = partition, config: TopicConfig | None = config
-        ) -> tuple[Row, int | None]:
+        def read(partition: TopicPartition = partition) -> tuple[Row, int | None]:
+            config = policies.config_of(partition)
             if config is None:
                 return {"rule": "policy", "explanation": UNKNOWN}, None
-            return _row(decision_of(view, partition, config, unit.options.now_ms))
+            row, deadline = _row(decision_of(view, partition, config, unit.options.now_ms))
+            told = policies.contradictions_of(partition)
+            also = {"explanation": f"{row['explanation']}; {told}"} if told else {}
+            return {**row, **also}, deadline
 
         try:
             found = unless_gone(view.path / str(partition), read)
