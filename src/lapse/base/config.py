@@ -49,7 +49,8 @@ SEGMENT_BYTES_MIN = 1 << 20  # KIP-1030
 TOPIC_SETTINGS: tuple[Setting, ...] = (
     Setting("cleanup.policy", POLICY, "delete",
             "What happens to old records: compact keeps the last of each key, delete expires by "
-            "age and size; both may be named, and the empty list keeps everything.",
+            "age and size; both may be named, and the empty list keeps everything. Compact is not "
+            "given or taken while a log holds flagged tombstones (KIP-87).",
             (("log.cleanup.policy", 1),)),
     Setting("compression.type",
             one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"), "producer",
