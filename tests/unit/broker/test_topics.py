@@ -76,6 +76,14 @@ REFUSED = {
         ErrorCode.INVALID_REQUEST,
         "are -1",
     ),
+    "no such codec": (
+        topic(
+            "new",
+            configs=config("compression.type", "zstd") + config("message.format.version", "0.10.2"),
+        ),
+        ErrorCode.INVALID_CONFIG,
+        "compression.type=zstd: allowed with message.format.version 0.11",
+    ),
     "bad value": (
         topic("new", configs=config("cleanup.policy", "shred")),
         ErrorCode.INVALID_CONFIG,

@@ -266,3 +266,30 @@ def test_a_trim_keeps_the_format(
     magics, after = stored(tmp_path)
     assert magics == {magic}
     assert list(map(as_told, after)) == [as_told(r) for r in before if r.offset >= 42]
+
+
+def test_the_split_plan_writes_the_very_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = settings(1, internal_segment_bytes="100000")
+
+    def fill_many(log: PartitionLog) -> None:
+        for n in range(1200):
+            pairs = [(b"a", b"%d" % n), (b"own%d" % n, b"v"), (b"dead%d" % (n % 700), None)]
+            data = wrapped(3 * n, 1, Codec.LZ4, *pairs, append_time=False)
+            log.append_raw(data, now_ms=NOW)
+        log.roll(NOW)
+
+    with_log(tmp_path / "small", topic_config(named), fill_many)
+    shutil.copytree(tmp_path / "small", tmp_path / "split")
+    plans = [
+        clean(capsys, tmp_path / name, named, NOW + 10, *more)["plan"]
+        for name, more in (("small", ()), ("split", ("--memory", "1m")))
+    ]
+    assert plans == ["small", "split"]
+    written = [
+        {path.name: path.read_bytes() for path in (tmp_path / name / "t-0").glob("*.log")}
+        for name in plans
+    ]
+    assert written[0] == written[1]
+    assert stored(tmp_path / "split")[0] == {1}
