@@ -5,8 +5,9 @@ waits until no file of any replica has a record of the keys, until the tombstone
 and they are gone too, and ends with a signed proof. What was written after the order was given
 stays. Killed and run again it goes on; docs/erase.md explains.
 
-Exit 0: proven, in time. 1: a record remains, or the deadline is missed. 2: wrong usage. 3: not
-proven, no broker can be reached, or another process is at this order.
+Exit 0: proven, in time. 1: a record remains, the deadline is missed, or no key of a topic was in
+any file. 2: wrong usage. 3: not proven, no broker can be reached, or another process is at this
+order.
 """
 
 from __future__ import annotations
@@ -32,7 +33,14 @@ from lapse.base.errors import ConfigError, KafkaError
 from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.base.times import after_ms, duration
-from lapse.cli.prove_erased import EXIT_CODES, audits, progress, say_key, signing_key
+from lapse.cli.prove_erased import (
+    EXIT_CODES,
+    absolute,
+    audits,
+    progress,
+    say_key,
+    signing_key,
+)
 from lapse.cli.remote import add_remote, client_properties, print_table
 from lapse.client.login import login
 from lapse.lifecycle.erase import served, sign
@@ -47,7 +55,8 @@ from lapse.lifecycle.erase.order import (
     save_order,
 )
 from lapse.lifecycle.erase.proof import FORMAT as PROOF_FORMAT
-from lapse.lifecycle.erase.proof import PROVEN, Report, encode_report, totals
+from lapse.lifecycle.erase.proof import GONE, Report, encode_report, totals
+from lapse.lifecycle.erase.replicas import why_unusable
 from lapse.lifecycle.erase.search import (
     KEY_FORMATS,
     make_search,
@@ -81,6 +90,7 @@ class Row:
         deadline: met, missed, open, or None where there is none.
         reasons: what speaks against a proof; none if it is one.
         proven_ms: since when it is proven, by this run or one before; None: it is not.
+        never_seen: how many keys no file had anything of, from the order on.
     """
 
     topic: str
@@ -96,6 +106,7 @@ class Row:
     deadline: str | None
     reasons: tuple[str, ...] = ()
     proven_ms: int | None = None
+    never_seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +119,7 @@ class Intent:
     setting: str | None
     values_gone_ms: int
     tombstones_gone_ms: int
+    never_seen: int = 0
 
 
 def add_parser(commands: Any) -> None:
@@ -165,6 +177,7 @@ def run(args: argparse.Namespace) -> int:
         before = None if args.order is None else load_order(args.order)
         now_ms = clock.now_ms()
         order = _order(args, before, keys, now_ms)
+        _require_usable(places)
         answers = {topic: asyncio.run(served.ask(broker, topic)) for topic in keys}
         order = given(order, answers.values(), keys)
         erasure = _erasure(args, stack, broker, order, keys, places, clock)
@@ -181,14 +194,14 @@ def run(args: argparse.Namespace) -> int:
             stack.enter_context(locked(fs, args.order))
             if load_order(args.order) is not None:
                 raise ConfigError(f"--order {args.order}: another order was given there just now")
-        save_order(fs, args.order, order)
+        save_order(fs, args.order, erasure.order)
         until_ms = None if args.wait is None else after_ms(now_ms, 1000 * args.wait)
         lags: Mapping[str, Served] = {} if args.keep_settings else answers
         erasure.run(fs, args.order, _say, until_ms=until_ms, lags=lags)
         proofs = [_prove(args, target, key) for target in erasure.targets]
         erasure.note_verdicts(fs, args.order)
         rows = [
-            _row(target, order, proof)
+            _row(target, erasure.order, proof)
             for target, proof in zip(erasure.targets, proofs, strict=True)
         ]
     say_key(sign.public_key_of(key), None)
@@ -247,9 +260,18 @@ def _places(args: argparse.Namespace) -> Places:
     if args.wait is not None and args.wait < 0:
         raise ConfigError(f"--wait {args.wait}: allowed is a number of seconds from 0 on")
     return Places(
-        tuple((str(path), False) for path in args.replica)
-        + tuple((str(path), True) for path in args.spark_local_dir)
+        tuple((absolute(path), False) for path in args.replica)
+        + tuple((absolute(path), True) for path in args.spark_local_dir)
     )
+
+
+def _require_usable(places: Places) -> None:
+    """Before anything is done: what is wrong with a name does not go by waiting."""
+    for path, scratch in places.paths:
+        problem = why_unusable(path, scratch=scratch)
+        if problem is not None:
+            option = "--spark-local-dir" if scratch else "--replica"
+            raise ConfigError(f"{option} {path}: {problem}")
 
 
 def _order(
@@ -304,6 +326,7 @@ def _intent(
         target.part.topic, len(target.keys), len(due),
         f"{forced.name}={forced.value}" if works and forced else None,
         values_ms, after_ms(values_ms, retention_ms, removal_ms, unlink_ms),
+        len(target.part.never_seen),
     )  # fmt: skip
 
 
@@ -313,11 +336,11 @@ def _show_intents(intents: Sequence[Intent], *, as_json: bool) -> int:
             print(msgspec.json.encode(intent).decode())
         return 0
     now_ms = SystemClock().now_ms()
-    header = ("topic", "keys", "tombstones to write", "meanwhile", "values gone in about",
-              "tombstones in about")  # fmt: skip
+    header = ("topic", "keys", "in no file", "tombstones to write", "meanwhile",
+              "values gone in about", "tombstones in about")  # fmt: skip
     lines = [
         (
-            one.topic, str(one.keys), str(one.tombstones), one.setting or "-",
+            one.topic, str(one.keys), str(one.never_seen), str(one.tombstones), one.setting or "-",
             _in(one.values_gone_ms - now_ms), _in(one.tombstones_gone_ms - now_ms),
         )
         for one in intents
@@ -362,13 +385,14 @@ def _new_path(folder: Path, topic: str) -> Path:
 def _row(target: Target, order: Order, proof: Path) -> Row:
     look = _last(target)
     proven_ms = None
-    if look.verdict.state == PROVEN:
+    if look.verdict.state in GONE:
         proven_ms = target.part.since_ms(tombstones_too=look.asked.tombstones_too)
     return Row(
         target.part.topic, look.verdict.state, look.left.values, look.left.tombstones,
         sum(count.beyond for count in totals(look.replicas).values()),
         len(target.written), str(proof), order.given_ms, look.ended_ms, order.deadline_ms,
         _deadline(proven_ms, look.ended_ms, order.deadline_ms), look.verdict.reasons, proven_ms,
+        len(look.verdict.never_seen),
     )  # fmt: skip
 
 
@@ -397,7 +421,9 @@ def _show(rows: Sequence[Row], *, as_json: bool) -> None:
         return
     for row in rows:
         print(f"{row.topic}: {row.verdict}, {row.proof}")
-        if row.verdict != PROVEN:
+        if row.never_seen:
+            print(f"  of {row.never_seen} keys nothing was ever seen, from the order on: mistyped?")
+        if row.verdict not in GONE:
             print(f"  {row.records} records and {row.tombstones} tombstones remain")
             for reason in row.reasons[:_REASONS_MAX]:
                 print(f"  {reason}")

@@ -38,6 +38,7 @@ from lapse.lifecycle.erase.places import is_text
 from lapse.lifecycle.erase.proof import (
     CANNOT_SEE,
     FORMAT,
+    NEVER_SEEN,
     NOT_PROVEN,
     PROVEN,
     REMAINS,
@@ -64,7 +65,7 @@ from lapse.lifecycle.erase.search import (
 from lapse.lifecycle.erase.warm_up import warm_up
 from lapse.lifecycle.round.engine import OnProgress, Progress
 
-EXIT_CODES = {PROVEN: 0, REMAINS: 1, NOT_PROVEN: 3}
+EXIT_CODES = {PROVEN: 0, REMAINS: 1, NEVER_SEEN: 1, NOT_PROVEN: 3}
 _ROWS_MAX = 50
 _SALT_BYTES = 16
 _EXAMPLES = """\
@@ -192,10 +193,15 @@ def _places(args: argparse.Namespace) -> list[Where]:
         if not is_text(str(path)):
             raise ConfigError(f"{str(path)!r}: its name is not UTF-8, and no report could tell it")
     return [
-        Where(str(path), args.topic, args.partition, scratch)
+        Where(absolute(path), args.topic, args.partition, scratch)
         for paths, scratch in ((args.replica, False), (args.spark_local_dir, True))
         for path in paths
     ]
+
+
+def absolute(path: Path) -> str:
+    """As a report has it, which is checked from anywhere."""
+    return os.path.abspath(path)
 
 
 def _search(args: argparse.Namespace) -> Search:
@@ -284,7 +290,7 @@ def _check(args: argparse.Namespace, clock: Clock) -> int:
             run_units = None
             if search is not None:
                 run_units = stack.enter_context(audits(args, clock, on_progress))(search)
-            moved = [str(path) for path in args.replica]
+            moved = [absolute(path) for path in args.replica]
             checked = check(report, run_units, clock, on_bytes, moved)
     _show_check(report, checked, whose, as_json=args.json)
     return EXIT_CODES[checked.verdict.state]
@@ -332,6 +338,8 @@ def show_verdict(replicas: Sequence[ReplicaFindings], asked: Asked, verdict: Ver
     _show_targets(totals(replicas), asked)
     for reason in verdict.reasons:
         print(f"  {reason}")
+    for n in verdict.never_seen[:_ROWS_MAX]:
+        print(f"  of {name_of(n, asked)} nothing was ever seen, from the order on")
     print(f"verdict: {verdict.state}")
 
 

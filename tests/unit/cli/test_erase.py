@@ -100,10 +100,13 @@ class Erases:
         return configs[resource].entries[LAG].value
 
 
+def report_in(path: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(unseal(Path(path).read_bytes(), "r").body)
+    return report
+
+
 def bounds_in(report: str) -> list[dict[str, int]]:
-    bounds: list[dict[str, int]] = json.loads(unseal(Path(report).read_bytes(), "r").body)["asked"][
-        "bounds"
-    ]
+    bounds: list[dict[str, int]] = report_in(report)["asked"]["bounds"]
     return bounds
 
 
@@ -127,13 +130,14 @@ async def test_a_dry_run_only_says(erase: Erases, capsys: pytest.CaptureFixture[
     assert not erase.order.exists()
     nothing = await erase("--topic", "t", "--key", "never", "--dry-run")
     assert (nothing.rows[0]["tombstones"], nothing.rows[0]["setting"]) == (0, None)
+    assert (row["never_seen"], nothing.rows[0]["never_seen"]) == (0, 1)
     host = erase._node.services.address
     words = ["erase", *KEYS, "--replica", str(erase.folder / "data"), "--dry-run"]
     at = ["--bootstrap-server", f"{host.host}:{host.port}"]
     assert await asyncio.to_thread(main, [*words, *at]) == 0
     header, line = capsys.readouterr().out.splitlines()
     assert header.split()[:2] == ["topic", "keys"]
-    assert line.split()[:4] == ["t", "2", "4", f"{LAG}=1000"]
+    assert line.split()[:5] == ["t", "2", "0", "4", f"{LAG}=1000"]
 
 
 async def test_tombstones_are_written_once_and_settings_put_back(erase: Erases) -> None:
@@ -182,18 +186,52 @@ async def test_what_was_written_since_stays(erase: Erases, node: Node) -> None:
     assert await erase.ends("t") == [9, 7]
 
 
-async def test_keys_that_are_nowhere_are_proven_at_once(erase: Erases) -> None:
+async def test_keys_that_are_nowhere_are_told_apart_from_erased_ones(erase: Erases) -> None:
     words = ("--topic", "t", "--key", "never", "--deadline", "30d")
     told = await erase(*words)
-    assert (told.code, told.rows[0]["verdict"], told.rows[0]["deadline"]) == (0, "proven", "met")
+    [row] = told.rows
+    assert (told.code, row["verdict"], row["deadline"]) == (1, "never seen", "met")
+    assert row["never_seen"] == 1
+    assert "t: 1 of 1 keys are in no file (key 1): gone before the order, never there" in told.err
     assert await erase.ends("t") == [5, 5]
     assert LAG not in told.err
+    report = report_in(row["proof"])
+    assert report["verdict"] == {"state": "never seen", "reasons": [], "never_seen": [0]}
+    assert order_in(erase.order).topics[0].seen == ()
+
+
+async def test_a_key_that_is_nowhere_is_told_beside_others(erase: Erases) -> None:
+    told = await erase(*KEYS, "--key", "never", *NOW)
+    [row] = told.rows
+    assert (row["verdict"], row["never_seen"]) == ("remains", 1)
+    assert "1 of 3 keys are in no file (key 3)" in told.err
+    part = order_in(erase.order).topics[0]
+    assert part.seen == part.keys[:2]
+    # What the order has seen, the next run knows of, though nothing of it is left by then.
+    order = order_in(erase.order).with_topic(replace(part, seen=part.keys))
+    save_order(RealFs(), erase.order, order)
+    told = await erase(*KEYS, "--key", "never", *NOW)
+    assert (told.rows[0]["never_seen"], "in no file" in told.err) == (0, False)
+
+
+async def test_paths_are_absolute_so_that_a_proof_is_checked_from_anywhere(
+    erase: Erases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = await erase("--topic", "t", "--key", "never", replica="../" + tmp_path.name + "/data")
+    proof = told.rows[0]["proof"]
+    report = report_in(proof)
+    assert [one["path"] for one in report["replicas"]] == [str(tmp_path / "data")]
+    monkeypatch.chdir("/")
+    words = ["prove-erased", "--check", proof, "--key", "never"]
+    assert await asyncio.to_thread(main, words) == 1  # as never seen as it was
 
 
 async def test_a_deadline_that_is_past_is_missed_even_if_all_is_gone(erase: Erases) -> None:
     words = ("--topic", "t", "--key", "never", "--deadline", "2020-01-01T00:00:00Z")
     told = await erase(*words)
-    assert (told.code, told.rows[0]["verdict"], told.rows[0]["deadline"]) == (1, "proven", "missed")
+    row = told.rows[0]
+    assert (told.code, row["verdict"], row["deadline"]) == (1, "never seen", "missed")
     other = await erase(*words[:-1], "2021-01-01T00:00:00Z")
     assert (other.code, "has another one" in other.err) == (2, True)
 
@@ -213,11 +251,11 @@ async def test_a_proven_order_is_not_missed_when_it_is_run_again(erase: Erases, 
     save_order(RealFs(), erase.order, replace(order, deadline_ms=proven_ms))
     again = await erase(*words)
     [row] = again.rows
-    assert (again.code, row["verdict"], row["deadline"]) == (0, "proven", "met")
+    assert (again.code, row["verdict"], row["deadline"]) == (1, "never seen", "met")
     assert (row["proven_ms"], row["ended_ms"] > proven_ms) == (proven_ms, True)
     # That nothing is in a tombstone either is proven only now, too late.
     full = await erase(*words[:4], *words[5:])
-    assert (full.code, full.rows[0]["verdict"], full.rows[0]["deadline"]) == (1, "proven", "missed")
+    assert (full.rows[0]["verdict"], full.rows[0]["deadline"]) == ("never seen", "missed")
     # And what was found again was not gone.
     found = replace(order.topics[0], bounds=(Bound(0, 9), Bound(1, 9)))
     save_order(RealFs(), erase.order, replace(order, deadline_ms=proven_ms, topics=(found,)))
@@ -394,10 +432,28 @@ async def test_all_replicas_must_be_given_and_be_there(erase: Erases) -> None:
     meta.write_text(meta.read_text().replace("node.id=0", "node.id=7"))
     told = await erase(*KEYS, *NOW, replica=str(erase.folder / "another"))
     assert (told.code, "and 0 of the given directories have it" in told.err) == (2, True)
-    told = await erase(*KEYS, *NOW, replica=str(erase.folder / "away"))
-    assert (told.code, told.rows[0]["verdict"]) == (3, "not proven")
-    assert "cannot be listed" in told.rows[0]["reasons"][0]
     assert await erase.ends("t") == [5, 5]
+
+
+@pytest.mark.parametrize("option", ["--replica", "--spark-local-dir"])
+async def test_a_directory_that_is_not_there_is_refused_before_the_order(
+    erase: Erases, option: str
+) -> None:
+    """Waiting does not mend a name; nor is it one of a broker that has none of the topic."""
+    told = await erase(*KEYS, option, str(erase.folder / "nope"))
+    assert (told.code, told.rows) == (2, [])
+    assert f"{option} {erase.folder / 'nope'}: cannot be listed: No such" in told.err.replace(
+        "no such directory", "No such file or directory"
+    )
+    if option == "--replica":
+        (erase.folder / "empty").mkdir()
+        told = await erase(*KEYS, option, str(erase.folder / "empty"))
+        assert (told.code, "is no log directory: it has neither" in told.err) == (2, True)
+    assert not erase.order.exists()
+    assert await erase.ends("t") == [5, 5]
+    await erase(*KEYS, *NOW)  # nor when an order is gone on with
+    told = await erase(*KEYS, option, str(erase.folder / "nope"))
+    assert (told.code, told.rows) == (2, [])
 
 
 async def test_an_order_is_gone_on_with_as_it_was_given(erase: Erases) -> None:
@@ -471,6 +527,7 @@ def test_what_must_be_given(missing: str, capsys: pytest.CaptureFixture[str]) ->
 def test_no_broker_is_an_environment_that_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "meta.properties").touch()
     where = ("--replica", str(tmp_path), "--order", str(tmp_path / "order"))
     assert main(["erase", *KEYS, *where, "--bootstrap-server", "127.0.0.1:1"]) == 3
     assert "127.0.0.1:1" in capsys.readouterr().err
@@ -478,7 +535,13 @@ def test_no_broker_is_an_environment_that_is_missing(
 
 @pytest.mark.parametrize(
     ("verdict", "deadline", "code"),
-    [("proven", None, 0), ("proven", "missed", 1), ("remains", "open", 1), ("not proven", None, 3)],
+    [
+        ("proven", None, 0),
+        ("proven", "missed", 1),
+        ("never seen", "met", 1),
+        ("remains", "open", 1),
+        ("not proven", None, 3),
+    ],
 )
 def test_exit_codes(verdict: str, deadline: str | None, code: int) -> None:
     assert _exit_code(Row("t", verdict, 0, 0, 0, 0, "", 0, 0, None, deadline)) == code

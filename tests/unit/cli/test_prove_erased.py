@@ -52,6 +52,7 @@ def test_a_key_that_is_nowhere_is_proven_gone(
     told = Told(capsys, "--topic", "t", "--key", GONE, "--replica", replica)
     assert told.code == 0
     assert "verdict: proven\n" in told.out
+    assert "Whether a key was ever there" in told.out
     assert all(text in told.out for text in CANNOT_SEE)
     assert not own_key.exists()  # nothing was signed
 
@@ -187,7 +188,9 @@ def test_a_report_is_signed_with_a_key_of_ours_and_holds(
     assert public_pem(sealed.public_key) in told.err
     report = json.loads(path.read_text())["report"]
     assert GONE.encode().hex() not in path.read_text()
-    assert (report["topic"], report["verdict"]) == ("t", {"state": "proven", "reasons": []})
+    assert (report["topic"], report["verdict"]) == (
+        "t", {"state": "proven", "reasons": [], "never_seen": []},
+    )  # fmt: skip
     paths = {file["path"] for file in report["replicas"][0]["files"]}
     assert paths >= {"t-0/00000000000000000000.log", "t-0/00000000000000000000.index", ".lock"}
     again = Told(capsys, *words)
@@ -241,7 +244,9 @@ def test_a_check_tells_what_is_different(
     told = Told(capsys, "--check", path, "--key", GONE)
     assert (told.code, "00000000000000000000.log.deleted: new" in told.out) == (1, True)
     as_json = Told(capsys, "--check", path, "--key", GONE, "--json").out.splitlines()
-    assert [set(json.loads(line)) for line in as_json] == [{"path", "what"}, {"state", "reasons"}]
+    assert [set(json.loads(line)) for line in as_json] == [
+        {"path", "what"}, {"state", "reasons", "never_seen"},
+    ]  # fmt: skip
     wrong = Told(capsys, "--check", path, "--key", "another")
     assert (wrong.code, "not the keys" in wrong.err) == (2, True)
     moved = replica.rename(tmp_path / "moved")

@@ -15,7 +15,7 @@ from lapse.base.clock import Clock
 from lapse.lifecycle.erase.audit import OnBytes
 from lapse.lifecycle.erase.findings import KEYLESS, AuditUnit, Findings, Piece
 from lapse.lifecycle.erase.places import Place
-from lapse.lifecycle.erase.proof import Report, Verdict, judge
+from lapse.lifecycle.erase.proof import Report, Verdict, judge, keys_seen, with_never_seen
 from lapse.lifecycle.erase.replicas import ReplicaFindings, Run, Where, look_through
 from lapse.lifecycle.erase.window import Window
 
@@ -65,6 +65,9 @@ def check(
         differences += told
         same += unchanged
     verdict = judge(replicas, report.asked, report.topic)
+    keys = len(report.asked.keys)
+    unseen = set(report.verdict.never_seen) - keys_seen(replicas, keys)
+    verdict = with_never_seen(verdict, sorted(unseen), keys)
     return Checked(tuple(replicas), verdict, tuple(differences), same)
 
 

@@ -29,7 +29,16 @@ from lapse.lifecycle.erase.order import (
     tombstones_due,
     what_is_left,
 )
-from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, Verdict, judge, totals
+from lapse.lifecycle.erase.proof import (
+    GONE,
+    NOT_PROVEN,
+    PROVEN,
+    Verdict,
+    judge,
+    keys_seen,
+    totals,
+    with_never_seen,
+)
 from lapse.lifecycle.erase.replicas import ReplicaFindings, Run, Where, look_through
 from lapse.lifecycle.erase.search import Asked, Search, hash_of, told
 from lapse.lifecycle.erase.served import Broker, Served
@@ -37,6 +46,7 @@ from lapse.lifecycle.erase.served import Broker, Served
 PATIENCE_MS = 180_000  # doubts that have not changed for so long are not about to go
 HINT_MS = 600_000  # values that have not changed for so long want somebody's attention
 REST_SECONDS = 4.0  # who sleeps for so long has seen no change for as long
+_NAMED_MAX = 10
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.25, 30.0
 
 Say = Callable[[str], None]
@@ -104,7 +114,7 @@ def given(order: Order, answers: Iterable[Served], keys: Mapping[str, Sequence[b
         part = order.topic(answer.topic)
         if part is None:
             hashes = tuple(hash_of(key, order.salt) for key in keys[answer.topic])
-            part = TopicOrder(answer.topic, answer.topic_id, hashes, answer.ends)
+            part = TopicOrder(answer.topic, answer.topic_id, hashes, answer.ends, seen=())
             order = order.with_topic(part)
         elif part.topic_id != answer.topic_id:
             raise served.another_topic(answer.topic)
@@ -125,6 +135,7 @@ class Erasure:
         self._broker, self._clock, self._places, self._rest = broker, clock, places, rest
         self._replicas_of = replicas_of or self._ask_replicas
         self.order, self.targets = order, targets
+        self._kept: Order | None = None  # as its file has it, once this process has written it
 
     def _ask_replicas(self, part: TopicOrder) -> Mapping[int, Sequence[int]]:
         return asyncio.run(served.ask_replicas(self._broker, part.topic, part.topic_id))
@@ -140,13 +151,21 @@ class Erasure:
             for where in self._places.of(target.part)
         )
         asked = told(target.search, target.salt, target.part.bounds, target.part.topic_id)
+        self._note_seen(target, replicas)
         verdict = _doubted(judge(replicas, asked, target.part.topic), target.doubts)
+        verdict = with_never_seen(verdict, target.part.never_seen, len(target.keys))
         left = what_is_left(totals(replicas), asked, verdict)
         ended_ms = self._clock.now_ms()
         if target.last is None or target.last.left != left:
             target.since_ms = ended_ms
         target.last = Look(replicas, asked, verdict, left, started_ms, ended_ms)
         return target.last
+
+    def _note_seen(self, target: Target, replicas: Sequence[ReplicaFindings]) -> None:
+        """`_step` keeps it: by the next run nothing may be left of what was seen."""
+        part = target.part.having_seen(keys_seen(replicas, len(target.keys)))
+        if part != target.part:
+            self.order, target.part = self.order.with_topic(part), part
 
     def due(self, target: Target) -> list[Due]:
         """Tombstones that its last look shows to be missing."""
@@ -193,6 +212,7 @@ class Erasure:
         """
         with self._put_back_at_the_end(fs, folder, say):
             for target in self.targets:
+                self._tell_never_seen(target, say)
                 self._write(target, say)
                 self._force(target, lags, fs, folder, say)
                 self._tell_doubts(target, say)
@@ -215,6 +235,8 @@ class Erasure:
             return False
         before = target.last
         look = self.look(target)
+        if self.order != self._kept:
+            self._remember(target, target.part, fs, folder)
         if self.due(target):
             self._write(target, say)
         if not look.left.values:
@@ -223,7 +245,7 @@ class Erasure:
             self._force(target, lags, fs, folder, say)
         if look.verdict.reasons == target.doubts:  # nothing in the files speaks against it
             look = self._last_look(target)
-            target.is_done = look.verdict.state == PROVEN
+            target.is_done = look.verdict.state in GONE
         if look.verdict.state == NOT_PROVEN:
             target.is_done = look.ended_ms - target.since_ms > PATIENCE_MS
         changed = before is None or before.left != look.left
@@ -232,6 +254,14 @@ class Erasure:
         elif look.left.values and look.ended_ms - target.since_ms > HINT_MS:
             self._hint(target, say)
         return changed
+
+    def _tell_never_seen(self, target: Target, say: Say) -> None:
+        unseen = target.part.never_seen
+        if unseen:
+            named = ", ".join(f"key {n + 1}" for n in unseen[:_NAMED_MAX])
+            more = " …" if len(unseen) > _NAMED_MAX else ""
+            what = f"{len(unseen)} of {len(target.keys)} keys are in no file ({named}{more})"
+            say(f"{target.part.topic}: {what}: gone before the order, never there, or mistyped")
 
     def _tell_doubts(self, target: Target, say: Say) -> None:
         """What only somebody else can mend: else it would wait for that in silence."""
@@ -324,7 +354,7 @@ class Erasure:
     def _remember(self, target: Target, part: TopicOrder, fs: Fs, folder: Path) -> None:
         order = self.order.with_topic(part)
         save_order(fs, folder, order)
-        self.order, target.part = order, part
+        self.order, self._kept, target.part = order, order, part
 
     @contextmanager
     def _put_back_at_the_end(self, fs: Fs, folder: Path, say: Say) -> Iterator[None]:

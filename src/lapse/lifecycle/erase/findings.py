@@ -107,6 +107,11 @@ class Count:
     last_value: int = -1
     last_tombstone: int = -1
 
+    @property
+    def is_any(self) -> bool:
+        """Whether there is anything of the target."""
+        return bool(self.records or self.tombstones or self.beyond or self.raw)
+
     def __add__(self, other: Count) -> Count:
         return Count(
             self.target,

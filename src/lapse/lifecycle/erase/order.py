@@ -25,7 +25,7 @@ from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
 from lapse.base.times import UNITS_MS, after_ms
 from lapse.lifecycle.erase.findings import Count
-from lapse.lifecycle.erase.proof import PROVEN, REMAINS, Verdict
+from lapse.lifecycle.erase.proof import GONE, REMAINS, Verdict
 from lapse.lifecycle.erase.replicas import ReplicaFindings
 from lapse.lifecycle.erase.search import Asked, Bound, KeyHash, hash_of
 from lapse.log.directory import LOCK, lock_file
@@ -61,6 +61,7 @@ class TopicOrder:
         forced: a setting that is to be put back.
         values_proven_ms, proven_ms: since when it is proven that the values are gone, and that the
             tombstones are too; None: not yet. Order files of before have neither.
+        seen: which of the keys a file had anything of, from the order on; None: it was not noted.
     """
 
     topic: str
@@ -70,6 +71,23 @@ class TopicOrder:
     forced: Forced | None = None
     values_proven_ms: int | None = None
     proven_ms: int | None = None
+    seen: tuple[KeyHash, ...] | None = None
+
+    def having_seen(self, numbers: Iterable[int]) -> TopicOrder:
+        """With these of `keys` among the ones that were seen."""
+        if self.seen is None:
+            return self
+        known = set(self.seen)
+        more = [self.keys[n] for n in sorted(numbers) if self.keys[n] not in known]
+        return replace(self, seen=(*self.seen, *more)) if more else self
+
+    @property
+    def never_seen(self) -> tuple[int, ...]:
+        """Numbers of keys that no file had anything of."""
+        if self.seen is None:
+            return ()
+        known = set(self.seen)
+        return tuple(n for n, key in enumerate(self.keys) if key not in known)
 
     def since_ms(self, *, tombstones_too: bool) -> int | None:
         """Since when it is proven."""
@@ -83,7 +101,7 @@ class TopicOrder:
         values_ms, all_ms = self.values_proven_ms, self.proven_ms
         if state == REMAINS:
             return replace(self, values_proven_ms=None if values else values_ms, proven_ms=None)
-        if state == PROVEN:
+        if state in GONE:
             values_ms = ended_ms if values_ms is None else values_ms
             all_ms = ended_ms if all_ms is None and tombstones_too else all_ms
         return replace(self, values_proven_ms=values_ms, proven_ms=all_ms)

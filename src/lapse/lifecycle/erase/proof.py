@@ -19,11 +19,15 @@ from lapse.lifecycle.erase.search import Asked
 
 FORMAT = "lapse-erasure-proof-1"
 PROVEN, REMAINS, NOT_PROVEN = "proven", "remains", "not proven"
+# Of an erasure: proven, and none of its keys was in any file from the order on.
+NEVER_SEEN = "never seen"
+GONE = frozenset({PROVEN, NEVER_SEEN})
 REASONS_MAX = 50
 
 CANNOT_SEE = (
     "Blocks that files gave back: what was deleted may be on the device until it is overwritten.",
     "Backups, snapshots of disks, tiered storage, and replicas that were not given.",
+    "Whether a key was ever there: of one that was mistyped there is no record either.",
     "What consumers have read and kept, and topics, tables and files made from this topic.",
     "Values and headers of other records that tell of the key, and the key spelt otherwise.",
     "What was written to a file after it was read, and files without a name that are still open.",
@@ -38,12 +42,14 @@ class Verdict:
     """What follows from findings.
 
     Attributes:
-        state: PROVEN, REMAINS or NOT_PROVEN.
+        state: PROVEN, REMAINS, NOT_PROVEN, or of an erasure NEVER_SEEN.
         reasons: sentences; none if proven.
+        never_seen: of an erasure: keys, by number, of which no file had anything from the order on.
     """
 
     state: str
     reasons: tuple[str, ...] = ()
+    never_seen: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,21 @@ def judge(replicas: Sequence[ReplicaFindings], asked: Asked, topic: str) -> Verd
     doubts = list(_doubts(replicas, asked, topic))
     state = REMAINS if remains else NOT_PROVEN if doubts else PROVEN
     return Verdict(state, _first(remains) + _first(doubts))
+
+
+def with_never_seen(verdict: Verdict, never_seen: Iterable[int], keys: int) -> Verdict:
+    """The verdict of an erasure about so many keys, some of which were in no file at all.
+
+    An order that was mistyped must not read like one that was carried out.
+    """
+    unseen = tuple(never_seen)
+    is_about_nothing = verdict.state == PROVEN and len(unseen) == keys > 0
+    return Verdict(NEVER_SEEN if is_about_nothing else verdict.state, verdict.reasons, unseen)
+
+
+def keys_seen(replicas: Iterable[ReplicaFindings], keys: int) -> set[int]:
+    """Keys, by number, of which a file has a record, of whatever kind, or the bytes."""
+    return {target for target, count in totals(replicas).items() if target < keys and count.is_any}
 
 
 def _first(reasons: list[str]) -> tuple[str, ...]:

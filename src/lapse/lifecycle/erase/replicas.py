@@ -33,6 +33,7 @@ from lapse.log.checkpoints import read_topic_id
 LISTINGS_MAX = 50
 MISSED_MAX = 3  # how often a file may be listed and not be there
 NOT_THERE = "is listed, but is not where it was to be read; every executor must see the replica"
+_NO_LOG_DIRECTORY = "is no log directory: it has neither partitions nor a broker's files"
 _PAUSE_SECONDS = 0.05
 
 # A number of units, done somewhere: by threads of this process, or as a job.
@@ -142,6 +143,14 @@ def look_through(
     return _found(where, listing, done, LISTINGS_MAX, "its files keep changing")
 
 
+def why_unusable(path: str, *, scratch: bool) -> str | None:
+    """Why a directory cannot be looked through, as when its name is mistyped; None: it can."""
+    listing = Where(path, "", scratch=scratch).listed()
+    if listing.problem is None and not scratch and not listing.is_log_directory:
+        return _NO_LOG_DIRECTORY
+    return listing.problem
+
+
 def _names(listing: Listing, done: dict[str, Findings]) -> set[tuple[str, int, int]]:
     """Which files there are, but for a broker's own beside them: these change all the time."""
     return {_identity(p) for p in listing.places if p.folder or not _is_keyless(done.get(p.path))}
@@ -213,7 +222,7 @@ def _found(
     where: Where, listing: Listing, done: dict[str, Findings], listings: int, problem: str | None
 ) -> ReplicaFindings:
     if problem is None and not where.scratch and not listing.is_log_directory:
-        problem = "is no log directory: it has neither partitions nor a broker's files"
+        problem = _NO_LOG_DIRECTORY
     files = (done[p.path] for p in listing.places if p.path in done)
     return ReplicaFindings(
         where.path, where.scratch, problem, listing.partitions, listings,

@@ -13,13 +13,16 @@ from lapse.lifecycle.erase.check import Checked, check
 from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.proof import (
     FORMAT,
+    NEVER_SEEN,
     NOT_PROVEN,
     PROVEN,
     REMAINS,
     Report,
+    Verdict,
     decode_report,
     encode_report,
     judge,
+    with_never_seen,
 )
 from lapse.lifecycle.erase.search import Bound, make_search, told
 from lapse.testing.clock import ManualClock
@@ -88,6 +91,14 @@ def test_what_remained_remains(replica: Path) -> None:
     (replica / "t-0" / FIRST).unlink()
     found = checked(report, keys=False)
     assert (found.verdict.state, differences(found)) == (PROVEN, {FIRST: "gone"})
+
+
+def test_what_was_never_seen_is_so_until_it_comes(replica: Path) -> None:
+    report = report_on(replica)
+    report = replace(report, verdict=with_never_seen(report.verdict, [0], 1))
+    assert checked(report).verdict == Verdict(NEVER_SEEN, (), (0,))
+    written(replica / "t-0" / "00000000000000000020.log", batch(20, KEY, value=None))
+    assert checked(report).verdict == Verdict(PROVEN)
 
 
 def test_a_touched_file_has_its_bytes(replica: Path) -> None:

@@ -6,6 +6,7 @@ What it asks of them is in test_served.py and tests/unit/cli/test_erase.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,8 @@ from lapse.lifecycle.erase.drive import (
 )
 from lapse.lifecycle.erase.findings import AuditUnit, Findings
 from lapse.lifecycle.erase.inline import InlineAudits
-from lapse.lifecycle.erase.order import FORMAT, Order, TopicOrder
-from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, REMAINS
+from lapse.lifecycle.erase.order import FORMAT, Order, TopicOrder, load_order
+from lapse.lifecycle.erase.proof import NEVER_SEEN, NOT_PROVEN, PROVEN, REMAINS
 from lapse.lifecycle.erase.search import Bound, hash_of, make_search
 from lapse.lifecycle.erase.served import Broker, Served
 from lapse.testing.clock import ManualClock
@@ -162,6 +163,37 @@ def test_doubts_that_stay_end_it(tmp_path: Path) -> None:
     ]
 
 
+def test_what_was_seen_while_it_waited_is_kept(tmp_path: Path) -> None:
+    """A key that comes and goes is none that was never there, for the next run neither."""
+    written(tmp_path / "t-0" / FIRST, others(0))
+    link = tmp_path / "t-0" / "link"
+    link.symlink_to("nowhere")
+    later = tmp_path / "t-0" / "00000000000000000100.log"
+    clock = Sleeper(lambda: written(later, batch(100, KEY)), later.unlink, link.unlink)
+    erasure, target = erasure_of(tmp_path, clock)
+    target.part = replace(target.part, seen=())
+    erasure.order = erasure.order.with_topic(target.part)
+    erasure.look(target)
+    assert target.part.never_seen == (0,)
+    erasure.run(RealFs(), tmp_path, lambda _: None, until_ms=None, lags={})
+    assert verdict_of(target) == PROVEN
+    kept = load_order(tmp_path)
+    assert kept is not None
+    assert kept.topics[0].seen == target.part.keys
+
+
+def test_an_order_about_nothing_ends_at_once_and_says_so(tmp_path: Path) -> None:
+    written(tmp_path / "t-0" / FIRST, others(0))
+    erasure, target = erasure_of(tmp_path, Sleeper())
+    target.part = replace(target.part, seen=())
+    erasure.order = erasure.order.with_topic(target.part)
+    erasure.look(target)
+    said: list[str] = []
+    erasure.run(RealFs(), tmp_path, said.append, until_ms=None, lags={})
+    assert verdict_of(target) == NEVER_SEEN
+    assert said[0].startswith("t: 1 of 1 keys are in no file (key 1)")
+
+
 MOVED = "t-0 has 2 replicas (on brokers 0, 7), and 1 of the given directories have it"
 
 
@@ -227,7 +259,8 @@ def test_an_order_takes_topics_in_and_knows_one_that_was_made_again() -> None:
     served = Served("t", "aa", (Bound(0, 7),), {0: (0,)}, {})
     empty = Order(FORMAT, "5a", NOW, None, ())
     order = given(empty, [served], {"t": [KEY]})
-    assert order.topics == (TopicOrder("t", "aa", (hash_of(KEY, "5a"),), (Bound(0, 7),)),)
+    part = TopicOrder("t", "aa", (hash_of(KEY, "5a"),), (Bound(0, 7),), seen=())
+    assert order.topics == (part,)
     # Where it ends by now does not count.
     later = Served("t", "aa", (Bound(0, 9),), {0: (0,)}, {})
     assert given(order, [later], {"t": [KEY]}) == order

@@ -228,6 +228,16 @@ def test_what_is_left_is_told_in_a_line() -> None:
     assert Left(0, 0, ("x is away",)).told() == "nothing remains, but x is away"
 
 
+def test_keys_that_were_never_seen_are_remembered_as_such() -> None:
+    keys = tuple(hash_of(b"k%d" % n, "5a") for n in range(3))
+    part = TopicOrder("t", "aa", keys, (), seen=())
+    assert part.never_seen == (0, 1, 2)
+    assert part.having_seen([1]).never_seen == (0, 2)
+    assert part.having_seen([1]).having_seen([1, 0]).seen == (keys[1], keys[0])
+    unknown = TopicOrder("t", "aa", keys, ())  # of an order file of before
+    assert unknown.having_seen([1]).never_seen == ()
+
+
 # --- time -----------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from lapse.lifecycle.erase.findings import (
 from lapse.lifecycle.erase.proof import (
     CANNOT_SEE,
     FORMAT,
+    NEVER_SEEN,
     NOT_PROVEN,
     PROVEN,
     REMAINS,
@@ -31,8 +32,10 @@ from lapse.lifecycle.erase.proof import (
     decode_report,
     encode_report,
     judge,
+    keys_seen,
     looked_through,
     totals,
+    with_never_seen,
 )
 from lapse.lifecycle.erase.replicas import ReplicaFindings
 from lapse.lifecycle.erase.search import Asked, make_search, told
@@ -158,3 +161,20 @@ def test_every_report_says_what_it_cannot_see() -> None:
     ):  # fmt: skip
         assert word in said
     assert tuple(REPORT.cannot_see) == CANNOT_SEE
+
+
+def test_an_erasure_about_nothing_is_a_verdict_of_its_own() -> None:
+    assert with_never_seen(Verdict(PROVEN), [0, 1], 2) == Verdict(NEVER_SEEN, (), (0, 1))
+    assert with_never_seen(Verdict(PROVEN), [1], 2) == Verdict(PROVEN, (), (1,))
+    assert with_never_seen(Verdict(PROVEN), [], 0) == Verdict(PROVEN)
+    doubtful = Verdict(NOT_PROVEN, ("a reason",))
+    assert with_never_seen(doubtful, [0], 1) == Verdict(NOT_PROVEN, ("a reason",), (0,))
+
+
+@pytest.mark.parametrize(
+    "count",
+    [Count(0, records=1), Count(0, tombstones=1), Count(0, beyond=1), Count(0, raw=1)],
+)
+def test_whatever_there_is_of_a_key_is_a_sign_of_it(count: Count) -> None:
+    found = Findings("t-0/x.log", counts=(count, Count(1)))
+    assert keys_seen([ReplicaFindings("/r", files=(found,))], 2) == {0}
