@@ -15,6 +15,7 @@ from lapse.base.errors import CorruptData
 from lapse.kernels.layout import CODEC_MASK, CONTROL
 from lapse.log.markers import parse_marker
 from lapse.log.partition_log import PartitionLog
+from lapse.records.as_sent import AsSent
 from lapse.records.batch import (
     Record,
     decode_rows,
@@ -29,7 +30,7 @@ from lapse.records.convert import CannotSay, needs_v2, to_batch, to_messages
 from lapse.records.downconvert import Reads, convert_for, reads_all
 from lapse.records.layout import Codec
 from lapse.records.tombstone import holds_valued_tombstones, without_values
-from lapse.records.validate import check_produced
+from lapse.records.validate import CheckedBatch, check_produced
 from tests.fuzz import corpus, mutate
 from tests.fuzz.fences import Fence, fenced
 from tests.fuzz.target import WHERE, Target, one_file, told
@@ -280,6 +281,9 @@ def check_produced_batch(data: bytes, rng: random.Random, _: Path) -> None:
     checked = told(lambda: check_produced(buffer.data, topic, corpus.NOW, WHERE))
     if checked is None:
         return
+    if checked.sent is not None:
+        check_placed(checked, checked.sent, topic)
+        return
     [row] = scan_batches(checked.data, WHERE)
     records = list(records_of(checked.data, row, WHERE))
     assert len(records) == row["count"] == checked.header.count
@@ -291,6 +295,15 @@ def check_produced_batch(data: bytes, rng: random.Random, _: Path) -> None:
         placed = mutate.moved(bytes(checked.data), 0)  # as the log does
         [row] = scan_batches(placed, WHERE)
         scan_batches(to_messages(placed, row, checked.write_magic, WHERE), WHERE)
+
+
+def check_placed(checked: CheckedBatch, sent: AsSent, topic: TopicConfig) -> None:
+    """Old messages that stay what they are, as the log writes them."""
+    placed = sent.placed(1000, checked.log_append_time_ms)
+    records = [r for row in scan_batches(placed, WHERE) for r in records_of(placed, row, WHERE)]
+    assert [r.offset for r in records] == [1000 + n for n in range(checked.header.count)]
+    assert all(r.key is not None for r in records) or not topic.compacts
+    assert sum(r.value is None for r in records) == checked.tombstones
 
 
 # --- appending as a follower ----------------------------------------------------------------------
