@@ -61,11 +61,39 @@ def scenario(seed: int) -> Scenario:
     return _Draw(random.Random(seed)).scenario()
 
 
+@dataclass
+class _Producer:
+    """What the next batch of a producer says."""
+
+    epoch: int = 0
+    sequence: int = 0
+    is_open: bool = False
+
+    def send(self, pid: int, records: int, txn: bool) -> Options:
+        """The fields of a batch that make it this producer's."""
+        self.is_open |= txn
+        line = {"pid": pid, "epoch": self.epoch, "seq": self.sequence, "txn": self.is_open}
+        self.sequence += records
+        return line
+
+    def end(self, pid: int, at_ms: int, aborted: bool, bump: bool) -> Options:
+        """A marker; a bump is what coordinators do since KIP-890."""
+        if bump:
+            self.epoch, self.sequence = self.epoch + 1, 0
+        self.is_open = False
+        return {"op": "marker", "pid": pid, "epoch": self.epoch, "t": at_ms, "coord": 0,
+                "type": "abort" if aborted else "commit"}  # fmt: skip
+
+
 class _Draw:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.legacy = self.maybe(0.12)
+        # Of transactions above all, and cleaned again and again: what is kept of one for whom.
+        self.of_transactions = not self.legacy and self.maybe(0.4)
         self.scripted = self.legacy or self.maybe(0.25)
+        self.producers = {pid: _Producer() for pid in range(7, 7 + self.one(1, 2, 4))}
+        self.at_ms = T0
 
     def maybe(self, probability: float) -> bool:
         return self.chance.random() < probability
@@ -83,11 +111,11 @@ class _Draw:
         exact = not any(c in codecs for c in ("zstd", "snappy", "mix")) and not self.legacy
         from_start = self.maybe(0.3)
         cleanings = []
-        for n in range(self.one(1, 2, 2, 3, 3)):
+        for n in range(self.one(3, 4, 5) if self.of_transactions else self.one(1, 2, 2, 3, 3)):
             more = self.writing(topic, codecs, keys, first=False, pid_base=5000 * n) if (
                 n and not from_start and self.maybe(0.7)
             ) else None  # fmt: skip
-            cleanings.append(self.cleaning(more, topic, from_start, bool(n) and exact and not more))
+            cleanings.append(self.cleaning(more, topic, from_start, bool(n) and exact))
         start_share = self.chance.uniform(0, 0.6) if self.maybe(0.2) else 0.0
         return Scenario(topic, writing, tuple(cleanings), start_share, self.one(0, 1000, 60_000))
 
@@ -99,7 +127,7 @@ class _Draw:
         }
         if self.maybe(0.2):
             topic["segment-index-bytes"] = self.one(100, 240, 1000)
-        if self.maybe(0.25) and not self.legacy:
+        if self.maybe(0.5 if self.of_transactions else 0.25) and not self.legacy:
             topic["timestamp-type"] = "append"
         if self.maybe(0.2):
             topic["cleanup-policy"] = "compact,delete"
@@ -136,6 +164,9 @@ class _Draw:
     def writing(
         self, topic: Options, codecs: str, keys: int, *, first: bool, pid_base: int = 0
     ) -> Writing:
+        if self.of_transactions and self.scripted:
+            lines = self.transactions(codecs, min(keys, self.one(3, 40)), first=first)
+            return Writing({"wipe": first, "start-time": self.at_ms}, lines)
         if self.scripted and first:
             lines = self.old_script(codecs, keys) if self.legacy else self.script(codecs, keys)
             return Writing({"wipe": True}, lines)
@@ -168,7 +199,46 @@ class _Draw:
         ):  # fmt: skip
             if self.maybe(probability):
                 options[name] = chance.choice(values)
+        if self.of_transactions:
+            options |= {
+                "txn": self.one(0.5, 0.8),
+                "abort": self.one(0.3, 0.7, 1),
+                "epoch-bump": self.one(0, 0.3, 0.8),
+                "txn-batches": self.one(1, 2, 4),
+            }
         return Writing(options)
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    def transactions(self, codecs: str, keys: int, *, first: bool) -> list[Options]:
+        """Producers that go on after each pass, so that what was the last of one is so no more."""
+        chance = self.chance
+        names = [c for c in codecs.split(",") if c != "mix"] or ["none", "gzip", "lz4", "snappy"]
+        aborts, bumps, rolls = self.one(0.3, 0.7, 1), self.one(0, 0.3, 1), self.one(0.02, 0.1, 0.3)
+        self.at_ms += 0 if first else self.one(0, 20_000, 100_000)
+        lines: list[Options] = []
+        for _ in range(chance.randint(8, 60) if first else chance.randint(1, 30)):
+            self.at_ms += chance.randint(0, 300)
+            lines.append({"op": "now", "t": self.at_ms})
+            pid = self.one(*self.producers)
+            producer = self.producers[pid]
+            if self.maybe(rolls):
+                lines.append({"op": "roll"})
+            if self.maybe(0.4 if producer.is_open else 0.1):
+                lines.append(producer.end(pid, self.at_ms, self.maybe(aborts), self.maybe(bumps)))
+                continue
+            records = [self.record(keys, self.at_ms) for _ in range(self.one(1, 1, 2, 5))]
+            line: Options = {"op": "batch", "records": records, "codec": self.one(*names)}
+            if self.maybe(0.8):
+                line |= producer.send(pid, len(records), self.maybe(0.8))
+            lines.append(line)
+        if self.maybe(0.8):
+            for pid, producer in self.producers.items():
+                if producer.is_open:
+                    lines.append(producer.end(pid, self.at_ms, self.maybe(aborts), False))
+        if self.maybe(0.9):
+            lines.append({"op": "roll"})
+        return [*lines, {"op": "batch", "records": [self.record(keys, self.at_ms)]}]
 
     # --- scripts ---------------------------------------------------------------------------------
 

@@ -232,6 +232,24 @@ def test_x7_three_passes_even_without_retention(both: Both) -> None:
     assert seen == [[("COMMIT", None)], [("COMMIT", NOW + 1)], []]
 
 
+@pytest.mark.parametrize("timestamp_type", ["create", "append"])
+def test_s7_h6_no_round_without_a_dirty_byte(both: Both, timestamp_type: str) -> None:
+    """The marker is spent, and would be stamped: Kafka leaves it until something is appended."""
+    both.topic |= {"timestamp_type": timestamp_type}
+    both.write(
+        txn(7, 0, record("a")), marker(7, "abort", T0 + 5, epoch=1),
+        batch(None, record("b", None)), *END,
+    )  # fmt: skip
+    both.agree(NOW, producer_expiration_ms=ACTIVE)
+    was = {p.name: p.read_bytes() for p in both.log("exact").glob("0*")}
+    assert both.batches("kafka")[0]["delete_horizon"] is None
+    for now in (NOW + 1, NOW + R):
+        assert not both.kafka(now, producer_expiration_ms=ACTIVE)["cleaned"]
+        assert both.exact(now, producer_expiration_ms=ACTIVE)["outcome"] != "cleaned"
+    assert {p.name: p.read_bytes() for p in both.log("exact").glob("0*")} == was
+    assert both.lapse(NOW + 1)["outcome"] == "cleaned"  # ours has a deadline for it (L4)
+
+
 def test_x7_a_bare_header_keeps_its_marker(both: Both) -> None:
     both.topic |= {"delete_retention_ms": 0}
     both.write(txn(7, 0, record("a")), marker(7, "commit", T0), batch(None, record("a", "2")), *END)
@@ -338,6 +356,25 @@ def test_r6_a_tombstone_stays_until_its_horizon(both: Both) -> None:
     both.agree(NOW + R, first_dirty=0)
     assert both.offsets("kafka") == [2, 3]
     assert both.batches("kafka")[0]["delete_horizon"] == NOW + R  # H-4
+
+
+def test_r6_h7_an_old_tombstone_above_the_map_is_stamped_though_its_file_is_old(both: Both) -> None:
+    """Below it, the file's age lets a tombstone of an old format go."""
+    both.topic |= {"delete_retention_ms": 0}
+    old = {"follower": True, "magic": 1}
+    both.write(
+        batch(0, record("a", None), **old), batch(1, record("b"), **old),
+        batch(2, record("c"), **old), batch(3, record("d", None), **old), *END,
+    )  # fmt: skip
+    for side in ("kafka", "exact"):
+        (both.copy(side) / "log-start-offset-checkpoint").write_text("0\n1\nt 0 1\n")
+    small = {"dedupe_buffer_size": 24 * 3, "load_factor": 0.7}
+    said = both.kafka(NOW, log_start_offset=1, **small)
+    assert (said["map_latest_offset"], said["first_dirty_before"]) == (2, 1)
+    both.exact(NOW, **small)
+    assert both.offsets("kafka") == both.offsets("exact") == [1, 2, 3, 4]
+    assert both.batches("kafka") == both.batches("exact")
+    assert both.batches("kafka")[2]["delete_horizon"] == NOW
 
 
 def test_r8_an_empty_value_is_a_value_and_an_empty_key_a_key(both: Both) -> None:

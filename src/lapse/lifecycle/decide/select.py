@@ -317,6 +317,8 @@ def _blocked(case: _Case) -> tuple[Blocked | None, str]:
             offset = odd.summary.unreadable_from
             return Blocked.UNHANDLED, f"unreadable at offset {offset}: Kafka gives up the log"
     waits = any(ms is not None for ms in (case.removal.horizon_ms, *case.due_ms.values()))
+    if case.wish.rules is Rules.KAFKA_43:
+        waits = False  # S-7, H-6: whatever waits to go, Kafka makes no round without a dirty byte
     if case.bounds.dirty_bytes == 0 and not waits:
         return Blocked.NOTHING_TO_DO, "no sealed segment is dirty and nothing waits to go"
     return None, ""

@@ -16,7 +16,8 @@ The facts of a record:
 - horizon_set, horizon_passed: its batch carries a delete horizon (KIP-534) that a round of ours
   has set, and the clock has reached it, and every replica is past it (H-1, L3). What waits for it
   may go only then, so readers had `delete.retention.ms` to see it. One that no entry of our ledger
-  vouches for counts as not set (L1, L2): who set it may not have removed the older values.
+  vouches for counts as not set (L1, L2): who set it may not have removed the older values. Under
+  Kafka's rules one may have passed that is not set: old formats have none, their file's age tells.
 - deleted: it is below the log start, where nobody can read it (KIP-107).
 - aborted: its transaction was aborted (X-3).
 - undecided: nobody knows yet how its transaction ends. Rounds keep below such; if not, it stays.
@@ -131,6 +132,8 @@ def _data_verdict(record: RecordFacts, rules: Rules) -> RecordVerdict:
         return RecordVerdict.REMOVE_SUPERSEDED
     if not record.tombstone:
         return RecordVerdict.KEEP
+    if rules is Rules.KAFKA_43 and record.horizon_passed:
+        return RecordVerdict.REMOVE_TOMBSTONE  # in old formats the file's age tells
     if not record.horizon_set:
         return RecordVerdict.KEEP_AND_STAMP  # from now on readers have delete.retention.ms
     if record.horizon_passed:

@@ -33,7 +33,7 @@ def facts_of_batches(plan: RoundPlan, segment: SourceSegment, latest: int) -> ND
             strange &= rows["last_offset"] <= latest
             has_horizon &= ~strange
             found[strange] |= keep.HORIZON_STRANGE
-        found[has_horizon | too_old] |= keep.HORIZON_SET
+        found[has_horizon] |= keep.HORIZON_SET  # `too_old` have none: above the map H-7 sets one
         found[passed] |= keep.HORIZON_PASSED
     if segment.stored is not None:
         found[segment.old_format] |= keep.HORIZON_SET  # one that never passes: they have no room
