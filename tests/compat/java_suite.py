@@ -19,7 +19,16 @@ from lapse.testing.broker_process import BrokerProcess
 from tests.oracle.kafka import RealKafka, building
 
 FOLDER = Path(__file__).parent / "java"
-SUITES = ("tools", "clients", "old-clients", "vintage", "compaction", "streams", "connect")
+SUITES = (
+    "tools",
+    "clients",
+    "old-clients",
+    "vintage",
+    "compaction",
+    "streams",
+    "connect",
+    "tombstones",
+)
 BUILD_SECONDS_MAX = 600
 SECONDS_MAX = 150
 BASELINE = bool(os.environ.get("LAPSE_BASELINE"))

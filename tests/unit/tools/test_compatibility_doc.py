@@ -21,8 +21,8 @@ def test_every_api_has_a_row_with_its_versions() -> None:
     assert "\n| 0 | Produce | 0-11 | [test_librdkafka.py](../tests/compat/test_lib" in page
     assert "\n| 47 | OffsetDelete | 0 | [test_java_tools.py](" in page
     assert (
-        "\n| Java: the tools and clients of Kafka, Streams and Connect; clients of 3.9.2, "
-        "and of 0.9.0.1 to 2.8.2, too | 4." in page
+        "\n| Java: the tools and clients of Kafka, Streams, Connect and MirrorMaker; clients of "
+        "3.9.2, and of 0.9.0.1 to 2.8.2, too | 4." in page
     )
 
 

@@ -13,6 +13,8 @@ import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Supplier;
+import javax.security.auth.login.AppConfigurationEntry;
+import javax.security.auth.login.Configuration;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.RecordsToDelete;
@@ -20,13 +22,15 @@ import org.apache.kafka.common.TopicPartition;
 
 /**
  * Java clients from before KIP-896 in one process, each version in a class loader of its own.
- * `VINTAGE` in the environment has a line a version: its number, and its class path.
+ * `VINTAGE` in the environment has a line a version: its number, and its class path. `VINTAGE_SASL` is
+ * a listener's address where user `old` logs in by PLAIN with the password `secret`, if there is one.
  */
 final class VintageChecks {
     private static final int COUNT = 20;
     private static final int DELETED = 7;
     private static final List<String> ENDS = List.of("0.9.0.1", "2.8.2");
     private static final List<String> NEWEST = List.of("2.8.2");
+    private static final List<String> BEFORE_PLAIN = List.of("0.9.0.1");
     private static final List<String> BEFORE_TIMES = List.of("0.9.0.1", "0.10.0.1");
     // What the brokers of their time wrote; none where that is what brokers write today.
     private static final Map<String, String> FORMATS =
@@ -43,7 +47,10 @@ final class VintageChecks {
         private final ClassLoader loader;
         private final Object client;
 
+        private final String classPath;
+
         Client(String classPath, Map<String, Object> settings) throws Exception {
+            this.classPath = classPath;
             List<URL> urls = new ArrayList<>();
             for (String path : classPath.split(File.pathSeparator)) {
                 urls.add(new File(path).toURI().toURL());
@@ -101,6 +108,14 @@ final class VintageChecks {
                 checks.check("by-time-" + version, () -> byTime(client));
             }
         });
+        if (System.getenv("VINTAGE_SASL") != null) {
+            Configuration.setConfiguration(new Login());
+            clients.forEach((version, client) -> {
+                if (!BEFORE_PLAIN.contains(version)) {
+                    checks.check("logs-in-by-plain-" + version, () -> logsIn(client));
+                }
+            });
+        }
         checks.check("a-group-goes-through-all-versions", this::handedOn);
         checks.check("oldest-and-newest-share-a-group", this::together);
     }
@@ -112,16 +127,23 @@ final class VintageChecks {
     }
 
     private void writes(Client client, String codec, String topic) throws Exception {
+        sends(client, codec, topic);
+        for (String reader : codec.equals("zstd") ? NEWEST : ENDS) { // whoever wrote it
+            reads(clients.get(reader), reader + "-reads-" + topic, topic);
+        }
+    }
+
+    private void sends(Client client, String codec, String topic) throws Exception {
         List<Long> offsets = client.call("send", topic, 0, codec, "v", COUNT);
         Checks.equal(COUNT, offsets.size());
         for (int i = 0; i < COUNT; i++) {
             Checks.equal((long) i, offsets.get(i));
         }
-        for (String reader : codec.equals("zstd") ? NEWEST : ENDS) { // whoever wrote it
-            List<String> got =
-                clients.get(reader).call("group", topic, reader + "-reads-" + topic, COUNT);
-            Checks.equal(new TreeSet<>(expected(0, 0, "v")), new TreeSet<>(got));
-        }
+    }
+
+    private void reads(Client client, String group, String topic) throws Exception {
+        List<String> got = client.call("group", topic, group, COUNT);
+        Checks.equal(new TreeSet<>(expected(0, 0, "v")), new TreeSet<>(got));
     }
 
     /** A second member of the group goes on where the first one ended. */
@@ -162,6 +184,27 @@ final class VintageChecks {
         Checks.equal("" + COUNT, later.split(" ")[0]);
         Checks.that(Long.parseLong(later.split(" ")[1]) >= between, later);
         Checks.equal(null, client.call("atTime", topic, 0, between + 3_600_000L));
+    }
+
+    /** Up to 0.11 with bare tokens behind the handshake. */
+    private void logsIn(Client client) throws Exception {
+        Client secured = new Client(client.classPath, Map.of(
+            "bootstrap.servers", System.getenv("VINTAGE_SASL"),
+            "security.protocol", "SASL_PLAINTEXT", "sasl.mechanism", "PLAIN"));
+        String topic = topic("logs-in", 1);
+        sends(secured, "gzip", topic);
+        reads(secured, "logs-in-" + topic, topic);
+    }
+
+    /** Old clients find their users there. */
+    private static final class Login extends Configuration {
+        @Override
+        public AppConfigurationEntry[] getAppConfigurationEntry(String name) {
+            return new AppConfigurationEntry[] {new AppConfigurationEntry(
+                "org.apache.kafka.common.security.plain.PlainLoginModule",
+                AppConfigurationEntry.LoginModuleControlFlag.REQUIRED,
+                Map.of("username", "old", "password", "secret"))};
+        }
     }
 
     /** The group's offsets are everybody's: each version reads what was written since. */
