@@ -86,7 +86,8 @@ async def test_we_read_what_a_stock_producer_sends(
     got.sort(key=lambda record: record.timestamp)
     for n, record in enumerate(got):
         assert (record.key, record.value) == (b"k%d" % n, b"v%d" % n)
-        assert (record.create_time, record.append_time) == (NOW_MS + n, None)
+        assert (record.create_time, record.timestamp) == (NOW_MS + n, NOW_MS + n)
+        assert record.append_time is not None
         assert list(record.headers) == HEADERS
         assert record.partition.partition == partition_of(b"k%d" % n, 2)
 

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from lapse.base.fs import Fs, RealFs
-from lapse.log.append_times import RESOLUTION_MS
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import Segment
+from lapse.records.append_times import RESOLUTION_MS
 from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.unit.log.logs import (

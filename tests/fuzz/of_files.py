@@ -32,6 +32,13 @@ from lapse.lifecycle.round.commit import CommitEnv, finish_commit, intent_path
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.stamps import StampCache
 from lapse.log import checkpoints
+from lapse.log.append_times import (
+    append_times_path,
+    encode,
+    is_append_times,
+    parse,
+    read_append_times,
+)
 from lapse.log.epochs import LeaderEpochs
 from lapse.log.offset_index import OffsetIndex
 from lapse.log.producers import Producers
@@ -221,6 +228,22 @@ def check_summary(data: bytes, _: random.Random, folder: Path) -> None:
     _dumped(folder, path.relative_to(folder).as_posix(), data)
 
 
+def check_append_times(data: bytes, random_: random.Random, folder: Path) -> None:
+    path = append_times_path(folder, 0)
+    path.parent.mkdir()
+    path.write_bytes(data)
+    known = read_append_times(folder, 0, random_.choice([0, 1000]))
+    ascending = (known.offsets[1:] > known.offsets[:-1]).all()
+    assert ascending
+    assert all(known.shown(known.offsets) >= -1)
+    for cutoff in (0, corpus.NOW, (1 << 63) - 1):
+        first = known.first_not_before(cutoff, 0)
+        assert first is None or first >= 0
+    if is_append_times(data):
+        assert parse(encode(known, 0), 0).offsets.tolist() == known.offsets.tolist()
+    _dumped(folder, path.relative_to(folder).as_posix(), data)
+
+
 @cache
 def _ledger() -> bytes:
     entry = ledger.LedgerEntry(
@@ -355,8 +378,9 @@ TARGETS: tuple[Target, ...] = (
     Target("indexes", 60, make_indexes, check_indexes),
     one_file("txnindex", 30, _mutated("*.txnindex"), check_txn_index),
     one_file("snapshot", 40, make_snapshot, check_snapshot),
-    Target("texts", 60, make_text, check_text),
+    Target("texts", 50, make_text, check_text),
     one_file("summary", 20, _mutated("*.summary"), check_summary),
+    one_file("append times", 10, _mutated("*.appended"), check_append_times),
     one_file("ledger", 30, make_ledger, check_ledger),
     one_file("intent", 20, make_intent, check_intent),
     Target("coordinators", 50, make_entry, check_entry),

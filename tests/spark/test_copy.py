@@ -128,8 +128,9 @@ def test_everything_but_offsets_stays(
         assert len(found) == 100
         assert {r.create_time for r in found} == {THEN + n for n in range(100)}
         assert sum(r.is_tombstone and r.value is not None for r in found) == 17
-        times = [r.append_time for r in found]
-        assert all(t is not None and t >= began for t in times) == (kinds[1] == APPEND)
+        assert all(r.append_time is not None and r.append_time > began - 1000 for r in found)
+        shown = [r.append_time if kinds[1] == APPEND else r.create_time for r in found]
+        assert [r.timestamp for r in found] == shown
         assert any(r.key is None for r in found)
 
 

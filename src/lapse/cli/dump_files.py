@@ -16,16 +16,18 @@ import msgspec
 
 from lapse.base.errors import CorruptData
 from lapse.cli.dump_log import Line, Report
-from lapse.log import checkpoints, summary
+from lapse.log import append_times, checkpoints, summary
 from lapse.log.producers import Producer, Producers
 
 _TXN_ENTRY = ("version", "pid", "first", "last", "lso")
 
 
 def side_files(directory: Path) -> list[Path]:
-    """The files of a partition or log directory, Lapse's summaries last."""
+    """The files of a partition or log directory, last what Lapse keeps beside its segments."""
     plain = sorted(p for p in directory.iterdir() if p.is_file())
-    return plain + sorted((directory / summary.FOLDER).glob(f"*{summary.SUFFIX}"))
+    beside = directory / summary.FOLDER
+    kept = [sorted(beside.glob(f"*{ours.SUFFIX}")) for ours in (summary, append_times)]
+    return [*plain, *kept[0], *kept[1]]
 
 
 def dump_side_file(path: Path, name: str, report: Report) -> Line:
@@ -108,6 +110,16 @@ def _producer(producer: Producer) -> Line:
 # --- text files ---------------------------------------------------------------------------------
 
 
+def _append_times(path: Path, data: bytes, report: Report) -> Line:
+    base = int(path.stem)
+    size = append_times.made_for(data)
+    if size is None:
+        return _table(path, data, report, ">qi", lambda entry: [entry[0], base + entry[1]])
+    rest = data[append_times.ENTRY_BYTES :]
+    told = _table(path, rest, report, ">qi", lambda entry: [entry[0], base + entry[1]])
+    return {"made_for": size, **told}
+
+
 def _offsets(path: Path, _data: bytes, _report: Report) -> Line:
     found = checkpoints.read_offsets(path)
     return {"entries": [[tp.topic, tp.partition, offset] for tp, offset in found.items()]}
@@ -146,6 +158,7 @@ _BY_SUFFIX: dict[str, Reader] = {
     ".txnindex": _txn_index,
     ".snapshot": _snapshot,
     summary.SUFFIX: _summary,
+    append_times.SUFFIX: _append_times,
 }
 _BY_NAME: dict[str, Reader] = {
     checkpoints.RECOVERY_POINT: _offsets,

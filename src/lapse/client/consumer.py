@@ -401,8 +401,7 @@ class Consumer:
         aborted = None
         if self._config.read_committed:
             aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
-        kept = data.create_times_kept
-        return [fetched(partition, offset, data.records, aborted, create_times_kept=kept)]
+        return [fetched(partition, offset, data.records, aborted, data)]
 
     async def _refused(
         self, connection: BrokerConnection, partition: TopicPartition, offset: int, code: int

@@ -19,9 +19,11 @@ from lapse.base.ids import TopicPartition
 from lapse.client.record import ConsumerRecord
 from lapse.kernels import scan
 from lapse.kernels.layout import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
+from lapse.records.append_times import NOTHING, AppendTimes
 from lapse.records.batch import Header, Record, headers_of, records_of, scan_prefix
 from lapse.records.control import control_type
 from lapse.records.layout import NO_TIMESTAMP
+from lapse.wire.schema.fetch import PartitionData
 
 if TYPE_CHECKING:  # who reads no columns needs no Arrow
     import pyarrow as pa
@@ -37,7 +39,7 @@ class Fetched:
         rows: of BATCH, all of them.
         counts: which hold records for the consumer.
         next_offset: where to read on.
-        create_times_kept: a broker of ours says so (`log.summary`).
+        create_times_kept, append_times: what only a broker of ours knows.
     """
 
     partition: TopicPartition
@@ -47,17 +49,14 @@ class Fetched:
     counts: NDArray[np.bool_]
     next_offset: int
     create_times_kept: bool = False
+    append_times: AppendTimes = NOTHING
 
     def records(self) -> Iterator[ConsumerRecord]:
         """One by one; raises CorruptData where one does not parse."""
         where = str(self.partition)
         for row in self.rows[self.counts]:
             some = list(records_of(self.data, row, where))
-            yield from (
-                shown
-                for shown in _shown(self.partition, row, some, kept=self.create_times_kept)
-                if shown.offset >= self.offset
-            )
+            yield from (shown for shown in self._shown(row, some) if shown.offset >= self.offset)
 
     def arrow(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """By kernel, as `records.columns` has it; `names` are columns, None: all but headers."""
@@ -72,9 +71,31 @@ class Fetched:
             offset_from=self.offset,
             valued_tombstones=True,
             create_times_kept=self.create_times_kept,
+            append_times=self.append_times,
         )
         where = str(self.partition)
         return record_batches(self.data, self.rows[self.counts], self.partition, where, spec)
+
+    def _shown(self, row: np.void, records: Sequence[Record]) -> Iterator[ConsumerRecord]:
+        timed = bool(row["magic"] > 0 and int(row["attributes"]) & LOG_APPEND_TIME)
+        append_time = int(row["max_timestamp"]) if timed else NO_TIMESTAMP
+        if not timed:
+            append_time = int(self.append_times.shown(row["base_offset"].reshape(1))[0])
+        # A cleaner of Kafka's makes every create time in the batch the append time (L15).
+        may_be_lost = timed and not (self.create_times_kept and row["magic"] == 2)
+        lost = may_be_lost and all(r.create_time == append_time for r in records)
+        for r in records:
+            yield ConsumerRecord(
+                self.partition,
+                r.offset,
+                r.key,
+                r.value,
+                r.headers,
+                None if lost or r.create_time == NO_TIMESTAMP else r.create_time,
+                None if append_time == NO_TIMESTAMP else append_time,
+                r.is_tombstone or r.flagged,
+                r.timestamp,
+            )
 
 
 def fetched(
@@ -82,10 +103,11 @@ def fetched(
     offset: int,
     data: bytes | memoryview,
     aborted: Sequence[Aborted] | None = None,
-    *,
-    create_times_kept: bool = False,
+    beside: PartitionData | None = None,
 ) -> Fetched:
     """Judge what came; `aborted` as the answer tells them, None: uncommitted records count too.
+
+    `beside` is what the answer says of the partition.
 
     Raises:
         CorruptData: a batch does not parse, or not one is whole.
@@ -98,7 +120,22 @@ def fetched(
     if aborted is not None:
         counts &= _committed(data, rows, headers, aborted, str(partition))
     next_offset = max(offset, headers[-1].last_offset + 1) if headers else offset
-    return Fetched(partition, offset, data, rows, counts, next_offset, create_times_kept)
+    if beside is None:
+        return Fetched(partition, offset, data, rows, counts, next_offset)
+    return Fetched(
+        partition, offset, data, rows, counts, next_offset, beside.create_times_kept,
+        _append_times(beside),
+    )  # fmt: skip
+
+
+def _append_times(beside: PartitionData) -> AppendTimes:
+    """As told; nothing where that is out of order."""
+    told = beside.append_times
+    if not told:
+        return NOTHING
+    offsets = np.array([one.offset for one in told], np.int64)
+    times = np.array([one.append_ms for one in told], np.int64)
+    return AppendTimes(offsets, times) if (np.diff(offsets) > 0).all() else NOTHING
 
 
 def _is_control(header: Header) -> bool:
@@ -131,24 +168,3 @@ def _committed(
         elif header.attributes & TRANSACTIONAL:
             committed[n] = False
     return committed
-
-
-def _shown(
-    partition: TopicPartition, row: np.void, records: Sequence[Record], *, kept: bool
-) -> Iterator[ConsumerRecord]:
-    append_timed = row["magic"] > 0 and int(row["attributes"]) & LOG_APPEND_TIME
-    append_time = int(row["max_timestamp"]) if append_timed else NO_TIMESTAMP
-    # A cleaner of Kafka's makes every create time in the batch the append time (L15).
-    may_be_lost = append_timed and not (kept and row["magic"] == 2)
-    lost = may_be_lost and all(r.create_time == append_time for r in records)
-    for r in records:
-        yield ConsumerRecord(
-            partition,
-            r.offset,
-            r.key,
-            r.value,
-            r.headers,
-            None if lost or r.create_time == NO_TIMESTAMP else r.create_time,
-            None if append_time == NO_TIMESTAMP else append_time,
-            r.is_tombstone or r.flagged,
-        )

@@ -170,5 +170,4 @@ class _Reader:
         aborted = None
         if self.committed:
             aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
-        kept = data.create_times_kept
-        return fetched(self.partition, offset, data.records, aborted, create_times_kept=kept)
+        return fetched(self.partition, offset, data.records, aborted, data)

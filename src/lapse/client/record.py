@@ -14,9 +14,12 @@ class ConsumerRecord:
     Attributes:
         create_time: ms, what the producer said; None where it said nothing or where it is lost (a
             LogAppendTime batch that Kafka's cleaner rewrote).
-        append_time: ms, what the broker's clock said; None on CreateTime topics, whose batches do
-            not hold it.
+        append_time: ms, what the broker's clock said: in the batch itself on LogAppendTime topics;
+            on others what a Lapse broker knows beside it, up to a second early; None where nobody
+            knows.
         is_tombstone: a null value, or a flagged one (KIP-87).
+        timestamp: what Kafka's consumers show: the append time in a LogAppendTime batch, else the
+            create time; -1 without.
     """
 
     partition: TopicPartition
@@ -27,9 +30,4 @@ class ConsumerRecord:
     create_time: int | None
     append_time: int | None
     is_tombstone: bool
-
-    @property
-    def timestamp(self) -> int:
-        """What Kafka's consumers show: the append time where there is one; -1 without any."""
-        shown = self.create_time if self.append_time is None else self.append_time
-        return -1 if shown is None else shown
+    timestamp: int

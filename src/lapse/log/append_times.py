@@ -24,7 +24,6 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -33,65 +32,20 @@ from numpy.typing import NDArray
 from lapse.base.fs import Fs
 from lapse.base.times import FOREVER_MS
 from lapse.log.summary import FOLDER
+from lapse.records.append_times import NOTHING, RESOLUTION_MS, AppendTimes
 
 SUFFIX = ".appended"
-RESOLUTION_MS = 1000
-NO_TIME = -1
 UNKNOWN = -FOREVER_MS
 _MADE_FOR = -FOREVER_MS - 1
 _NOT_KNOWN = -1
 _ENTRY = struct.Struct(">qi")
+ENTRY_BYTES = _ENTRY.size
 _TABLE = np.dtype([("time", ">i8"), ("offset", ">i4")])
 
 
 def append_times_path(partition_dir: Path, base_offset: int) -> Path:
     """Where the file of a segment lies."""
     return partition_dir / FOLDER / f"{base_offset:020d}{SUFFIX}"
-
-
-@dataclass(frozen=True, slots=True)
-class AppendTimes:
-    """Entries, ascending by offset.
-
-    Attributes:
-        offsets: where each begins to hold.
-        times: when that was appended (ms); below 0 as in the file.
-    """
-
-    offsets: NDArray[np.int64]
-    times: NDArray[np.int64]
-
-    def latest(self) -> NDArray[np.int64]:
-        """The latest time that each entry allows."""
-        exact = np.minimum(self.times, FOREVER_MS - RESOLUTION_MS) + (RESOLUTION_MS - 1)
-        return np.where(self.times >= 0, exact, -self.times)
-
-    def first_not_before(self, cutoff_ms: int, base_offset: int) -> int | None:
-        """The first offset whose append may not be before `cutoff_ms`; None: all are.
-
-        `base_offset` is the segment's: what lies between it and the first entry may be of any time.
-        """
-        if not len(self.offsets) or self.offsets[0] > base_offset:
-            return base_offset
-        late = np.flatnonzero(self.latest() >= cutoff_ms)
-        return int(self.offsets[late[0]]) if len(late) else None
-
-    def shown(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The time of each of some offsets, up to `RESOLUTION_MS` early; -1 where it is unknown."""
-        if not len(self.offsets):
-            return np.full(len(offsets), NO_TIME, np.int64)
-        at = np.searchsorted(self.offsets, offsets, side="right") - 1
-        found = np.where(at >= 0, self.times[np.maximum(at, 0)], NO_TIME)
-        return np.maximum(found, NO_TIME)
-
-    def between(self, offset_from: int, offset_until: int) -> AppendTimes:
-        """What holds for offsets of that range, as few entries as that takes."""
-        begin = max(int(np.searchsorted(self.offsets, offset_from, side="right")) - 1, 0)
-        end = int(np.searchsorted(self.offsets, offset_until, side="left"))
-        return AppendTimes(self.offsets[begin:end], self.times[begin:end])
-
-
-NOTHING = AppendTimes(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class ActiveAppendTimes:
@@ -152,11 +106,18 @@ def read_append_times(partition_dir: Path, base_offset: int, log_size: int) -> A
         data = append_times_path(partition_dir, base_offset).read_bytes()
     except OSError:
         return NOTHING
-    if len(data) >= _ENTRY.size:
-        time, size = _ENTRY.unpack_from(data)
-        if time == _MADE_FOR:
-            return parse(data[_ENTRY.size :], base_offset) if size == log_size else NOTHING
-    return parse(data, base_offset)
+    size = made_for(data)
+    if size is None:
+        return parse(data, base_offset)
+    return parse(data[ENTRY_BYTES:], base_offset) if size == log_size else NOTHING
+
+
+def made_for(data: bytes) -> int | None:
+    """The size of the one log file that these bytes are of; None: whatever its size."""
+    if len(data) < ENTRY_BYTES:
+        return None
+    time, size = _ENTRY.unpack_from(data)
+    return int(size) if time == _MADE_FOR else None
 
 
 def parse(data: bytes, base_offset: int) -> AppendTimes:
@@ -170,8 +131,8 @@ def parse(data: bytes, base_offset: int) -> AppendTimes:
 
 def is_append_times(data: bytes) -> bool:
     """Whether the bytes are such a file, and nothing else."""
-    if len(data) >= _ENTRY.size and _ENTRY.unpack_from(data)[0] == _MADE_FOR:
-        data = data[_ENTRY.size :]
+    if made_for(data) is not None:
+        data = data[ENTRY_BYTES:]
     return len(data) % _ENTRY.size == 0 and len(parse(data, 0).offsets) == len(data) // _ENTRY.size
 
 

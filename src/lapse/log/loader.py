@@ -34,16 +34,8 @@ from lapse.log.append_clock import (
     with_estimated_clock,
     with_last_append,
 )
-from lapse.log.append_times import (
-    NOTHING,
-    AppendTimes,
-    append_times_path,
-    closed,
-    encode,
-    read_append_times,
-    resumed,
-)
 from lapse.log.append_times import SUFFIX as APPENDED
+from lapse.log.append_times import append_times_path, closed, encode, read_append_times, resumed
 from lapse.log.env import LogEnv
 from lapse.log.epochs import LeaderEpochs
 from lapse.log.epochs_found import epochs_in, note_epochs
@@ -88,6 +80,7 @@ from lapse.log.summary import (
 from lapse.log.swap import recover
 from lapse.log.time_index import NO_TIMESTAMP, TimeIndex
 from lapse.log.txn_index import AbortedTxn, TxnIndex
+from lapse.records.append_times import NOTHING, AppendTimes
 
 _log = logging.getLogger(__name__)
 

@@ -26,6 +26,7 @@ from lapse.log.lookup import (
 )
 from lapse.log.segment import Segment, SegmentFiles
 from lapse.log.txn_index import AbortedTxn
+from lapse.records.append_times import NOTHING, AppendTimes
 from lapse.records.layout import NO_TIMESTAMP
 from lapse.records.tombstone import valued_rows
 
@@ -36,13 +37,27 @@ class LogSlice:
 
     Attributes:
         files: None when there is nothing to read.
-        create_times_kept: of the segment (`log.summary`).
+        segment: what it is of, and `offset` where its first batch begins; None: that is not told.
     """
 
     files: SegmentFiles | None
     position: int
     size: int
-    create_times_kept: bool = False
+    segment: Segment | None = None
+    offset: int = 0
+
+    @property
+    def create_times_kept(self) -> bool:
+        """Of the segment (`log.summary`)."""
+        return self.segment is not None and self.segment.create_times_kept
+
+    def append_times(self) -> AppendTimes:
+        """Of what is in it, and maybe of a little more."""
+        if self.segment is None or self.files is None:
+            return NOTHING
+        beyond = self.files.offset_index.offset_from(self.position + self.size)
+        until = self.segment.end_offset if beyond is None else beyond
+        return self.segment.append_times(self.offset, until)
 
     def fileno(self) -> int:
         """For sendfile; only where `size` is not 0."""
@@ -205,7 +220,7 @@ class ReadableLog:
             length = min(wanted, stop - found.position)
             if length <= 0:
                 return _NOTHING
-            return LogSlice(files, found.position, length, segment.create_times_kept)
+            return LogSlice(files, found.position, length, segment, found.base_offset)
         return _NOTHING
 
     def is_recent(self, offset: int) -> bool:

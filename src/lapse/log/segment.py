@@ -19,19 +19,14 @@ from pathlib import Path
 from lapse.base.errors import CorruptData, StorageError
 from lapse.base.fs import AppendFile, Buffer
 from lapse.kernels.layout import CONTROL
-from lapse.log.append_times import (
-    NOTHING,
-    ActiveAppendTimes,
-    AppendTimes,
-    append_times_path,
-    read_append_times,
-)
+from lapse.log.append_times import ActiveAppendTimes, append_times_path, read_append_times
 from lapse.log.env import LogEnv
 from lapse.log.markers import EndMarker, kind_of
 from lapse.log.offset_index import OffsetIndex, read_entries
 from lapse.log.summary import Summary, SummaryBuilder, with_clock_of, write_summary
 from lapse.log.time_index import TimeIndex
 from lapse.log.txn_index import AbortedTxn, TxnIndex
+from lapse.records.append_times import NOTHING, AppendTimes
 from lapse.records.batch import Header
 
 LOG = ".log"

@@ -97,9 +97,15 @@ def _create_time(chunk: Chunk, _: ColumnSpec) -> pa.Array:
     return _fixed(TIME, _micros(times), valid)
 
 
-def _append_time(chunk: Chunk, _: ColumnSpec) -> pa.Array:
-    known = chunk.append_timed() & (chunk.batches["max_timestamp"] != NO_TIMESTAMP)
-    return _time_of_batches(chunk, "max_timestamp", known)
+def _append_time(chunk: Chunk, spec: ColumnSpec) -> pa.Array:
+    timed = chunk.append_timed()
+    if not len(spec.append_times.offsets) or timed.all():
+        known = timed & (chunk.batches["max_timestamp"] != NO_TIMESTAMP)
+        return _time_of_batches(chunk, "max_timestamp", known)
+    beside = spec.append_times.shown(chunk.batches["base_offset"])
+    times = chunk.each(np.where(timed, chunk.batches["max_timestamp"], beside))
+    valid = times != NO_TIMESTAMP
+    return _fixed(TIME, _micros(times), valid)
 
 
 def _horizon(chunk: Chunk, _: ColumnSpec) -> pa.Array:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lapse.base.errors import ConfigError
+from lapse.records.append_times import NOTHING, AppendTimes
 
 TIME = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(
@@ -45,6 +46,7 @@ class ColumnSpec:
         control: hand out control records too.
         valued_tombstones: `is_tombstone` is what a record says (KIP-87); False: null alone.
         create_times_kept: no cleaner has overwritten the times in these v2 batches (L15).
+        append_times: of what batches do not say themselves.
         views: do not copy keys and values that lie in the buffer.
     """
 
@@ -54,6 +56,7 @@ class ColumnSpec:
     control: bool = False
     valued_tombstones: bool = True
     create_times_kept: bool = False
+    append_times: AppendTimes = NOTHING
     views: bool = False
     records_max: int = RECORDS_MAX
     bytes_max: int = BYTES_MAX

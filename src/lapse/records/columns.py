@@ -8,7 +8,8 @@ The columns are those of Spark's Kafka source, under its names and with its type
   where there is none. `timestampType`: 0 CreateTime, 1 LogAppendTime, -1 none (v0).
 - `headers`: null where a record has none, as in Spark's Kafka source.
 - `create_time`: what the producer said (KIP-32); null where it said nothing, or where it is lost.
-- `append_time`: null on CreateTime batches, which do not have one.
+- `append_time`: on CreateTime batches, which do not have one, what is known beside them
+  (`append_times`), up to a second early; null where nothing is.
 - `is_tombstone`: a null value; unless `valued_tombstones` is off, also KIP-87's flag.
 - `horizon`: the delete horizon of the record's batch (KIP-534), or null.
 - `producer_id`: null without one.
@@ -65,6 +66,7 @@ class ArrowColumns:
 
     Attributes:
         schema: of every record batch.
+        spec: what is asked for; between two calls of `convert` anything but `names` may change.
     """
 
     def __init__(self, partition: TopicPartition, spec: ColumnSpec) -> None:

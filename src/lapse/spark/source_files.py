@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 
 from lapse.base.clock import Clock
 from lapse.base.errors import LapseError, StorageError
+from lapse.base.times import FOREVER_MS
 from lapse.kernels.layout import LENGTH, LOG_OVERHEAD
+from lapse.log.append_times import read_append_times, resumed
 from lapse.log.headers import read_at
-from lapse.log.segment import INDEX, LOG, TIME_INDEX, base_offset_of, segment_path
+from lapse.log.segment import INDEX, LOG, OFFSET_MAX, TIME_INDEX, base_offset_of, segment_path
 from lapse.log.summary import read_summary, summary_path
 from lapse.log.swap import SWAP
+from lapse.records.append_times import NOTHING, AppendTimes
 from lapse.records.batch import scan_prefix
 
 _TRIES_MAX = 50
@@ -69,6 +72,14 @@ class OpenedSegment:
             return False
         current = self.next_base is None or summary.size == os.fstat(self._fd).st_size
         return current and summary.create_times_kept
+
+    def append_times(self) -> AppendTimes:
+        """What is known of this very file; of the last segment what was written out."""
+        if not _is_still(self.path, self._fd):
+            return NOTHING
+        size = os.fstat(self._fd).st_size
+        known = read_append_times(self.path.parent, self.base_offset, size)
+        return known if self.next_base is not None else resumed(known, OFFSET_MAX, FOREVER_MS)
 
     def close(self) -> None:
         os.close(self._fd)

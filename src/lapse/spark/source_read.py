@@ -26,6 +26,7 @@ from lapse.kernels.layout import CONTROL, LENGTH, LOG_OVERHEAD
 from lapse.log.headers import read_at
 from lapse.log.txn_index import committed
 from lapse.records import columns
+from lapse.records.append_times import AppendTimes
 from lapse.records.batch import scan_prefix
 from lapse.records.columns import ArrowColumns, ColumnSpec
 from lapse.spark import source_broker
@@ -117,41 +118,35 @@ def read_broker_slice(asked: BrokerSlice, spec: ReadSpec) -> Iterator[pa.RecordB
 
 
 def _read_broker_slice(asked: BrokerSlice, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-    arrow = _Columns(asked, spec)
+    arrow = _columns(asked, spec)
     patience = Patience(api_timeout_ms=spec.api_timeout_ms)
     for one in source_broker.read_slice(asked, committed=spec.committed, patience=patience):
         rows = one.rows
         wanted = one.counts
         if spec.control:
             wanted = wanted | (rows["magic"] == 2) & (rows["attributes"] & CONTROL != 0)
-        convert = arrow.of(create_times_kept=one.create_times_kept).convert
-        yield from convert(one.data, rows[wanted], str(asked.partition))
+        kept, times = one.create_times_kept, one.append_times
+        _tell(arrow, create_times_kept=kept, append_times=times)
+        yield from arrow.convert(one.data, rows[wanted], str(asked.partition))
 
 
-class _Columns:
-    """What turns the batches of a slice into Arrow: those whose create times are kept, and others.
-
-    Both have the same schema.
-    """
-
-    def __init__(self, asked: Slice | BrokerSlice, spec: ReadSpec) -> None:
-        self._partition = asked.partition
-        self._spec = ColumnSpec(
+def _columns(asked: Slice | BrokerSlice, spec: ReadSpec) -> ArrowColumns:
+    """For all of a slice; `_tell` says what differs from place to place."""
+    return ArrowColumns(
+        asked.partition,
+        ColumnSpec(
             spec.columns,
             offset_from=asked.offset_from,
             offset_until=asked.offset_until,
             control=spec.control,
             valued_tombstones=spec.valued_tombstones,
-        )
-        self._made: dict[bool, ArrowColumns] = {}
+        ),
+    )
 
-    def of(self, *, create_times_kept: bool) -> ArrowColumns:
-        """Made when it is first asked for."""
-        made = self._made.get(create_times_kept)
-        if made is None:
-            spec = replace(self._spec, create_times_kept=create_times_kept)
-            made = self._made[create_times_kept] = ArrowColumns(self._partition, spec)
-        return made
+
+def _tell(arrow: ArrowColumns, *, create_times_kept: bool, append_times: AppendTimes) -> None:
+    """What is known beside the batches that are next."""
+    arrow.spec = replace(arrow.spec, create_times_kept=create_times_kept, append_times=append_times)
 
 
 class _SliceReader:
@@ -161,7 +156,7 @@ class _SliceReader:
         self._slice, self._spec, self._clock = asked, spec, clock
         self._dir = Path(asked.dir)
         self._offset = asked.offset_from
-        self._columns = _Columns(asked, spec)
+        self._columns = _columns(asked, spec)
 
     def run(self) -> Iterator[pa.RecordBatch]:
         until = self._slice.offset_until
@@ -193,7 +188,8 @@ class _SliceReader:
     def _segment(self, segment: OpenedSegment) -> Iterator[pa.RecordBatch]:
         """From the batch that the index has before the offset wanted to the slice's or the end."""
         fd, where = segment.fileno(), str(segment.path)
-        arrow = self._columns.of(create_times_kept=segment.create_times_kept())
+        kept, times = segment.create_times_kept(), segment.append_times()
+        _tell(self._columns, create_times_kept=kept, append_times=times)
         position, size = position_near(segment, self._offset), os.fstat(fd).st_size
         # What was handed out from an earlier segment may lie in its replacement too, before what is
         # wanted of it.
@@ -209,7 +205,7 @@ class _SliceReader:
                 before = int(rows["last_offset"][-1])
                 self._offset = max(self._offset, before + 1)
                 fresh = rows[rows["last_offset"] >= resumed_at]
-                yield from self._converted(arrow, data, fresh, where, position)
+                yield from self._converted(data, fresh, where, position)
             at_end = position + len(data) >= size
             if self._offset < self._slice.offset_until and (
                 wrong is not None and (wrong != _CUT_OFF or at_end)
@@ -220,7 +216,7 @@ class _SliceReader:
             position += covered
 
     def _converted(
-        self, arrow: ArrowColumns, data: bytes, rows: NDArray[np.void], where: str, position: int
+        self, data: bytes, rows: NDArray[np.void], where: str, position: int
     ) -> Iterator[pa.RecordBatch]:
         spec = self._spec
         if spec.committed:
@@ -231,7 +227,7 @@ class _SliceReader:
         if spec.timestamp_from is not None:
             rows = rows[rows["max_timestamp"] >= spec.timestamp_from]
         try:
-            yield from arrow.convert(data, rows, where)
+            yield from self._columns.convert(data, rows, where)
         except CorruptData as e:
             raise CorruptData(where, position + e.position, e.reason) from e
 

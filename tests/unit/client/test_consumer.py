@@ -174,6 +174,30 @@ async def test_a_create_time_that_is_the_append_time_is_told(tmp_path: Path) -> 
             node.services.partitions.get(where).roll(NOW_MS)  # and of a sealed segment
 
 
+async def test_both_times_of_a_create_time_topic(tmp_path: Path) -> None:
+    """The append time is the broker's, to the second, of sealed segments and of the last one."""
+    clock = ManualClock(NOW_MS)
+    async with running_node(tmp_path, clock=clock) as node:
+        await create(node, "b")
+        where = TopicPartition("b", 0)
+        async with Producer(address(node)) as producer:
+            for n in range(4):
+                await (await producer.send("b", b"k", b"v", create_time=NOW_MS - 7))
+                clock.advance(400)
+                if n == 2:
+                    node.services.partitions.get(where).roll(NOW_MS)
+        async with Consumer(address(node)) as consumer:
+            await consumer.assign({where: EARLIEST})
+            found = []
+            while len(found) < 4:
+                found += await consumer.poll(timeout_ms=5000)
+            await consumer.assign({where: 3})
+            (table,) = await consumer.fetch_arrow(timeout_ms=5000)
+    assert [r.append_time for r in found] == [NOW_MS] * 3 + [NOW_MS + 1200]
+    assert {(r.create_time, r.timestamp) for r in found} == {(NOW_MS - 7, NOW_MS - 7)}
+    assert table["append_time"].cast("int64").to_pylist() == [1000 * (NOW_MS + 1200)]
+
+
 async def test_read_committed_leaves_out_what_was_aborted(node: Node) -> None:
     """Two producers' transactions among each other, as coordinators leave them in a log."""
     transactions = Coordinator(node)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from lapse.base.errors import CorruptData
@@ -11,6 +13,7 @@ from lapse.log.markers import EndMarker, build_marker
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec, TimestampType
 from lapse.records.legacy import Message, MessageSpec, build_messages
+from lapse.wire.schema.fetch import AppendedFrom, PartitionData
 
 T0 = TopicPartition("t", 0)
 
@@ -103,7 +106,10 @@ def test_both_times(codec: Codec) -> None:
     assert [(r.create_time, r.append_time) for r in fetched(T0, 0, flat).records()] == [
         (None, 500), (None, 500),
     ]  # fmt: skip
-    kept = fetched(T0, 0, flat, create_times_kept=True)
+    told = PartitionData(
+        partition_index=0, error_code=0, high_watermark=2, records=None, create_times_kept=True
+    )
+    kept = fetched(T0, 0, flat, None, told)
     assert [(r.create_time, r.append_time) for r in kept.records()] == [(500, 500), (500, 500)]
     (table,) = kept.arrow(["create_time"])
     assert table["create_time"].null_count == 0
@@ -134,3 +140,26 @@ def test_old_formats(magic: int, codec: Codec) -> None:
     assert found.next_offset == 5
     times = [r.create_time for r in found.records()]
     assert times == ([None] * 3 if magic == 0 else [102, 103, 104])
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_append_times_that_the_broker_tells_beside(codec: Codec) -> None:
+    """On CreateTime topics; what readers of Kafka's are shown stays the create time."""
+    data = b"".join(batch(2 * n, b"a", b"b", codec=codec) for n in range(4))
+    told = [(2, 7000), (4, -9000), (6, 12_000)]
+
+    def beside(entries: Sequence[tuple[int, int]]) -> PartitionData:
+        return PartitionData(
+            partition_index=0, error_code=0, high_watermark=8, records=None,
+            append_times=tuple(AppendedFrom(offset=o, append_ms=ms) for o, ms in entries),
+        )  # fmt: skip
+
+    found = fetched(T0, 1, data, None, beside(told))
+    times = [(r.append_time, r.timestamp) for r in found.records()]
+    expected = [None, 7000, 7000, None, None, 12_000, 12_000]
+    assert times == list(zip(expected, [101, *[100, 101] * 3], strict=True))
+    (table,) = found.arrow(["append_time"])
+    micros = table["append_time"].cast("int64").to_pylist()
+    assert micros == [None if ms is None else 1000 * ms for ms in expected]
+    disordered = fetched(T0, 1, data, None, beside(told[::-1]))
+    assert {r.append_time for r in disordered.records()} == {None}

@@ -9,13 +9,9 @@ import numpy as np
 import pytest
 
 from lapse.base.fs import RealFs
-from lapse.log import append_times
 from lapse.log.append_times import (
-    NOTHING,
-    RESOLUTION_MS,
     UNKNOWN,
     ActiveAppendTimes,
-    AppendTimes,
     append_times_path,
     closed,
     encode,
@@ -27,6 +23,7 @@ from lapse.log.append_times import (
     thinned,
 )
 from lapse.log.partition_log import PartitionLog
+from lapse.records.append_times import NOTHING, RESOLUTION_MS, AppendTimes
 from lapse.testing.clock import ManualClock
 from tests.unit.log.logs import NOW, append, batch, open_log
 
@@ -181,4 +178,3 @@ def test_files_that_make_no_sense(tmp_path: Path) -> None:
     assert entries_of(resumed(known, 20, 1)) == [(10, 100), (13, 5000)]
     assert entries_of(resumed(known, 13, 7000)) == [(10, 100), (11, -7000)]
     assert entries_of(resumed(times((10, 100)), 11, 7000)) == [(10, 100)]
-    assert append_times.NO_TIME == -1

@@ -15,6 +15,7 @@ import pytest
 from lapse.base.errors import ConfigError, CorruptData, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.kernels.crc32c import crc32c
+from lapse.log.append_times import append_times_path
 from lapse.log.partition_log import PartitionLog
 from lapse.log.summary import summary_path
 from lapse.records.batch import as_array, records_of, scan_batches
@@ -85,6 +86,29 @@ def test_create_times_of_segments_that_we_wrote(tmp_path: Path) -> None:
     assert lost() == [0, 0, 0]
     summary_path(log.dir, 2).unlink()  # as a segment that somebody else wrote
     assert lost() == [0, 2, 0]
+
+
+def test_append_times_beside_create_times(tmp_path: Path) -> None:
+    """By the second; of the last segment only what is certain by its file."""
+    log = open_log(tmp_path / str(TP), clock=CLOCK)
+    for n in range(4):
+        append(log, batch(records=2), now_ms=NOW + 1000 * n)
+        if n == 1:
+            log.roll(NOW)
+    log.keep_append_times()
+
+    def times() -> list[int | None]:
+        found: list[int | None] = []
+        for one in planned(tmp_path):
+            for part in read_slice(one, spec(columns=("append_time", "timestampType")), CLOCK):
+                assert set(part["timestampType"].to_pylist()) == {0}
+                found += part["append_time"].cast("int64").to_pylist()
+        return [None if micros is None else micros // 1000 - NOW for micros in found]
+
+    assert times() == [0, 0, 1000, 1000, 2000, 2000, 3000, 3000]
+    append_times_path(log.dir, 0).unlink()
+    assert times() == [None] * 4 + [2000, 2000, 3000, 3000]
+    log.close(clean=False)
 
 
 # --- everything, once -----------------------------------------------------------------------------

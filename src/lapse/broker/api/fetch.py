@@ -57,6 +57,7 @@ from lapse.log.read_side import LogSlice
 from lapse.metadata.image import Image
 from lapse.wire.schema.fetch import (
     AbortedTransaction,
+    AppendedFrom,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
@@ -323,12 +324,19 @@ def _read_one(
             aborted_transactions=aborted if limits.committed else None,
             records=_in_memory_if_short(got.records, limits.pread),
             create_times_kept=limits.client.is_ours and got.source.create_times_kept,
+            append_times=_append_times(got.source) if limits.client.is_ours else (),
         )
     except BlockingIOError:  # it is for a worker thread
         raise
     except Exception as e:  # noqa: BLE001  (it is logged there)
         return Got(_error(asked.partition, code_of(partitions, want.partition, "Fetch", e)))
     return Got(data, got.size)
+
+
+def _append_times(source: LogSlice) -> tuple[AppendedFrom, ...]:
+    known = source.append_times()
+    told = zip(known.offsets.tolist(), known.times.tolist(), strict=True)
+    return tuple([AppendedFrom(offset=offset, append_ms=time) for offset, time in told])
 
 
 def _diverging(log: PartitionLog, asked: FetchPartition) -> EpochEndOffset:

@@ -7,8 +7,8 @@ for the whole answer (KIP-74) · v4 record format v2, isolation level and aborte
 v15 replica state (KIP-903) · v16 node endpoints (KIP-951) · v17 directory ids (KIP-853).
 
 Our own: from v12 on a consumer says by tag 10000 that it knows tombstones with values (KIP-87), and
-is told by the same tag of each partition what only we know of its batches. Kafka's brokers skip
-tags that they do not know.
+is told by that tag and the next of each partition what only we know of its batches. Kafka's brokers
+skip tags that they do not know.
 """
 
 from __future__ import annotations
@@ -138,10 +138,22 @@ class AbortedTransaction:
 
 
 @struct
+class AppendedFrom:
+    """Ours: what lies from an offset on, up to the next one told, was appended from a time on.
+
+    Less than a second later; a time below 0: unknown.
+    """
+
+    offset: int = field(INT64, "12+")
+    append_ms: int = field(INT64, "12+")
+
+
+@struct
 class PartitionData:
     """What one partition has. `records` may be a slice of a file when we send it.
 
-    `create_times_kept` is ours: no cleaner has put append times in the place of producers' times.
+    Ours are `create_times_kept`: no cleaner has put append times in the place of producers' times;
+    and `append_times`, ascending by offset.
     """
 
     partition_index: int = field(INT32)
@@ -162,6 +174,9 @@ class PartitionData:
     preferred_read_replica: int = field(INT32, "11+", default=-1)
     records: bytes | memoryview | RecordsSlice | None = field(RECORDS_OR_SLICE, nullable="0+")
     create_times_kept: bool = field(BOOL, "12+", tag=OWN_TAG, default=False, ignorable=True)
+    append_times: tuple[AppendedFrom, ...] = field(
+        array(AppendedFrom), "12+", tag=OWN_TAG + 1, default=(), ignorable=True
+    )
 
 
 @struct
