@@ -213,6 +213,11 @@ class BrokerConnection:
             raise UnsupportedVersion(f"{self.address} and this client share no {api.name} version")
         return version
 
+    def speaks(self, api: Api, version: int) -> bool:
+        """Whether the broker has said so; one that has not hangs up."""
+        low, high = self._ranges.get(api.key, (0, -1))
+        return low <= version <= high
+
     async def _ask_versions(self) -> None:
         message = ApiVersionsRequest(
             client_software_name="lapse", client_software_version=_SOFTWARE_VERSION

@@ -30,9 +30,9 @@ from lapse.client.range_reader import Wanted, read_range
 from lapse.client.settings import refusal
 from lapse.records.batch import decode_rows
 from lapse.records.layout import NO_TIMESTAMP, TimestampType, timestamp_type_of
-from lapse.wire.errors import UnsupportedVersion
 from lapse.wire.schema.list_offsets import (
     LATEST_TIMESTAMP,
+    LIST_OFFSETS,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -214,10 +214,9 @@ async def _segments(cluster: Cluster, partition: TopicPartition, judged: Judged)
         replica_id=_CONSUMER, topics=(ListOffsetsTopic(name=partition.topic, partitions=(asked,)),)
     )
     connection = await cluster.leader_connection(partition)
-    try:
-        answer = await connection.request(request, ListOffsetsResponse, version=0)
-    except UnsupportedVersion:
+    if not connection.speaks(LIST_OFFSETS, 0):
         return None
+    answer = await connection.request(request, ListOffsetsResponse, version=0)
     (told,) = answer.topics[0].partitions
     if told.error_code:
         return None

@@ -113,6 +113,22 @@ def test_d6_an_open_transaction_holds_nothing_back_below_the_start(tmp_path: Pat
     assert log.last_stable_offset == log.log_end_offset
 
 
+def test_d6_a_transaction_goes_on_when_all_of_it_so_far_is_gone(tmp_path: Path) -> None:
+    """Its segment is dropped at once; how it ends is still told of what comes later."""
+    log = open_log(tmp_path)
+    data(log, 8, 0)
+    gone = log.delete_records(-1)
+    assert bases(log) == [gone]
+    assert again(log).is_in_transaction(8, 0)
+    data(log, 8, 2)
+    assert log.last_stable_offset == gone
+    end(log, 8, commit=False)
+    for opened in (log, again(log)):
+        assert opened.last_stable_offset == opened.log_end_offset
+        aborted = opened.aborted_transactions(gone, opened.log_end_offset)
+        assert [one.producer_id for one in aborted] == [8]
+
+
 def test_p4_producers_stay(tmp_path: Path) -> None:
     """Also when everything they ever sent is gone, and after a crash."""
     log = open_log(tmp_path)
