@@ -16,6 +16,7 @@ from lapse.client.consumer import Consumer
 from lapse.client.offsets import EARLIEST
 from lapse.client.partitioner import partition_of
 from lapse.client.producer import Producer, ProducerConfig
+from lapse.client.record import ConsumerRecord
 from lapse.records.layout import Codec
 from lapse.testing.broker_process import BrokerProcess
 from tests.compat.conftest import create_topic
@@ -122,6 +123,28 @@ async def test_an_append_time_beside_the_stock_producers_time(
     assert record.append_time is not None
     assert record.append_time >= NOW_MS
     assert record.timestamp == record.append_time
+
+
+async def test_a_stock_producer_that_does_not_linger_loses_no_create_time(
+    broker: BrokerProcess, topic: str
+) -> None:
+    """Most of its records are created in the millisecond in which they are appended (L15)."""
+    name = f"{topic}-n"
+    await asyncio.to_thread(
+        create_topic, broker, name, "-c", "message.timestamp.type=LogAppendTime"
+    )
+    stock = StockProducer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+    for n in range(100):
+        stock.produce(name, key=b"k%d" % n, value=b"v", partition=0)
+        assert await asyncio.to_thread(stock.flush, SECONDS) == 0
+    async with Consumer(broker.bootstrap) as consumer:
+        await consumer.assign({TopicPartition(name, 0): EARLIEST})
+        found: list[ConsumerRecord] = []
+        async with asyncio.timeout(SECONDS):
+            while len(found) < 100:
+                found += await consumer.poll(timeout_ms=5000)
+    assert all(r.create_time is not None for r in found)
+    assert any(r.create_time == r.append_time for r in found)
 
 
 async def test_a_stock_consumer_does_not_see_what_we_deleted(
