@@ -28,7 +28,7 @@ from lapse.kernels.layout import (
 from lapse.records.batch import as_array
 from lapse.records.compression import has_linked_blocks
 from lapse.records.layout import NO_TIMESTAMP, Codec
-from lapse.records.legacy import decode_sent, wrapped, wrapped_payload
+from lapse.records.legacy import decode_plain, decode_sent, wrapped, wrapped_payload
 
 _put_i64: Callable[..., None] = struct.Struct(">q").pack_into
 _put_u32: Callable[..., None] = struct.Struct(">I").pack_into
@@ -98,12 +98,14 @@ def as_sent(data: memoryview, rows: NDArray[np.void], where: str) -> AsSent | No
     if codecs != {Codec.NONE} and len(rows) > 1:
         return None
     buf, magic = as_array(data), int(rows[0]["magic"])
-    decoded = [decode_sent(buf, row, where) for row in rows]
-    records = decoded[0][1] if len(rows) == 1 else np.concatenate([r for _, r in decoded])
+    if codecs == {Codec.NONE}:
+        plain, records = buf, decode_plain(buf, 0, len(buf), magic, where)
+    else:
+        plain, records = decode_sent(buf, rows[0], where)
     type_bit = int(np.bitwise_or.reduce(rows["attributes"])) & LOG_APPEND_TIME * magic
     found = AsSent(
         magic, Codec(codecs.pop()), type_bit, data, rows["position"].astype(np.int64),
-        rows["size"].astype(np.int32), decoded[0][0], records,
+        rows["size"].astype(np.int32), plain, records,
     )  # fmt: skip
     if found.is_wrapped and magic == 1:
         counts = np.array_equal(records["offset_delta"], np.arange(len(records)))
