@@ -307,6 +307,10 @@ def _after(
     spent = not given.kafka and needless
     if len(kept) == batch.count and not stamp and not spent:
         return After(header, kept, batch.raw)  # F-1
+    stay = {record.offset - batch.base_offset for record in kept}
+    flags = [r.attributes & RECORD_FLAG for r in records_of(batch) if r.offset_delta in stay]
+    if not any(flags):  # the bit goes with the last record it is about
+        header["attributes"] &= ~BATCH_FLAG
     append_time = bool(batch.attributes & APPEND_TIME)
     if not append_time:
         header["max_timestamp"] = max(r.create_time for r in kept)  # F-5

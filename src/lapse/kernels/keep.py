@@ -369,6 +369,19 @@ def _judge(
 
 
 @inlined
+def _keeps_flagged(
+    data: NDArray[np.uint8], places: NDArray[np.int64], verdicts: NDArray[np.uint8], count: int
+) -> bool:  # fmt: skip
+    """Whether a record that stays says of itself that it is a tombstone."""
+    for n in range(count):
+        if verdicts[n] & ~KEEP_AND_STAMP == KEEP:
+            _, body = read_varint(data, places[n], places[n + 1])
+            if data[body] & RECORD_TOMBSTONE != 0:
+                return True
+    return False
+
+
+@inlined
 def _remove_dense(
     row: np.void, removed_base: int, reason: int, removed: NDArray[np.uint32],
     state: NDArray[np.int64],
@@ -501,6 +514,10 @@ def rewrite(
                 out_row.attributes = row.attributes & ~emptied  # F-6, H-5
                 out_row.base_timestamp = -1
             else:
+                if row.attributes & VALUED_TOMBSTONES != 0 and not _keeps_flagged(
+                    data, places, verdicts, count
+                ):  # or a round would be made for it, again and again
+                    out_row.attributes &= ~VALUED_TOMBSTONES
                 _set_times(row, out_row, action, horizon, rebase, timestamp_first, timestamp_max)
                 if action == STAMP or rebase:
                     flatten = rebase and row.attributes & LOG_APPEND_TIME != 0  # F-5, L15

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lapse.base.fs import RealFs
+from lapse.kernels.crc32c import crc32c
+from lapse.kernels.layout import ATTRIBUTES, CRC, VALUED_TOMBSTONES
 from lapse.lifecycle import service as service_module
 from lapse.lifecycle.asked import EVERY_LOG, Pause, pause
 from lapse.lifecycle.decide.select import Blocked, LogInfo, decide
@@ -36,7 +39,7 @@ from tests.unit.lifecycle.rounds import (
     overwritten,
     write,
 )
-from tests.unit.lifecycle.served import PAUSE_MS, Parts, Recorded, parts
+from tests.unit.lifecycle.served import MINUTE, PAUSE_MS, Parts, Recorded, parts
 
 
 def test_a_step_cleans_what_is_due_and_says_so(tmp_path: Path) -> None:
@@ -237,6 +240,41 @@ def test_a_round_that_changes_nothing_is_not_repeated_for_ever(tmp_path: Path) -
         spent_ms = p.clock.now_ms() - NOW
         assert len(engine.runs) < 26
         assert spent_ms > 20 * PAUSE_MS
+
+
+def test_a_deleted_tombstone_with_a_value_asks_for_no_more_rounds(tmp_path: Path) -> None:
+    """DeleteRecords cuts the flagged one out of its batch; its bit goes with it (KIP-87)."""
+    settings = {"lapse_tombstone_values_enable": "true", "max_compaction_lag_ms": 60_000}
+    with parts(tmp_path / "data", {"a": []}, delete_retention_ms=1000, **settings) as p:
+        log = p.log("a-0")
+        said = NewRecord(b"k", b"erased by order 17", NOW, tombstone=True)
+        log.append_raw(build_batch([said, NewRecord(b"b", b"1", NOW)], BatchSpec(0)))
+        log.roll(NOW)
+        log.advance_log_start(1)
+        for _ in range(100):
+            p.clock.advance(p.service.step())
+        assert p.clock.now_ms() - NOW > 10 * MINUTE
+        assert p.records("a-0") == {1: ("b", "1")}
+        assert [plan.due for plan in p.engine.plans] == [("dirty ratio",)]
+
+
+def test_a_bit_without_a_flagged_record_makes_a_round_wait_ever_longer(tmp_path: Path) -> None:
+    """A client may set it: no round finds anything to stamp, and each such waits for longer."""
+    settings = {"lapse_tombstone_values_enable": "true", "max_compaction_lag_ms": 60_000}
+    with parts(tmp_path / "data", {"a": []}, delete_retention_ms=1000, **settings) as p:
+        log = p.log("a-0")
+        said = bytearray(build_batch([NewRecord(b"b", b"1", NOW)], BatchSpec(0)))
+        said[ATTRIBUTES] |= VALUED_TOMBSTONES >> 8
+        said[CRC:ATTRIBUTES] = crc32c(
+            np.frombuffer(said, np.uint8), ATTRIBUTES, len(said)
+        ).to_bytes(4)
+        log.append_raw(bytes(said))
+        log.roll(NOW)
+        for _ in range(100):
+            p.clock.advance(p.service.step())
+        assert p.records("a-0") == {0: ("b", "1")}
+        assert p.clock.now_ms() - NOW > 10 * MINUTE
+        assert 2 <= len(p.engine.runs) <= 5
 
 
 def test_a_disk_that_takes_no_reports_stops_no_round(

@@ -302,6 +302,26 @@ def test_no_rewrite_takes_the_flag_from_a_record_or_its_batch(
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("how", ["clean", "as Kafka", "trim"])
+def test_the_bit_of_a_batch_goes_with_its_last_flagged_record(
+    tmp_path: Path, codec: Codec, how: str
+) -> None:
+    """Else it would ask for a round that stamps tombstones, and for another after that."""
+    first, *others = FLAGGED_LAST[2], NewRecord(b"k", b"back", NOW), NewRecord(b"a", b"1", NOW)
+    content = build_batch([first, *others], BatchSpec(0, codec))
+    if how == "trim":
+        plan = trim(tmp_path, 0, content, 1)
+    else:
+        plan = flagged(
+            tmp_path, content, rules=Rules.KAFKA_43 if how == "as Kafka" else Rules.LAPSE
+        )
+    assert run(plan).groups[0].summary.valued_tombstones is False
+    assert offsets(plan, 0) == [1, 2]
+    [batch] = batches(plan, 0)
+    assert not batch.attributes & VALUED_TOMBSTONES
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 @pytest.mark.parametrize("horizon_ms", [5, NOW, NOW + (1 << 50)])
 def test_a_horizon_that_no_round_of_ours_set_is_none(
     tmp_path: Path, horizon_ms: int, codec: Codec
