@@ -53,6 +53,27 @@ public final class OldClient {
         return offsets;
     }
 
+    /** A transaction that is aborted, one that is committed: `aborted 0`, `committed 0` and so on. */
+    public void transactions(String topic, Integer partition, String id, Integer count)
+            throws Exception {
+        Map<String, Object> all = new HashMap<>(settings);
+        all.put("key.serializer", STRING + "Serializer");
+        all.put("value.serializer", STRING + "Serializer");
+        all.put("transactional.id", id);
+        try (KafkaProducer<String, String> producer = new KafkaProducer<>(all)) {
+            byName(producer, "initTransactions");
+            for (String end : new String[] {"abort", "commit"}) {
+                byName(producer, "beginTransaction");
+                for (int i = 0; i < count; i++) {
+                    String value = (end.equals("abort") ? "aborted " : "committed ") + i;
+                    producer.send(new ProducerRecord<>(topic, partition, "k" + i, value));
+                }
+                producer.flush();
+                byName(producer, end + "Transaction");
+            }
+        }
+    }
+
     /** A member of a group reads so many records, commits and leaves: `PARTITION/OFFSET VALUE`. */
     public List<String> group(String topic, String group, Integer count) throws Exception {
         List<String> got = new ArrayList<>();
@@ -126,9 +147,15 @@ public final class OldClient {
         all.put("group.id", group == null ? "none" : group);
         all.put("auto.offset.reset", "earliest");
         all.put("enable.auto.commit", "false");
+        all.put("isolation.level", "read_committed"); // nothing to clients from before 0.11
         all.put("heartbeat.interval.ms", 200);
         all.put("session.timeout.ms", 10_000);
         return new KafkaConsumer<>(all);
+    }
+
+    /** What came with 0.11. */
+    private static void byName(Object target, String name) throws Exception {
+        target.getClass().getMethod(name).invoke(target);
     }
 
     /** 0.9 wants a List or an array where later ones take any Collection. */

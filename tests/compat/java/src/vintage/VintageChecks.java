@@ -104,6 +104,9 @@ final class VintageChecks {
             }
             checks.check("group-" + version, () -> group(client));
             checks.check("earliest-and-latest-" + version, () -> ends(client));
+            if (!FORMATS.containsKey(version)) {
+                checks.check("transactions-" + version, () -> transactions(client));
+            }
             if (!BEFORE_TIMES.contains(version)) {
                 checks.check("by-time-" + version, () -> byTime(client));
             }
@@ -159,6 +162,14 @@ final class VintageChecks {
             Checks.equal(new TreeSet<>(sent), new TreeSet<>(got));
             Checks.equal(2 * COUNT, got.size());
         }
+    }
+
+    /** An offset each for the aborted records, and one for their marker. */
+    private void transactions(Client client) throws Exception {
+        String topic = topic("transactions", 1);
+        client.call("transactions", topic, 0, "id-" + topic, COUNT);
+        List<String> got = client.call("group", topic, "reads-" + topic, COUNT);
+        Checks.equal(new TreeSet<>(expected(0, COUNT + 1, "committed")), new TreeSet<>(got));
     }
 
     private void ends(Client client) throws Exception {
