@@ -106,8 +106,10 @@ def test_append_times_beside_create_times(tmp_path: Path) -> None:
         return [None if micros is None else micros // 1000 - NOW for micros in found]
 
     assert times() == [0, 0, 1000, 1000, 2000, 2000, 3000, 3000]
+    append(log, batch(records=2), now_ms=NOW + 9000)  # which the file does not tell yet
+    assert times() == [0, 0, 1000, 1000, 2000, 2000, 3000, 3000, None, None]
     append_times_path(log.dir, 0).unlink()
-    assert times() == [None] * 4 + [2000, 2000, 3000, 3000]
+    assert times() == [None] * 4 + [2000, 2000, 3000, 3000, None, None]
     log.close(clean=False)
 
 
