@@ -2,6 +2,7 @@ import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 import java.util.Objects;
 import java.util.Properties;
 import java.util.concurrent.Callable;
@@ -96,6 +97,19 @@ final class Checks {
 
     static void equal(Object expected, Object seen) {
         that(Objects.equals(expected, seen), "expected " + expected + ", seen " + seen);
+    }
+
+    /** Of long lists, whose text would be cut before it says anything. */
+    static void equalLists(List<?> expected, List<?> seen, String what) {
+        int at = 0;
+        while (at < Math.min(expected.size(), seen.size())
+                && Objects.equals(expected.get(at), seen.get(at))) {
+            at++;
+        }
+        that(at == Math.max(expected.size(), seen.size()), what + ": expected " + expected.size()
+            + ", seen " + seen.size() + "; from " + at + ": expected "
+            + expected.subList(at, Math.min(at + 5, expected.size())) + ", seen "
+            + seen.subList(at, Math.min(at + 5, seen.size())));
     }
 
     static void has(String text, String part) {

@@ -95,8 +95,8 @@ final class ConnectChecks {
         Checks.equal(lines, expected.size());
         Checks.until("all lines (" + worker.log + ")",
             () -> Files.exists(to) && Files.readAllLines(to).size() >= lines);
-        Checks.equal(expected, Files.readAllLines(to));
-        Checks.equal(expected, inTopic());
+        Checks.equalLists(expected, Files.readAllLines(to), "the sink's file");
+        Checks.equalLists(expected, inTopic(), "the topic");
         Checks.equal("RUNNING", worker.ask("GET", "/connectors/source/status", "").get("tasks").get(0)
             .get("state").asText());
     }
