@@ -189,7 +189,8 @@ def _is_what_was_sent(
     sent = account.sent.get(offset)
     if sent is None:
         return False
-    value = None if sent.value is None else sent.value.encode()
+    text = sent.value if sent.said is None else sent.said
+    value = None if text is None else text.encode()
     return shown == (sent.key.encode(), value)
 
 

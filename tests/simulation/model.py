@@ -15,7 +15,9 @@ class Sent:
     """A record that was acknowledged.
 
     Attributes:
+        value: None of a tombstone, whatever it says.
         committed: None while its transaction is open.
+        said: a tombstone's own value (KIP-87).
         time_ms: its timestamp, the producer's or the broker's.
         stable_ms: when it was decided and everything before it was, too.
         held_ms: when last an open transaction was in its segment, or before that.
@@ -30,6 +32,7 @@ class Sent:
     time_ms: int
     txn: int | None = None
     committed: bool | None = True
+    said: str | None = None
     stable_ms: int | None = None
     held_ms: int = 0
     lost_ms: int | None = None

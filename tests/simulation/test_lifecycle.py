@@ -59,6 +59,7 @@ def drawn_settings(chance: random.Random) -> Settings:
         "segment.ms": chance.choice([10_000, 100_000, 10**9]),
         "message.timestamp.after.max.ms": 2 * HOUR,  # producers are ahead while the clock is behind
         "message.timestamp.type": chance.choice(["CreateTime", "LogAppendTime"]),
+        "lapse.tombstone.values.enable": chance.choice(["true", "false"]),
     }
     if deletes:
         settings["retention.ms"] = chance.choice([10_000, 30_000, 200_000])
@@ -152,11 +153,15 @@ class Life:
 
     def records(self) -> list[NewRecord]:
         chance, found = self.chance, []
+        flags = chance.random() < 0.4  # of a batch that has any, all its tombstones say so (KIP-87)
         for _ in range(chance.choice([1, 1, 2, 5])):
             self.values += 1
-            value = None if chance.random() < 0.25 else b"%d" % self.values + b"." * 30
+            deletes = chance.random() < 0.25
+            says = flags and chance.random() < 0.7
+            value = None if deletes and not says else b"%d" % self.values + b"." * 30
             ahead = chance.choice([0, 0, -3_000_000, 3_000_000])  # producers' clocks
-            found.append(NewRecord(b"k%d" % chance.randrange(12), value, self.now_ms() + ahead))
+            key, time_ms = b"k%d" % chance.randrange(12), self.now_ms() + ahead
+            found.append(NewRecord(key, value, time_ms, tombstone=deletes and flags))
         return found
 
     def send(self, records: list[NewRecord], spec: BatchSpec, txn: int | None = None) -> None:
@@ -169,10 +174,15 @@ class Life:
         times = [now_ms if stamped else r.timestamp for r in records]
         for n, r in enumerate(records):
             value = None if r.value is None else r.value.decode()
+            said = value if r.tombstone and self.keeps_what_tombstones_say() else None
             self.account.add(
-                Sent(base + n, (r.key or b"").decode(), value, now_ms, times[n], txn,
-                     True if txn is None else None)
+                Sent(base + n, (r.key or b"").decode(), None if r.tombstone else value, now_ms,
+                     times[n], txn, True if txn is None else None, said)
             )  # fmt: skip
+
+    def keeps_what_tombstones_say(self) -> bool:
+        """Else it is null from the append on; one that is stored is kept, whatever comes then."""
+        return self.config.tombstone_values_enable or not self.config.compacts
 
     def codec(self) -> Codec:
         return Codec(self.chance.choice([0, 0, 1, 2, 3, 4]))
