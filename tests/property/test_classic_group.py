@@ -167,7 +167,8 @@ class ClassicGroupLife(RuleBasedStateMachine):
         group = self.owner.group
         given = {m.member_id: m.member_id.encode() for m in group.members}
         for member in group.members:
-            self.owner.sync_as(member.member_id, member.instance_id, given, group.generation)
+            if member.member_id in self.owner.ids:  # a static member's new id may not be told yet
+                self.owner.sync_as(member.member_id, member.instance_id, given, group.generation)
 
     @precondition(lambda self: self.owner.ids)
     @rule(n=NUMBERS)

@@ -332,9 +332,11 @@ class Twin:
         gap = self.gap()
         if self.exact and gap is not None and gap.base_offset < self.upper():
             return "UNHANDLED"
-        waits = self.bytes()[1] or self.horizons() or spent_markers(self.reached())
+        waits = self.horizons() or spent_markers(self.reached())
         waits = waits or self.unstamped() or self.headers()
-        return None if waits else "NOTHING_TO_DO"
+        if self.exact:
+            waits = False  # S-7, H-6: Kafka makes no round without a dirty byte
+        return None if self.bytes()[1] or waits else "NOTHING_TO_DO"
 
     def trim(self) -> SegmentFacts | None:  # L11
         holder = self.holder(self.f.log_start_offset)

@@ -1,6 +1,6 @@
 """`.lapse/<base>.appended`: when the records of a segment were appended, about (DESIGN §4.5).
 
-Entries of 12 bytes, big-endian: time (int64), offset - base (int32). What lies from an entry's
+Entries of 12 bytes, big-endian: time (int64), offset - base (uint32). What lies from an entry's
 offset on, up to the next entry, was appended within `RESOLUTION_MS` from its time on. An entry is
 added at most once in that time, or where the append clock has gone back. A time below 0 stands for
 less: "not after -time"; `UNKNOWN` for nothing at all. Nothing is known below the first entry.
@@ -38,9 +38,10 @@ SUFFIX = ".appended"
 UNKNOWN = -FOREVER_MS
 _MADE_FOR = -FOREVER_MS - 1
 _NOT_KNOWN = -1
-_ENTRY = struct.Struct(">qi")
+_RELATIVE_MAX = (1 << 32) - 1  # the end of a segment may be at 2^31; beyond lies only damage
+_ENTRY = struct.Struct(">qI")
 ENTRY_BYTES = _ENTRY.size
-_TABLE = np.dtype([("time", ">i8"), ("offset", ">i4")])
+_TABLE = np.dtype([("time", ">i8"), ("offset", ">u4")])
 
 
 def append_times_path(partition_dir: Path, base_offset: int) -> Path:
@@ -63,8 +64,11 @@ class ActiveAppendTimes:
     def note(self, now_ms: int, first_offset: int) -> None:
         """What is appended at `now_ms` has offsets from that on; nearly always that is known."""
         if not 0 <= now_ms - self._last_ms < RESOLUTION_MS:
-            self._data += _ENTRY.pack(max(now_ms, 1), first_offset - self._base_offset)
+            self._data += _ENTRY.pack(max(now_ms, 1), self._relative(first_offset))
             self._last_ms = now_ms
+
+    def _relative(self, offset: int) -> int:
+        return min(offset - self._base_offset, _RELATIVE_MAX)
 
     def between(self, offset_from: int, offset_until: int) -> AppendTimes:
         """As `AppendTimes.between`, of the entries so far."""
@@ -86,7 +90,7 @@ class ActiveAppendTimes:
         size, written = len(self._data), self._written
         if not size or (written == size and end_offset is None):
             return
-        end = b"" if end_offset is None else _ENTRY.pack(UNKNOWN, end_offset - self._base_offset)
+        end = b"" if end_offset is None else _ENTRY.pack(UNKNOWN, self._relative(end_offset))
         self._written = _NOT_KNOWN  # until it succeeds
         if written > 0 and not self._has_end:
             file = fs.open_append(self._path)
@@ -139,7 +143,8 @@ def is_append_times(data: bytes) -> bool:
 def encode(known: AppendTimes, base_offset: int, made_for: int | None = None) -> bytes:
     """The file's bytes; `made_for` is the size of the one log file that they are of."""
     table = np.empty(len(known.offsets), _TABLE)
-    table["time"], table["offset"] = known.times, known.offsets - base_offset
+    table["time"] = known.times
+    table["offset"] = np.minimum(known.offsets - base_offset, _RELATIVE_MAX)
     head = b"" if made_for is None else _ENTRY.pack(_MADE_FOR, made_for)
     return head + table.tobytes()
 

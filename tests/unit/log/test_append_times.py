@@ -57,6 +57,18 @@ def latest(log: PartitionLog, offset: int) -> int:
     return int(known.latest()[-1]) - NOW
 
 
+@pytest.mark.parametrize(
+    ("end", "told"), [(2**31, 2**31), (2**32 - 1, 2**32 - 1), (2**40, 2**32 - 1)]
+)
+def test_the_end_of_a_segment_may_be_far_away(tmp_path: Path, end: int, told: int) -> None:
+    """The last offset of a segment fits 31 bits, its end need not; of damage, anything is heard."""
+    active = ActiveAppendTimes(append_times_path(tmp_path, 7), 7)
+    active.note(NOW, 7)
+    active.write_out(RealFs(), 7 + end)
+    assert entries_of(read_append_times(tmp_path, 7, 0)) == [(7, NOW), (7 + told, UNKNOWN)]
+    assert entries_of(parse(encode(times((7, NOW), (7 + end, NOW)), 7), 7))[1] == (7 + told, NOW)
+
+
 def test_an_entry_at_most_each_second(tmp_path: Path) -> None:
     path = append_times_path(tmp_path, 10)
     active = ActiveAppendTimes(path, 10)
