@@ -26,6 +26,7 @@ SUITES = (
     "vintage",
     "compaction",
     "streams",
+    "smoke",
     "connect",
     "tombstones",
 )

@@ -1,4 +1,4 @@
-"""Kafka Streams: a job that counts exactly once is killed with -9 in the middle, twice."""
+"""Kafka Streams: exactly once through kill -9, twice; its own smoke test, without one topic."""
 
 from __future__ import annotations
 
@@ -10,3 +10,8 @@ from tests.compat import java_suite
 def test_exactly_once_after_kills(tmp_path: Path) -> None:
     with java_suite.broker(tmp_path) as address:
         java_suite.check("streams", address)
+
+
+def test_its_own_smoke_test(tmp_path: Path) -> None:
+    with java_suite.broker(tmp_path) as address:
+        java_suite.check("smoke", address)

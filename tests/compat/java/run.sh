@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # usage: run.sh BOOTSTRAP [SUITE ...]   run suites (all of them) against a broker: a line a check, `N passed, M failed`
 #        run.sh prepare [SUITE ...]     resolve the jars and compile; print the last suite's class path
-# suites: tools clients old-clients vintage compaction streams connect tombstones (compaction needs a broker whose cleaner runs every second)
+# suites: tools clients old-clients vintage compaction streams smoke connect tombstones (compaction needs a broker whose cleaner runs every second)
 # Exit code 0: every check of every suite passed. What is made here stays in target/, by checksums of what it was made from.
 set -euo pipefail
 H="$(cd "$(dirname "$0")" && pwd)"
 T="$H/target"
 JAVA_FLAGS="-Xms64m -Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dorg.slf4j.simpleLogger.defaultLogLevel=${LOG_LEVEL:-warn}"
-ALL="tools clients old-clients vintage compaction streams connect tombstones"
+ALL="tools clients old-clients vintage compaction streams smoke connect tombstones"
 VINTAGES="0.9.0.1 0.10.0.1 0.10.2.2 0.11.0.3 1.1.1 2.8.2"
 
 sum_of() { cat "$@" | cksum | cut -d' ' -f1; }
@@ -39,6 +39,7 @@ class_path() { # SUITE
   case "$1" in
     tools | compaction) cp="$("$H/../../oracle/oracle.sh" prepare)"; echo "$(classes tools "$cp"):$cp" ;;
     streams | connect) cp="$(jars new)"; echo "$(classes runtime "$cp"):$cp" ;;
+    smoke) cp="$(jars smoke)"; echo "$(classes smoke "$cp"):$cp" ;;
     tombstones) cp="$(jars new)"; echo "$(classes runtime "$cp"):$(jars tombstones)" ;;
     clients) old="$(jars old)"; echo "$(classes clients "$old"):$(jars new)" ;; # compiled once, with the old jars
     vintage) old="$(jars old)"; echo "$(classes vintage "$old"):$old" ;; # starts the old ones by itself
@@ -58,6 +59,7 @@ program() {
     tools) echo ToolChecks ;;
     compaction) echo CompactionCheck ;;
     streams) echo StreamsChecks ;;
+    smoke) echo SmokeChecks ;;
     connect) echo ConnectChecks ;;
     vintage) echo VintageChecks ;;
     tombstones) echo TombstoneChecks ;;
