@@ -1,9 +1,10 @@
 """`.lapse/<base>.appended`: when the records of a segment were appended, about (DESIGN §4.5).
 
-Entries of 12 bytes, big-endian: time (int64), offset - base (uint32). What lies from an entry's
-offset on, up to the next entry, was appended within `RESOLUTION_MS` from its time on. An entry is
-added at most once in that time, or where the append clock has gone back. A time below 0 stands for
-less: "not after -time"; `UNKNOWN` for nothing at all. Nothing is known below the first entry.
+Entries of 12 bytes, big-endian: time (int64), offset - base + 1 (uint32; what a crash has left half
+in zeros has none, and is no entry). What lies from an entry's offset on, up to the next entry, was
+appended within `RESOLUTION_MS` from its time on. An entry is added at most once in that time, or
+where the append clock has gone back. A time below 0 stands for less: "not after -time"; `UNKNOWN`
+for nothing at all. Nothing is known below the first entry.
 
 The entries of a segment end with one that is `UNKNOWN`, at the end of what its writer has appended:
 what somebody else adds (a Kafka on the same directory) or puts behind it is not claimed. The file
@@ -38,10 +39,10 @@ SUFFIX = ".appended"
 UNKNOWN = -FOREVER_MS
 _MADE_FOR = -FOREVER_MS - 1
 _NOT_KNOWN = -1
-_RELATIVE_MAX = (1 << 32) - 1  # the end of a segment may be at 2^31; beyond lies only damage
+_PLACE_MAX = (1 << 32) - 1  # the end of a segment may be at 2^31; beyond lies only damage
 _ENTRY = struct.Struct(">qI")
 ENTRY_BYTES = _ENTRY.size
-_TABLE = np.dtype([("time", ">i8"), ("offset", ">u4")])
+_TABLE = np.dtype([("time", ">i8"), ("place", ">u4")])
 
 
 def append_times_path(partition_dir: Path, base_offset: int) -> Path:
@@ -64,11 +65,11 @@ class ActiveAppendTimes:
     def note(self, now_ms: int, first_offset: int) -> None:
         """What is appended at `now_ms` has offsets from that on; nearly always that is known."""
         if not 0 <= now_ms - self._last_ms < RESOLUTION_MS:
-            self._data += _ENTRY.pack(max(now_ms, 1), self._relative(first_offset))
+            self._data += _ENTRY.pack(max(now_ms, 1), self._place(first_offset))
             self._last_ms = now_ms
 
-    def _relative(self, offset: int) -> int:
-        return min(offset - self._base_offset, _RELATIVE_MAX)
+    def _place(self, offset: int) -> int:
+        return min(offset - self._base_offset + 1, _PLACE_MAX)
 
     def between(self, offset_from: int, offset_until: int) -> AppendTimes:
         """As `AppendTimes.between`, of the entries so far."""
@@ -80,17 +81,17 @@ class ActiveAppendTimes:
 
     def _before(self, offset: int) -> int:
         """How many entries begin below an offset."""
-        relative, data = offset - self._base_offset, self._data
+        place, data = offset - self._base_offset + 1, self._data
         count = range(len(data) // _ENTRY.size)
         unpack = _ENTRY.unpack_from
-        return bisect_left(count, relative, key=lambda n: unpack(data, n * _ENTRY.size)[1])
+        return bisect_left(count, place, key=lambda n: unpack(data, n * _ENTRY.size)[1])
 
     def write_out(self, fs: Fs, end_offset: int | None = None) -> None:
         """Make the file hold the entries; with `end_offset` as those of a sealed segment."""
         size, written = len(self._data), self._written
         if not size or (written == size and end_offset is None):
             return
-        end = b"" if end_offset is None else _ENTRY.pack(UNKNOWN, self._relative(end_offset))
+        end = b"" if end_offset is None else _ENTRY.pack(UNKNOWN, self._place(end_offset))
         self._written = _NOT_KNOWN  # until it succeeds
         if written > 0 and not self._has_end:
             file = fs.open_append(self._path)
@@ -127,7 +128,7 @@ def made_for(data: bytes) -> int | None:
 def parse(data: bytes, base_offset: int) -> AppendTimes:
     """The entries before the first that makes no sense: a crash may leave zeros, or anything."""
     table = np.frombuffer(data[: len(data) // _ENTRY.size * _ENTRY.size], _TABLE)
-    offsets, times = table["offset"].astype(np.int64), table["time"].astype(np.int64)
+    offsets, times = table["place"].astype(np.int64) - 1, table["time"].astype(np.int64)
     wrong = (np.diff(offsets, prepend=-1) <= 0) | (times == 0) | (times < UNKNOWN)
     sound = int(wrong.argmax()) if wrong.any() else len(table)
     return AppendTimes(base_offset + offsets[:sound], times[:sound])
@@ -144,7 +145,7 @@ def encode(known: AppendTimes, base_offset: int, made_for: int | None = None) ->
     """The file's bytes; `made_for` is the size of the one log file that they are of."""
     table = np.empty(len(known.offsets), _TABLE)
     table["time"] = known.times
-    table["offset"] = np.minimum(known.offsets - base_offset, _RELATIVE_MAX)
+    table["place"] = np.minimum(known.offsets - base_offset + 1, _PLACE_MAX)
     head = b"" if made_for is None else _ENTRY.pack(_MADE_FOR, made_for)
     return head + table.tobytes()
 

@@ -58,7 +58,7 @@ def latest(log: PartitionLog, offset: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("end", "told"), [(2**31, 2**31), (2**32 - 1, 2**32 - 1), (2**40, 2**32 - 1)]
+    ("end", "told"), [(2**31, 2**31), (2**32 - 2, 2**32 - 2), (2**40, 2**32 - 2)]
 )
 def test_the_end_of_a_segment_may_be_far_away(tmp_path: Path, end: int, told: int) -> None:
     """The last offset of a segment fits 31 bits, its end need not; of damage, anything is heard."""
@@ -67,6 +67,15 @@ def test_the_end_of_a_segment_may_be_far_away(tmp_path: Path, end: int, told: in
     active.write_out(RealFs(), 7 + end)
     assert entries_of(read_append_times(tmp_path, 7, 0)) == [(7, NOW), (7 + told, UNKNOWN)]
     assert entries_of(parse(encode(times((7, NOW), (7 + end, NOW)), 7), 7))[1] == (7 + told, NOW)
+
+
+@pytest.mark.parametrize("kept", range(24))
+def test_what_a_power_cut_left_half_in_zeros_is_no_entry(kept: int) -> None:
+    """Of its time the first bytes may be there: it would be one of years ago."""
+    torn = encode(times((7, NOW), (9, NOW + S)), 7)[:kept].ljust(24, b"\0")
+    known = parse(torn, 7)
+    assert (known.times >= NOW).all()
+    assert (known.offsets >= 7).all()
 
 
 def test_an_entry_at_most_each_second(tmp_path: Path) -> None:
