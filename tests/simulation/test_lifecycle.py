@@ -205,11 +205,13 @@ class Life:
         """The next one; where producers expire early, by what the log still knows of it.
 
         Of one whose data is forgotten, and whose marker is not, it wants the first one (as Kafka).
+        One whose last batches went while it was expired comes back with what is left of it, when it
+        is loaded again under a longer expiration; so would Kafka's, and a client takes a new epoch.
         """
         if self.producers_expire_early:
             for known in self.house.log(TP).producers():
-                if known.producer_id == pid and known.last_data_offset < 0:
-                    return 0
+                if known.producer_id == pid:
+                    return known.last_sequence + 1 if known.last_data_offset >= 0 else 0
         return self.sequences[pid]
 
     def end_transaction(self) -> None:
