@@ -1,1 +1,1 @@
-"""Shipped doubles for the seams (clock, file system), so that users can test with them too."""
+"""Shipped doubles for the seams (clock, file system), and the judge of what clients saw."""

@@ -1,0 +1,266 @@
+"""From when a record may be gone, and by when it must be: a topic's promise applied to a partition.
+
+What supersedes a record is a later one of its key that was committed. One of which nobody knows
+whether it is in the log may have superseded others all the same; one that hides behind a value
+would have to be seen itself, so only the last sweep tells whether it was there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import accumulate
+
+from lapse.base.times import after_ms
+from lapse.testing.history.account import NEVER_MS, Account, Partition, Record, Run, Transaction
+from lapse.testing.history.events import Outcome
+from lapse.testing.history.promise import Promise
+
+
+class Deadlines:
+    """Both bounds of each record of one partition."""
+
+    def __init__(self, account: Account, partition: Partition) -> None:
+        self._account = account
+        self._partition = partition
+        self._topic = partition.name[0]
+        self._promised = account.promised(self._topic)
+        sweeps = [run for run in partition.runs if run.is_committed and run.began.from_start]
+        self._last_sweep_ms = max((run.began_ms for run in sweeps), default=-1)
+        self._stable: dict[Record, int] = {}
+        self._from: dict[bytes, list[tuple[int, int]]] = {}
+        self._after: dict[bytes, list[tuple[int, int]]] = {}
+        self._ends: dict[Transaction, int] = {}
+        self._decided: list[int] | None = None
+        self._passed = _Passed(partition)
+
+    # --- from when --------------------------------------------------------------------------------
+
+    def may_go_from(self, record: Record) -> int | None:
+        """When an acknowledged and committed record may be gone at the earliest; None: never."""
+        times = [*self._deleted_from(record), *self._expires_from(record)]
+        compacted = [self._superseded_from(record), self._tombstone_goes_from(record)]
+        return min([*times, *(ms for ms in compacted if ms is not None)], default=None)
+
+    def is_superseded(self, record: Record) -> bool:
+        """Whether a later record of its key is known to have been in the log, or may have been."""
+        return self._superseded_from(record) is not None
+
+    def _deleted_from(self, record: Record) -> Iterator[int]:
+        for deleted in self._partition.deleted:
+            if deleted.before_offset > record.offset:
+                yield deleted.asked_ms
+
+    def _expires_from(self, record: Record) -> Iterator[int]:
+        for promise in self._account.in_force_since(self._topic, record.sent.at_ms):
+            if promise.by_size:
+                yield record.sent.at_ms
+            elif promise.retention_ms is not None:
+                yield after_ms(record.since_ms, promise.retention_ms)
+
+    def _superseded_from(self, record: Record) -> int | None:
+        """min.compaction.lag.ms after the oldest of what supersedes it; None: nothing does."""
+        key = record.sent.key
+        if key is None:
+            return None
+        if key not in self._from:
+            self._from[key] = self._from_after(key)
+        found = self._from[key]
+        at = bisect_right(found, record.offset, key=lambda pair: pair[0])
+        return found[at][1] if at < len(found) else None
+
+    def _from_after(self, key: bytes) -> list[tuple[int, int]]:
+        """Offsets of what supersedes lower ones; beside each, when it or a later one does.
+
+        Records whose offset nobody knows stand behind all others.
+        """
+        adrift = filter(self._may_hide, self._partition.adrift_by_key.get(key, ()))
+        known = (
+            record
+            for record in reversed(self._partition.by_key.get(key, ()))
+            if record.outcome is Outcome.COMMITTED or self._may_hide(record)
+        )
+        found, least_ms = [], NEVER_MS
+        for record in (*adrift, *known):
+            lags = [
+                promise.min_lag_ms
+                for promise in self._account.in_force_since(self._topic, record.sent.at_ms)
+                if promise.compacts
+            ]
+            if lags:
+                least_ms = min(least_ms, after_ms(record.since_ms, min(lags)))
+                found.append((NEVER_MS if record.offset < 0 else record.offset, least_ms))
+        return found[::-1]
+
+    def _may_hide(self, record: Record) -> bool:
+        """Whether one of unknown fate may have been committed without any reader getting it.
+
+        A tombstone may, since it goes by itself. A value may as long as no sweep began after its
+        client had given up: it would be there, or one that is known to be later.
+        """
+        if record.outcome is Outcome.ABORTED or record.surely_failed:
+            return False
+        if record.is_tombstone:
+            return True
+        done_ms = record.acknowledged_ms or record.given_up_ms
+        if record.transaction is not None:
+            done_ms = record.transaction.ended_ms
+        return done_ms is None or done_ms >= self._last_sweep_ms
+
+    def _tombstone_goes_from(self, tombstone: Record) -> int | None:
+        """delete.retention.ms after its value was last seen, or after it was sent."""
+        lags = [
+            promise.delete_retention_ms
+            for promise in self._account.in_force_since(self._topic, tombstone.sent.at_ms)
+            if promise.compacts
+        ]
+        if not lags or not tombstone.is_tombstone:
+            return None
+        key, offset = tombstone.sent.key or b"", tombstone.offset
+        saw_both = [
+            run.began_ms
+            for run in self._partition.runs
+            if offset in run.reads and run.oldest.get(key, offset) < offset and run.is_committed
+        ]
+        return after_ms(max([tombstone.sent.at_ms, *saw_both]), min(lags))
+
+    # --- by when ----------------------------------------------------------------------------------
+
+    def gone_by(self, record: Record, run: Run) -> Iterator[tuple[str, int]]:
+        """Why and by when a record had to be gone for that run; nothing where no bound is stated.
+
+        A bound counts from the last change of settings and from when all was quiet again, where
+        that is later.
+        """
+        at = bisect_right(self._promised, run.began_ms, key=lambda promised: promised.at_ms)
+        quiet_ms = self._account.quiet_since(run.began_ms)
+        if at == 0 or quiet_ms is None:
+            return
+        promise, since_ms = self._promised[at - 1].promise, quiet_ms
+        if at > 1:
+            since_ms = max(since_ms, self._promised[at - 1].at_ms)
+        for why, from_ms, lag_ms in self._rules(record, promise, run):
+            if lag_ms is not None and from_ms < NEVER_MS:
+                yield why, after_ms(max(from_ms, since_ms), lag_ms)
+
+    def _rules(
+        self, record: Record, promise: Promise, run: Run
+    ) -> Iterator[tuple[str, int, int | None]]:
+        if run.is_files:
+            yield "deleted", self._deleted_ms(record), promise.deleted_gone_ms
+            promise = promise.in_files()
+        superseded_ms = promise.superseded_gone_ms
+        if superseded_ms is not None and promise.compacts:
+            if record.transaction is not None and self._was_aborted(record):
+                yield "aborted", self._held_until(self._stable_ms(record), promise), superseded_ms
+            else:
+                from_ms = self._superseded_ms(record)
+                if from_ms < NEVER_MS:
+                    yield "superseded", self._held_until(from_ms, promise), superseded_ms
+        if promise.tombstone_gone_ms is not None and record.is_tombstone:
+            from_ms = self._held_until(self._stable_ms(record), promise)
+            yield "tombstone", from_ms, promise.tombstone_gone_ms
+        if record.acknowledged_ms is not None:
+            yield "expired", record.acknowledged_ms, promise.expired_gone_ms
+
+    def _was_aborted(self, record: Record) -> bool:
+        return record.outcome is Outcome.ABORTED and record.acknowledged_ms is not None
+
+    def _deleted_ms(self, record: Record) -> int:
+        return min(
+            (
+                deleted.at_ms
+                for deleted in self._partition.deleted
+                if deleted.is_sure and deleted.before_offset > record.offset
+            ),
+            default=NEVER_MS,
+        )
+
+    def _superseded_ms(self, record: Record) -> int:
+        """When the record and one that supersedes it were stable."""
+        key = record.sent.key
+        if key is None or record.outcome is not Outcome.COMMITTED:
+            return NEVER_MS
+        if key not in self._after:
+            self._after[key] = self._stable_after(key)
+        after = self._after[key]
+        at = bisect_right(after, record.offset, key=lambda pair: pair[0])
+        if at == len(after):
+            return NEVER_MS
+        return max(self._stable_ms(record), after[at][1])
+
+    def _stable_after(self, key: bytes) -> list[tuple[int, int]]:
+        """Offsets of a key's committed records; beside each, when it or a later one was stable."""
+        found, least_ms = [], NEVER_MS
+        for record in reversed(self._partition.by_key[key]):
+            if record.outcome is Outcome.COMMITTED:
+                least_ms = min(least_ms, self._stable_ms(record))
+                found.append((record.offset, least_ms))
+        return found[::-1]
+
+    def _stable_ms(self, record: Record) -> int:
+        """When it was decided, and everything below it; NEVER_MS where nobody knows."""
+        if record not in self._stable:
+            self._stable[record] = min(self._passed.at(record.offset), self._told_ms(record))
+        return self._stable[record]
+
+    def _told_ms(self, record: Record) -> int:
+        if record.acknowledged_ms is None:
+            return NEVER_MS
+        return max(record.acknowledged_ms, self._decided_ms(record.acknowledged_ms))
+
+    def _decided_ms(self, ms: int) -> int:
+        """When all transactions were over that had begun by then."""
+        if self._decided is None:
+            begun = self._partition.transactions
+            self._decided = list(accumulate((self._end_ms(t) for t in begun), max))
+        at = bisect_right(self._partition.transactions, ms, key=lambda t: t.began_ms)
+        return self._decided[at - 1] if at else 0
+
+    def _end_ms(self, transaction: Transaction) -> int:
+        """When it was over: as told, or since a reader of committed records had passed it."""
+        if transaction.was_told:
+            return transaction.ended_ms
+        if transaction not in self._ends:
+            later = (
+                self._passed.at(record.offset)
+                for record in self._partition.records
+                if record.sent.at_ms > transaction.ended_ms
+            )
+            self._ends[transaction] = min(later, default=NEVER_MS)
+        return self._ends[transaction]
+
+    def _held_until(self, stable_ms: int, promise: Promise) -> int:
+        """Segments go whole: a transaction that begins in the same one holds it back."""
+        until = after_ms(stable_ms, promise.segment_ms)
+        return max(stable_ms, self._decided_ms(until))
+
+    def may_be_held(self, run: Run) -> bool:
+        """Whether an open transaction may have kept a read_committed run from the log's end."""
+        return any(
+            transaction.began_ms <= run.ended_ms and self._end_ms(transaction) >= run.began_ms
+            for transaction in self._partition.transactions
+        )
+
+
+class _Passed:
+    """When readers of committed records had first passed an offset: then it was stable."""
+
+    def __init__(self, partition: Partition) -> None:
+        points = sorted(
+            (end, at_ms)
+            for run in partition.runs
+            if run.is_committed
+            for end, at_ms in zip(run.ends, run.times, strict=True)
+        )
+        self._ends, self._times, least_ms = [], [], NEVER_MS
+        for end, at_ms in reversed(points):
+            least_ms = min(least_ms, at_ms)
+            self._ends.append(end)
+            self._times.append(least_ms)
+        self._ends.reverse()
+        self._times.reverse()
+
+    def at(self, offset: int) -> int:
+        at = bisect_right(self._ends, offset)
+        return self._times[at] if at < len(self._times) else NEVER_MS
