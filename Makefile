@@ -1,7 +1,7 @@
 # Every target is described by the comment after ##; `make help` prints them.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test fuzz torture keep deps clean
+.PHONY: help setup demo check test fuzz chaos torture deps clean
 
 # The first Python on PATH that Lapse runs on; if none does, tools/bootstrap.py says so in one line.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -27,11 +27,11 @@ test: setup ## every kind of test, counts times LAPSE_TEST_SCALE (0.05)
 fuzz: setup ## mutated input of every kind (CASES=10000, SEED=, ONLY=batches, CASE= for one alone); prints the seed
 	@$(VENV_PYTHON) -m tests.fuzz $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(CASE),--case $(CASE))
 
+chaos: setup ## kill, fill, stop and garble everything while stock clients write and read (SEED=, MINUTES=2, ONLY=kill,clock, STORY=file, SHOW=1); prints seed and story
+	@$(VENV_PYTHON) -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY)) $(if $(STORY),--story $(STORY)) $(if $(SHOW),--show)
+
 torture: setup ## the same with full counts and a fresh seed; results into tests/torture.json
 	@LAPSE_TEST_SCALE=1 $(VENV_PYTHON) -m tools.run_tests --record tests/torture.json
-
-keep: setup ## keep the data directory that this commit writes, for later ones to open (NAME=019-what-it-was-about)
-	@$(VENV_PYTHON) -m tests.golden.kept '$(NAME)'
 
 deps: ## install what the wider tests use (javac, maven, kcat, node, go), where root and apt are
 	@$(PYTHON) tools/deps.py

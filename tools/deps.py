@@ -20,6 +20,7 @@ WANTED: Mapping[str, str] = {
     "node": "nodejs",  # runs kafkajs
     "npm": "npm",  # brings kafkajs
     "go": "golang-go",  # builds franz-go and sarama; they ask for 1.26
+    "cc": "build-essential",  # what makes disks fail in `make chaos`
     "unzip": "unzip",  # the oracle's build looks into a jar
 }
 

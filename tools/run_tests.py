@@ -45,6 +45,7 @@ TIERS: Mapping[str, tuple[str, int]] = {
     "simulation": ("tests/simulation", 120),
     "compat": ("tests/compat", 480),
     "spark": ("tests/spark", 240),
+    "chaos": ("tests/chaos", 180),
     "browser": ("tests/browser", 60),
 }
 # All but the few tests of the repository itself run by file (so that fixtures of a module are made

@@ -61,6 +61,11 @@ def session_pids(session: int) -> set[int]:
     return {p.pid for p in _all().values() if p.session == session and p.state != "Z"}
 
 
+def marked(word: str) -> list[Process]:
+    """Whoever is alive and has this in its environment, `NAME=text`: what it starts has it too."""
+    return [p for p in _all().values() if p.state != "Z" and word in _environment(p.pid)]
+
+
 def kill(pids: Collection[int], how: signal.Signals = signal.SIGKILL) -> None:
     """`kill -9`, or another signal; who is gone already is fine."""
     for pid in pids:
@@ -84,6 +89,13 @@ def _is_below(pid: int, root: int | None, found: dict[int, Process]) -> bool:
             return pid == root
         pid = found[pid].parent
     return False
+
+
+def _environment(pid: int) -> tuple[str, ...]:
+    try:
+        return tuple(Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0"))
+    except OSError:
+        return ()
 
 
 def _all() -> dict[int, Process]:
