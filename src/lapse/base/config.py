@@ -168,7 +168,8 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "listener.name.NAME. in front.", dynamic=True),
     Setting("queued.max.request.bytes", whole(-1), "-1",
             "Bytes of requests that may be on their way or wait; beyond it large ones are not read "
-            "on until there is room. -1: an eighth of the memory that the broker may use."),
+            "on until there is room. Those of which a part has come may hold 64 MiB of it. -1: an "
+            "eighth of the memory that the broker may use."),
     Setting("lapse.queued.max.response.bytes", whole(-1), "-1",
             "Bytes of answers in memory that clients have yet to read; beyond it whoever takes "
             "longest is disconnected. What is sent right from a file does not count. -1: an "

@@ -2,11 +2,13 @@
 
 `RequestBytes` counts what connections received and still hold. Where that is more than
 `queued.max.request.bytes`, a connection in the middle of a large frame is not read from until there
-is room again. Bytes count as they come, so that an announced size that never comes takes no place
-(Kafka reserves whole frames). Then frames that have come in part could hold all the room and none
-ever be complete. So where frames wait, connections are closed of which nothing comes, or too
-slowly; and where those in part hold most, the one that lacks the least is read on all the same.
-Small frames always come, but each connection holds few of them.
+is room again; nor where all frames in part hold `PARTIAL_BYTES_MAX`, since what is not complete is
+of no use to anybody yet, and sixty strangers may each begin the largest one. Bytes count as they
+come, so that an announced size that never comes takes no place (Kafka reserves whole frames). Then
+frames that have come in part could hold all the room and none ever be complete. So where frames
+wait, connections are closed of which nothing comes, or too slowly; and where those in part hold
+most, the one that lacks the least is read on all the same. Small frames always come, but each
+connection holds few of them.
 
 `AnswerBytes` counts what answers hold in memory while they are sent; slices of files do not count,
 they are sent by the kernel. Clients that do not read let it grow. When it is more than
@@ -23,10 +25,14 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
+# Of all large frames that are not complete. What arrives meanwhile comes on top: a read of each
+# connection, and the frame that is read on without room.
+PARTIAL_BYTES_MAX = 64 << 20
 # While frames wait for room: how long nothing may come of one in part that does not wait, and how
-# long the one may take that is read on without room.
+# long the one may take that is read on without room, unless it comes at some speed.
 SILENT_SECONDS_MAX = 5.0
 URGENT_SECONDS_MAX = 10.0
+URGENT_BYTES_A_SECOND = 1 << 20
 LOOK_SECONDS = 1.0
 
 
@@ -71,16 +77,24 @@ class RequestBytes:
     def __init__(self, bytes_max: int) -> None:
         self.whole = self.partial = 0
         self._bytes_max = bytes_max
+        self._partial_max = min(bytes_max, PARTIAL_BYTES_MAX)
         self._reading: dict[Sender, None] = {}  # those with a large frame in part,
         self._waiting: dict[Sender, None] = {}  # and which of them may not read on
         self._urgent: Sender | None = None
         self._urgent_since = 0.0
+        self._urgent_missing = 0  # what it lacked then
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def is_short(self) -> bool:
         """Whether there is no room."""
-        return self.whole + self.partial >= self._bytes_max
+        return self._room <= 0
+
+    @property
+    def _room(self) -> int:
+        """For frames in part."""
+        in_all = self._bytes_max - self.whole - self.partial
+        return min(in_all, self._partial_max - self.partial)
 
     def change(self, whole: int, partial: int) -> None:
         """Some connection holds that much more, or less."""
@@ -129,7 +143,7 @@ class RequestBytes:
 
     def _let_in(self) -> None:
         """As many as there is room for, those that wait longest first."""
-        room = self._bytes_max - self.whole - self.partial
+        room = self._room
         while self._waiting and room > 0:
             sender = next(iter(self._waiting))
             room -= sender.missing_bytes
@@ -137,7 +151,13 @@ class RequestBytes:
 
     def _hurry(self, sender: Sender) -> None:
         self._urgent = sender
+        self._urgent_missing = sender.missing_bytes
         self._urgent_since = asyncio.get_running_loop().time()
+
+    def _is_late(self, urgent: Sender, now: float) -> bool:
+        took = now - self._urgent_since
+        came = self._urgent_missing - urgent.missing_bytes
+        return took >= URGENT_SECONDS_MAX and came < took * URGENT_BYTES_A_SECOND
 
     def _watch(self) -> None:
         """As long as some wait: close who keeps them waiting without getting on."""
@@ -146,15 +166,20 @@ class RequestBytes:
             return
         loop = asyncio.get_running_loop()
         slow = [s for s in self._reading if s.silent_seconds >= SILENT_SECONDS_MAX]
-        late = loop.time() - self._urgent_since >= URGENT_SECONDS_MAX
-        if self._urgent is not None and late and self._urgent not in slow:
-            slow.append(self._urgent)
+        urgent = self._urgent
+        if urgent is not None and urgent not in slow and self._is_late(urgent, loop.time()):
+            slow.append(urgent)
         for sender in slow:
             sender.give_up(
                 f"its frame lacks {sender.missing_bytes} bytes that do not come, and others wait: "
-                f"queued.max.request.bytes ({self._bytes_max}) are in use"
+                f"{self._in_use()} are in use"
             )
         self._timer = loop.call_later(LOOK_SECONDS, self._watch)
+
+    def _in_use(self) -> str:
+        if self.whole + self.partial >= self._bytes_max:
+            return f"queued.max.request.bytes ({self._bytes_max})"
+        return f"the {self._partial_max} bytes that frames in part may hold"
 
 
 class AnswerBytes:

@@ -128,6 +128,42 @@ async def test_one_that_takes_too_long_is_given_up_if_others_wait() -> None:
 
 
 @pytest.mark.usefixtures("quick")
+async def test_one_that_comes_at_some_speed_is_not_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However large it is: the time that is allowed is for those of which little comes."""
+    monkeypatch.setattr(in_flight, "URGENT_BYTES_A_SECOND", 1)
+    room = RequestBytes(100)
+    large = Peer(room, 500)
+    large.receive(100)
+    other = Peer(room, 300)
+    other.receive(10)
+    for _ in range(20):
+        await asyncio.sleep(0.005)
+        large.receive(10)
+    assert (large.gave_up, other.reads) == ("", False)
+    large.receive(200)
+    large.handled()
+    assert other.reads
+
+
+async def test_frames_in_part_have_a_bound_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much room there is: nobody can do anything with them yet."""
+    monkeypatch.setattr(in_flight, "PARTIAL_BYTES_MAX", 100)
+    room = RequestBytes(ROOM)
+    first, second, third = (Peer(room, 200) for _ in range(3))
+    for peer in (first, second, third):
+        peer.receive(60)
+    assert [peer.reads for peer in (first, second, third)] == [True, True, False]
+    whole = Peer(room, 500)
+    whole.receive(500)  # at once: it is in nobody's way
+    assert room.partial == 180
+    whole.handled()
+    second.receive(140)
+    assert third.reads
+
+
+@pytest.mark.usefixtures("quick")
 async def test_those_of_which_nothing_comes_are_given_up_together() -> None:
     """But not one that waits: it may not be heard."""
     room = RequestBytes(1000)
