@@ -1,7 +1,7 @@
 # Every target is described by the comment after ##; `make help` prints them.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test fuzz chaos torture deps clean
+.PHONY: help setup demo check test fuzz chaos torture keep deps clean
 
 # The first Python on PATH that Lapse runs on; if none does, tools/bootstrap.py says so in one line.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -32,6 +32,9 @@ chaos: setup ## kill, fill, stop and garble everything while stock clients write
 
 torture: setup ## the same with full counts and a fresh seed; results into tests/torture.json
 	@LAPSE_TEST_SCALE=1 $(VENV_PYTHON) -m tools.run_tests --record tests/torture.json
+
+keep: setup ## keep the data directory that this commit writes, for later ones to open (NAME=019-what-it-was-about)
+	@$(VENV_PYTHON) -m tests.golden.kept '$(NAME)'
 
 deps: ## install what the wider tests use (javac, maven, kcat, node, go), where root and apt are
 	@$(PYTHON) tools/deps.py

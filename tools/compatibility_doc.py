@@ -1,6 +1,7 @@
 """Writes docs/compatibility.md from tests/compat/asked.toml and what is served, or checks it.
 
-What it tells of settings is from `tools.defaults`.
+What it tells of settings is from `tools.defaults`, and of answers from the docstrings of
+`broker/api`: their paragraphs that begin with "Differs from Kafka:".
 
 `.venv/bin/python -m tools.compatibility_doc` writes the page; with `--check` it writes nothing and
 exits 1 if the page is not what it would write. A unit test checks the same.
@@ -25,7 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "compatibility.md"
 COMPAT = ROOT / "tests" / "compat"
 TABLE = COMPAT / "asked.toml"
+API_FOLDER = ROOT / "src" / "lapse" / "broker" / "api"
 COMMAND = ".venv/bin/python -m tools.compatibility_doc"
+
+_DIFFERS = "Differs from Kafka:"
 
 # client of another language -> where its version is pinned, or said, and how
 _PINNED: Mapping[str, tuple[str, str]] = {
@@ -38,7 +42,7 @@ _PINNED: Mapping[str, tuple[str, str]] = {
 _HEAD = f"""\
 # Compatibility
 
-<!-- Made from tests/compat/*.toml and src/lapse/wire/versions.py by `{COMMAND}`. -->
+<!-- Made from tests/compat/*.toml, src/lapse/wire/versions.py and broker/api by `{COMMAND}`. -->
 
 What stock clients ask of a Lapse broker, and the tests in which they do. One broker leads every
 partition; what needs a second one is refused with Kafka's error code.
@@ -65,6 +69,16 @@ _NOT_SERVED = """
 A client that asks all the same loses its connection, as from a Kafka that does not know the API.
 
 | API | what that means |
+|---|---|
+"""
+
+_ANSWERS = """
+## Answers
+
+Where an API answers otherwise than Kafka {version} on purpose, beside what one broker cannot do.
+What deletes and cleans otherwise is listed as L1 to L18 in [ARCHITECTURE.md](../ARCHITECTURE.md).
+
+| API | differs from Kafka |
 |---|---|
 """
 
@@ -160,8 +174,21 @@ def page() -> str:
         + "".join(_rows(apis))
         + _NOT_SERVED
         + "".join(_rows(table.not_served.items()))
+        + _ANSWERS.format(version=_version("kafka"))
+        + "".join(_rows(differing_answers(API_FOLDER)))
         + _settings()
     )
+
+
+def differing_answers(folder: Path) -> Iterator[tuple[str, str]]:
+    """API and what is otherwise, by the docstrings of a folder with a file for each API."""
+    for name in sorted(api.api.name for api in SERVED.values()):
+        file = folder / (re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() + ".py")
+        told = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+        for paragraph in told.split("\n\n"):
+            if paragraph.startswith(_DIFFERS):
+                words = " ".join(paragraph.removeprefix(_DIFFERS).split())
+                yield name, words[0].upper() + words[1:]
 
 
 def _settings() -> str:

@@ -289,3 +289,32 @@ def test_a_torn_write_is_cut_off(tmp_path: Path, seed: int) -> None:
             check_sound(log)
         shutil.rmtree(path)
     assert log_path.exists()
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["kill", "power cut"])
+def test_a_cut_never_leaves_segments_behind_a_gap(tmp_path: Path, lost: bool) -> None:
+    """W-7: a recovery that dies has removed later segments, for good, before it cut the bad one."""
+    whole, found = tmp_path / "whole", []
+    with owned(whole, RealFs()) as directory:
+        log = directory.create_log(TP, TOPIC)
+        while len(log.segments) < 5:
+            append(log, batch())
+        before, cut = batches_of(log), log.segments[1].end_offset - 3
+    with (whole / str(TP) / f"{log.segments[1].base_offset:020d}.log").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"?")
+    for die_at in range(1, 400):
+        path = tmp_path / str(die_at)
+        shutil.copytree(whole, path)
+        fs = CrashFs(RealFs(), die_at, lose_unsynced=lost, lose_renames=lost, seed=die_at)
+        with contextlib.suppress(Crashed), owned(path, fs) as directory:
+            directory.open_log(TP, TOPIC)
+        with owned(path, RealFs()) as directory:
+            log = directory.open_log(TP, TOPIC)
+            found.append((log.log_end_offset, batches_of(log)))
+        shutil.rmtree(path)
+        if not fs.crashed:
+            break
+    kept = {offset: data for offset, data in before.items() if offset < cut}
+    assert found == [(cut, kept)] * len(found)
+    assert len(found) > 10

@@ -197,7 +197,7 @@ def _check_log(log: PartitionLog, life: Life, *, lost: bool) -> None:
     assert [e.last_offset for e in found] == [e.last_offset for e in told.aborted]
     if start == 0:
         assert found == told.aborted
-        states = {p.producer_id: p for p in log._producers}
+        states = {p.producer_id: p for p in log.producers()}
         assert {n: p.epoch for n, p in states.items()} == told.epochs
         coordinators = {n: p.coordinator_epoch for n, p in states.items()}
         assert {n: e for n, e in coordinators.items() if e >= 0} == told.coordinators
@@ -217,7 +217,7 @@ def _complete(told: Told, log: PartitionLog) -> None:
     ]
     assert all(e.first_offset < log.log_start_offset for e in began_below)
     told.aborted = sorted([*told.aborted, *began_below], key=lambda e: e.last_offset)
-    for producer in log._producers:
+    for producer in log.producers():
         if 0 <= producer.transaction_first_offset < log.log_start_offset:
             told.open[producer.producer_id] = producer.transaction_first_offset
 

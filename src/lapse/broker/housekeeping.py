@@ -53,9 +53,12 @@ class Housekeeping:
         config: BrokerConfig,
         counters: Counters,
         guard: Guard = believing,
+        keep_time: Callable[[], None] = lambda: None,
     ) -> None:
+        """`keep_time` makes durable what `guard` said last (DESIGN 4.11)."""
         self._partitions = partitions
         self._guard = guard
+        self._keep_time = keep_time
         self._clock = clock
         self._counters = counters
         self._pause_s = config.housekeeping_interval_ms / 1000
@@ -92,7 +95,10 @@ class Housekeeping:
         """Do everything that is due."""
         verdict = self._guard(now_ms)
         self._partitions.believe(verdict)
-        chores = chores_at(now_ms, verdict, removes=self._retention.is_due(now_ms))
+        removes = self._retention.is_due(now_ms)
+        if removes:
+            self._keep_time()  # before anything goes by it
+        chores = chores_at(now_ms, verdict, removes=removes)
         for log in self._partitions.all():
             for name, chore, time_ms in chores:
                 if self._partitions.is_online(log.partition):

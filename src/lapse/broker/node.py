@@ -123,6 +123,7 @@ class Node:
         self._housekeeping = housekeeping = Housekeeping(
             services.partitions, services.clock, self._config, services.counters,
             lambda _: self._guard.look(),
+            self._guard.keep,
         )  # fmt: skip
         self._running.push_async_callback(housekeeping.stop)
         housekeeping.start()

@@ -91,8 +91,9 @@ class _Wire(asyncio.BufferedProtocol):
 class BrokerConnection:
     """An open connection; `open` makes one, use it as an async context manager."""
 
-    def __init__(self, wire: _Wire, address: str) -> None:
+    def __init__(self, wire: _Wire, address: str, client_id: str = CLIENT_ID) -> None:
         self.address = address
+        self._client_id = client_id
         self._wire = wire
         self._correlation_id = 0
         self._ranges: dict[int, tuple[int, int]] = {}
@@ -100,9 +101,17 @@ class BrokerConnection:
 
     @classmethod
     async def open(
-        cls, host: str, port: int, login: Login = PLAINTEXT, clock: Clock | None = None
+        cls,
+        host: str,
+        port: int,
+        login: Login = PLAINTEXT,
+        clock: Clock | None = None,
+        *,
+        client_id: str = CLIENT_ID,
     ) -> Self:
         """Connect, learn what the broker speaks, and log in if `login` says so.
+
+        Each request says `client_id`; the broker's quotas and log lines go by it.
 
         Raises:
             ConnectionLost: nobody is there, or no one who speaks Kafka's protocol.
@@ -118,7 +127,7 @@ class BrokerConnection:
         except (OSError, TimeoutError) as e:
             reason = getattr(e, "strerror", None) or str(e) or "no answer"
             raise ConnectionLost(f"cannot connect to {address}: {reason}", sent=False) from e
-        connection = cls(wire, address)
+        connection = cls(wire, address, client_id)
         try:
             await connection._ask_versions()
             await connection._log_in(login, clock or SystemClock())
@@ -169,7 +178,7 @@ class BrokerConnection:
         api, version = self._api(message, version)
         correlation_id = self._next_id()
         parts = encode_request(
-            message, version=version, correlation_id=correlation_id, client_id=CLIENT_ID
+            message, version=version, correlation_id=correlation_id, client_id=self._client_id
         )
         waiting = asyncio.get_running_loop().create_future()
         self._wire.waiting[correlation_id] = waiting
@@ -187,7 +196,7 @@ class BrokerConnection:
         """Send what a broker never answers (Produce with acks 0); raises as `request`."""
         _, version = self._api(message, None)
         parts = encode_request(
-            message, version=version, correlation_id=self._next_id(), client_id=CLIENT_ID
+            message, version=version, correlation_id=self._next_id(), client_id=self._client_id
         )
         self._wire.transport.writelines(cast("list[bytes | memoryview]", parts))
 

@@ -23,7 +23,7 @@ _ROWS = 4096
 
 Pread = Callable[[int, int, int], bytes]  # as `os.pread`: descriptor, length, position
 
-_NOWAIT = getattr(os, "RWF_NOWAIT", None)  # Linux
+NOWAIT = getattr(os, "RWF_NOWAIT", None)  # Linux; None where nobody can tell
 
 
 def pread_cached(fd: int, length: int, position: int) -> bytes:
@@ -31,14 +31,14 @@ def pread_cached(fd: int, length: int, position: int) -> bytes:
 
     Raises BlockingIOError where the bytes are not all in memory, or the system cannot tell.
     """
-    if _NOWAIT is None:
+    if NOWAIT is None:
         raise BlockingIOError
     data = bytearray(length)
     view = memoryview(data)
     read = 0
     while read < length:
         try:
-            n = os.preadv(fd, [view[read:]], position + read, _NOWAIT)
+            n = os.preadv(fd, [view[read:]], position + read, NOWAIT)
         except OSError as e:
             if e.errno == errno.EOPNOTSUPP:  # a file system that does not know the flag
                 raise BlockingIOError from e

@@ -352,6 +352,8 @@ class _Loader:
                 scanned.summary.size, scanned.summary.end_offset,
             )  # fmt: skip
             self.remove(later)
+            if later:
+                self._env.fs.fsync_dir(self._dir)  # or a power cut brings them back behind the gap
             self._env.fs.truncate(path, scanned.summary.size)
             self._env.fs.fsync_file(path)
         scanned.offset_index.write_out(self._env.fs)

@@ -15,6 +15,9 @@ from lapse.base.config import TopicConfig
 
 # Kafka's own topics (KIP-848 and KIP-932 included); clients may read them and no more.
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+# A real Kafka's metadata log. Kafka, and tools that only look, believe what a folder of that name
+# says of all other topics: so no topic may have it, and nobody writes one that is there.
+METADATA_LOG = "__cluster_metadata"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,13 @@ import numpy as np
 
 from lapse.base.errors import unreadable
 from lapse.kernels.layout import CONTROL
+from lapse.metadata.image import METADATA_LOG
 from lapse.records.batch import records_of, scan_prefix
 from lapse.wire.codec import decode
 from lapse.wire.primitives import read_uvarint
 from lapse.wire.schema.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 
-FOLDER = "__cluster_metadata-0"
+FOLDER = f"{METADATA_LOG}-0"
 _SNAPSHOT = re.compile(r".*-.*\.checkpoint", re.DOTALL)
 
 _TYPES: dict[int, type[Any]] = {2: TopicRecord, 4: ConfigRecord, 9: RemoveTopicRecord}

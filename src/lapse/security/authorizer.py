@@ -74,6 +74,10 @@ class Authorizer(Protocol):
         """Whether it is allowed on some resource of the type (KIP-679: idempotent producers)."""
         ...
 
+    def is_super_user(self, session: Session) -> bool:
+        """Whether it is one of `super.users`; nobody is where no ACLs are wanted."""
+        ...
+
 
 class AllowAll:
     """Everybody may do everything: a broker without `authorizer.class.name`."""
@@ -89,6 +93,10 @@ class AllowAll:
     ) -> bool:
         del session, operation, resource_type
         return True
+
+    def is_super_user(self, session: Session) -> bool:
+        del session
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +209,7 @@ class AclAuthorizer:
         self, session: Session, operation: Operation, resource_type: ResourceType, name: str
     ) -> Decision:
         """The answer with its reason, for the audit log and for people."""
-        if session.principal in self.settings.super_users:
+        if self.is_super_user(session):
             return Decision(True, "super user")
         index = self._indexes.get(resource_type)
         patterns = [] if index is None else index.patterns_of(name)
@@ -218,6 +226,9 @@ class AclAuthorizer:
         if allowance := _first([p.allow for p in patterns], keys, session.host):
             return Decision(True, allowance)
         return Decision(False, "nothing allows it")
+
+    def is_super_user(self, session: Session) -> bool:
+        return session.principal in self.settings.super_users
 
     def authorize_by_resource_type(
         self, session: Session, operation: Operation, resource_type: ResourceType

@@ -15,11 +15,12 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.housekeeping import Guard, Housekeeping, believing
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
+from lapse.lifecycle.clock_guard import BROKER, read_record
 from lapse.lifecycle.decide.clock import ClockVerdict
 from lapse.log.checkpoints import LOG_START, RECOVERY_POINT, read_offsets
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.testing.clock import ManualClock
-from tests.unit.broker.running import batch_of, connect, create, produce, running_node
+from tests.unit.broker.running import batch_of, connect, create, produce, running_node, until
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 IDEMPOTENT = BatchSpec(producer_id=5, producer_epoch=0, base_sequence=0)
@@ -335,3 +336,28 @@ async def test_opened_under_a_clock_that_jumped_nobody_is_forgotten(tmp_path: Pa
     (tmp_path / "clock-confirmed").touch()
     async with running_node(tmp_path, NEVER, clock=clock) as node:
         assert not node.services.partitions.get(T0).facts().producers
+
+
+async def test_the_time_is_durable_before_retention_goes_by_it(tmp_path: Path) -> None:
+    """DESIGN 4.11: a clock that is set back over a restart is never before what was removed by."""
+    kept: list[int] = []
+
+    class Looking(RealFs):
+        def rename(self, source: Path, target: Path) -> None:
+            if target.name.endswith(".log.deleted"):
+                record = read_record(tmp_path / BROKER)
+                kept.append(-1 if record is None else record.now_ms)
+            super().rename(source, target)
+
+    clock = ManualClock()
+    settings = {"lapse.housekeeping.interval.ms": "5", "log.retention.check.interval.ms": "1000"}
+    async with (
+        running_node(tmp_path, settings, fs=Looking(), clock=clock) as node,
+        await connect(node) as c,
+    ):
+        await create(node, "t", retention_ms="10000")
+        await produce(c, "t", (0, build_batch([NewRecord(b"k", b"v", clock.now_ms())])))
+        expires_ms = clock.now_ms() + 10_000
+        clock.advance(11_000)
+        await until(lambda: kept or clock.advance(10))
+        assert kept[0] >= expires_ms

@@ -57,6 +57,11 @@ REFUSED = {
     "slash": (topic("a/b"), ErrorCode.INVALID_TOPIC_EXCEPTION, "a/b"),
     "dots": (topic(".."), ErrorCode.INVALID_TOPIC_EXCEPTION, ".."),
     "exists": (topic("there"), ErrorCode.TOPIC_ALREADY_EXISTS, "there"),
+    "kafka's metadata log": (
+        topic("__cluster_metadata"),
+        ErrorCode.INVALID_REQUEST,
+        "Kafka's metadata log",
+    ),
     "collides": (topic("a_b"), ErrorCode.INVALID_TOPIC_EXCEPTION, "collides with 'a.b'"),
     "none": (topic("new", 0), ErrorCode.INVALID_PARTITIONS, "at least 1"),
     "too many": (topic("new", 10_001), ErrorCode.POLICY_VIOLATION, "10000"),
@@ -424,8 +429,11 @@ async def test_a_coordinators_topic_is_made_as_that_makes_it(tmp_path: Path) -> 
     }  # fmt: skip
     async with running_node(tmp_path, settings) as node, await connect(node) as c:
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        wanted = ("__consumer_offsets", "__transaction_state", "__share_group_state")
-        assert await asked_for(c, *wanted) == [0, 0, unknown]
+        wanted = (
+            "__consumer_offsets", "__transaction_state", "__share_group_state",
+            "__cluster_metadata",
+        )  # fmt: skip
+        assert await asked_for(c, *wanted) == [0, 0, unknown, unknown]
         topics = node.services.topics.image.topics
         assert {name: topic.partitions for name, topic in topics.items()} == {
             "__consumer_offsets": 7, "__transaction_state": 5,

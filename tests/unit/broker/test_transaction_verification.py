@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,9 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.broker.transaction_verification import for_client
 from lapse.client.connection import BrokerConnection
+from lapse.coordination.transaction_state import ProducerIdAndEpoch
 from tests.unit.broker.running import connect, create, running_node
-from tests.unit.broker.transaction_requests import TransactionalProducer
+from tests.unit.broker.transaction_requests import TransactionalProducer, committed_offset
 
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
 OK = ErrorCode.NONE
@@ -87,3 +91,45 @@ async def test_verification_can_be_turned_off(tmp_path: Path) -> None:
         await producer.start()
         assert await producer.send(ONE, b"a") == OK
         assert await producer.commit_offsets("g", ONE, 7) == OK
+
+
+def _ended_meanwhile(
+    node: Node, producer: TransactionalProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have the transaction end between the coordinator's answer and the append."""
+    verify = node.services.transactions.verify
+
+    async def answer(
+        name: str, who: ProducerIdAndEpoch, asked: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        told = await verify(name, who, asked)
+        await asyncio.create_task(end())
+        return told
+
+    async def end() -> None:
+        async with await connect(node) as another:
+            same = replace(producer, connection=another)
+            assert await same.end(commit=True) == OK
+            while (await same.described()).transaction_state != "CompleteCommit":
+                pass
+
+    monkeypatch.setattr(node.services.transactions, "verify", answer)
+
+
+async def test_a_transaction_that_ends_after_the_answer_is_not_begun_anew(
+    node: Node, producer: TransactionalProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log's end is noted before the coordinator is asked, so that the marker counts."""
+    _ended_meanwhile(node, producer, monkeypatch)
+    assert await producer.send(ONE, b"late") == E.INVALID_TXN_STATE
+    log = node.services.partitions.get(ONE)
+    assert log.last_stable_offset == log.log_end_offset == 1  # the marker
+
+
+async def test_offsets_of_a_transaction_that_ends_after_the_answer(
+    node: Node, producer: TransactionalProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await producer.add_offsets("g") == OK
+    _ended_meanwhile(node, producer, monkeypatch)
+    assert await producer.commit_offsets("g", ONE, 7) == E.INVALID_TXN_STATE
+    assert await committed_offset(producer.connection, "g", ONE, stable=True) == (-1, OK)

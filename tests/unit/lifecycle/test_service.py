@@ -15,6 +15,7 @@ from lapse.kernels.crc32c import crc32c
 from lapse.kernels.layout import ATTRIBUTES, CRC, VALUED_TOMBSTONES
 from lapse.lifecycle import service as service_module
 from lapse.lifecycle.asked import EVERY_LOG, Pause, pause
+from lapse.lifecycle.clock_guard import KEEP_EVERY_MS, SERVICE, read_record
 from lapse.lifecycle.decide.select import Blocked, LogInfo, decide
 from lapse.lifecycle.owner import Owner, OwnerGone
 from lapse.lifecycle.owner_directory import DirectoryOwner
@@ -481,3 +482,24 @@ def test_b3_an_idle_log_loses_what_was_kept_for_producers_that_are_gone(tmp_path
         assert headers == [("headers of producers that are gone",), ("expired tombstones",)]
         assert markers == []
         assert sorted(p.records("a-0")) == [4, 5]
+
+
+def test_the_time_is_durable_before_a_round_goes_by_it(tmp_path: Path) -> None:
+    """DESIGN 4.11: a clock that is set back over a restart is never before what was removed by."""
+
+    class Looking(Recorded):
+        def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
+            record = read_record(p.data / SERVICE)
+            kept.append(-1 if record is None else record.now_ms)
+            yield from super().run(plans, on_progress)
+
+    kept: list[int] = []
+    with parts(tmp_path / "data", {"a": overwritten()}) as p:
+        p.clock.advance(KEEP_EVERY_MS)
+        service = p.serve(engine=Looking(p.clock))
+        service.step()
+        p.clock.advance(KEEP_EVERY_MS - 1)  # not long enough to be kept for its own sake
+        write(p.log("a-0"), overwritten(), p.clock.now_ms())
+        p.log("a-0").roll(p.clock.now_ms())
+        service.step()
+        assert kept == [NOW + KEEP_EVERY_MS, NOW + 2 * KEEP_EVERY_MS - 1]

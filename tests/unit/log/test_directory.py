@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -262,3 +263,27 @@ def test_one_log_that_cannot_be_closed_keeps_no_other_open(tmp_path: Path) -> No
     with pytest.raises(KafkaError, match="closed"):
         append(directory.logs[other], batch())
     LogDirectory.open(tmp_path, env()).close()  # its lock is free
+
+
+def test_no_marker_where_a_log_went_offline(tmp_path: Path) -> None:
+    """A sync failed: nobody knows what of it is on the disk, and so the next opening looks."""
+
+    class Failing(RealFs):
+        broken = False
+
+        def sync_all(self, paths: Sequence[Path]) -> None:
+            if self.broken:
+                raise storage_error(errno.EIO)
+            super().sync_all(paths)
+
+    fs, other = Failing(), TopicPartition("other", 0)
+    directory = LogDirectory.open(tmp_path, env(fs))
+    for partition in (TP, other):
+        append(directory.create_log(partition, config()), batch())
+    fs.broken = True
+    with pytest.raises(StorageError):
+        directory.logs[TP].flush()
+    fs.broken = False
+    directory.close()
+    assert not (tmp_path / checkpoints.CLEAN_SHUTDOWN).exists()
+    assert checkpoints.read_offsets(tmp_path / checkpoints.RECOVERY_POINT) == {TP: 0, other: 3}

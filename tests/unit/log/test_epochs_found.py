@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from lapse.log import epochs_found
 from lapse.log.checkpoints import LEADER_EPOCHS, read_epochs
 from lapse.log.epochs_found import epochs_in, note_epochs
-from lapse.log.segment import LOG, Segment
+from lapse.log.headers import walk
+from lapse.log.segment import LOG
 from lapse.records.batch import scan_batches
 from lapse.records.legacy import Message, MessageSpec, build_messages
 from tests.unit.log.logs import NOW, append, batch, config, open_log
@@ -54,12 +57,11 @@ def test_segments_of_one_epoch_are_not_read(
         append(log, batch(), epoch=n // 9)
     read: list[int] = []
 
-    def begun_in(segment: Segment) -> list[tuple[int, int]]:
-        read.append(segment.base_offset)
-        return walk(segment)
+    def noted(fd: int, start: int, end: int, where: str) -> Iterator[NDArray[np.void]]:
+        read.append(int(Path(where).stem))
+        return walk(fd, start, end, where)
 
-    walk = epochs_found._begun_in
-    monkeypatch.setattr(epochs_found, "_begun_in", begun_in)
+    monkeypatch.setattr(epochs_found, "walk", noted)
     assert {epoch for epoch, _ in epochs_in(log.segments)} == {0, 1, 2}
     assert 1 <= len(read) <= 2 < len(log.segments) - 2
     assert read[0] <= 9 * 3

@@ -46,6 +46,6 @@ def test_half_of_it_is_nothing(fd: int, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_system_that_cannot_tell_reads_nothing(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headers, "_NOWAIT", None)
+    monkeypatch.setattr(headers, "NOWAIT", None)
     with pytest.raises(BlockingIOError):
         pread_cached(fd, 1, 0)

@@ -37,7 +37,7 @@ def test_searches(n: int, tmp_path: Path) -> None:
     offsets = [BASE + 3 * i for i in range(1, n + 1)]
     index = offset_index(tmp_path / "i", [(o, 10 * o) for o in offsets])
     times = time_index(tmp_path / "t", [(o * 5, o) for o in offsets])
-    assert isinstance(index._data, IndexFile) == (n == MANY)
+    assert isinstance(read_entries(tmp_path / "i", 8), IndexFile) == (n == MANY)
     for wanted in (0, BASE, BASE + 3, BASE + 4, BASE + 3 * n - 1, BASE + 3 * n, BASE + 3 * n + 9):
         at = bisect_right(offsets, wanted) - 1
         assert index.entry_before(wanted)[1] == (10 * offsets[at] if at >= 0 else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -515,3 +516,36 @@ def test_a_reopened_log_begins_with_a_generation_of_its_own(tmp_path: Path) -> N
     later = LogEnv(RealFs(), ManualClock(NOW + 1))
     again = PartitionLog.open(tmp_path, log.partition, log.config, later, clean_shutdown=False)
     assert again.generation > log.generation + 1000
+
+
+class _Syncing(RealFs):
+    """While files are being synced, somebody looks."""
+
+    def __init__(self, look: Callable[[], object]) -> None:
+        self._look = look
+
+    def sync_all(self, paths: Sequence[Path]) -> None:
+        self._look()
+        super().sync_all(paths)
+
+
+def test_the_recovery_point_moves_when_the_sync_is_through(tmp_path: Path) -> None:
+    """What is checkpointed meanwhile says nothing of what is not on the disk yet."""
+    seen: list[int] = []
+    log = open_log(tmp_path, fs=_Syncing(lambda: seen.append(log.recovery_point)))
+    for synced in (0, 3, 6):
+        append(log, batch())
+        assert log.flush() == synced + 3
+    assert seen == [0, 3, 6]
+
+
+def test_a_sync_that_fails_moves_no_recovery_point(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise StorageError("the disk is gone")
+
+    log = open_log(tmp_path, fs=_Syncing(fail))
+    append(log, batch())
+    with pytest.raises(StorageError):
+        log.flush()
+    assert log.recovery_point == 0
+    assert log.offline_reason == "the disk is gone"

@@ -8,7 +8,7 @@ of the appends meanwhile would make it wait for as long as the disk takes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,9 @@ import pytest
 
 from lapse.base.fs import RealFs
 from lapse.lifecycle.round.summarise import adopt, requests_of, summarise
+from lapse.log.facts import ProducerLast
 from lapse.log.partition_log import PartitionLog
+from lapse.log.producers import Producers
 from lapse.log.swap import Replacement
 from tests.unit.log.logs import (
     NOW,
@@ -163,40 +165,30 @@ def test_appends_and_facts_go_on_meanwhile(log: PartitionLog, fs: _Stepping, nam
     check_sound(again)
 
 
-class _Handed:
-    """The log's lock; each time it is given up, something else happens."""
-
-    def __init__(self, lock: threading.RLock, meanwhile: Callable[[], object]) -> None:
-        self._lock, self._meanwhile = lock, meanwhile
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-        self._meanwhile()
-
-
-def test_facts_of_many_producers_are_copied_in_parts(tmp_path: Path) -> None:
+def test_facts_of_many_producers_are_copied_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What comes in between may make a producer newer than the segments told of, never older."""
     log = open_log(tmp_path, config(internal_segment_bytes=10_000_000))
     count = 700
     for producer in range(count):
         append(log, batch(records=1, producer_id=producer, producer_epoch=0, base_sequence=0))
-    lock, appended = log._lock, []
+    appended: list[int] = []
 
-    def meanwhile() -> None:
-        log._lock = lock
+    def copied(self: Producers, producer_ids: Sequence[int]) -> tuple[ProducerLast, ...]:
+        """Another thread's append cannot begin now, but as soon as this part is copied."""
+        found = last_batches(self, producer_ids)
         producer = count - 1 - len(appended)
         sent = batch(records=1, producer_id=producer, producer_epoch=0, base_sequence=1)
         appended.append(append(log, sent).base_offset)
         log.roll(NOW)
-        log._lock = handed
+        return found
 
-    log._lock = handed = _Handed(lock, meanwhile)
-    facts = log.facts()
-    log._lock = lock
-    assert len(appended) > 3
+    last_batches = Producers.last_batches
+    with monkeypatch.context() as patched:
+        patched.setattr(Producers, "last_batches", copied)
+        facts = log.facts()
+    assert len(appended) == 3
     assert facts.log_end_offset == count
     known = {p.producer_id: p.last_data_offset for p in facts.producers}
     assert list(known) == list(range(count))

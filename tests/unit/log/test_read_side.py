@@ -9,7 +9,7 @@ import pytest
 
 from lapse.log.partition_log import PartitionLog
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
-from tests.unit.log.logs import NOW, append, batch, open_log
+from tests.unit.log.logs import NOW, append, batch, data, open_log
 
 FOR_EVER = (1 << 63) - 1
 NOW_LATER = NOW + 1000
@@ -95,3 +95,23 @@ def test_whether_it_holds_flagged_tombstones(tmp_path: Path, flagged: bool, seal
         path = log.segments[0].path()
         path.write_bytes(path.read_bytes()[:61] + bytes(path.stat().st_size - 61))
         assert log.holds_valued_tombstones()  # what cannot be read may be one
+
+
+def test_a_transaction_that_begins_meanwhile_is_not_seen_past(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last stable offset reads the high watermark first: what begins after that is above it."""
+    log, begun = open_log(tmp_path), list[int]()
+    append(log, batch())
+
+    def told(self: PartitionLog) -> int:
+        if not begun:
+            begun.append(data(log, producer=7, sequence=0))
+        return of_log(self)
+
+    of_log = PartitionLog.high_watermark.__get__
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionLog, "high_watermark", property(told))
+        assert log.last_stable_offset == 3
+    assert begun == [3]
+    assert (log.last_stable_offset, log.high_watermark) == (3, 5)

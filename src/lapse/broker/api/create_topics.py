@@ -5,8 +5,9 @@ its logs are open. INVALID_CONFIG names the setting and what is allowed. There i
 replication factor is 1 (or -1), and assignments by hand name it for each partition, from 0 on
 without gaps, else INVALID_REPLICA_ASSIGNMENT; with them both counts are -1, else INVALID_REQUEST.
 Names that differ only in '.' and '_' collide in metrics and are refused, as in Kafka. A topic named
-twice in one request is INVALID_REQUEST. `validate_only` judges and creates nothing; as in Kafka it
-counts for the client's quota of partitions all the same.
+twice in one request is INVALID_REQUEST; so is `__cluster_metadata`, whose folder would be taken for
+Kafka's metadata log. `validate_only` judges and creates nothing; as in Kafka it counts for the
+client's quota of partitions all the same.
 
 v2-3 the same · v4 -1 partitions: the broker's `num.partitions` · v5 the answer lists the settings
 in force · v6 topics beyond the client's quota of partitions are THROTTLING_QUOTA_EXCEEDED, older
@@ -24,7 +25,7 @@ from lapse.base.ids import check_topic_name
 from lapse.broker.charges import charge_mutations
 from lapse.broker.services import Services, Session
 from lapse.broker.topics import NewTopic, Topics
-from lapse.metadata.image import Image, Topic
+from lapse.metadata.image import METADATA_LOG, Image, Topic
 from lapse.metadata.settings import BrokerSettings, describe_topic
 from lapse.wire.declaration import ZERO_UUID
 from lapse.wire.schema.create_topics import (
@@ -64,6 +65,11 @@ def judge(asked: CreatableTopic, topics: Topics, config: BrokerConfig) -> NewTop
     """The topic to be created, or the KafkaError that says why not."""
     image = topics.image
     check_topic_name(asked.name)
+    if asked.name == METADATA_LOG:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"topic {asked.name}: that is the name of Kafka's metadata log, and no topic has it",
+        )
     if asked.name in image.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {asked.name!r} already exists")
     _check_collision(asked.name, image)

@@ -28,7 +28,7 @@ from lapse.broker.charges import charge_mutations
 from lapse.broker.services import Services, Session
 from lapse.coordination import offsets, transactions
 from lapse.log.epochs import NO_EPOCH
-from lapse.metadata.image import INTERNAL_TOPICS, Image, Topic
+from lapse.metadata.image import INTERNAL_TOPICS, METADATA_LOG, Image, Topic
 from lapse.wire.declaration import ZERO_UUID
 from lapse.wire.schema.create_topics import CreatableTopic
 from lapse.wire.schema.metadata import (
@@ -102,7 +102,7 @@ async def _create(services: Services, session: Session, name: str) -> None:
         await services.groups.require_topic()
     elif name == transactions.TOPIC:
         await services.transactions.require_topic()
-    elif name not in INTERNAL_TOPICS:
+    elif name not in {*INTERNAL_TOPICS, METADATA_LOG}:
         asked = CreatableTopic(
             name=name,
             num_partitions=DEFAULT,

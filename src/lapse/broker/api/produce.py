@@ -8,6 +8,8 @@ Behaviour:
   with -1 a topic whose `min.insync.replicas` is more than one gets NOT_ENOUGH_REPLICAS;
   acks 0 is never answered, and an error then ends the connection, as in Kafka;
 - other acks: INVALID_REQUIRED_ACKS;
+- an internal topic, and one of the name of Kafka's metadata log, is INVALID_TOPIC_EXCEPTION:
+  coordinators alone write there, or a forged record would be in force after the next start;
 - a transactional batch is refused unless its partition was added to the open transaction of its
   producer (`transaction_verification`): INVALID_TXN_STATE, TRANSACTION_ABORTABLE from v11 on, or
   what the coordinator says; NOT_ENOUGH_REPLICAS where the producer is to try again. Without a
@@ -22,6 +24,9 @@ format v2, anything else is INVALID_RECORD · v0-3 NOT_LEADER_OR_FOLLOWER for KA
 which came later (KIP-112) · v4-6 the same to us · v7 zstd, before it UNSUPPORTED_COMPRESSION_TYPE
 (KIP-110) · v8 record errors and a message · v10 current leader (never needs
 telling).
+
+Differs from Kafka: internal topics are open to the client id `__admin_client` of a super user only,
+where Kafka takes any client that calls itself so. Without an authorizer no client writes there.
 """
 
 from __future__ import annotations
@@ -40,6 +45,7 @@ from lapse.broker.services import CloseConnection, Services, Session
 from lapse.broker.transaction_verification import Verified, verify_produced
 from lapse.kernels.layout import ATTRIBUTES, CODEC_MASK, HEADER_SIZE, MAGIC
 from lapse.log.partition_log import PartitionLog
+from lapse.metadata.image import INTERNAL_TOPICS, METADATA_LOG
 from lapse.records.layout import Codec
 from lapse.records.validate import RecordErrors, RefusedBatch, check_produced
 from lapse.wire.schema.produce import (
@@ -59,6 +65,8 @@ V2, V2_FROM = 2, 3
 STORAGE_ERROR_FROM = 4
 ZSTD_FROM = 7
 NO_OFFSET = -1
+NOT_FOR_CLIENTS = INTERNAL_TOPICS | {METADATA_LOG}
+ADMIN_CLIENT_ID = "__admin_client"
 
 # What is plain and no longer than that is judged and copied in some 100 us: waking a thread for it,
 # and the loop again after it, costs three times as much.
@@ -89,12 +97,12 @@ class Outcome:
 
 
 async def handle(
-    services: Services, _session: Session, version: int, request: ProduceRequest
+    services: Services, session: Session, version: int, request: ProduceRequest
 ) -> ProduceResponse | None:
     """Append, account, and answer unless acks is 0."""
     batches = _batches(request)
     try:
-        verified = await _verify(services, version, request, batches)
+        verified = await _verify(services, session, version, request, batches)
     except KafkaError as refusal:
         outcomes = [_refused(where, refusal.code, refusal) for where, _ in batches]
     else:
@@ -228,9 +236,9 @@ def _refused(where: TopicPartition, code: ErrorCode, error: Exception) -> Outcom
 
 
 async def _verify(
-    services: Services, version: int, request: ProduceRequest, batches: Batches
+    services: Services, session: Session, version: int, request: ProduceRequest, batches: Batches
 ) -> Verified:
-    """What is known of transactional batches; raises KafkaError where none may be appended."""
+    """What is known before any append; raises KafkaError where nothing may be appended."""
     if request.acks not in ACKS:
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: -1, 0 or 1")
     sent = [(where, data.records or b"") for where, data in batches]
@@ -238,7 +246,37 @@ async def _verify(
         services.transactions, services.partitions, request.transactional_id, sent, version
     )
     refused = _too_few_replicas(services, batches) if request.acks == ALL else {}
+    refused |= _internal(services, session, batches, verified)
     return {**verified, **refused} if refused else verified
+
+
+def _internal(
+    services: Services, session: Session, batches: Batches, verified: Verified
+) -> dict[TopicPartition, KafkaError]:
+    """Partitions that this client may not write though it may write topics; as late as in Kafka.
+
+    One that is not there, or whose transaction is not known, is told that first.
+    """
+    found = [where for where, _ in batches if where.topic in NOT_FOR_CLIENTS]
+    if not found or _writes_everywhere(services, session):
+        return {}
+    topics = services.topics.image.topics
+    return {
+        where: KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{where}: topic {where.topic} is internal, only its coordinator writes there",
+        )
+        for where in found
+        if where.topic in topics
+        and 0 <= where.partition < topics[where.topic].partitions
+        and not isinstance(verified.get(where), KafkaError)
+    }
+
+
+def _writes_everywhere(services: Services, session: Session) -> bool:
+    """Kafka asks for the client id alone, which is anybody's to choose."""
+    is_super_user = services.access.authorizer.is_super_user(session.actor)
+    return is_super_user and session.client_id == ADMIN_CLIENT_ID
 
 
 def _too_few_replicas(services: Services, batches: Batches) -> dict[TopicPartition, KafkaError]:

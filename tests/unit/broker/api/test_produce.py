@@ -17,7 +17,9 @@ from lapse.base.fs import AppendFile, Buffer, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.broker.metrics import BrokerCollector
 from lapse.broker.node import Node
+from lapse.broker.topics import NewTopic
 from lapse.client.connection import BrokerConnection
+from lapse.metadata.image import INTERNAL_TOPICS, METADATA_LOG
 from lapse.records.batch import headers_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec, TimestampType
@@ -34,7 +36,9 @@ from tests.unit.broker.running import (
     produce,
     produce_request,
     running_node,
+    until,
 )
+from tests.unit.broker.secured import PASSWORDS, WITH_ACLS, address_of, log_in
 
 T0 = TopicPartition("t", 0)
 
@@ -509,3 +513,68 @@ async def test_append_times_do_not_go_back_with_the_clock(
         assert (second, third) == (clock.now_ms() - 1000, clock.now_ms())
     else:
         assert (second, third) == (first, first)  # until the clock catches up
+
+
+# --- internal topics -----------------------------------------------------------------------------
+
+ADMIN_CLIENT = "__admin_client"
+WRITES_ALL = {
+    **WITH_ACLS,
+    "super.users": "User:admin",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
+
+async def with_internal_topics(node: Node) -> None:
+    for name in sorted(INTERNAL_TOPICS):
+        await node.services.topics.create(NewTopic(name, 1, {}))
+    # Made by an older Lapse; by no client any more.
+    await node.services.topics.create(NewTopic(METADATA_LOG, 1, {}))
+
+
+@pytest.mark.parametrize("topic", sorted({*INTERNAL_TOPICS, METADATA_LOG}))
+@pytest.mark.parametrize("client_id", ["lapse", ADMIN_CLIENT])
+async def test_no_client_writes_an_internal_topic(topic: str, client_id: str, node: Node) -> None:
+    """Kafka lets whoever calls himself `__admin_client`."""
+    await with_internal_topics(node)
+    await create(node, "t")
+    address = node.services.address
+    async with await BrokerConnection.open(
+        address.host, address.port, client_id=client_id
+    ) as connection:
+        for acks in (-1, 1):
+            answers = await produce(
+                connection, topic, (0, batch_of(b"a")), (7, batch_of(b"a")), acks=acks
+            )
+            assert [a.error_code for a in answers] == [
+                ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ]  # fmt: skip
+            assert topic in str(answers[0].error_message)
+        (other,) = await produce(connection, "t", (0, batch_of(b"a")))
+        assert other.error_code == 0
+        connection.send(produce_request(topic, (0, batch_of(b"a")), acks=0))
+        await until(lambda: connection.is_lost)
+    assert node.services.partitions.get(TopicPartition(topic, 0)).log_end_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("user", "client_id", "code"),
+    [
+        ("alice", "lapse", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("alice", ADMIN_CLIENT, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("admin", "lapse", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("admin", ADMIN_CLIENT, ErrorCode.NONE),
+    ],
+)
+async def test_a_super_user_writes_one_as_kafkas_admin_client(
+    user: str, client_id: str, code: ErrorCode, tmp_path: Path
+) -> None:
+    async with running_node(tmp_path, WRITES_ALL) as node:
+        await with_internal_topics(node)
+        address = address_of(node)
+        async with await BrokerConnection.open(
+            address.host, address.port, client_id=client_id
+        ) as connection:
+            assert (await log_in(connection, user, PASSWORDS[user])).error_code == 0
+            (answer,) = await produce(connection, "__consumer_offsets", (0, batch_of(b"a")))
+        assert answer.error_code == code
