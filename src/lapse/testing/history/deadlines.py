@@ -25,14 +25,13 @@ class Deadlines:
         self._partition = partition
         self._topic = partition.name[0]
         self._promised = account.promised(self._topic)
-        sweeps = [run for run in partition.runs if run.is_committed and run.began.from_start]
-        self._last_sweep_ms = max((run.began_ms for run in sweeps), default=-1)
         self._stable: dict[Record, int] = {}
         self._from: dict[bytes, list[tuple[int, int]]] = {}
         self._after: dict[bytes, list[tuple[int, int]]] = {}
         self._ends: dict[Transaction, int] = {}
         self._decided: list[int] | None = None
         self._passed = _Passed(partition)
+        self._last_sweep_ms = max(map(self._swept_ms, partition.runs), default=-1)
 
     # --- from when --------------------------------------------------------------------------------
 
@@ -72,48 +71,74 @@ class Deadlines:
     def _from_after(self, key: bytes) -> list[tuple[int, int]]:
         """Offsets of what supersedes lower ones; beside each, when it or a later one does.
 
-        Records whose offset nobody knows stand behind all others.
+        Records whose offset nobody knows stand behind all others. What cannot have superseded
+        anything for good, since a sweep would have got it, may have been superseded in turn.
         """
-        adrift = filter(self._may_hide, self._partition.adrift_by_key.get(key, ()))
-        known = (
-            record
-            for record in reversed(self._partition.by_key.get(key, ()))
-            if record.outcome is Outcome.COMMITTED or self._may_hide(record)
-        )
-        found, least_ms = [], NEVER_MS
-        for record in (*adrift, *known):
-            lags = [
-                promise.min_lag_ms
-                for promise in self._account.in_force_since(self._topic, record.sent.at_ms)
-                if promise.compacts
-            ]
-            if lags:
-                least_ms = min(least_ms, after_ms(record.since_ms, min(lags)))
-                found.append((NEVER_MS if record.offset < 0 else record.offset, least_ms))
-        return found[::-1]
+        adrift = self._partition.adrift_by_key.get(key, [])
+        found, least_ms = [], min(map(self._from_ms, filter(self._may_hide, adrift)), default=None)
+        if least_ms is not None:
+            found.append((NEVER_MS, least_ms))
+        for record in reversed(self._partition.by_key.get(key, ())):
+            stands = record.outcome is Outcome.COMMITTED or self._may_hide(record)
+            if stands or (least_ms is not None and self._may_have_been(record)):
+                least_ms = min(self._from_ms(record), NEVER_MS if least_ms is None else least_ms)
+                found.append((record.offset, least_ms))
+        floor_ms = min(map(self._from_ms, filter(self._may_have_been, adrift)), default=NEVER_MS)
+        return [(offset, min(ms, floor_ms)) for offset, ms in reversed(found) if ms < NEVER_MS]
+
+    def _from_ms(self, by: Record) -> int:
+        """From when what `by` supersedes may go; NEVER_MS where the topic never compacts."""
+        lags = [
+            promise.min_lag_ms
+            for promise in self._account.in_force_since(self._topic, by.sent.at_ms)
+            if promise.compacts
+        ]
+        return after_ms(by.since_ms, min(lags)) if lags else NEVER_MS
+
+    def _may_have_been(self, record: Record) -> bool:
+        return record.outcome is not Outcome.ABORTED and not record.surely_failed
 
     def _may_hide(self, record: Record) -> bool:
         """Whether one of unknown fate may have been committed without any reader getting it.
 
-        A tombstone may, since it goes by itself. A value may as long as no sweep began after its
-        client had given up: it would be there, or one that is known to be later.
+        A tombstone may, since it goes by itself. A value may until a reader of committed records
+        passed where it was: it would be there, or one that is known to be later.
         """
-        if record.outcome is Outcome.ABORTED or record.surely_failed:
+        if not self._may_have_been(record):
             return False
         if record.is_tombstone:
             return True
-        done_ms = record.acknowledged_ms or record.given_up_ms
+        if record.offset >= 0:
+            return not any(
+                run.is_committed and run.began.offset <= record.offset < run.end
+                for run in self._partition.runs
+            )
+        done_ms = record.given_up_ms if record.acknowledged_ms is None else record.acknowledged_ms
         if record.transaction is not None:
             done_ms = record.transaction.ended_ms
         return done_ms is None or done_ms >= self._last_sweep_ms
 
+    def _swept_ms(self, run: Run) -> int:
+        """When a run began that got all there was; -1 of one that did not, or may not have.
+
+        What was deleted or has expired, it did not get either.
+        """
+        whole = run.is_committed and run.began.from_start and run.at_end
+        if not whole or self._partition.deleted or self.may_be_held(run):
+            return -1
+        expires = any(
+            p.promise.retention_ms is not None or p.promise.by_size for p in self._promised
+        )
+        return -1 if expires else run.began_ms
+
+    def stays_until(self, tombstone: Record, run: Run) -> int:
+        """delete.retention.ms after a run began that gets the tombstone's value."""
+        lags = self._delete_retentions(tombstone)
+        return after_ms(run.began_ms, min(lags)) if lags else NEVER_MS
+
     def _tombstone_goes_from(self, tombstone: Record) -> int | None:
         """delete.retention.ms after its value was last seen, or after it was sent."""
-        lags = [
-            promise.delete_retention_ms
-            for promise in self._account.in_force_since(self._topic, tombstone.sent.at_ms)
-            if promise.compacts
-        ]
+        lags = self._delete_retentions(tombstone)
         if not lags or not tombstone.is_tombstone:
             return None
         key, offset = tombstone.sent.key or b"", tombstone.offset
@@ -123,6 +148,13 @@ class Deadlines:
             if offset in run.reads and run.oldest.get(key, offset) < offset and run.is_committed
         ]
         return after_ms(max([tombstone.sent.at_ms, *saw_both]), min(lags))
+
+    def _delete_retentions(self, tombstone: Record) -> list[int]:
+        return [
+            promise.delete_retention_ms
+            for promise in self._account.in_force_since(self._topic, tombstone.sent.at_ms)
+            if promise.compacts
+        ]
 
     # --- by when ----------------------------------------------------------------------------------
 

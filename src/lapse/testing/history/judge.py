@@ -142,10 +142,13 @@ class _Judging:
             if run.is_committed and record.outcome is not Outcome.COMMITTED:
                 continue
             passed_ms = run.passed_ms(record.offset)
-            gone.setdefault(record.offset, passed_ms)
+            gone_ms = gone.setdefault(record.offset, passed_ms)
             if record.acknowledged_ms is None or record.outcome is not Outcome.COMMITTED:
                 continue
             self._judge_absence(partition, run, record, passed_ms, deadlines)
+            if record.is_tombstone and not deadlines.is_superseded(record):
+                stayed = gone_ms >= run.began_ms and passed_ms >= deadlines.stays_until(record, run)
+                self._judge_uncovered(partition, run, record, stayed)
         if run.at_end:
             self._judge_tail(partition, run, deadlines)
 
@@ -162,12 +165,19 @@ class _Judging:
         elif passed_ms < from_ms:
             said = f"gone at {passed_ms}, {from_ms - passed_ms} ms before it may be"
             self._find(Fault.EARLY, partition, record.offset, str(record), said)
-        elif record.is_tombstone and run.is_committed and not deadlines.is_superseded(record):
-            value = run.oldest.get(record.sent.key or b"")
-            if value is not None and value < record.offset:
-                name = _name(run.reads[value])
-                said = f"the tombstone {record} at {record.offset} is gone, its value is not"
-                self._find(Fault.RESURRECTED, partition, value, name, said)
+
+    def _judge_uncovered(
+        self, partition: Partition, run: Run, tombstone: Record, stayed: bool
+    ) -> None:
+        """The run got a value and not its tombstone, though that had `stayed` as long as it must.
+
+        A reader that lags behind for longer than delete.retention.ms may find that, in any Kafka.
+        """
+        value = run.oldest.get(tombstone.sent.key or b"")
+        if stayed or not run.is_committed or value is None or value > tombstone.offset:
+            return
+        said = f"the tombstone {tombstone} at {tombstone.offset} is gone, its value is not"
+        self._find(Fault.RESURRECTED, partition, value, _name(run.reads[value]), said)
 
     def _judge_tail(self, partition: Partition, run: Run, deadlines: Deadlines) -> None:
         """The log ended where the run did: nothing that was acknowledged before it lies beyond."""

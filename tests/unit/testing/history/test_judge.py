@@ -352,6 +352,24 @@ def test_a_value_whose_tombstone_went_before_it() -> None:
     assert faults(h) == [(Fault.RESURRECTED, 0)]
 
 
+def test_a_reader_that_lags_longer_than_a_tombstone_stays() -> None:
+    h = History()
+    h.add(ReadFrom(h.now_ms, "slow", TOPIC, 0, 0, Isolation.COMMITTED, from_start=True))
+    h.write("a", "1")
+    h.add(h.seen(0, reader="slow"))
+    h.write("a", None)
+    h.write("b", "1")
+    h.wait(8000)
+    h.add(h.seen(2, reader="slow"))
+    h.read([2])
+    assert faults(h) == []
+    h.add(ReadFrom(h.now_ms, "late", TOPIC, 0, 0, Isolation.COMMITTED, from_start=True))
+    h.add(h.seen(0, reader="late"))
+    h.wait(8000)
+    h.add(h.seen(2, reader="late"))
+    assert set(faults(h)) == {(Fault.RESURRECTED, 0)}
+
+
 # --- early and late -------------------------------------------------------------------------------
 
 
