@@ -11,41 +11,44 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lapse.base.fs import Fs, RealFs
+from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
-from lapse.broker.control import OwnedLogs
 from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
 from lapse.kernels.crc32c import crc32c
 from lapse.lifecycle.owner import OwnerGone
 from lapse.lifecycle.owner_remote import RemoteOwner
-from lapse.lifecycle.recovery import finish_rounds
-from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.receipt import FileReceipt, Receipt, attempt_dir, attempt_file
-from lapse.lifecycle.round.summarise import requests_of, summarise
 from lapse.log import checkpoints
-from lapse.log.directory import LogDirectory
-from lapse.log.partition_log import PartitionLog
 from lapse.log.txn_index import AbortedTxn, encode_entries
 from lapse.testing.broker_process import BrokerProcess
 from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import Crashed, CrashFs
+from tests.crash.opened import (
+    KILL,
+    POWER_CUT,
+    POWER_CUT_AND_RENAMES,
+    Losses,
+    Opened,
+    Unsynced,
+    copied,
+    departed,
+    require_tidy,
+)
 from tests.unit.broker.running import batch_of, produce
 from tests.unit.lifecycle.rounds import (
     NOW,
     Pair,
     compacted,
-    env_of,
     make_logs,
     overwritten,
     plan_of,
@@ -57,61 +60,13 @@ ABORTED = encode_entries([AbortedTxn(7, 1, 3, 3)])
 State = dict[int, Pair]
 
 
-class Hosted:
-    """What a broker's `Partitions` is to the committing side."""
-
-    def __init__(self, directory: LogDirectory) -> None:
-        self.directories = (directory,)
-
-    def all(self) -> tuple[PartitionLog, ...]:
-        return tuple(self.directories[0].logs.values())
+def opened(path: Path, fs: Fs) -> Opened:
+    return Opened.at(path, fs, compacted(), (TP, OTHER))
 
 
-class Unsynced(RealFs):
-    """Does not wait for the disk: what would be lost is `CrashFs`'s business."""
-
-    def fsync_file(self, path: Path) -> None:
-        pass
-
-    def fsync_dir(self, path: Path) -> None:
-        pass
-
-
-@dataclass
-class Opened:
-    """A log directory as a broker opens it, recovery included."""
-
-    directory: LogDirectory
-    owner: OwnedLogs
-    finished: str | None
-
-    @classmethod
-    def at(cls, path: Path, fs: Fs) -> Opened:
-        env = env_of(ManualClock(NOW + 5), fs)
-        directory = LogDirectory.open(path, env)
-        try:
-            for partition in (TP, OTHER):
-                finished = finish_rounds(directory.open_log(partition, compacted()), directory, env)
-        except Crashed:
-            directory.close(clean=False)  # the lock goes with the process
-            raise
-        return cls(directory, OwnedLogs(Hosted(directory), env), finished)  # type: ignore[arg-type]
-
-    def rounds(self, round_id: str) -> list[Receipt]:
-        """A round over each log, one group of each with an index of aborted transactions.
-
-        A power cut may have taken summaries: what lacks them is looked through first.
-        """
-        lacking = requests_of((info.facts for info in self.owner.logs()), records=True)
-        assert not any(self.owner.adopt_summaries([summarise(request) for request in lacking]))
-        plans = [
-            plan_of(info, f"{round_id}-{info.facts.partition.topic}", NOW, force=True)
-            for info in self.owner.logs()
-        ]
-        receipts = InlineEngine(RealFs(), ManualClock(NOW)).run(plans, lambda _: None)
-        return [
-            _with_aborts(receipt, Path(p.dir)) for receipt, p in zip(receipts, plans, strict=True)
-        ]
+def rounds(owner: Opened, round_id: str, path: Path) -> list[Receipt]:
+    """A round over each log, one group of each with an index of aborted transactions."""
+    return [_with_aborts(receipt, path / receipt.name) for receipt in owner.rounds(round_id)]
 
 
 def _with_aborts(receipt: Receipt, log_dir: Path) -> Receipt:
@@ -127,17 +82,6 @@ def _with_aborts(receipt: Receipt, log_dir: Path) -> Receipt:
     return replace(receipt, groups=(replace(first, files=(*files, file)), *others))
 
 
-def departed(path: Path, partition: TopicPartition = TP) -> set[int]:
-    """Offsets the ledger says are gone; each once."""
-    gone: set[int] = set()
-    for entry in ledger.read(path / str(partition)):
-        for removed in entry.removed:
-            offsets = {removed.segment_base + offset for offset in removed.offsets()}
-            assert not offsets & gone
-            gone |= offsets
-    return gone
-
-
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log with several groups to rewrite, one of which becomes empty."""
@@ -147,66 +91,45 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def copied(before: Path, to: Path) -> Path:
-    shutil.rmtree(to, ignore_errors=True)
-    shutil.copytree(before, to)
-    return to
-
-
-KILL: dict[str, bool] = {}
-POWER_CUT = {"lose_unsynced": True}
-POWER_CUT_AND_RENAMES = {"lose_unsynced": True, "lose_renames": True}
-Losses = dict[str, bool]
-
-
 def commit_and_die(path: Path, die_at: int | None, losses: Losses, seed: int) -> CrashFs:
     """One round over each log; their commit dies at an operation (None: counts them)."""
     fs = CrashFs(Unsynced(), None, seed=seed, **losses)
-    opened = Opened.at(path, fs)
-    receipts = opened.rounds("r1")
+    owner = opened(path, fs)
+    receipts = rounds(owner, "r1", path)
     fs._die_at = None if die_at is None else fs.operations + die_at
     start = fs.operations
     with contextlib.suppress(Crashed):
-        results = opened.owner.commit(receipts)
+        results = owner.owner.commit(receipts)
         assert [result.error for result in results] == [None, None]
     fs.operations -= start
-    _abandon(opened)
+    owner.abandon()
     return fs
 
 
-def _abandon(opened: Opened) -> None:
-    """Let go of the lock as the end of a process does, without closing anything properly."""
-    with contextlib.suppress(Crashed):
-        opened.directory.close(clean=False)
-
-
 def check_after(path: Path, full: State, final: State) -> None:
-    opened = Opened.at(path, Unsynced())
+    again = opened(path, Unsynced())
     done = [_check_log(path, partition, full, final) for partition in (TP, OTHER)]
     if not all(done):
-        results = opened.owner.commit(opened.rounds("r2"))
+        results = again.owner.commit(rounds(again, "r2", path))
         assert [result.error for result in results] == [None, None]
     for partition in (TP, OTHER):
         assert records_in(path / str(partition)) == final
-        assert departed(path, partition) == full.keys() - final.keys()
-    opened.directory.close()
+        assert departed(path / str(partition)) == full.keys() - final.keys()
+    again.directory.close()
 
 
 def _check_log(path: Path, partition: TopicPartition, full: State, final: State) -> bool:
     """Whether its round is done, after seeing that nothing is half done."""
     log_dir = path / str(partition)
     found = records_in(log_dir)
-    gone = departed(path, partition)
+    gone = departed(log_dir)
     assert found == {offset: pair for offset, pair in full.items() if offset not in gone}
     assert final.items() <= found.items()
     saved = checkpoints.read_offsets(path / checkpoints.CLEANER).get(partition)
     assert saved in {None, 46}
     if saved == 46:
         assert found == final  # a checkpoint that runs ahead would leave superseded values for ever
-    assert not [p for p in (log_dir / ".lapse").iterdir() if p.is_dir()]
-    names = [p.name for p in log_dir.iterdir()]
-    assert not [n for n in names if n.endswith((".cleaned", ".swap", ".deleted"))]
-    assert not (log_dir / ".lapse" / "intent").exists()
+    require_tidy(log_dir)
     return found == final
 
 
@@ -252,11 +175,11 @@ def test_recovery_may_die_anywhere_too(
             path = copied(left, tmp_path / "data")
             fs = CrashFs(Unsynced(), recovery_dies_at, seed=die_at, **losses)
             try:
-                opened = Opened.at(path, fs)
+                owner = opened(path, fs)
             except Crashed:
                 check_after(path, full, final)
             else:
-                _abandon(opened)
+                owner.abandon()
                 break
         else:
             pytest.fail("recovery takes more than 400 operations")
@@ -265,32 +188,54 @@ def test_recovery_may_die_anywhere_too(
 def test_a_killed_broker_finishes_or_forgets_its_commit(
     tmp_path: Path, scaled: Callable[[int], int], seed: int
 ) -> None:
-    """`kill -9` at a random moment of a commit over the socket, again and again."""
+    """`kill -9` once the intent of a commit lies there, again and again.
+
+    Its groups have a dozen old segments, and all of the first ones' records are superseded.
+    """
     rolls = random.Random(seed)
     data = tmp_path / "data"
-    clock = ManualClock(NOW)
+    log_dir, clock = data / str(TP), ManualClock(NOW)
     with BrokerProcess(data, {"log.cleaner.min.cleanable.ratio": "0"}) as broker:
         asyncio.run(_create_topic(broker.bootstrap))
         for turn in range(scaled(60)):
             asyncio.run(_produce(broker.bootstrap, turn))
-            full = records_in(data / str(TP))
+            full = records_in(log_dir)
             owner = RemoteOwner(data)
             [info] = owner.logs()
-            plan = plan_of(info, f"r{turn}", NOW, force=True)
+            merging = replace(info, config=compacted(internal_segment_bytes=10_000))
+            plan = plan_of(merging, f"r{turn}", NOW, force=True)
             receipts = list(InlineEngine(Unsynced(), clock).run([plan], lambda _: None))
-            killer = threading.Timer(rolls.uniform(0, 0.08), broker.kill)
+            assert max(len(group.old_bases) for group in receipts[0].groups) > 5
+            answered = threading.Event()
+            delay_s = rolls.uniform(0, 0.03)
+            killer = threading.Thread(target=_kill_at, args=(broker, log_dir, answered, delay_s))
             killer.start()
             with contextlib.suppress(OwnerGone):
                 owner.commit(receipts)
+            answered.set()
             killer.join()
             owner.close()
-            gone_before = departed(data)
+            gone_before = departed(log_dir)
             broker.start()
-            found = records_in(data / str(TP))
-            gone = departed(data)
+            found = records_in(log_dir)
+            gone = departed(log_dir)
             assert gone >= gone_before
             assert found == {offset: pair for offset, pair in full.items() if offset not in gone}
             assert dict(found.values()) == dict(full.values())
+            require_tidy(log_dir)
+            saved = checkpoints.read_offsets(data / checkpoints.CLEANER).get(TP, 0)
+            below = [key for offset, (key, _) in found.items() if offset < saved]
+            assert len(below) == len(set(below))  # nothing superseded where no round will look
+
+
+def _kill_at(
+    broker: BrokerProcess, log_dir: Path, answered: threading.Event, delay_s: float
+) -> None:
+    """Kill it so long after the intent was seen, or when its commit was answered."""
+    while not (log_dir / ".lapse" / "intent").exists() and not answered.wait(0.0002):
+        pass
+    answered.wait(delay_s)
+    broker.kill()
 
 
 async def _create_topic(bootstrap: str) -> None:

@@ -22,7 +22,6 @@ moved.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -374,8 +373,12 @@ class PartitionLog(DeletingLog):
             try:
                 swap.prepare(fs, self.dir, replacement)
             except StorageError:
-                with contextlib.suppress(StorageError):
+                try:
                     swap.abandon(fs, self.dir, replacement)
+                except StorageError as left:
+                    # Its `.cleaned` files would undo a later swap above them (W-5), also one past
+                    # its point of no return.
+                    self._go_offline(left)
                 raise
             for segment in old:
                 segment.pin()

@@ -8,13 +8,16 @@ The new summaries travel along as `.lapse/<base>.summary.swap`, written while `.
 exist and given their names at the end, so that the append clock survives a crash as well. So do
 their append times, under a summary's wings: first in, and the first to get their name.
 
-Kafka, started on a directory we died in, finishes the swap by the same rules.
+Which old segments a new one replaces, `recover` learns from the commit's intent (`log.intent`): by
+W-5 alone those past the new one's last offset would stay, half of a group that is in place.
+
+Kafka, started on a directory we died in, finishes the swap by W-5; what it leaves is not booked.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +26,7 @@ from lapse.base.fs import Fs
 from lapse.log.append_times import SUFFIX as APPENDED
 from lapse.log.append_times import append_times_path
 from lapse.log.headers import walk
+from lapse.log.intent import INTENT, ReplacedGroup, replaced_groups
 from lapse.log.segment import (
     INDEX,
     LOG,
@@ -30,6 +34,7 @@ from lapse.log.segment import (
     SNAPSHOT,
     TIME_INDEX,
     base_offset_of,
+    offsets_in,
     segment_path,
 )
 from lapse.log.summary import FOLDER, SUFFIX, Summary, encode_summary, read_summary, summary_path
@@ -37,7 +42,6 @@ from lapse.log.summary import FOLDER, SUFFIX, Summary, encode_summary, read_summ
 CLEANED = ".cleaned"
 SWAP = ".swap"
 DELETED = ".deleted"
-INTENT = "intent"
 _NEEDED = frozenset({LOG, INDEX, TIME_INDEX})
 
 
@@ -164,7 +168,10 @@ def mark_deleted(fs: Fs, partition_dir: Path, base_offset: int) -> list[Path]:
 
 
 def recover(fs: Fs, partition_dir: Path) -> None:
-    """W-5: put right what a crash during `commit` or a deletion left."""
+    """W-5: put right what a crash during `commit` or a deletion left.
+
+    May be cut short anywhere itself: old segments go before the new ones get their names.
+    """
     names = sorted(entry.name for entry in os.scandir(partition_dir) if entry.is_file())
     unlink_all(fs, partition_dir, names, lambda name: name.endswith(DELETED))
     cleaned = [_base(name) for name in names if name.endswith(CLEANED)]
@@ -195,10 +202,13 @@ def _finish_swaps(fs: Fs, partition_dir: Path, names: Sequence[str]) -> None:
     if logs:
         start = _base(logs[0])
         end = max(_end_offset(partition_dir / name, _base(name)) for name in logs)
+        replaced = _replaced(partition_dir, names, {_base(name) for name in logs})
         others = (name for name in names if not name.endswith(SWAP))
         for name in others:
             base_offset = base_offset_of(name)
-            if base_offset is None or not start <= base_offset < end:
+            if base_offset is None:
+                continue
+            if not start <= base_offset < end and base_offset not in replaced:
                 continue
             if name.endswith(SNAPSHOT) and base_offset == start:
                 continue  # state below the group: as good as before
@@ -207,6 +217,26 @@ def _finish_swaps(fs: Fs, partition_dir: Path, names: Sequence[str]) -> None:
         fs.rename(partition_dir / name, partition_dir / name.removesuffix(SWAP))
     if swaps:
         fs.fsync_dir(partition_dir)
+
+
+def _replaced(partition_dir: Path, names: Sequence[str], new: Collection[int]) -> set[int]:
+    """Old segments that the intent names for these new ones, with the bytes they had then.
+
+    A new one is called `.swap` only from when the commit can no longer be taken back, until its
+    old ones are gone. So nobody else has had his hands in between.
+    """
+    groups = [group for group in replaced_groups(partition_dir) if group.base_offset in new]
+    return {
+        base_offset
+        for base_offset in offsets_in(names, LOG)
+        for group in groups
+        if base_offset not in new and _is_old(partition_dir, group, base_offset)
+    }
+
+
+def _is_old(partition_dir: Path, group: ReplacedGroup, base_offset: int) -> bool:
+    size = segment_path(partition_dir, base_offset, LOG).stat().st_size
+    return group.replaces(base_offset, size)
 
 
 def _end_offset(path: Path, base_offset: int) -> int:

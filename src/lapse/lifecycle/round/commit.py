@@ -11,8 +11,10 @@ No file system need keep changes of two folders in order. So the renames are dur
 ledger tells of them, and both before the checkpoint moves.
 
 The intent is the receipt itself, durable before the first rename. Finding one when a log is opened
-means that a commit was under way: `finish_commit` sees which groups are in place and completes the
-books for them. An intent that is not whole was not yet synced, and then nothing was renamed.
+means that a commit was under way. Opening the log has then removed what the intent says is
+replaced (`log.swap.recover`); `finish_commit` sees which groups are in place, their new segment
+there and all of their old ones gone, and completes the books for them. An intent that is not whole
+was not yet synced, and then nothing was renamed.
 
 A receipt of a place that cannot be read is committed by noting it (`round.bad`, L10).
 """
@@ -48,10 +50,11 @@ from lapse.lifecycle.round.receipt import (
 )
 from lapse.log.append_times import append_times_path
 from lapse.log.facts import BadRange
+from lapse.log.intent import INTENT
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import LOG, segment_path
 from lapse.log.summary import FOLDER, summary_path
-from lapse.log.swap import INTENT, NewSegment, Replacement
+from lapse.log.swap import NewSegment, Replacement
 
 CHECK_BYTES = 256 << 10
 _ALWAYS = frozenset({"records", "offsets", "times", REMOVED})  # files that every group has
@@ -228,7 +231,9 @@ def _all(commits: list[_Commit], do: Callable[[], None]) -> list[_Commit]:
 
 def _begin(c: _Commit, env: DirectoryEnv) -> None:
     """Everything before the first rename that does not need the disk to have it."""
-    receipt = c.receipt
+    if c.log.offline_reason is not None:  # what it left is settled when it is opened
+        raise StorageError(f"the log is offline: {c.log.offline_reason}")
+    receipt = c.receipt = _with_old_sizes(c.receipt, c.log)
 
     def ignore(_: int) -> None:
         """What is checkpointed below is of this round."""
@@ -249,6 +254,15 @@ def _begin(c: _Commit, env: DirectoryEnv) -> None:
     if c.groups:
         _check_files(c.folder, c.groups, contents=not receipt.attempt_id.startswith(THIS_PROCESS))
         env.fs.write_file(c.intent, msgspec.json.encode(receipt))
+
+
+def _with_old_sizes(receipt: Receipt, log: PartitionLog) -> Receipt:
+    sizes = {segment.base_offset: segment.size for segment in log.segments}
+    groups = (
+        replace(group, old_sizes=tuple(sizes.get(base, -1) for base in group.old_bases))
+        for group in receipt.groups
+    )
+    return replace(receipt, groups=tuple(groups))
 
 
 def _written(c: _Commit) -> list[Path]:
@@ -293,8 +307,7 @@ def _put_in_place(c: _Commit, env: DirectoryEnv) -> None:
     """
     try:
         for group in c.groups:
-            bytes_before = sum(s.size for s in c.log.segments if s.base_offset in group.old_bases)
-            entry = _entry(c.log.dir, c.receipt, group, bytes_before)
+            entry = _entry(c.log.dir, c.receipt, group)
             new = _replacement(c.folder, group)
             if c.log.replace_segments(new, c.generation, sync=False):
                 c.generation += 1
@@ -437,8 +450,9 @@ def _replacement(folder: Path, group: GroupReceipt) -> Replacement:
 
 
 def _entry(
-    log_dir: Path, receipt: Receipt, group: GroupReceipt, bytes_before: int, committed_ms: int = -1
+    log_dir: Path, receipt: Receipt, group: GroupReceipt, committed_ms: int = -1
 ) -> LedgerEntry:
+    known = bool(group.old_sizes) and min(group.old_sizes) >= 0  # else by an older version's intent
     folder = attempt_dir(log_dir, receipt.round_id, receipt.attempt_id)
     blobs = _removed(folder / attempt_file(group.base_offset, REMOVED))
     return LedgerEntry(
@@ -448,7 +462,7 @@ def _entry(
         horizon_ms=receipt.horizon_ms,
         committed_ms=committed_ms,
         stamped=group.stamped,
-        bytes_before=bytes_before,
+        bytes_before=sum(group.old_sizes) if known else -1,
         bytes_after=_file(group, "records").size,
         removed=tuple(Removed(*blob) for blob in blobs),
         end_offset=receipt.end_offset,
@@ -488,7 +502,7 @@ def finish_commit(log_dir: Path, env: CommitEnv) -> str | None:
         env.fs.sync_all(_renamed(log_dir, groups))  # whoever died may not have come to it
         booked, now_ms = _booked(log_dir, receipt), env.committed_ms()
         for group in (g for g in groups if g.base_offset not in booked):
-            entry = _entry(log_dir, receipt, group, -1, now_ms)
+            entry = _entry(log_dir, receipt, group, now_ms)
             ledger.append(env.fs, log_dir, entry, sync=False)
         env.fs.sync_all(_booked_files(log_dir))
     if receipt.end_offset >= 0 and len(groups) == len(receipt.groups):
@@ -508,7 +522,14 @@ def _read_intent(path: Path) -> Receipt | None:
 
 
 def _in_place(log_dir: Path, group: GroupReceipt) -> bool:
+    """Whether its new segment is there and no old one is.
+
+    The new one alone tells nothing: it may be the first old one byte for byte.
+    """
     file = _file(group, "records")
+    others = (base for base in group.old_bases if base != group.base_offset)
+    if any(segment_path(log_dir, base, LOG).exists() for base in others):
+        return False
     return _checksum(segment_path(log_dir, group.base_offset, LOG)) == (file.size, file.crc)
 
 

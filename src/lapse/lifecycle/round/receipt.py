@@ -42,6 +42,8 @@ class GroupReceipt:
         mtime_ns: of the last of them; the new files get it (F-11).
         stamped: batches that got a delete horizon.
         removed: records removed, by reason.
+        old_sizes: bytes of each segment it replaces, which the owner notes in its intent: by them
+            recovery knows what it finds; -1 for one that is not the log's.
     """
 
     base_offset: int
@@ -51,6 +53,7 @@ class GroupReceipt:
     summary: Summary
     stamped: int
     removed: dict[str, int]
+    old_sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from lapse.base.errors import StorageError
 from lapse.base.fs import RealFs
+from lapse.base.ids import TopicPartition
 from lapse.kernels.crc32c import crc32c
 from lapse.lifecycle.owner_directory import DirectoryOwner
 from lapse.lifecycle.round import ledger
@@ -40,6 +42,7 @@ class Counting(RealFs):
         self.syncs: list[int] = []
         self.single = 0
         self.failing_sync = -1
+        self.failing_renames = self.failing_unlinks = "/"  # names that end like that
         self.written: list[str] = []
         self.order: list[str] = []
 
@@ -56,9 +59,18 @@ class Counting(RealFs):
         self.single += 1
 
     def rename(self, source: Path, target: Path) -> None:
+        self._may_fail(target, self.failing_renames)
         if target.name == checkpoints.CLEANER:
             self.written.append(target.name)
         super().rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._may_fail(path, self.failing_unlinks)
+        super().unlink(path)
+
+    def _may_fail(self, path: Path, ending: str) -> None:
+        if path.name.endswith(ending):
+            raise StorageError(f"{path}: Input/output error")
 
 
 @dataclass
@@ -398,6 +410,58 @@ def test_books_are_completed_on_durable_renames(tmp_path: Path) -> None:
         assert moved == [100]
         assert fs.single == 0
         assert len(list(ledger.read(o.log.dir))) == len(o.receipt.groups)
+
+
+def test_an_intent_waits_while_its_log_is_offline(tmp_path: Path) -> None:
+    """Half of the renames are done: only the next opening finds them in order, and may judge."""
+    with owned(tmp_path / "data", "a") as o:
+        o.fs.failing_renames = ".log.deleted"
+        [result] = o.owner.commit(o.receipts)
+        assert "Input/output error" in str(result.error)
+        o.fs.failing_renames = "/"
+        left = intent_path(o.log.dir).read_bytes()
+        [result] = o.owner.commit(o.receipts)
+        assert "a-0: the log is offline" in str(result.error)
+        assert intent_path(o.log.dir).read_bytes() == left
+        receipt = o.receipt
+    with again(tmp_path / "data", "a") as owner:
+        kept = records_in(tmp_path / "data" / "a-0")
+        entries = list(ledger.read(tmp_path / "data" / "a-0"))
+        gone = sum(len(removed.offsets()) for entry in entries for removed in entry.removed)
+        assert [entry.base_offset for entry in entries] == [receipt.groups[0].base_offset]
+        assert entries[0].bytes_before == sum(_sizes(left)[0])
+        assert len(kept) + gone == 100
+        assert owner.logs()[0].facts.cleaner_checkpoint in {None, 0}
+
+
+def test_a_swap_that_cannot_be_taken_back_takes_the_log_offline(tmp_path: Path) -> None:
+    """A `.cleaned` file that stays would undo a later swap after its point of no return (W-5)."""
+    with owned(tmp_path / "data", "a") as o:
+        o.fs.failing_renames = ".timeindex.cleaned"
+        [result] = o.owner.commit(o.receipts)
+        assert result.error is not None
+        assert o.log.offline_reason is None  # nothing was left
+        assert not list(o.log.dir.glob("*.cleaned"))
+    with owned(tmp_path / "more", "a") as o:
+        o.fs.failing_renames = ".timeindex.cleaned"
+        o.fs.failing_unlinks = ".index.cleaned"
+        [result] = o.owner.commit(o.receipts)
+        assert result.error is not None
+        assert o.log.offline_reason is not None
+    with again(tmp_path / "more", "a"):
+        assert not list((tmp_path / "more" / "a-0").glob("*.cleaned"))
+        assert len(records_in(tmp_path / "more" / "a-0")) == 100
+
+
+@contextmanager
+def again(data: Path, topic: str) -> Iterator[DirectoryOwner]:
+    configs = {TopicPartition(topic, 0): compacted()}
+    with DirectoryOwner(data, configs, RealFs(), ManualClock(NOW)) as owner:
+        yield owner
+
+
+def _sizes(intent: bytes) -> list[tuple[int, ...]]:
+    return [group.old_sizes for group in msgspec.json.decode(intent, type=Receipt).groups]
 
 
 # --- places that cannot be read ------------------------------------------------------------------

@@ -1,0 +1,49 @@
+"""What a commit under way replaces, read from its intent (`lifecycle.round.commit` writes it).
+
+Of the receipt that an intent is, this is the part that recovery of a log's files needs: which old
+segments each new one takes the place of. File names alone do not tell: where a group's last records
+are superseded its new segment ends before its last old ones begin, and Kafka's rule of W-5 leaves
+those standing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from lapse.log.summary import FOLDER
+
+INTENT = "intent"
+
+
+class ReplacedGroup(msgspec.Struct, frozen=True):
+    """One group: the base offset of its new segment, and the old ones with their bytes.
+
+    `old_sizes` is empty in an intent of a version that did not note them.
+    """
+
+    base_offset: int
+    old_bases: tuple[int, ...]
+    old_sizes: tuple[int, ...] = ()
+
+    def replaces(self, base_offset: int, size: int) -> bool:
+        """Whether a segment of that many bytes is one of the old ones."""
+        if base_offset not in self.old_bases:
+            return False
+        if len(self.old_sizes) != len(self.old_bases):
+            return not self.old_sizes
+        return self.old_sizes[self.old_bases.index(base_offset)] == size
+
+
+class _Intent(msgspec.Struct, frozen=True):
+    groups: tuple[ReplacedGroup, ...]
+
+
+def replaced_groups(partition_dir: Path) -> tuple[ReplacedGroup, ...]:
+    """Of the commit that was under way; none where there was none, or its intent is not whole."""
+    try:
+        data = (partition_dir / FOLDER / INTENT).read_bytes()
+        return msgspec.json.decode(data, type=_Intent).groups
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        return ()
