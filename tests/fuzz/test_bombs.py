@@ -78,6 +78,7 @@ def bombs() -> dict[str, tuple[Codec, bytes, bool]]:
     zeros = bytes(200 * MB)
     return {
         "gzip of 200 MB": (Codec.GZIP, gzip.compress(zeros, 6), True),
+        "gzip of many members": (Codec.GZIP, gzip.compress(bytes(MB), 9) * 300, True),
         "gzip, 1 KB": (Codec.GZIP, gzip.compress(bytes(KB * 900), 9), False),
         "lz4 as dense as can be": (Codec.LZ4, lz4.frame.compress(zeros, block_size=7), False),
         "lz4 that claims 2^60 bytes": (Codec.LZ4, lz4_with_size(1 << 60), True),
@@ -105,7 +106,8 @@ def bombs() -> dict[str, tuple[Codec, bytes, bool]]:
 
 
 NAMES = [
-    "gzip of 200 MB", "gzip, 1 KB", "lz4 as dense as can be", "lz4 that claims 2^60 bytes",
+    "gzip of 200 MB", "gzip of many members", "gzip, 1 KB", "lz4 as dense as can be",
+    "lz4 that claims 2^60 bytes",
     "snappy that claims 4 GB", "snappy that claims 1 GB less one", "snappy as dense as can be",
     "xerial blocks", "xerial blocks that claim", "xerial of empty blocks", "xerial upon xerial",
     "zstd of 200 MB", "zstd, 1 KB of runs", "zstd, 32 KB of runs", "zstd of runs too long",

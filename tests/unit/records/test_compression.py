@@ -8,6 +8,7 @@ import io
 import struct
 import tracemalloc
 import zlib
+from collections.abc import Callable
 
 import cramjam
 import lz4.frame
@@ -36,6 +37,21 @@ def packed(codec: Codec, data: bytes) -> bytes:
 
 def plain(codec: int, payload: bytes, **limit: int) -> bytes:
     return inflate(codec, as_array(payload), **limit).tobytes()
+
+
+def refused(codec: int, payload: bytes, bytes_max: int) -> None:
+    with pytest.raises(BadCompression):
+        plain(codec, payload, bytes_max=bytes_max)
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """The most memory that Python's allocators had given out meanwhile."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.sampled_from(Codec), st.binary(max_size=300), st.sampled_from([1, 1, 300, 3000]))
@@ -228,6 +244,21 @@ def test_the_limit_is_of_all_members_together() -> None:
             plain(Codec.GZIP, payload, bytes_max=limit)
 
 
+def test_a_member_behind_the_limit_is_refused_however_small() -> None:
+    """Whoever sent it could add one of a byte for ever."""
+    full = packed(Codec.GZIP, bytes(30_000))
+    assert plain(Codec.GZIP, full + packed(Codec.GZIP, b""), bytes_max=30_000) == bytes(30_000)
+    with pytest.raises(BadCompression, match="30000 bytes or more"):
+        plain(Codec.GZIP, full + packed(Codec.GZIP, b"x"), bytes_max=30_000)
+
+
+def test_members_share_the_memory_that_is_allowed() -> None:
+    """Each alone is within the limit: the second is given up where the sum is not."""
+    whole = packed(Codec.GZIP, bytes(9 << 20))
+    peak = peak_bytes(lambda: refused(Codec.GZIP, whole + whole, 10 << 20))
+    assert peak < 21 << 20  # zlib holds what it makes twice
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -259,13 +290,25 @@ def test_cut_off(codec: Codec) -> None:
 def test_a_bomb_is_refused_without_the_memory_it_asks_for(codec: Codec) -> None:
     bomb = packed(codec, bytes(64 << 20))
     assert len(bomb) < 4 << 20
-    tracemalloc.start()
-    try:
-        with pytest.raises(BadCompression):
-            plain(codec, bomb, bytes_max=1 << 20)
-        assert tracemalloc.get_traced_memory()[1] < 16 << 20
-    finally:
-        tracemalloc.stop()
+    assert peak_bytes(lambda: refused(codec, bomb, 1 << 20)) < 16 << 20
+
+
+def test_lz4_is_inflated_into_no_more_room_than_it_fills() -> None:
+    """A frame says nothing of its size, and what it could become is 255 times as much."""
+    data = np.random.default_rng(3).bytes(256 << 10)
+    whole = packed(Codec.LZ4, data)
+    assert peak_bytes(lambda: plain(Codec.LZ4, whole)) < 4 << 20
+
+
+def test_what_is_wrong_with_lz4_is_said() -> None:
+    """Too large and cut off are different faults of whoever sent it."""
+    whole = packed(Codec.LZ4, bytes(1 << 20))
+    for limit in (1, 1 << 16, (1 << 20) - 1):
+        with pytest.raises(BadCompression, match=f"{limit} bytes or more, which is the limit"):
+            plain(Codec.LZ4, whole, bytes_max=limit)
+    for length in (len(whole) // 2, len(whole) - 4):  # within a block; without the end mark
+        with pytest.raises(BadCompression, match="lz4: cut off"):
+            plain(Codec.LZ4, whole[:length])
 
 
 @pytest.mark.parametrize("codec", PACKED)

@@ -1,8 +1,10 @@
-"""The map stage takes no more memory than it was chosen for, measured by its tables."""
+"""The map stage: its memory, measured by its tables, and the seed of its hash."""
 
 from __future__ import annotations
 
+import inspect
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +14,13 @@ from numpy.typing import NDArray
 
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
+from lapse.kernels import offset_map as kernel
 from lapse.lifecycle.decide.select import Wish, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.owner_directory import DirectoryOwner
 from lapse.lifecycle.round import offset_map
 from lapse.lifecycle.round.choice import BATCH_BYTES, BITMAP_BYTES_A_RECORD
+from lapse.lifecycle.round.engine import run_plan
 from lapse.lifecycle.round.map_size import SLOTS_MIN, peak_bytes, room
 from lapse.lifecycle.round.offset_map import MapResult, build_map
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
@@ -108,3 +112,45 @@ def test_a_batch_of_many_records_takes_it_not_beyond_what_is_allowed(
     result = mapped(replace(plan, map_entries_max=12_000))
     assert (result.entries, result.end_offset) == (10, plan.upper)
     assert tables.peak_bytes == peak_bytes(12_000, 12_000)
+
+
+class Seeds:
+    """The seeds that keys are hashed under, as the kernels are given them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.seen: set[tuple[int, int]] = set()
+        for name in ("map_keys", "probe_keys"):
+            patch.setattr(kernel, name, self._noting(getattr(kernel, name)))
+
+    def _noting(self, function: Callable[..., object]) -> Callable[..., object]:
+        takes = inspect.signature(inspect.unwrap(function))
+
+        def noted(*args: object) -> object:
+            given = takes.bind(*args).arguments
+            self.seen.add((given["seed0"], given["seed1"]))
+            return function(*args)
+
+        return noted
+
+
+def test_no_attempt_hashes_by_a_seed_that_anybody_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who knew it could write keys that are taken for one, and so remove another's record."""
+    plan = planned(tmp_path, np.arange(500), 10, 1 << 30)
+    plan = replace(plan, dirty=plan.upper // 2)  # some are mapped, some looked up
+    drawn = set[tuple[int, int]]()
+    for attempt in ("a", "b", "c"):
+        with monkeypatch.context() as patch:
+            seeds = Seeds(patch)
+            receipt = run_plan(plan, attempt, RealFs(), ManualClock(NOW))
+        assert receipt.error is None
+        [pair] = seeds.seen  # what is looked up is hashed as what was mapped
+        drawn.add(pair)
+        text = repr(receipt)
+        for seed in pair:
+            assert str(seed) not in text
+            packed = seed.to_bytes(8, "little", signed=True)
+            for path in tmp_path.rglob("*"):
+                assert not path.is_file() or packed not in path.read_bytes()
+    assert len({seed for pair in drawn for seed in pair}) == 6
