@@ -37,15 +37,19 @@ class DriverProcess:
     """Starts Spark; an `Engine` as far as `run` goes. What it says is in `log_path`."""
 
     def __init__(
-        self, master: str, log_path: Path, settings: Mapping[str, str] | None = None
+        self,
+        master: str,
+        log_path: Path,
+        settings: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.log_path = log_path
         words = [master, *(f"{name}={text}" for name, text in (settings or {}).items())]
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", MODULE, *words], cwd=Path(__file__).parents[2],
-                env={**os.environ, **QUICK_JAVA}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=log, start_new_session=True,
+                env={**os.environ, **QUICK_JAVA, **(environment or {})},
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
             )  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None

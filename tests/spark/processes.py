@@ -6,9 +6,10 @@ A driver's JVM starts a Python daemon, or executors that start one each; a daemo
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,3 +110,58 @@ def _all() -> dict[int, Process]:
         state, parent, _, session = stat.rpartition(")")[2].split()[:4]
         found[int(path.name)] = Process(int(path.name), int(parent), int(session), state, words)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where a process listens: `tcp` at an address and port, or `unix` at a path."""
+
+    pid: int
+    kind: str
+    host: str
+    at: str
+
+
+def listeners(pids: Collection[int]) -> list[Listener]:
+    """All that these processes listen at."""
+    found = []
+    for kind, host, at, inode in _listening():
+        found += [Listener(pid, kind, host, at) for pid in pids if inode in _sockets(pid)]
+    return found
+
+
+def _listening() -> Iterator[tuple[str, str, str, str]]:
+    """Kind, host, port or path, and inode, by the kernel's tables (proc(5))."""
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A":
+                address, _, port = words[1].rpartition(":")
+                yield "tcp", _host(bytes.fromhex(address)), str(int(port, 16)), words[9]
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        words = line.split(maxsplit=7)
+        if len(words) == 8 and int(words[3], 16) & 0x10000:
+            yield "unix", "", words[7], words[6]
+
+
+def _host(address: bytes) -> str:
+    """As the kernel has it, by words of the machine's own order."""
+    words = [address[n : n + 4][::-1] for n in range(0, len(address), 4)]
+    ip = ipaddress.ip_address(b"".join(words))
+    return str(getattr(ip, "ipv4_mapped", None) or ip)
+
+
+def _sockets(pid: int) -> set[str]:
+    found = set()
+    with contextlib.suppress(OSError):
+        for path in Path("/proc", str(pid), "fd").iterdir():
+            with contextlib.suppress(OSError):
+                target = os.readlink(path)
+                if target.startswith("socket:["):
+                    found.add(target[8:-1])
+    return found
+
+
+def words_of_all() -> dict[int, tuple[str, ...]]:
+    """Every process's command line, which everybody on the machine may read."""
+    return {pid: process.words for pid, process in _all().items()}

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import venv
+from collections.abc import Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
 from zlib import crc32
@@ -20,14 +21,15 @@ from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.testing.clock import ManualClock
 from tests.spark.conftest import QUICK_JAVA
-from tests.spark.standalone import standalone
+from tests.spark.standalone import spark_defaults, standalone
 from tests.unit.lifecycle.rounds import NOW, compacted, env_of, make_logs, overwritten
 from tools.demo.flights import Flights, read_flights
 
 SECONDS_MAX = 120
 CLUSTER = "local-cluster[2,1,1024]"
 PARTITIONS, BATCH = 2, 500
-FAILED = 3  # `lapse`, where something outside is in the way
+SPARK_LINES_MAX = 8  # that Java and Spark say at every start
+USAGE, FAILED = 2, 3  # `lapse`, where a setting or something outside is in the way
 
 
 def clean(data: Path, to: Path, *engine: str, **environment: str) -> CompletedProcess[str]:
@@ -39,9 +41,9 @@ def clean(data: Path, to: Path, *engine: str, **environment: str) -> CompletedPr
     )  # fmt: skip
 
 
-def cleaned(data: Path, to: Path, *engine: str) -> dict[str, bytes]:
+def cleaned(data: Path, to: Path, *engine: str, **environment: str) -> dict[str, bytes]:
     """All files, but what a round's id is in."""
-    done = clean(data, to, *engine)
+    done = clean(data, to, *engine, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count('"outcome":"cleaned"') == len(list(data.glob("*-[0-9]")))
     return {
@@ -85,9 +87,48 @@ def test_a_round_there_is_a_round_here(
     master: str, logs: Path, here: dict[str, bytes], tmp_path: Path
 ) -> None:
     with contextlib.ExitStack() as stack:
+        environment: Mapping[str, str] = {}
         if master == "standalone":
-            master = stack.enter_context(standalone(tmp_path)).url
-        assert cleaned(logs, tmp_path / "there", "--master", master) == here
+            cluster = stack.enter_context(standalone(tmp_path))
+            master, environment = cluster.url, cluster.environment
+        assert cleaned(logs, tmp_path / "there", "--master", master, **environment) == here
+
+
+def said_of(done: CompletedProcess[str]) -> str:
+    """The one line that a command which failed says for itself."""
+    assert done.stdout == ""
+    assert "\tat " not in done.stderr, "no stack of Java's"
+    assert "Traceback" not in done.stderr
+    [said] = [line for line in done.stderr.splitlines() if line.startswith("lapse: ")]
+    return said
+
+
+def test_a_cluster_must_have_a_secret(logs: Path, tmp_path: Path) -> None:
+    """Whose master and driver are open to everybody is told so in one line, before any job."""
+    with standalone(tmp_path) as cluster:
+        to, master = tmp_path / "there", ("--master", cluster.url)
+        nothing = spark_defaults(tmp_path / "nothing")
+        done = clean(logs, to, *master, **nothing)
+        assert done.returncode == USAGE, done.stderr
+        said = said_of(done)
+        assert f"{cluster.url}: spark.authenticate.secret is not set" in said
+        assert 'docs/cluster.md, "Who may join"' in said
+        other = spark_defaults(tmp_path / "other", authenticate__secret="another")
+        done = clean(logs, to, *master, **other)
+        assert done.returncode == FAILED, done.stderr
+        said = said_of(done)
+        assert f"{cluster.url} does not let us in" in said
+        assert "not the same secret" in said
+        assert len(done.stderr.splitlines()) < SPARK_LINES_MAX, done.stderr
+
+
+def test_an_open_cluster_is_open_on_purpose(logs: Path, tmp_path: Path) -> None:
+    """Who says `spark.authenticate=false` himself is obeyed, and warned."""
+    open_to_all = spark_defaults(tmp_path / "open", authenticate="false")
+    with standalone(tmp_path, environment=open_to_all) as cluster:
+        done = clean(logs, tmp_path / "there", "--master", cluster.url, **open_to_all)
+    assert done.returncode == 0, done.stderr
+    assert "spark.authenticate=false: whoever reaches the driver's ports" in done.stderr
 
 
 def test_executors_without_the_package_are_told_of_in_a_line(logs: Path, tmp_path: Path) -> None:
@@ -96,9 +137,7 @@ def test_executors_without_the_package_are_told_of_in_a_line(logs: Path, tmp_pat
     python = str(bare / "bin" / "python")
     master = "local-cluster[1,1,1024]"
     done = clean(logs, tmp_path / "there", "--master", master, PYSPARK_PYTHON=python)
-    assert (done.returncode, done.stdout) == (FAILED, "")
-    [said] = [line for line in done.stderr.splitlines() if line.startswith("lapse: ")]
+    assert done.returncode == FAILED
+    said = said_of(done)
     assert f"the executors' Python, {python}, has no lapse: install Lapse there" in said
     assert said.endswith('(docs/cluster.md, "Getting Lapse onto the executors")')
-    assert "\tat " not in done.stderr, "no stack of Java's"
-    assert "Traceback" not in done.stderr

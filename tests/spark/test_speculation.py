@@ -78,7 +78,7 @@ def driver(
     cluster: Standalone, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DriverProcess]:
     log = tmp_path_factory.mktemp("driver") / "driver.log"
-    made = DriverProcess(cluster.url, log, SETTINGS)
+    made = DriverProcess(cluster.url, log, SETTINGS, cluster.environment)
     yield made
     made.end()
     made.wait_until_gone()

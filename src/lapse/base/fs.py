@@ -15,6 +15,7 @@ import ctypes
 import errno
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -255,6 +256,16 @@ class RealFs:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
+
+
+@contextlib.contextmanager
+def temporary_folder(purpose: str, under: Path | None = None) -> Iterator[Path]:
+    """A new folder that is ours alone, and gone after the block with all that is in it."""
+    folder = Path(tempfile.mkdtemp(prefix=f"lapse-{purpose}-", dir=under))
+    try:
+        yield folder
+    finally:
+        RealFs().remove_tree(folder)
 
 
 def _syncfs(path: Path) -> bool:

@@ -17,15 +17,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lapse.base.errors import LapseError
+from lapse.base.fs import temporary_folder
 from lapse.base.host import processors
 from lapse.base.java import Java, find_java
 from lapse.spark.bins import local_slots, within_cores
-from lapse.spark.master import check_master
+from lapse.spark.master import check_admission, check_master
+from lapse.spark.security import (
+    check_cluster,
+    is_on_this_machine,
+    security_settings,
+    without_secrets,
+)
 from lapse.spark.trouble import in_one_line
 
 _JVM_STOP_SECONDS_MAX = 5.0
@@ -37,13 +44,13 @@ BULK, MUST_CLEAN = "bulk", "must-clean"  # pools of that file
 
 # Java would begin with a sixty-fourth of the machine's memory, and keep what it once had.
 _SMALL_HEAP = "-Xms48m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=25"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 SETTINGS: Mapping[str, str] = {
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": (
+    _JAVA_OPTIONS: (
         f"-XX:+UseSerialGC {_SMALL_HEAP} -Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
     ),
     "spark.sql.catalogImplementation": "in-memory",
@@ -54,11 +61,9 @@ SETTINGS: Mapping[str, str] = {
     "spark.task.maxFailures": str(TASK_ATTEMPTS_MAX),
 }
 
-# Where all of Spark runs on this machine nobody else is to reach it.
-ON_THIS_MACHINE: Mapping[str, str] = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-}
+
+_folders: list[Path] = []  # of this process's JVM: one, or none
+_rest = contextlib.ExitStack()  # what is undone once it is gone
 
 
 class SparkFailed(LapseError):
@@ -100,30 +105,74 @@ def open_session(options: SessionOptions) -> OpenSession:
     """
     check_master(options.master)
     java = find_java(os.environ)
-    is_here = options.master.startswith("local")
     os.environ.update(JAVA_HOME=str(java.home), PYSPARK_DRIVER_PYTHON=sys.executable)
-    if is_here:
+    if is_on_this_machine(options.master):
         os.environ.update(SPARK_LOCAL_IP="127.0.0.1")
     if local_slots(options.master, 1) is not None:  # executors may have another
         os.environ.update(PYSPARK_PYTHON=sys.executable)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Numeric libraries start a thread a core at import; a daemon that forks must have none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    master = with_retries(within_cores(options.master, options.cores_max, processors()))
-    builder = SparkSession.builder.master(master).appName(options.app_name)
-    ours = {**SETTINGS, **(ON_THIS_MACHINE if is_here else {})}
-    if options.cores_max:
-        ours["spark.cores.max"] = str(options.cores_max)
-    for name, text in {**ours, **options.settings}.items():
-        builder = builder.config(name, text)
     try:
-        spark = builder.getOrCreate()
+        return OpenSession(_start(options), java)
     except (PySparkException, Py4JError, OSError) as e:
+        reason = _reason(e)  # asked for while there is a JVM
         stop_jvm()
         raise SparkFailed(
-            f"Spark did not start at {options.master} on {java.describe()}: {in_one_line(str(e))}"
+            f"Spark did not start at {options.master} on {java.describe()}: {reason}"
         ) from e
-    return OpenSession(spark, java)
+    except BaseException:
+        stop_jvm()
+        raise
+
+
+def _reason(error: Exception) -> str:
+    with contextlib.suppress(Py4JError, OSError):
+        return in_one_line(str(error))
+    return f"{type(error).__name__}, and its Java is gone"
+
+
+def _start(options: SessionOptions) -> SparkSession:
+    """Java first, with what everybody may know, then the session, with all of it."""
+    folder = _own_folder()
+    settings = {
+        **SETTINGS,
+        **security_settings(options.master, folder),
+        _JAVA_OPTIONS: f'{SETTINGS[_JAVA_OPTIONS]} "-Djava.io.tmpdir={folder}"',
+        "spark.master": with_retries(within_cores(options.master, options.cores_max, processors())),
+        "spark.app.name": options.app_name,
+    }
+    if options.cores_max:
+        settings["spark.cores.max"] = str(options.cores_max)
+    settings.update(options.settings)
+    told = without_secrets(settings)
+    if SparkContext._gateway is None:
+        SparkContext._ensure_initialized(
+            conf=SparkConf(loadDefaults=False).setAll(list(told.at_start.items()))
+        )
+        _leave_folder_to_jvm(folder)
+    in_force = {**dict(SparkConf().getAll()), **settings}  # spark-defaults.conf, and ours
+    settings.update(check_cluster(options.master, in_force))
+    check_admission(SparkContext._jvm, options.master, {**in_force, **settings})
+    builder = SparkSession.builder
+    for name, text in settings.items():
+        builder = builder.config(name, text)
+    return builder.getOrCreate()
+
+
+def _own_folder() -> Path:
+    """The session's temporary files and sockets, as long as there is a JVM."""
+    if not _folders:
+        _folders.append(_rest.enter_context(temporary_folder("spark")))
+    return _folders[0]
+
+
+def _leave_folder_to_jvm(folder: Path) -> None:
+    """It lives a little longer than a process that is killed, and clears up."""
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    hooks = jvm.org.apache.spark.util.ShutdownHookManager
+    hooks.registerShutdownDeleteDir(jvm.java.io.File(str(folder)))
 
 
 def with_retries(master: str) -> str:
@@ -141,15 +190,16 @@ def stop_jvm() -> None:
     Left alone it ends a moment after this process, and whoever waits for us would think all gone.
     """
     gateway = SparkContext._gateway
-    if gateway is None:
-        return
-    with contextlib.suppress(Py4JError, OSError):
-        gateway.shutdown()
-    process = gateway.proc
-    process.stdin.close()
-    try:
-        process.wait(_JVM_STOP_SECONDS_MAX)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    SparkContext._gateway = SparkContext._jvm = None
+    if gateway is not None:
+        with contextlib.suppress(Py4JError, OSError):
+            gateway.shutdown()
+        process = gateway.proc
+        process.stdin.close()
+        try:
+            process.wait(_JVM_STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        SparkContext._gateway = SparkContext._jvm = None
+    _folders.clear()
+    _rest.close()
