@@ -1,6 +1,6 @@
 """The broker beside real Kafka: the same clients, the same machine, one run.
 
-    python -m benchmarks.broker [stock] [frames] [end-to-end] [size] [partitions]
+    python -m benchmarks.broker [stock] [frames] [end-to-end] [overload] [size] [partitions]
 
 CPU seconds of the broker process for each GB of values come first, since the client takes most of
 the machine; then MB/s as the client saw them. Real Kafka comes from Maven; where that cannot be
@@ -20,6 +20,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from benchmarks.broker import frames, size, stock
+from benchmarks.broker.overload import overload
 from benchmarks.broker.peers import both
 from benchmarks.common import RESULTS, save
 from lapse.testing.broker_process import BrokerProcess
@@ -78,6 +79,7 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], Any]] = {
     "stock": _stock,
     "frames": _frames,
     "end-to-end": _end_to_end,
+    "overload": lambda directory, _: overload(directory),
     "size": _size,
     "partitions": _partitions,
 }

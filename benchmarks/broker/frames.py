@@ -101,20 +101,18 @@ def _tell(figures: dict[str, Any], took: list[float]) -> None:
     figures["p99_ms"] = round(quantile(took, 0.99) * 1e3, 3)
 
 
+def produce_frame(topic: str, partition: int, batch: bytes) -> list[bytes]:
+    """The parts of a Produce of one batch, acks=all."""
+    data = (PartitionProduceData(index=partition, records=batch),)
+    message = ProduceRequest(
+        acks=-1, timeout_ms=30_000, topic_data=(TopicProduceData(name=topic, partition_data=data),)
+    )
+    parts = encode_request(message, version=PRODUCE_VERSION, correlation_id=7, client_id="b")
+    return [bytes(part) for part in parts]
+
+
 def _produce_requests(topic: str, partitions: int, batch: bytes) -> Request:
-    requests = []
-    for p in range(partitions):
-        message = ProduceRequest(
-            acks=-1,
-            timeout_ms=30_000,
-            topic_data=(
-                TopicProduceData(
-                    name=topic, partition_data=(PartitionProduceData(index=p, records=batch),)
-                ),
-            ),
-        )
-        parts = encode_request(message, version=PRODUCE_VERSION, correlation_id=7, client_id="b")
-        requests.append([bytes(part) for part in parts])
+    requests = [produce_frame(topic, p, batch) for p in range(partitions)]
     shared = max(requests[0], key=len)  # one copy of the batch for all partitions
     requests = [[shared if part == shared else part for part in parts] for parts in requests]
     return lambda n: requests[n % partitions]

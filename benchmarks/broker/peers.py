@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,17 @@ Peer = BrokerProcess | RealKafka
 
 
 @contextmanager
-def both(directory: Path) -> Iterator[dict[str, Peer]]:
+def both(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[dict[str, Peer]]:
     """Lapse, and real Kafka from Maven beside it; Lapse alone where that cannot be had.
 
     Both are up all the time, and what is measured alternates between them: a machine that slows
     down slows both.
     """
     with ExitStack() as stack:
-        peers: dict[str, Peer] = {"lapse": stack.enter_context(BrokerProcess(directory / "lapse"))}
+        ours = BrokerProcess(directory / "lapse", settings)
+        peers: dict[str, Peer] = {"lapse": stack.enter_context(ours)}
         if shutil.which("java") and shutil.which("mvn"):
-            peers["kafka"] = stack.enter_context(RealKafka(directory / "kafka"))
+            peers["kafka"] = stack.enter_context(RealKafka(directory / "kafka", settings))
         yield peers
 
 

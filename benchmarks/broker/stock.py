@@ -56,6 +56,11 @@ def create(bootstrap: str, topic: str, partitions: int) -> None:
     """A topic, there when this returns."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+    wait_until_led(bootstrap, topic, partitions)
+
+
+def wait_until_led(bootstrap: str, topic: str, partitions: int) -> None:
+    """Until it takes records."""
     while not _is_led(bootstrap, topic, partitions):
         time.sleep(0.05)
 

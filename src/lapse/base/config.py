@@ -270,6 +270,11 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "than a task has is split."),
     Setting("lapse.lifecycle.cores.max", whole(0), "0",
             "How many tasks of rounds run at once; 0: as many as the master has."),
+    Setting("lapse.lifecycle.nice", whole(0, 19), "10",
+            "By how much the service, with Java and all tasks on its machine, yields to others, "
+            "the broker above all: nice(1). Where nothing else wants the processor it costs "
+            "nothing; at 10 rounds keep a tenth of one that is wanted all the time, so that they "
+            "meet their deadlines."),
     *SECURITY_SETTINGS,
 )  # fmt: skip
 
@@ -415,6 +420,7 @@ class BrokerConfig:
     lifecycle_master: str
     lifecycle_memory_bytes: int
     lifecycle_cores_max: int
+    lifecycle_nice: int
     security: SecurityConfig
     defaults: tuple[tuple[str, str], ...]
     given: tuple[tuple[str, str], ...]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
     )
     # py4j tells every call that a stopping JVM does not answer; our own lines say what matters.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    yield_to_others(config.lifecycle_nice)  # before there is a JVM, which inherits it
     if args.engine == "inline":
         serve(config, None)
     else:
@@ -83,6 +85,11 @@ def run(args: argparse.Namespace) -> int:
         finally:
             engine.close()
     return 0
+
+
+def yield_to_others(nice: int) -> None:
+    """Be at least so nice; who was started nicer stays so."""
+    os.setpriority(os.PRIO_PROCESS, 0, max(nice, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
 def serve(config: BrokerConfig, spark: Any | None) -> None:
