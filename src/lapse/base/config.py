@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lapse.base.contradictions import Contradiction, settle
+from lapse.base.coordination_settings import COORDINATION_SETTINGS
 from lapse.base.errors import ConfigError
 from lapse.base.properties import parse_properties
 from lapse.base.secret import HIDDEN
@@ -35,7 +36,6 @@ from lapse.base.setting import (
     TEXT,
     TIMESTAMP_TYPE,
     Setting,
-    list_of,
     one_of,
     whole,
 )
@@ -195,16 +195,6 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "How often retention looks for old segments."),
     Setting("producer.id.expiration.ms", whole(1), str(DAY_MS),
             "How long an idle producer's sequence numbers are remembered."),
-    Setting("offsets.topic.num.partitions", whole(1, INT_MAX), "50",
-            "Partitions of __consumer_offsets, when it is made."),
-    Setting("offsets.topic.segment.bytes", whole(1, INT_MAX), str(100 << 20),
-            "segment.bytes of __consumer_offsets, when it is made."),
-    Setting("offsets.retention.minutes", whole(1, INT_MAX), "10080",
-            "How long offsets are kept after their group became empty, or their topic unread."),
-    Setting("offsets.retention.check.interval.ms", whole(1), "600000",
-            "How often offsets are looked through for what is over that."),
-    Setting("offset.metadata.max.bytes", whole(0, INT_MAX), "4096",
-            "The longest text a client may keep with an offset."),
     Setting("quota.window.num", whole(2, 1000), "11",
             "Windows that a client's rate is counted over."),
     Setting("quota.window.size.seconds", whole(1, 3600), "1",
@@ -213,49 +203,6 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "Windows whose worth of partitions a client may create or delete at once (KIP-599)."),
     Setting("controller.quota.window.size.seconds", whole(1, INT_MAX), "1",
             "How long such a window is."),
-    Setting("transaction.state.log.num.partitions", whole(1, INT_MAX), "50",
-            "Partitions of __transaction_state, when it is made."),
-    Setting("transaction.state.log.segment.bytes", whole(1, INT_MAX), str(100 << 20),
-            "segment.bytes of __transaction_state, when it is made."),
-    Setting("transaction.max.timeout.ms", whole(1, INT_MAX), "900000",
-            "The longest transaction.timeout.ms a producer may ask for; an open transaction that "
-            "is older than its timeout is aborted."),
-    Setting("transactional.id.expiration.ms", whole(1, INT_MAX), str(7 * DAY_MS),
-            "How long a transactional id is known that nobody uses."),
-    Setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", whole(1, INT_MAX),
-            "10000", "How often open transactions are looked through for those that timed out."),
-    Setting("transaction.remove.expired.transaction.cleanup.interval.ms", whole(1, INT_MAX),
-            "3600000", "How often transactional ids are looked through for what has expired."),
-    Setting("transaction.partition.verification.enable", BOOLEAN, "true",
-            "Whether a batch is refused whose transaction does not know of its partition."),
-    Setting("group.min.session.timeout.ms", whole(0, INT_MAX), "6000",
-            "The shortest session timeout a member of a group may ask for."),
-    Setting("group.max.session.timeout.ms", whole(0, INT_MAX), "1800000",
-            "The longest one."),
-    Setting("group.initial.rebalance.delay.ms", whole(0, INT_MAX), "3000",
-            "How long an empty group waits for more members before its first rebalance (KIP-134)."),
-    Setting("group.max.size", whole(1, INT_MAX), str(INT_MAX), "Members a group may have."),
-    Setting("group.coordinator.rebalance.protocols",
-            list_of("classic", "consumer", needed="classic"), "classic,consumer",
-            "How groups may be run; without consumer, members of KIP-848 are refused."),
-    Setting("group.consumer.session.timeout.ms", whole(1, INT_MAX), "45000",
-            "How long a member of KIP-848 may be silent."),
-    Setting("group.consumer.heartbeat.interval.ms", whole(1, INT_MAX), "5000",
-            "How often such a member is told to send a heartbeat."),
-    Setting("group.consumer.max.size", whole(1, INT_MAX), str(INT_MAX),
-            "Members a group of KIP-848 may have."),
-    Setting("group.consumer.assignors", list_of("uniform", "range"), "uniform,range",
-            "Who may decide which member has which partitions; the first where members do not "
-            "say."),
-    Setting("group.consumer.assignment.interval.ms", whole(0, INT_MAX), "1000",
-            "The shortest time between two assignments of such a group."),
-    Setting("group.consumer.regex.refresh.interval.ms", whole(10_000, INT_MAX), "600000",
-            "How old the topics may be that a member's regular expression was found to match."),
-    Setting("group.consumer.migration.policy",
-            one_of("bidirectional", "upgrade", "downgrade", "disabled"), "bidirectional",
-            "Which groups with members may change their protocol: classic ones to that of KIP-848 "
-            "(upgrade), when the first member joins by it, and back (downgrade), when the last one "
-            "that did is gone."),
     Setting("lapse.clock.jump.max.ms", MILLISECONDS, "3600000",
             "How far the wall clock may run ahead of the last recorded moment and the monotonic "
             "time since; beyond it nothing is cleaned or expires until it is confirmed. A "
@@ -275,6 +222,7 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "the broker above all: nice(1). Where nothing else wants the processor it costs "
             "nothing; at 10 rounds keep a tenth of one that is wanted all the time, so that they "
             "meet their deadlines."),
+    *COORDINATION_SETTINGS,
     *SECURITY_SETTINGS,
 )  # fmt: skip
 
