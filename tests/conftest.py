@@ -14,6 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests import time_limits
 from tests.oracle import kafka
 from tests.oracle.oracle import Oracle, unpack, unpack_cases
 
@@ -75,14 +76,37 @@ BEGUN_FIRST = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each has its tier as a marker: the folder it lives in, else `tidy`. Long ones first."""
-    ranks = {}
-    for path in {item.path for item in items}:
-        file = path.relative_to(TESTS).as_posix()
-        tier, _, rest = file.partition("/")
-        ranks[path] = BEGUN_FIRST.get(file, len(BEGUN_FIRST)), tier if rest else "tidy"
     for item in items:
-        item.add_marker(ranks[item.path][1])
-    items.sort(key=lambda item: ranks[item.path][0])
+        item.add_marker(_tier_of(item.path))
+    last = len(BEGUN_FIRST)
+    items.sort(key=lambda i: BEGUN_FIRST.get(i.path.relative_to(TESTS).as_posix(), last))
+
+
+def _tier_of(path: Path) -> str:
+    tier, _, rest = path.relative_to(TESTS).as_posix().partition("/")
+    return tier if rest else "tidy"
+
+
+def _limited(item: pytest.Item, part: str) -> Iterator[None]:
+    limit_seconds = time_limits.limit_seconds(_tier_of(item.path), SCALE)
+    with time_limits.limited(limit_seconds, f"{part} {item.nodeid}"):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Within the tier's limit, as the two others are."""
+    return (yield from _limited(item, "setting up"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    return (yield from _limited(item, "running"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    return (yield from _limited(item, "tearing down"))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

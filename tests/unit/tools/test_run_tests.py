@@ -20,9 +20,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tests" / "crash").mkdir(parents=True)
     (tmp_path / "tests" / "oracle").mkdir()
     (tmp_path / "tests" / "conftest.py").write_text(CONFTEST)
-    for name in ("oracle.py", "kafka.py"):
-        (tmp_path / "tests" / "oracle" / name).write_text(
-            (Path(__file__).resolve().parents[2] / "oracle" / name).read_text()
+    for name in ("time_limits.py", "oracle/oracle.py", "oracle/kafka.py"):
+        (tmp_path / "tests" / name).write_text(
+            (Path(__file__).resolve().parents[2] / name).read_text()
         )
     settings = (run_tests.ROOT / "pyproject.toml").read_text()
     (tmp_path / "pyproject.toml").write_text(settings)
@@ -145,6 +145,21 @@ def test_hangs():
     assert "not done after" in tier.trouble
     state = Path(f"/proc/{pid_file.read_text()}/stat")
     assert not state.exists() or state.read_text().split()[2] in "ZX"
+
+
+def test_one_that_takes_too_long_fails_and_the_others_run(repository: Path) -> None:
+    limits = repository / "tests" / "time_limits.py"
+    limits.write_text(limits.read_text().replace("OTHERS_SECONDS = 900.0", "OTHERS_SECONDS = 0.5"))
+    code = """
+import threading, pytest
+def test_hangs(): threading.Event().wait()
+@pytest.fixture
+def stuck(): yield; threading.Event().wait()
+def test_tear_down(stuck): pass
+def test_good(): pass
+"""
+    tier = run(repository, code)
+    assert (tier.count("failed"), tier.count("passed"), tier.trouble) == (2, 1, "")
 
 
 def test_a_folder_without_tests_is_no_tier(repository: Path) -> None:
