@@ -1,7 +1,7 @@
 # Every target is described by the comment after ##; `make help` prints them.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test fuzz chaos torture keep deps clean
+.PHONY: help setup demo check test fuzz chaos torture mutants keep deps clean
 
 # The first Python on PATH that Lapse runs on; if none does, tools/bootstrap.py says so in one line.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -35,6 +35,9 @@ torture: setup ## the same with full counts and a fresh seed; results into tests
 
 keep: setup ## keep the data directory that this commit writes, for later ones to open (NAME=019-what-it-was-about)
 	@$(VENV_PYTHON) -m tests.golden.kept '$(NAME)'
+
+mutants: setup ## one small change of the code at a time; does a test notice? (ONLY=decide, SEED=); hours; results into tests/mutants.json
+	@nice -n 19 $(VENV_PYTHON) -m tools.mutants --record tests/mutants.json $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED))
 
 deps: ## install what the wider tests use (javac, maven, kcat, node, go), where root and apt are
 	@$(PYTHON) tools/deps.py

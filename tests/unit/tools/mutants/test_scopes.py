@@ -1,0 +1,52 @@
+"""Which mutants are drawn, and which tests are tried on them."""
+
+from __future__ import annotations
+
+from tools.mutants import job, scopes
+from tools.mutants.__main__ import SOURCE
+
+
+def mutants(n: int, module: str = "lapse.log.swap") -> list[job.Mutant]:
+    return [job.Mutant(module, f"f compare {i}", "swap.py", i, "", (1, "f")) for i in range(n)]
+
+
+def test_lots_are_by_name_and_seed() -> None:
+    known = mutants(100)
+    drawn = scopes.drawn(known, 20, 1)
+    assert len(drawn) == 20
+    assert drawn == sorted(drawn, key=known.index), "in their order"
+    assert drawn == scopes.drawn(known, 20, 1) != scopes.drawn(known, 20, 2)
+    more = [*mutants(1, "lapse.log.aaa"), *known]
+    assert len(set(drawn) & set(scopes.drawn(more, 20, 1))) >= 19, "one more changes one at most"
+    assert scopes.drawn(known, None, 1) == scopes.drawn(known, 100, 1) == known
+
+
+def test_scopes_name_what_is_there() -> None:
+    for scope in scopes.SCOPES.values():
+        assert scopes.modules(SOURCE, scope)
+        for names in (scope.tests, scope.wider):
+            assert len(scopes.tests(SOURCE.parent, names)) == len(names)
+
+
+def test_tests_that_mirror_the_module_come_first_and_no_more_than_there_is_time_for() -> None:
+    tests = ["tests/crash/c.py::a", "tests/unit/log/test_swap.py::b", "tests/unit/x.py::c"]
+    tests += ["tests/unit/log/test_swap.py::d", "tests/unit/fails.py::e"]
+    seconds = dict(zip(tests, (0.1, 2.0, 0.5, 1.0), strict=False))
+    covered = job.Covered(tests, seconds, {"swap.py": {7: [0, 1, 2, 3, 4], 8: [2]}})
+    [first, *_] = mutants(1)
+    at_7 = job.Mutant(first.module, "f compare 1", "swap.py", 7, "", (1, "f"))
+    wanted = [tests[3], tests[1], tests[2], tests[0]]
+    assert job.choose(at_7, covered, 9.0) == wanted, "but not what fails without it"
+    assert job.choose(at_7, covered, 3.2) == wanted[:2]
+    assert job.choose(at_7, covered, 0.0) == wanted[:1], "one at least"
+    assert job.choose(first, covered, 9.0) == []
+    imported = job.Mutant(first.module, "<module> constant 1", "swap.py", 1, "", None)
+    assert job.choose(imported, covered, 9.0) == wanted, "whatever runs anything of it"
+
+
+def test_what_is_measured_later_is_added() -> None:
+    covered = job.Covered(["a"], {"a": 1.0}, {"p": {3: [0]}})
+    both = covered.with_tests(["b", "c"], {"p": {"3": [1], "4": [0]}}, {"b": 2.0, "c": 1.0})
+    assert both.running("p", 3) == {"a", "c"}
+    assert both.running("p", 4) == {"b"}
+    assert both.of({"a", "b"}).running("p", None) == {"a", "b"}

@@ -1,0 +1,88 @@
+"""Which modules are tested with mutants, how many of them, and by which tests.
+
+Only tests that run the code in their own process can notice a mutant here, and none that needs a
+JVM takes part: what those notice beyond is a margin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.mutants.job import Mutant
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Modules that are judged together.
+
+    Attributes:
+        modules: patterns below src/lapse.
+        tests: files and folders below tests: what is nearest to them.
+        wider: others, for what survives those.
+        count: how many mutants are drawn; None for all.
+    """
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+    wider: tuple[str, ...] = ()
+    count: int | None = None
+
+
+_OF_ROUNDS = (
+    *("unit/lifecycle/round", "property/test_rewrite.py", "property/test_transactions.py"),
+    *("property/test_split.py", "property/test_runs.py"),
+)
+_OF_COMMITS = ("unit/lifecycle/test_commits.py", "crash/test_commit.py", "crash/test_summaries.py")
+_OF_LOGS = ("unit/log", "crash/test_log.py", "property/test_log.py", "property/test_summaries.py")
+SCOPES = {
+    "decide": Scope(
+        ("lifecycle/decide/*.py",),
+        (
+            *("unit/lifecycle/decide", "unit/lifecycle/test_clock_guard.py"),
+            *("property/test_decide.py", "property/test_retention.py"),
+            "property/test_time_settings.py",
+        ),
+        ("unit/lifecycle", "unit/broker/test_housekeeping.py", "simulation"),
+    ),
+    "commit": Scope(
+        ("lifecycle/round/commit*.py", "lifecycle/recovery.py"),
+        ("unit/lifecycle/round/test_commit.py", *_OF_COMMITS),
+        ("unit/lifecycle", "simulation"),
+    ),
+    "sample": Scope(
+        ("log/**/*.py", "lifecycle/round/**/*.py", "security/**/*.py"),
+        (*_OF_LOGS, *_OF_ROUNDS, *_OF_COMMITS, "unit/security", "property/test_security.py"),
+        (
+            *("unit/lifecycle", "crash/test_delete_records.py", "crash/test_upgrade.py"),
+            *("unit/broker/test_login.py", "unit/broker/test_authorization.py"),
+        ),
+        count=500,
+    ),
+}
+
+
+def modules(source: Path, scope: Scope) -> list[Path]:
+    """The files of a scope, below `source` (the folder that holds the package)."""
+    found = {p for pattern in scope.modules for p in (source / "lapse").glob(pattern)}
+    return sorted(p for p in found if p.name != "__init__.py")
+
+
+def tests(root: Path, names: Iterable[str]) -> list[str]:
+    """As pytest takes them; what is not there is left out."""
+    return [f"tests/{name}" for name in names if (root / "tests" / name).exists()]
+
+
+def drawn(mutants: Iterable[Mutant], count: int | None, seed: int) -> list[Mutant]:
+    """So many of them, in their order.
+
+    Which ones changes little when the code changes a little: each has its lot by its own name.
+    """
+    known = list(mutants)
+    if count is None or len(known) <= count:
+        return known
+    lots = {m.key: hashlib.sha256(f"{seed}:{m.key}".encode()).digest() for m in known}
+    chosen = set(sorted(lots, key=lambda key: lots[key])[:count])
+    return [m for m in known if m.key in chosen]
