@@ -113,7 +113,8 @@ WRITERS = frozenset(
         *("os.copy_file_range", "os.posix_fallocate", "os.mkfifo", "os.mknod"),
         *(f"shutil.{n}" for n in "move copy copy2 copyfile copyfileobj copytree rmtree".split()),
         *("tempfile.mkdtemp", "tempfile.mkstemp", "tempfile.NamedTemporaryFile"),
-        *("tempfile.TemporaryDirectory", "tempfile.TemporaryFile"),
+        *("tempfile.TemporaryDirectory", "tempfile.TemporaryFile", "tempfile.mktemp"),
+        *("tempfile.SpooledTemporaryFile", "tempfile.gettempdir", "tempfile.gettempdirb"),
     }
 )
 PATH_WRITERS = frozenset(
@@ -141,6 +142,36 @@ def writes(repo: Repository) -> Iterator[Finding]:
         used += [(how, call.lineno) for call in calls if (how := _writing(call))]
         for name, line in used:
             yield Finding("writes", path, f"line {line} uses {name}: take an Fs")
+
+
+# The double tears what it writes, a secret too, and writes what is left as one.
+SECRET_HOMES = ("src/lapse/base/secret.py", "src/lapse/base/fs.py", "src/lapse/testing/crash_fs.py")
+FS_WRITERS = frozenset({"write_file", "replace_file", "open_append"})
+
+
+def secrets_on_disk(repo: Repository) -> Iterator[Finding]:
+    """A secret is written as a Secret, which base/fs keeps private: nobody opens it before."""
+    for path in repo.python("src/"):
+        if path in SECRET_HOMES:
+            continue
+        calls = [node for node in _nodes(repo.tree(path)) if isinstance(node, ast.Call)]
+        named = {call: _called(call) for call in calls}
+        wrapped = {id(n) for c in calls if named[c] == "Secret" for n in ast.walk(c)}
+        reveals = any(name == "reveal" for name in named.values())
+        for call, name in named.items():
+            if name == "octets" or (name == "private_bytes" and id(call) not in wrapped):
+                text = f"line {call.lineno} calls {name}(): hand base/fs a Secret"
+                yield Finding("secrets-on-disk", path, text)
+            elif reveals and name in FS_WRITERS:
+                text = f"line {call.lineno} calls {name}() where secrets are revealed"
+                yield Finding("secrets-on-disk", path, text)
+
+
+def _called(call: ast.Call) -> str:
+    """The last part of a called name."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
 TIMES_HOME = "src/lapse/base/times.py"
@@ -410,6 +441,7 @@ def _project(repo: Repository) -> Mapping[str, Any]:
 RULES: Mapping[str, Rule] = {
     "clocks": clocks,
     "writes": writes,
+    "secrets-on-disk": secrets_on_disk,
     "sums-of-times": sums_of_times,
     "dead-modules": dead_modules,
     "spark-only-in-spark": only_spark_knows_spark,

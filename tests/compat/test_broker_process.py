@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import resource
 import shutil
+import stat
 import subprocess
 import sys
 import urllib.request
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from lapse.base.errors import LapseError
 from lapse.cli.main import main
@@ -159,3 +161,26 @@ def write_over_two_deaths(broker: BrokerProcess) -> None:
     assert [int(m.key()) for m in messages] == list(range(total))
     assert {int(m.key()): m.offset() for m in messages} == acknowledged
     assert broker.stop() == 0
+
+
+def test_a_password_with_a_backslash_is_taken_as_it_is_written(tmp_path: Path) -> None:
+    """Through the settings file, which only its owner may read, and Kafka's JAAS grammar."""
+    password = "pass\\nword \\"
+    said = password.replace("\\", "\\\\")  # in a quoted string of JAAS
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    settings = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{module} user_u="{said}";',
+        "offsets.topic.num.partitions": "1",
+    }
+    with BrokerProcess(tmp_path / "data", settings) as broker:
+        assert stat.S_IMODE(broker.config_path.stat().st_mode) == 0o600
+        admin = AdminClient(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN",
+                "sasl.username": "u", "sasl.password": password,
+            }
+        )  # fmt: skip
+        assert admin.list_topics(timeout=30).brokers

@@ -15,15 +15,19 @@ import ctypes
 import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from lapse.base.errors import StorageError
+from lapse.base.own import why_not_own
+from lapse.base.secret import Secret
 
 Buffer = bytes | bytearray | memoryview
 _COPY_CHUNK = 8 << 20
+_PRIVATE_FILE, _PRIVATE_DIR = 0o600, 0o700
 _CROSS_DEVICE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 
 
@@ -62,16 +66,18 @@ class Fs(Protocol):
         """Open for appending, created if missing."""
         ...
 
-    def write_file(self, path: Path, data: Buffer) -> None:
-        """Write a small file whole, in place, unsynced."""
+    def write_file(self, path: Path, data: Buffer | Secret) -> None:
+        """Write a small file whole, in place, unsynced.
+
+        A secret is written to a new file that nobody but its owner may read.
+        """
         ...
 
-    def write_private_file(self, path: Path, data: Buffer) -> None:
-        """Likewise anew, so that nobody but its owner may read it, from its first byte on."""
-        ...
+    def replace_file(self, path: Path, data: Buffer | Secret) -> None:
+        """Write a small file so that a crash leaves the old or the new one: temp, fsync, rename.
 
-    def replace_file(self, path: Path, data: Buffer, *, private: bool = False) -> None:
-        """Write a small file so that a crash leaves the old or the new one: temp, fsync, rename."""
+        With a secret the new one is its owner's alone, whatever the old one was.
+        """
         ...
 
     def rename(self, source: Path, target: Path) -> None: ...
@@ -192,18 +198,20 @@ class RealFs:
     def open_append(self, path: Path) -> AppendFile:
         return _RealAppendFile(path)
 
-    def write_file(self, path: Path, data: Buffer) -> None:
-        with _storage(path, "writing"), open(path, "wb") as f:
+    def write_file(self, path: Path, data: Buffer | Secret) -> None:
+        if isinstance(data, Secret):
+            self.unlink(path)  # who has it open may be somebody else
+            with _storage(path, "writing"), open(path, "xb", opener=_private) as f:
+                f.write(data.octets())
+            return
+        with _storage(path, "writing"), open(path, "wb", opener=_no_link) as f:
             f.write(data)
 
-    def write_private_file(self, path: Path, data: Buffer) -> None:
-        self.unlink(path)  # who has it open may be somebody else
-        with _storage(path, "writing"), open(path, "xb", opener=_private) as f:
-            f.write(data)
-
-    def replace_file(self, path: Path, data: Buffer, *, private: bool = False) -> None:
+    def replace_file(self, path: Path, data: Buffer | Secret) -> None:
         temp = path.with_name(path.name + ".tmp")
-        (self.write_private_file if private else self.write_file)(temp, data)
+        if not isinstance(data, Secret):  # that is written anew in any case
+            _claim(temp)
+        self.write_file(temp, data)
         self.fsync_file(temp)
         self.rename(temp, path)
         self.fsync_dir(path.parent)
@@ -255,14 +263,64 @@ class RealFs:
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    return os.open(path, flags, _PRIVATE_FILE)
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def _claim(path: Path) -> None:
+    """Have an empty file of our own where somebody else may have foreseen the name."""
+    with _storage(path, "writing"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+
+
+def make_private(path: Path) -> None:
+    """Have a file that is its owner's alone: made empty where there is none, never emptied."""
+    with _storage(path, "making private"):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_FILE)
+        try:
+            if stat.S_IMODE(os.fstat(fd).st_mode) & ~_PRIVATE_FILE:
+                os.fchmod(fd, _PRIVATE_FILE)
+        finally:
+            os.close(fd)
+
+
+def make_own_dir(path: Path) -> None:
+    """Have a folder in which nobody else may change anything; what is made has mode 0700.
+
+    Raises:
+        StorageError: it cannot be made, or others may change it or a folder above it.
+    """
+    with _storage(path, "creating"):
+        for folder in reversed([path, *path.parents]):
+            if not folder.is_dir():
+                folder.mkdir(_PRIVATE_DIR, exist_ok=True)
+    why = why_not_own(path)
+    if why:
+        raise StorageError(why)
 
 
 @contextlib.contextmanager
 def temporary_folder(purpose: str, under: Path | None = None) -> Iterator[Path]:
-    """A new folder that is ours alone, and gone after the block with all that is in it."""
-    folder = Path(tempfile.mkdtemp(prefix=f"lapse-{purpose}-", dir=under))
+    """A new folder that is ours alone, and gone after the block with all that is in it.
+
+    It lies in `under`, or in the temporary directory. Nobody foresees its name; its mode is 0700.
+
+    Raises:
+        StorageError: it cannot be made there, or others could put theirs in its place.
+    """
+    parent = Path(tempfile.gettempdir()) if under is None else under
+    with _storage(parent, "making a temporary folder in"):
+        folder = Path(tempfile.mkdtemp(prefix=f"lapse-{purpose}-", dir=parent))
     try:
+        why = why_not_own(folder)
+        if why:
+            instead = "set TMPDIR to another" if under is None else "choose another"
+            raise StorageError(f"no place for temporary files: {why}; {instead}")
         yield folder
     finally:
         RealFs().remove_tree(folder)

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from lapse.base.errors import LapseError, StorageError
 from lapse.base.fs import Fs, RealFs
+from lapse.base.own import why_not_own
 
 JAVA_VERSION_MIN = 17
 _ANSWER_SECONDS_MAX = 30
@@ -184,15 +185,22 @@ def _bundled_home(fs: Fs, env: Mapping[str, str]) -> Path:
     refused: StorageError | None = None
     for cache in _cache_dirs(env):
         home = cache / name
-        if os.access(home / "bin" / "java", os.X_OK):
-            return home
         try:
-            _make_home(fs, home, launcher)
+            if not os.access(home / "bin" / "java", os.X_OK):
+                _make_home(fs, home, launcher)
+            _check_own(home / "bin")
         except StorageError as e:
             refused = e
         else:
             return home
     raise refused or _Unfit("no place for its launcher")
+
+
+def _check_own(folder: Path) -> None:
+    """What we are about to run is ours, or root's."""
+    why = why_not_own(folder)
+    if why:
+        raise StorageError(f"no place for Java's launcher: {why}; set LAPSE_JAVA_HOME to a Java")
 
 
 def _cache_dirs(env: Mapping[str, str]) -> Iterator[Path]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from lapse.base.secret import Secret
+
 _BLANKS = " \t\f"
 _PAIR = re.compile(r"(?P<name>(?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(?P<value>.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.)|$)", re.DOTALL)
@@ -25,7 +27,7 @@ def parse_properties(text: str) -> dict[str, str]:
     for line in _logical_lines(text):
         match = _PAIR.match(line)
         assert match is not None  # both parts may be empty
-        properties[_unescaped(match["name"])] = _unescaped(match["value"].rstrip(_BLANKS))
+        properties[_unescaped(match["name"])] = _unescaped(_trimmed(match["value"]))
     return properties
 
 
@@ -37,8 +39,7 @@ def _logical_lines(text: str) -> Iterator[str]:
         if not begun and (not line or line[0] in "#!"):
             continue
         line = begun + line
-        backslashes = len(line) - len(line.rstrip("\\"))
-        if backslashes % 2:
+        if _is_escaping(line):
             begun = line[:-1]
             continue
         begun = ""
@@ -46,6 +47,18 @@ def _logical_lines(text: str) -> Iterator[str]:
             yield line
     if begun:
         yield begun
+
+
+def _trimmed(value: str) -> str:
+    """Without the blanks at its end; one that is escaped is none of them."""
+    kept = value.rstrip(_BLANKS)
+    return value[: len(kept) + 1] if _is_escaping(kept) else kept
+
+
+def _is_escaping(text: str) -> bool:
+    """Whether a backslash at its end escapes what follows."""
+    backslashes = len(text) - len(text.rstrip("\\"))
+    return backslashes % 2 == 1
 
 
 def _unescaped(text: str) -> str:
@@ -61,11 +74,19 @@ def _unescaped(text: str) -> str:
     return found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
-def properties_text(properties: Mapping[str, str]) -> str:
-    """The file's text, a line a setting, in the order given; ASCII, as Java's `store` writes it."""
-    return "".join(
+def properties_text(properties: Mapping[str, str], comment: str = "") -> Secret:
+    """The file's text, a line a setting, in the order given; ASCII, as Java's `store` writes it.
+
+    Any of the settings may be a password, so the text is a secret: `base/fs` writes it to a file
+    that its owner alone may read.
+
+    A comment is one line and comes first.
+    """
+    lines = [f"# {comment}\n"] if comment else []
+    lines += [
         f"{_escaped(name, is_name=True)}={_escaped(text)}\n" for name, text in properties.items()
-    )
+    ]
+    return Secret("".join(lines))
 
 
 def _escaped(text: str, *, is_name: bool = False) -> str:

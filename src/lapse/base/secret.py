@@ -2,7 +2,7 @@
 
 Logs, error messages, `repr` of whatever holds it, JSON and pickles get `[hidden]` (Kafka's word,
 of its `Password` type) or a TypeError, never the value. Only `reveal()` gives it, so a search for
-that word finds every place where a secret leaves its box.
+that word finds every place where a secret leaves its box (and `octets()`, for `base/fs` alone).
 
 Not a `str`: JSON encoders write a subclass of `str` as it is.
 """
@@ -27,6 +27,10 @@ class Secret:
     def reveal(self) -> str:
         """The value itself; hand it to what needs it and keep it nowhere."""
         return self._value
+
+    def octets(self) -> bytes:
+        """Likewise as UTF-8, for a file that its owner alone may read: `base/fs` asks for it."""
+        return _octets(self._value)
 
     def matches(self, text: str) -> bool:
         """Whether the value is `text`, in a time that does not tell where they differ."""

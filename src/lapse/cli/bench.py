@@ -12,8 +12,6 @@ A log whose policy is unknown is left out and reported, and the exit code is 1.
 from __future__ import annotations
 
 import argparse
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ from typing import Any
 from lapse.base.clock import Clock, PinnedClock, SystemClock, cpu_seconds
 from lapse.base.config import TopicConfig
 from lapse.base.errors import ConfigError, LapseError
-from lapse.base.fs import Fs, RealFs
+from lapse.base.fs import Fs, RealFs, temporary_folder
 from lapse.base.ids import TopicPartition, random_id
 from lapse.cli import options
 from lapse.cli.output import show_table
@@ -196,16 +194,15 @@ def _runs(
 ) -> list[RoundCost]:
     """The first one is left out: it loads kernels."""
     fs = RealFs()
-    work = Path(tempfile.gettempdir()) if args.work is None else args.work
-    folder = work / f"lapse-bench-{os.getpid()}"
     costs = []
-    try:
+    if args.work is not None:
+        fs.make_dir(args.work)
+    with temporary_folder("bench", args.work) as folder:
         for _ in range(args.runs + 1):
-            fs.remove_tree(folder)
-            copy_logs(args.logdir, folder, [partition], fs)
-            costs.append(clean_directory(folder, {partition: config}, fs, clock, memory))
-    finally:
-        fs.remove_tree(folder)
+            copy = folder / "copy"
+            fs.remove_tree(copy)
+            copy_logs(args.logdir, copy, [partition], fs)
+            costs.append(clean_directory(copy, {partition: config}, fs, clock, memory))
     return costs[1:]
 
 

@@ -11,13 +11,10 @@ keys (`map_size`), whatever a task of the round may use, and 2^32 records are th
 
 from __future__ import annotations
 
-import secrets
-import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from lapse.base.fs import RealFs
+from lapse.base.fs import RealFs, temporary_folder
 from lapse.lifecycle.decide.select import Decision
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.nowhere import Nowhere
@@ -58,18 +55,13 @@ def count(plan: RoundPlan, tick: Tick) -> Counted:
     """Run map and rewrite. Raises CorruptData, StorageError."""
     if plan.split is not None:
         plan = replace(plan, split=None, map_entries_max=ORDINAL_MAX)
-    fs = RealFs()
-    folder = Path(tempfile.gettempdir()) / f"lapse-plan-{secrets.token_hex(12)}"
-    fs.make_dir(folder)
-    try:
-        mapped = build_map(plan, tick, Workplace(fs, folder))
+    with temporary_folder("plan") as folder:
+        mapped = build_map(plan, tick, Workplace(RealFs(), folder))
         try:
             done = rewrite(plan, mapped, Nowhere(), folder, tick)
         finally:
             for segment in mapped.segments:
                 segment.close()
-    finally:
-        fs.remove_tree(folder)
     removed: Counter[str] = Counter()
     for group in done.groups:
         removed.update(group.removed)

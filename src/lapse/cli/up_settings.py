@@ -107,8 +107,8 @@ class Settings:
         if self._started is None:
             self._started = broker_config(self.in_force)
             if not (self.data / SETTINGS).exists():
-                text = _FIRST + properties_text(self._first_settings())
-                self.fs.replace_file(self.data / SETTINGS, text.encode(), private=True)
+                text = properties_text(self._first_settings(), _FIRST)
+                self.fs.replace_file(self.data / SETTINGS, text)
         listeners = with_ports(self.in_force["listeners"], kafka, lambda port: port == 0)
         self.in_force["listeners"] = listeners
         if http is not None:
@@ -129,21 +129,22 @@ class Settings:
     def _write(self) -> None:
         """Have the file in force; a full disk does not matter to one that is."""
         path = self.running_path
-        wanted = (_RUNNING + properties_text(dict(sorted(self.in_force.items())))).encode()
+        wanted = properties_text(dict(sorted(self.in_force.items())), _RUNNING)
         if not _holds(path, wanted):
-            self.fs.replace_file(path, wanted, private=True)
+            self.fs.replace_file(path, wanted)
 
 
-def _holds(path: Path, wanted: bytes) -> bool:
+def _holds(path: Path, wanted: Secret) -> bool:
     try:
-        return path.read_bytes() == wanted and stat.S_IMODE(path.stat().st_mode) == _PRIVATE
-    except OSError:
+        is_private = stat.S_IMODE(path.stat().st_mode) == _PRIVATE
+        return is_private and wanted.matches(path.read_text(encoding="ascii"))
+    except (OSError, UnicodeDecodeError):
         return False
 
 
 _PRIVATE = 0o600
-_FIRST = "# Settings of this Lapse, by Kafka's names; `lapse up` reads them at its start.\n"
-_RUNNING = f"# Written by `lapse up` at each start; change {SETTINGS} instead.\n"
+_FIRST = "Settings of this Lapse, by Kafka's names; `lapse up` reads them at its start."
+_RUNNING = f"Written by `lapse up` at each start; change {SETTINGS} instead."
 
 
 def with_ports(listeners: str, ports: Mapping[str, int], wanted: Callable[[int], bool]) -> str:

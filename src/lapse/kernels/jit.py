@@ -8,6 +8,9 @@ Measured traps this file exists for (each cost minutes to find):
 - `NUMBA_CPU_NAME=generic` aborts the process, so the portable target on x86 is `x86-64-v3`;
 - Numba looks for compiled code by the path and the time of the source, so a package that was
   unpacked somewhere else, as on an executor, would compile again: `KernelCacheLocator` does not.
+
+Compiled code is unpickled and run. So it is kept in folders alone that nobody else may change
+(`base.own`); where there is none it is kept nowhere, and every process compiles for itself.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 import platform
 import sys
@@ -26,6 +30,11 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 from numba.core import caching
+
+from lapse.base.errors import StorageError
+from lapse.base.fs import make_own_dir
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,34 +62,59 @@ def cache_key() -> str:
     return f"{version('lapse')}-numba{numba.__version__}-{python}-{digest.hexdigest()[:16]}"
 
 
-def cache_dir() -> Path:
-    """Inside the virtual environment if we may write there, else the user's cache, else /tmp."""
-    chosen = os.environ.get("LAPSE_KERNEL_CACHE")
-    if chosen:
-        return Path(chosen) / cache_key()
-    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    for root in (Path(sys.prefix) / "var" / "lapse", user_cache / "lapse"):
-        with contextlib.suppress(OSError):
-            path = root / "kernels" / cache_key()
-            path.mkdir(parents=True, exist_ok=True)
+def cache_dir() -> Path | None:
+    """A folder that nobody else may change: in the virtual environment, the user's cache, or /tmp.
+
+    None where there is no such folder, or `LAPSE_KERNEL_CACHE` names another: the log says so.
+    """
+    refused = []
+    for root in _cache_roots():
+        path = root / cache_key()
+        try:
+            make_own_dir(path)
+        except StorageError as e:
+            refused.append(str(e))
+        else:
             if os.access(path, os.W_OK):
                 return path
-    return Path(tempfile.gettempdir()) / f"lapse-kernels-{os.getuid()}" / cache_key()
+            refused.append(f"{path} cannot be written to")
+    logger.warning(
+        "compiled kernels are not kept, so that each process compiles them anew, which takes "
+        "minutes: there is no folder for them that nobody else may change (%s); set "
+        "LAPSE_KERNEL_CACHE to one", "; ".join(refused),
+    )  # fmt: skip
+    return None
+
+
+def _cache_roots() -> list[Path]:
+    """Where compiled kernels may be kept, in the order of trying."""
+    chosen = os.environ.get("LAPSE_KERNEL_CACHE")
+    if chosen:
+        return [Path(chosen)]
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    roots = [
+        Path(sys.prefix) / "var" / "lapse" / "kernels",
+        user_cache / "lapse" / "kernels",
+        Path(tempfile.gettempdir()) / f"lapse-kernels-{os.getuid()}",
+    ]
+    return [root for root in roots if root.is_absolute()]  # not everybody has a home
 
 
 class KernelCacheLocator(caching.UserProvidedCacheLocator):
     """Where Numba keeps our kernels: in `CACHE_DIR`, which is keyed by all their sources.
 
-    Only ours: what else is compiled in this process lies where it would without us.
+    Only ours: what else is compiled in this process lies where it would without us. Without a
+    `CACHE_DIR` nobody asks.
     """
 
     def __init__(self, function: Callable[..., Any], _source: str) -> None:
         self._lineno = function.__code__.co_firstlineno
+        assert CACHE_DIR is not None
         self._cache_path = str(CACHE_DIR)
 
     def get_source_stamp(self) -> str:
         """The same wherever the source lies, and whenever it was unpacked."""
-        return CACHE_DIR.name
+        return Path(self._cache_path).name
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], source: str) -> KernelCacheLocator | None:
@@ -88,10 +122,9 @@ class KernelCacheLocator(caching.UserProvidedCacheLocator):
         return cls(function, source) if Path(source).parent == _KERNELS else None
 
 
-def _configure() -> Path:
+def _configure() -> Path | None:
     """Point Numba at our cache and at the portable CPU target; must precede the first kernel."""
     path = cache_dir()
-    path.mkdir(parents=True, exist_ok=True)
     others = numba.config.CACHE_LOCATOR_CLASSES or ",".join(_NUMBAS_LOCATORS)
     ours = f"{KernelCacheLocator.__module__}.{KernelCacheLocator.__name__}"
     numba.config.CACHE_LOCATOR_CLASSES = f"{ours},{others}"
@@ -110,7 +143,11 @@ def first_compile(what: str) -> Iterator[None]:
     """Hold the machine-wide lock under which kernels are compiled for the first time.
 
     Once a block for `what` has ended, its kernels are in the cache and nobody waits any more.
+    Without a cache nobody ever does.
     """
+    if CACHE_DIR is None:
+        yield
+        return
     done = CACHE_DIR / f".{what}-compiled"
     if done.exists():
         yield
@@ -123,7 +160,8 @@ def first_compile(what: str) -> Iterator[None]:
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile at first call, without the GIL, cached on disk."""
-    return cast(Callable[P, R], numba.njit(cache=True, **_OPTIONS)(function))
+    is_kept = CACHE_DIR is not None
+    return cast(Callable[P, R], numba.njit(cache=is_kept, **_OPTIONS)(function))
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:

@@ -6,8 +6,6 @@ the set-up, and by Spark's Python daemon before it forks its workers.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import numpy as np
 
 from lapse.base.clock import SystemClock
 from lapse.base.errors import LapseError
-from lapse.base.fs import Fs
+from lapse.base.fs import Fs, temporary_folder
 from lapse.base.ids import TopicPartition
 from lapse.kernels.jit import first_compile
 from lapse.kernels.layout import RECORD
@@ -38,10 +36,7 @@ _CLEAN, _DIRTY, _END = 0, 100, 200
 
 def warm_up(fs: Fs) -> None:
     """Run everything a round has kernels for once; raises LapseError if that cannot be."""
-    folder = Path(tempfile.gettempdir()) / f"lapse-warm-up-{os.getpid()}"
-    fs.remove_tree(folder)
-    try:
-        fs.make_dir(folder)
+    with temporary_folder("warm-up") as folder:
         sizes = {base: _write(fs, folder, base) for base in (_CLEAN, _DIRTY)}
         with first_compile("rounds"):
             receipt = run_plan(_plan(folder, sizes), "warm-up", fs, SystemClock())
@@ -52,8 +47,6 @@ def warm_up(fs: Fs) -> None:
         for error in (receipt.error, after.error):
             if error is not None:
                 raise LapseError(f"the warm-up round failed: {error}")
-    finally:
-        fs.remove_tree(folder)
 
 
 def _look_through(folder: Path, size: int) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, StorageError
+from lapse.base.fs import make_private
 from lapse.metadata.store import Entity, TopicRecord
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 from lapse.security.scram import Credentials, ScramCredential, ScramMechanism
@@ -92,6 +93,7 @@ class SqliteStore:
     def __init__(self, path: Path, new_cluster_id: Callable[[], str]) -> None:
         self.path = path
         self._lock = threading.Lock()
+        self._make_private()
         with self._storage():
             self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
@@ -100,6 +102,14 @@ class SqliteStore:
         except BaseException:
             self._db.close()
             raise
+
+    def _make_private(self) -> None:
+        """It has credentials; SQLite gives what it makes beside it the same mode."""
+        make_private(self.path)
+        for beside in ("-wal", "-shm"):
+            path = self.path.with_name(self.path.name + beside)
+            if path.exists():
+                make_private(path)
 
     def _prepare(self, new_cluster_id: Callable[[], str]) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")
@@ -339,7 +349,20 @@ def look_at_settings(path: Path) -> Settings:
         finally:
             db.close()
     except sqlite3.Error as e:
+        if _is_forbidden(path):
+            raise StorageError(
+                f"looking at {path}: only its owner may read it, for it has credentials: run "
+                "this as that user, or ask the broker with --bootstrap-server"
+            ) from e
         raise StorageError(f"looking at {path}: {e}") from e
+
+
+def _is_forbidden(path: Path) -> bool:
+    try:
+        path.open("rb").close()
+    except OSError as e:
+        return isinstance(e, PermissionError)
+    return False
 
 
 def _settings_in(db: sqlite3.Connection) -> dict[str, dict[str, str]]:

@@ -8,19 +8,26 @@ task in milliseconds; one that had to load the kernels itself would take a secon
 from __future__ import annotations
 
 import gc
+import logging
 
 from pyspark.daemon import manager
 
+from lapse.base.errors import StorageError
 from lapse.base.fs import RealFs
 from lapse.lifecycle.warm_up import warm_up
 from lapse.spark import split_task, task
 
 __all__ = ["split_task", "task"]
 
+logger = logging.getLogger(__name__)
+
 
 def main() -> None:
     """Warm up, then serve until Spark closes our standard input."""
-    warm_up(RealFs())
+    try:
+        warm_up(RealFs())
+    except StorageError as e:
+        logger.warning("Spark's workers begin cold: %s", e)
     gc.collect()
     gc.freeze()  # what is there now stays shared between the workers
     manager()

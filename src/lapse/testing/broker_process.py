@@ -21,6 +21,7 @@ from typing import Self
 
 from lapse.base.errors import LapseError
 from lapse.base.fs import RealFs
+from lapse.base.properties import properties_text
 
 START_SECONDS_MAX = 60
 STOP_SECONDS_MAX = 30
@@ -87,8 +88,7 @@ class BrokerProcess:
             "lapse.http.port": self.http.rpartition(":")[2] or "0",
             **self.settings,
         }
-        lines = "".join(f"{name}={value}\n" for name, value in settings.items())
-        fs.write_file(self.config_path, lines.encode())
+        fs.write_file(self.config_path, properties_text(settings))
         log = fs.open_append(self.log_path)
         try:
             self._process = subprocess.Popen(

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.fs import AppendFile, Buffer, Fs
+from lapse.base.secret import Secret
 
 
 class Crashed(Exception):
@@ -133,27 +134,24 @@ class CrashFs:
             self._step("opening", path)
         return _CrashFile(self, self.fs.open_append(path))
 
-    def write_file(self, path: Path, data: Buffer) -> None:
+    def write_file(self, path: Path, data: Buffer | Secret) -> None:
         fatal = self._fatal("writing", path)
         self._synced_size[path] = 0
         if fatal:
-            self.fs.write_file(path, bytes(data)[: self._random.randint(0, len(data))])
+            self.fs.write_file(path, self._torn(data))
             self._die("writing", path)
         self.fs.write_file(path, data)
 
-    def write_private_file(self, path: Path, data: Buffer) -> None:
-        fatal = self._fatal("writing", path)
-        self._synced_size[path] = 0
-        if fatal:
-            part = bytes(data)[: self._random.randint(0, len(data))]
-            self.fs.write_private_file(path, part)
-            self._die("writing", path)
-        self.fs.write_private_file(path, data)
+    def _torn(self, data: Buffer | Secret) -> Buffer | Secret:
+        if isinstance(data, Secret):
+            text = data.reveal()
+            return Secret(text[: self._random.randint(0, len(text))])
+        return bytes(data)[: self._random.randint(0, len(data))]
 
-    def replace_file(self, path: Path, data: Buffer, *, private: bool = False) -> None:
+    def replace_file(self, path: Path, data: Buffer | Secret) -> None:
         temp = path.with_name(path.name + ".tmp")
         fs = self  # its own operations, each a place to die
-        (fs.write_private_file if private else fs.write_file)(temp, data)
+        fs.write_file(temp, data)
         fs.fsync_file(temp)
         fs.rename(temp, path)
         fs.fsync_dir(path.parent)

@@ -12,7 +12,8 @@ import pytest
 
 from lapse.base import fs as fs_module
 from lapse.base.errors import StorageError
-from lapse.base.fs import RealFs
+from lapse.base.fs import RealFs, make_own_dir, make_private, temporary_folder
+from lapse.base.secret import Secret
 
 FS = RealFs()
 
@@ -196,13 +197,89 @@ def test_a_private_file_is_its_owners_alone_from_the_first_byte(
     monkeypatch.setattr(os, "open", watched)
     umask = os.umask(0)
     try:
-        RealFs().replace_file(path, b"new", private=True)
+        RealFs().replace_file(path, Secret("new"))
     finally:
         os.umask(umask)
     assert modes[0] == 0o600
     assert path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert not temp.exists()
+
+
+def test_what_lies_at_a_temporary_name_is_not_written_through(tmp_path: Path) -> None:
+    """Somebody who foresaw the name put a link there, or a file that he has open."""
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"precious")
+    temp = tmp_path / "checkpoint.tmp"
+    temp.symlink_to(precious)
+    FS.replace_file(tmp_path / "checkpoint", b"new")
+    assert precious.read_bytes() == b"precious"
+    temp.write_bytes(b"")
+    with open(temp, "rb") as theirs:
+        FS.replace_file(tmp_path / "checkpoint", b"newer")
+        assert theirs.read() == b""
+    assert (tmp_path / "checkpoint").read_bytes() == b"newer"
+    temp.symlink_to(precious)
+    with pytest.raises(StorageError, match=r"checkpoint\.tmp"):
+        FS.write_file(temp, b"through it")
+    assert precious.read_bytes() == b"precious"
+
+
+def test_a_file_is_made_private_and_keeps_what_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    umask = os.umask(0)
+    try:
+        make_private(path)
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.write_bytes(b"kept")
+    path.chmod(0o644)
+    make_private(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_bytes() == b"kept"
+
+
+def test_a_temporary_folder_is_ours_alone_and_goes(tmp_path: Path) -> None:
+    names = set()
+    for _ in range(2):
+        with temporary_folder("test", tmp_path) as folder:
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            assert folder.parent == tmp_path
+            FS.write_file(folder / "a", b"")
+            names.add(folder.name)
+    assert len(names) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_temporary_folder_that_others_could_swap_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o777)
+    refused = pytest.raises(StorageError, match=r"others may write to .*choose another")
+    with refused, temporary_folder("test", tmp_path):
+        pytest.fail("it was handed out")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(StorageError, match="set TMPDIR"), temporary_folder("test"):
+        pytest.fail("it was handed out")
+    assert list(tmp_path.iterdir()) == []
+    tmp_path.chmod(0o1777)
+    with temporary_folder("test"):
+        pass
+
+
+def test_own_folders_are_made_private_with_all_that_is_missing(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        make_own_dir(tmp_path / "a" / "b")
+    finally:
+        os.umask(umask)
+    for path in (tmp_path / "a", tmp_path / "a" / "b"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    make_own_dir(tmp_path / "a" / "b")
+    (tmp_path / "a").chmod(0o777)
+    with pytest.raises(StorageError, match="others may write to"):
+        make_own_dir(tmp_path / "a" / "b")
 
 
 def test_replace_file_leaves_the_old_one_when_it_fails(

@@ -14,6 +14,7 @@ from lapse.base.properties import parse_properties, properties_text
     [
         ("a=b", {"a": "b"}),
         ("a = b c \n", {"a": "b c"}),
+        ("a=b\\  \nc=d\\\\ \ne=\\ ", {"a": "b ", "c": "d\\", "e": " "}),  # an escaped blank stays
         ("a:b\nc d=e", {"a": "b", "c": "d=e"}),
         ("# a=b\n ! c=d\n\n", {}),
         ("novalue\nempty=", {"novalue": "", "empty": ""}),
@@ -39,7 +40,13 @@ def test_two_escapes_may_be_one_character() -> None:
 @given(st.dictionaries(st.text(min_size=1), st.text()))
 @example({"a b=c:#!\\": "  two  blanks  \\", "#": "\n\r\t\f#!", "é": "\N{GRINNING FACE}"})
 def test_what_is_written_is_what_is_read(properties: dict[str, str]) -> None:
-    text = properties_text(properties)
+    text = properties_text(properties).reveal()
     assert parse_properties(text) == properties
     assert text.isascii()
     assert text.count("\n") == len(properties)
+
+
+def test_a_comment_comes_first_and_is_no_setting() -> None:
+    text = properties_text({"a": "pass\\nword"}, "one line").reveal()
+    assert text == "# one line\na=pass\\\\nword\n"
+    assert parse_properties(text) == {"a": "pass\\nword"}

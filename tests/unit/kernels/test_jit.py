@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +58,89 @@ def test_else_it_is_the_environments_or_the_users(
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "file"))  # nothing can be made below it
     assert jit.cache_dir() == tmp_path / "home/lapse/kernels" / jit.cache_key()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert jit.cache_dir().name == jit.cache_key()
-    assert "lapse-kernels-" in str(jit.cache_dir())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert jit.cache_dir() == tmp_path / f"lapse-kernels-{os.getuid()}" / jit.cache_key()
+
+
+def test_only_its_owner_may_enter_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAPSE_KERNEL_CACHE", str(tmp_path / "a" / "b"))
+    umask = os.umask(0)
+    try:
+        made = jit.cache_dir()
+    finally:
+        os.umask(umask)
+    assert made is not None
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (made, *made.parents[:2])] == [0o700] * 3
+
+
+def test_a_user_without_a_home_has_a_place_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LAPSE_KERNEL_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "file"))
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as it does then
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert jit.cache_dir() == tmp_path / f"lapse-kernels-{os.getuid()}" / jit.cache_key()
+
+
+@pytest.mark.parametrize("whose", ["the cache itself", "the folder above it"])
+def test_where_others_could_plant_something_no_cache_is_kept(
+    tmp_path: Path, whose: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The name below the temporary directory can be foreseen."""
+    monkeypatch.delenv("LAPSE_KERNEL_CACHE", raising=False)
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "file"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    planted = tmp_path / f"lapse-kernels-{os.getuid()}" / jit.cache_key()
+    planted.mkdir(parents=True)
+    (planted if whose == "the cache itself" else planted.parent).chmod(0o777)
+    assert jit.cache_dir() is None
+    [said] = caplog.messages
+    assert "compiled kernels are not kept" in said
+    assert "others may write to" in said
+    assert "LAPSE_KERNEL_CACHE" in said
+
+
+def test_a_planted_index_is_not_unpickled(tmp_path: Path) -> None:
+    """Numba unpickles what it finds; whoever may write there could run anything as us."""
+    cache, marker = tmp_path / "cache", tmp_path / "it ran"
+    environment = {**os.environ, "LAPSE_KERNEL_CACHE": str(cache)}
+
+    def use_a_kernel() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", _USES_A_KERNEL]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+
+    assert use_a_kernel().stderr == ""
+    [folder] = cache.iterdir()
+    indexes = list(folder.rglob("*.nbi"))
+    assert indexes
+    bomb = pickle.dumps(_Bomb(str(marker)))
+    for index in indexes:
+        index.write_bytes(bomb)
+    cache.chmod(0o777)
+    done = use_a_kernel()
+    assert not marker.exists()
+    assert done.stderr.count("compiled kernels are not kept") == 1
+    assert all(index.read_bytes() == bomb for index in indexes)
+    cache.chmod(0o700)
+    with contextlib.suppress(subprocess.CalledProcessError):  # the bomb is one
+        use_a_kernel()
+    assert marker.exists()
+
+
+class _Bomb:
+    """Whoever unpickles it makes a file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path(self._path),)
 
 
 def test_a_package_that_lies_somewhere_else_finds_its_kernels_compiled(tmp_path: Path) -> None:

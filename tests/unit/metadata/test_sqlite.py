@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +18,7 @@ from lapse.metadata.sqlite import SCHEMA_VERSION, SqliteStore, look_at_settings
 from lapse.metadata.store import ALL_BROKERS, TopicRecord
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 from lapse.security.scram import ScramCredential, ScramMechanism
+from tests.unit.cli.unprivileged import unprivileged
 
 
 @pytest.fixture
@@ -43,6 +46,32 @@ def test_remembers_over_a_reopening(store: SqliteStore, path: Path) -> None:
     assert again.topics() == sorted(topics, key=lambda t: t.name)
     assert again.allocate_producer_ids(5) == range(10, 15)
     again.close()
+
+
+def test_only_its_owner_may_read_it(path: Path) -> None:
+    """It has credentials: so do its log and what lies beside that, which SQLite makes itself."""
+    umask = os.umask(0)
+    try:
+        store = SqliteStore(path, lambda: "first")
+        store.create_topics([record("t")])
+        names = [path, *(path.with_name(path.name + beside) for beside in ("-wal", "-shm"))]
+        assert [stat.S_IMODE(name.stat().st_mode) for name in names] == [0o600] * 3
+        for name in names:  # as earlier versions made them
+            name.chmod(0o644)
+        again = SqliteStore(path, lambda: "second")
+        assert [stat.S_IMODE(name.stat().st_mode) for name in names] == [0o600] * 3
+        assert [topic.name for topic in again.topics()] == ["t"]
+        again.close()
+        store.close()
+    finally:
+        os.umask(umask)
+
+
+def test_who_may_not_read_it_is_told_what_to_do(store: SqliteStore, path: Path) -> None:
+    store.close()
+    refused = pytest.raises(StorageError, match=r"only its owner may read it.*--bootstrap-server")
+    with refused, unprivileged(path):
+        look_at_settings(path)
 
 
 def test_syncs_every_transaction(store: SqliteStore) -> None:

@@ -64,6 +64,27 @@ def test_sums_of_times(tmp_path: Path, code: str) -> None:
 @pytest.mark.parametrize(
     "code",
     [
+        "fs.write_file(path, secret.reveal().encode())",
+        "text = password.reveal()\nself._fs.replace_file(path, text.encode())",
+        "text = password.reveal()\nfile = env.fs.open_append(path)",
+        "fs.replace_file(path, key.private_bytes(pem, pkcs8, none))",
+        "fs.replace_file(path, secret.octets())",
+    ],
+)
+def test_secrets_on_disk(tmp_path: Path, code: str) -> None:
+    bad = "src/lapse/log/segment.py"
+    good = "fs.write_file(path, Secret(key.private_bytes(pem, pkcs8, none).decode()))"
+    other = "if password.reveal() == text: ..."
+    files = {
+        bad: code, "src/lapse/base/fs.py": code, "src/lapse/log/other.py": good,
+        "src/lapse/log/third.py": other,
+    }  # fmt: skip
+    assert set(keys("secrets-on-disk", sample(tmp_path, files))) == {bad}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
         "import os\nos.rename(a, b)",
         "from os import replace as r",
         "import os\nos.fsync(fd)",
@@ -77,6 +98,7 @@ def test_sums_of_times(tmp_path: Path, code: str) -> None:
         "import gzip\ngzip.open(p, 'wt')",
         "import os\nos.open(p, os.O_RDWR | os.O_CLOEXEC)",
         "import tempfile\ntempfile.mkdtemp()",
+        "import tempfile\nfolder = tempfile.gettempdir()",
     ],
 )
 def test_writes(tmp_path: Path, code: str) -> None:

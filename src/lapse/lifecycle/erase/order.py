@@ -23,6 +23,7 @@ import msgspec
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
+from lapse.base.secret import Secret
 from lapse.base.times import UNITS_MS, after_ms
 from lapse.lifecycle.erase.findings import Count
 from lapse.lifecycle.erase.proof import GONE, REMAINS, Verdict
@@ -165,8 +166,11 @@ def load_order(folder: Path) -> Order | None:
 
 
 def save_order(fs: Fs, folder: Path, order: Order) -> None:
-    """Durably, whole or not at all. Raises StorageError."""
-    fs.replace_file(folder / ORDER_FILE, msgspec.json.encode(order))
+    """Durably, whole or not at all, for its owner alone. Raises StorageError.
+
+    Whoever has salt and hashes can try keys until one fits.
+    """
+    fs.replace_file(folder / ORDER_FILE, Secret(msgspec.json.encode(order).decode()))
 
 
 def require_same(order: Order, keys: Mapping[str, Sequence[bytes]], folder: Path) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +25,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from lapse.base.errors import ConfigError, LapseError, StorageError
-from lapse.base.fs import Fs
+from lapse.base.fs import Fs, make_own_dir
+from lapse.base.secret import Secret
 
 KEY_FILE = "erasure-proof-key.pem"
 _FIRST = b'{"report":\n'
@@ -35,7 +35,6 @@ _LAST = (
     '"public_key":"{public_key}","signature":"{signature}"}}}}\n'
 )
 _SIGNATURE = re.compile(rb'"public_key":"([A-Za-z0-9+/=]+)","signature":"([A-Za-z0-9+/=]+)"\}\}\n')
-_PRIVATE_UMASK = 0o077
 
 
 class BadSeal(LapseError):
@@ -76,17 +75,15 @@ def load_or_make_key(fs: Fs, path: Path) -> tuple[Ed25519PrivateKey, bool]:
     if path.exists():
         return load_key(path), False
     key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+    pem = Secret(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ).decode()
     )
-    before = os.umask(_PRIVATE_UMASK)  # nobody else may read it, not even for a moment
-    try:
-        fs.make_dir(path.parent)
-        fs.replace_file(path, pem)
-    finally:
-        os.umask(before)
+    make_own_dir(path.parent)
+    fs.replace_file(path, pem)
     return key, True
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lapse.base.fs import AppendFile, Buffer, RealFs
+from lapse.base.secret import Secret
 
 
 class Thrown:
@@ -37,7 +38,7 @@ class Nowhere(RealFs):
     def open_append(self, path: Path) -> AppendFile:
         return Thrown(path)
 
-    def write_file(self, path: Path, data: Buffer) -> None: ...
+    def write_file(self, path: Path, data: Buffer | Secret) -> None: ...
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None: ...
 

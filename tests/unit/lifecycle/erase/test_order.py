@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,7 @@ def test_an_order_is_kept_whole_and_without_keys(tmp_path: Path) -> None:
     assert load_order(tmp_path) == order
     assert (order.topic("u"), order.topic("v")) == (changed, None)
     assert KEY not in (tmp_path / ORDER_FILE).read_bytes()
+    assert stat.S_IMODE((tmp_path / ORDER_FILE).stat().st_mode) == 0o600
 
 
 def test_an_order_of_before_there_were_times_of_proofs_is_read(tmp_path: Path) -> None:
