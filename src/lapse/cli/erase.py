@@ -55,7 +55,14 @@ from lapse.lifecycle.erase.order import (
     save_order,
 )
 from lapse.lifecycle.erase.proof import FORMAT as PROOF_FORMAT
-from lapse.lifecycle.erase.proof import GONE, Report, encode_report, totals
+from lapse.lifecycle.erase.proof import (
+    GONE,
+    Report,
+    cluster_ids_of,
+    encode_report,
+    topic_ids_of,
+    totals,
+)
 from lapse.lifecycle.erase.replicas import why_unusable
 from lapse.lifecycle.erase.search import (
     KEY_FORMATS,
@@ -362,6 +369,8 @@ def _prove(args: argparse.Namespace, target: Target, key: Any) -> Path:
     report = Report(
         PROOF_FORMAT, version("lapse"), platform.node(), target.part.topic, None, look.asked,
         look.started_ms, look.ended_ms, look.replicas, look.verdict,
+        cluster_ids=cluster_ids_of(look.replicas), topic_ids=topic_ids_of(look.replicas),
+        key_id=sign.fingerprint(sign.public_key_of(key)),
     )  # fmt: skip
     path = _new_path(args.order, target.part.topic)
     RealFs().replace_file(path, sign.seal(encode_report(report), key))

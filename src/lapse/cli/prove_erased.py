@@ -19,11 +19,12 @@ import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lapse.base.clock import Clock, SystemClock
+from lapse.base.clock import Clock, SystemClock, time_text
 from lapse.base.errors import ConfigError, KafkaError, StorageError
 from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
@@ -44,11 +45,14 @@ from lapse.lifecycle.erase.proof import (
     REMAINS,
     Report,
     Verdict,
+    cluster_ids_of,
     decode_report,
+    doubted,
     encode_report,
     judge,
     looked_through,
     name_of,
+    topic_ids_of,
     totals,
 )
 from lapse.lifecycle.erase.replicas import ReplicaFindings, Runs, Where, look_through
@@ -112,7 +116,8 @@ def add_parser(commands: Any) -> None:
         help=f"Ed25519 key (default: made once, ~/.config/lapse/{sign.KEY_FILE})")  # fmt: skip
     add("--check", type=Path, metavar="REPORT",
         help="check a report: its signature, and what is there now (--replica: where)")  # fmt: skip
-    add("--public-key", type=Path, metavar="PEM", help="with --check: whose signature it must be")
+    add("--public-key", type=Path, action="append", default=[], metavar="PEM",
+        help="with --check: whose signature it must be (default: ours); repeatable")  # fmt: skip
     add("--engine", choices=("spark", "inline"), default="inline",
         help="who looks files through: this process, or Spark (default: %(default)s)")  # fmt: skip
     add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
@@ -130,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _prove(args: argparse.Namespace, clock: Clock) -> int:
-    if args.public_key is not None:
+    if args.public_key:
         raise ConfigError("--public-key: allowed only with --check")
     places, search = _places(args), _search(args)
     _check_report_path(args.report)
@@ -147,10 +152,13 @@ def _prove(args: argparse.Namespace, clock: Clock) -> int:
     report = Report(
         FORMAT, version("lapse"), platform.node(), args.topic, args.partition, asked, started_ms,
         clock.now_ms(), replicas, judge(replicas, asked, args.topic),
+        cluster_ids=cluster_ids_of(replicas), topic_ids=topic_ids_of(replicas),
+        key_id="" if key is None else sign.fingerprint(sign.public_key_of(key)),
     )  # fmt: skip
     if key is not None:
         _hand_out(args, sign.seal(encode_report(report), key))
     if not args.json:
+        _show_what(report)
         show_verdict(replicas, asked, report.verdict)
         show_limits()
     if key is not None:
@@ -269,8 +277,11 @@ def _check(args: argparse.Namespace, clock: Clock) -> int:
         sealed = sign.unseal(path.read_bytes(), str(path))
     except OSError as e:
         raise StorageError(f"reading {path}: {e.strerror or e}") from e
-    whose = _whose(args, sealed)
     report = decode_report(sealed.body, str(path))
+    signer = sign.fingerprint(sealed.public_key)
+    if report.key_id not in {"", signer}:
+        raise StorageError(f"{path}: names key {report.key_id}, and is signed with key {signer}")
+    whose, doubts = _whose(args, sealed)
     keys = _keys(args)
     search = recalled(report.asked, keys)
     if keys and search is None:
@@ -292,6 +303,7 @@ def _check(args: argparse.Namespace, clock: Clock) -> int:
                 run_units = stack.enter_context(audits(args, clock, on_progress))(search)
             moved = [absolute(path) for path in args.replica]
             checked = check(report, run_units, clock, on_bytes, moved)
+    checked = replace(checked, verdict=doubted(checked.verdict, doubts))
     _show_check(report, checked, whose, as_json=args.json)
     return EXIT_CODES[checked.verdict.state]
 
@@ -300,17 +312,22 @@ def _bytes_in(report: Report) -> int:
     return sum(found.bytes_read for replica in report.replicas for found in replica.files)
 
 
-def _whose(args: argparse.Namespace, sealed: sign.Sealed) -> str:
-    """Whose signature it is; raises StorageError if it is not the one it must be."""
-    if args.public_key is not None:
-        if sign.load_public_key(args.public_key) != sealed.public_key:
-            raise StorageError(f"{args.check}: signed with another key than {args.public_key}")
-        return f"signed with {args.public_key}"
+def _whose(args: argparse.Namespace, sealed: sign.Sealed) -> tuple[str, tuple[str, ...]]:
+    """Whose signature it is, and what speaks against it; raises StorageError if it must not be."""
+    for path in args.public_key:
+        if sign.load_public_key(path) == sealed.public_key:
+            return f"signed with {path}", ()
+    if args.public_key:
+        others = ", ".join(map(str, args.public_key))
+        raise StorageError(f"{args.check}: signed with another key than {others}")
     own = _own_key_path()
     if own.exists() and sign.public_key_of(sign.load_key(own)) == sealed.public_key:
-        return f"signed with our own key, {own}"
-    print_ = sign.fingerprint(sealed.public_key)
-    return f"signed with key {print_}: whose that is, --public-key tells"
+        return f"signed with our own key, {own}", ()
+    stranger = f"key {sign.fingerprint(sealed.public_key)}, which is not ours"
+    doubt = (
+        f"the report is signed with {stranger}: if you know whose it is, name it by --public-key"
+    )
+    return f"signed with {stranger}", (doubt,)
 
 
 def _show_check(report: Report, checked: Checked, whose: str, *, as_json: bool) -> None:
@@ -319,7 +336,8 @@ def _show_check(report: Report, checked: Checked, whose: str, *, as_json: bool) 
         show_table(rows, {}, as_json=True)
         return
     print(f"the report is as it was signed; {whose}")
-    print(f"it said: {report.verdict.state}")
+    _show_what(report)
+    print(f"it said, {time_text(report.ended_ms)}: {report.verdict.state}")
     print(f"{checked.as_it_was} files are as they were")
     for difference in checked.differences:
         print(f"  {difference.path}: {difference.what}")
@@ -327,6 +345,12 @@ def _show_check(report: Report, checked: Checked, whose: str, *, as_json: bool) 
 
 
 # --- telling --------------------------------------------------------------------------------------
+
+
+def _show_what(report: Report) -> None:
+    """Which topic of which cluster it is about, by the ids that the replicas' files have."""
+    of_topic, of_cluster = map(", ".join, (report.topic_ids, report.cluster_ids))
+    print(f"topic {report.topic}, id {of_topic or 'unknown'}; cluster {of_cluster or 'unknown'}")
 
 
 def show_verdict(replicas: Sequence[ReplicaFindings], asked: Asked, verdict: Verdict) -> None:

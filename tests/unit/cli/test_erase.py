@@ -28,7 +28,7 @@ from lapse.client.admin import Admin
 from lapse.client.settings import TOPIC, ConfigChange, Resource
 from lapse.lifecycle.erase.order import Forced, Order, load_order, save_order
 from lapse.lifecycle.erase.search import Bound
-from lapse.lifecycle.erase.sign import unseal
+from lapse.lifecycle.erase.sign import fingerprint, unseal
 from lapse.records.builder import NewRecord, build_batch
 from lapse.security.acls import Operation, ResourceType
 from lapse.wire.schema.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
@@ -222,6 +222,9 @@ async def test_paths_are_absolute_so_that_a_proof_is_checked_from_anywhere(
     proof = told.rows[0]["proof"]
     report = report_in(proof)
     assert [one["path"] for one in report["replicas"]] == [str(tmp_path / "data")]
+    sealed = unseal(Path(proof).read_bytes(), proof)
+    assert report["key_id"] == fingerprint(sealed.public_key)
+    assert [len(report[name]) for name in ("cluster_ids", "topic_ids")] == [1, 1]
     monkeypatch.chdir("/")
     words = ["prove-erased", "--check", proof, "--key", "never"]
     assert await asyncio.to_thread(main, words) == 1  # as never seen as it was

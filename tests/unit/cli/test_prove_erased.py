@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from pathlib import Path
 
 import pytest
 
+from lapse.base.clock import time_text
+from lapse.base.fs import RealFs
+from lapse.base.ids import format_topic_id
 from lapse.cli.main import main
 from lapse.lifecycle.erase.proof import CANNOT_SEE
-from lapse.lifecycle.erase.sign import public_pem, unseal
+from lapse.lifecycle.erase.sign import fingerprint, load_or_make_key, public_pem, seal, unseal
+from lapse.log.checkpoints import write_meta, write_topic_id
 from lapse.testing.clock import ManualClock
 from tests.unit.lifecycle.erase.replica import batch, written
 from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten
@@ -230,7 +235,68 @@ def test_whose_signature_it_must_be(
     Told(capsys, "--topic", "t", "--key", GONE, "--replica", replica, "--report", other)
     told = Told(capsys, "--check", other, "--public-key", public)
     assert (told.code, "signed with another key" in told.err) == (3, True)
-    assert "whose that is" in Told(capsys, "--check", path).out
+    named = ("--public-key", public)
+    own_key.rename(tmp_path / "away")
+    Told(capsys, "--topic", "t", "--key", GONE, "--replica", replica, "--json")  # makes a third
+    both = Told(capsys, "--check", path, *named, "--public-key", write_public(other))
+    assert (both.code, f"signed with {public}" in both.out) == (0, True)
+
+
+def write_public(report: Path) -> Path:
+    """The public key in a report, as PEM."""
+    path = report.with_suffix(".pem")
+    path.write_text(public_pem(unseal(report.read_bytes(), "r").public_key))
+    return path
+
+
+def test_a_strangers_signature_proves_nothing_until_its_key_is_named(
+    replica: Path, tmp_path: Path, own_key: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Anybody can make a key, and sign with it that a replica less was all there was."""
+    path = tmp_path / "proof.json"
+    for key, code in ((GONE, 3), ("k0", 1)):
+        Told(capsys, "--topic", "t", "--key", key, "--replica", replica, "--report", path)
+        own_key.unlink()
+        for words in ((), ("--key", key)):
+            told = Told(capsys, "--check", path, *words)
+            assert told.code == code
+            assert "which is not ours: if you know whose it is, name it by --public-key" in told.out
+            assert ("verdict: proven" in told.out) is False
+            named = Told(capsys, "--check", path, *words, "--public-key", write_public(path))
+            assert named.code == (0 if key == GONE else 1)
+        path.unlink()
+
+
+def test_a_report_names_cluster_topic_key_and_time(
+    replica: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "proof.json"
+    write_meta(RealFs(), replica, {"cluster.id": "the-cluster", "node.id": "1"})
+    write_topic_id(RealFs(), replica / "t-0", uuid.UUID(int=7))
+    topic_id = format_topic_id(uuid.UUID(int=7))
+    words = ("--topic", "t", "--key", GONE, "--replica", replica, "--report", path)
+    says = f"topic t, id {topic_id}; cluster the-cluster\n"
+    assert says in Told(capsys, *words).out
+    sealed = unseal(path.read_bytes(), "r")
+    report = json.loads(sealed.body)
+    assert (report["cluster_ids"], report["topic_ids"]) == (["the-cluster"], [topic_id])
+    assert report["key_id"] == fingerprint(sealed.public_key)
+    told = Told(capsys, "--check", path, "--key", GONE)
+    assert (told.code, says in told.out) == (0, True)
+    assert f"it said, {time_text(report['ended_ms'])}: proven\n" in told.out
+
+
+def test_a_report_that_names_another_key_than_it_is_signed_with_is_none(
+    replica: Path, tmp_path: Path, own_key: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "proof.json"
+    Told(capsys, "--topic", "t", "--key", GONE, "--replica", replica, "--report", path)
+    body = unseal(path.read_bytes(), "r").body
+    own_key.unlink()
+    other, _ = load_or_make_key(RealFs(), own_key)
+    path.write_bytes(seal(body, other))
+    told = Told(capsys, "--check", path)
+    assert (told.code, "and is signed with key" in told.err) == (3, True)
 
 
 def test_a_check_tells_what_is_different(

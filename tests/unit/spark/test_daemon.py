@@ -14,7 +14,7 @@ def test_without_a_place_for_temporary_files_it_begins_cold(tmp_path: Path) -> N
     done = subprocess.run(
         [sys.executable, "-m", "lapse.spark.daemon"],
         env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False,  # which is how it ends
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False,
     )  # fmt: skip
     assert int.from_bytes(done.stdout, "big") > 0
     assert b"begin cold" in done.stderr

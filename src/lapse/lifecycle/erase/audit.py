@@ -390,7 +390,7 @@ class _Look:
             state=self._state,
             kind=kind,
             problem=problem,
-            pieces=(Piece(self._unit.start, window.reach, int(window.crc)),),
+            pieces=(Piece(self._unit.start, window.reach, window.sha256.hexdigest()),),
             batches=self._batches,
             records=int(self._totals[kernel.RECORDS]),
             control=self._control,

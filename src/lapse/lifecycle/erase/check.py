@@ -1,24 +1,39 @@
 """A report checked against what is there now: what is as it was, what is not, and what follows.
 
-Files that have the bytes they had (by size and checksum) keep what was found in them; others are
-looked through anew, if the keys were given again: a report does not tell them.
+**With its keys**, which a report does not tell, everything is looked through again, and hashed in
+the same pass: of the report only its questions are believed. Without them, files that have the
+bytes they had, by SHA-256, keep what was found in them; others are not looked through. Reports of
+the first format knew files by CRC-32C: without keys nothing is proven by one.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from lapse.base.clock import Clock
+from lapse.kernels.crc32c import crc32c_more
 from lapse.lifecycle.erase.audit import OnBytes
 from lapse.lifecycle.erase.findings import KEYLESS, AuditUnit, Findings, Piece
-from lapse.lifecycle.erase.places import Place
-from lapse.lifecycle.erase.proof import Report, Verdict, judge, keys_seen, with_never_seen
+from lapse.lifecycle.erase.places import FileState
+from lapse.lifecycle.erase.proof import (
+    Report,
+    Verdict,
+    doubted,
+    judge,
+    keys_seen,
+    with_never_seen,
+)
 from lapse.lifecycle.erase.replicas import ReplicaFindings, Run, Where, look_through
 from lapse.lifecycle.erase.window import Window
 
+FORGEABLE = (
+    "the report knows files by CRC-32C alone, and other bytes could have the same: with its keys "
+    "everything is looked through again"
+)
 NOT_SEARCHED = "was not looked through: it is not as it was, and its keys were not given"
 
 
@@ -49,7 +64,7 @@ def check(
     report: Report, run: Run | None, clock: Clock, on_bytes: OnBytes,
     moved: Sequence[str] = (),
 ) -> Checked:  # fmt: skip
-    """Compare and, with `run` (which knows the keys), look through what changed.
+    """Compare; with `run` (which knows the keys) look through everything, too.
 
     `moved` are the replicas' directories now, in the report's order; none: where they were.
     """
@@ -60,41 +75,78 @@ def check(
             path, report.topic, report.partition, before.scratch, report.asked.bounds,
             report.asked.topic_id,
         )  # fmt: skip
-        now, told, unchanged = _replica(before, where, run, clock, on_bytes)
+        if run is None:
+            now, told, unchanged = _compared_only(before, where, clock, on_bytes)
+        else:
+            now, told, unchanged = _searched(before, where, run, clock)
         replicas.append(now)
-        differences += told
+        differences += [*_of_another(before, now), *told]
         same += unchanged
     verdict = judge(replicas, report.asked, report.topic)
     keys = len(report.asked.keys)
     unseen = set(report.verdict.never_seen) - keys_seen(replicas, keys)
     verdict = with_never_seen(verdict, sorted(unseen), keys)
+    if run is None and report.is_forgeable:
+        verdict = doubted(verdict, [FORGEABLE])
     return Checked(tuple(replicas), verdict, tuple(differences), same)
 
 
-def _replica(
-    before: ReplicaFindings, where: Where, run: Run | None, clock: Clock, on_bytes: OnBytes
-) -> tuple[ReplicaFindings, list[Difference], int]:
+_Seen = tuple[ReplicaFindings, list[Difference], int]
+
+
+def _searched(before: ReplicaFindings, where: Where, run: Run, clock: Clock) -> _Seen:
+    """Everything looked through, whatever the report says was found there."""
+    now = look_through(where, run, clock)
+    if now.problem is not None and not now.files:
+        return now, [Difference(where.path, now.problem)], 0
+    there = {found.path: found for found in now.files}
+    whats = []
+    for found in before.files:
+        here = there.get(found.path)
+        state = None if here is None or here.problem is not None else here.state
+        size = 0 if here is None else here.end
+        whats.append(_difference(found, here is not None, state, size, _has(where, found, here)))
+    kept = zip(before.files, whats, strict=True)
+    same = sum(what in _AS_IT_WAS and found.kind != KEYLESS for found, what in kept)
+    return now, _told(where, before, whats, there), same
+
+
+def _has(where: Where, found: Findings, here: Findings | None) -> Callable[[], bool]:
+    """Whether a file has the bytes it had: as just read, or else by reading them once more."""
+
+    def has_bytes() -> bool:
+        assert here is not None
+        spans = [(piece.start, piece.end) for piece in here.pieces]
+        if spans == [(p.start, p.end) for p in found.pieces if p.sha256 is not None]:
+            return here.pieces == found.pieces
+        return _has_bytes(Path(where.path) / found.path, found.pieces, lambda _: None)
+
+    return has_bytes
+
+
+def _compared_only(
+    before: ReplicaFindings, where: Where, clock: Clock, on_bytes: OnBytes
+) -> _Seen:  # fmt: skip
+    """What has the bytes it had keeps its findings; nobody said which keys to look for."""
     listing = where.listed()
     if listing.problem is not None:
         told = [Difference(where.path, listing.problem)]
         return ReplicaFindings(where.path, where.scratch, listing.problem), told, 0
     there = {place.path: place for place in listing.places}
     known: dict[str, Findings] = {}
-    differences: list[Difference] = []
+    whats = []
     for found in before.files:
         place = there.get(found.path)
-        now, what = _compared(found, place, where.path, on_bytes)
-        if now is not None:
-            known[found.path] = now
-        if what is not None:
-            differences.append(Difference(f"{where.path}/{found.path}", what))
-    told_of = {found.path for found in before.files}
-    differences += [
-        Difference(f"{where.path}/{path}", "new") for path in there if path not in told_of
-    ]
-    seen = look_through(where, run or _not_searched, clock, known.values())
-    unchanged = sum(found.path in known for found in before.files)
-    return seen, differences, unchanged
+        state = None if place is None or place.problem is not None else place.state
+        size = 0 if state is None else state.size
+        path = Path(where.path) / found.path
+        has_bytes = partial(_has_bytes, path, found.pieces, on_bytes)
+        what = _difference(found, place is not None, state, size, has_bytes)
+        if what in _AS_IT_WAS and found.kind != KEYLESS:
+            known[found.path] = replace(found, state=state)
+        whats.append(what)
+    seen = look_through(where, _not_searched, clock, known.values())
+    return seen, _told(where, before, whats, there), len(known)
 
 
 def _not_searched(units: Sequence[AuditUnit]) -> Iterator[Findings]:
@@ -103,31 +155,57 @@ def _not_searched(units: Sequence[AuditUnit]) -> Iterator[Findings]:
         yield Findings(unit.path, problem=NOT_SEARCHED)
 
 
-def _compared(
-    found: Findings, place: Place | None, replica: str, on_bytes: OnBytes
-) -> tuple[Findings | None, str | None]:
-    """What still holds of a file, and how it differs; neither: it could not be read before."""
-    if place is None:
-        return None, "gone"
+def _told(
+    where: Where, before: ReplicaFindings, whats: Sequence[str | None],
+    there: Mapping[str, object],
+) -> list[Difference]:  # fmt: skip
+    pairs = zip(before.files, whats, strict=True)
+    told = [Difference(f"{where.path}/{found.path}", what) for found, what in pairs if what]
+    known = {found.path for found in before.files}
+    return told + [Difference(f"{where.path}/{path}", "new") for path in there if path not in known]
+
+
+def _of_another(before: ReplicaFindings, now: ReplicaFindings) -> Iterator[Difference]:
+    """Where a directory is another cluster's by now, or a partition another topic's."""
+    if before.cluster_id is not None and now.cluster_id not in {None, before.cluster_id}:
+        was = f"of cluster {now.cluster_id}; the report has cluster {before.cluster_id} there"
+        yield Difference(now.path, was)
+    were = {home.folder: home.topic_id for home in before.homes}
+    for home in now.homes:
+        topic_id = were.get(home.folder)
+        if topic_id is not None and home.topic_id not in {None, topic_id}:
+            was = f"of topic id {home.topic_id}; the report has topic id {topic_id} there"
+            yield Difference(f"{now.path}/{home.folder}", was)
+
+
+_TOUCHED = "touched: the bytes are the same"
+_AS_IT_WAS = frozenset({None, _TOUCHED})
+
+
+def _difference(
+    found: Findings, is_there: bool, state: FileState | None, size: int,
+    has_bytes: Callable[[], bool],
+) -> str | None:  # fmt: skip
+    """How a file differs from what was found; `state` is None where it cannot be read now."""
+    if not is_there:
+        return "gone"
     if found.kind == KEYLESS:
-        return None, None  # looked at anew, by its name: that costs nothing
-    if found.problem is not None or place.state is None or place.problem is not None:
-        return None, "could not be read then, or cannot be now"
-    state = found.state
-    if place.state.size < found.end or state is None:
-        return None, "changed: it is shorter"
-    if not _has_bytes(Path(replica) / found.path, found.pieces, on_bytes):
-        return None, "changed"
-    if place.state.size > found.end:
-        return None, f"longer by {place.state.size - found.end} bytes"
-    same = (state.size, state.mtime_ns, state.inode) == (
-        place.state.size, place.state.mtime_ns, place.state.inode
-    )  # fmt: skip
-    return replace(found, state=place.state), None if same else "touched: the bytes are the same"
+        return None  # by its name: it is told anew each time
+    if found.problem is not None or state is None or found.state is None:
+        return "could not be read then, or cannot be now"
+    if size < found.end:
+        return "changed: it is shorter"
+    if not has_bytes():
+        return "changed"
+    if size > found.end:
+        return f"longer by {size - found.end} bytes"
+    then, now = found.state, state
+    same = (then.size, then.mtime_ns, then.inode) == (now.size, now.mtime_ns, now.inode)
+    return None if same else _TOUCHED
 
 
 def _has_bytes(path: Path, pieces: Iterable[Piece], on_bytes: OnBytes) -> bool:
-    """Whether a file has the bytes it had, by their checksums."""
+    """Whether a file has the bytes it had, by their hashes."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -141,9 +219,15 @@ def _has_bytes(path: Path, pieces: Iterable[Piece], on_bytes: OnBytes) -> bool:
 
 
 def _has_piece(fd: int, piece: Piece, on_bytes: OnBytes) -> bool:
-    window = Window(fd, piece.start, piece.end)
+    window, crc = Window(fd, piece.start, piece.end), 0
     while window.reach < window.end:
         before = window.reach
         window.fill(before)
+        if piece.sha256 is None:
+            crc = int(crc32c_more(crc, window.data, 0, window.filled))
         on_bytes(window.reach - before)
-    return window.end == piece.end and int(window.crc) == piece.crc32c
+    if window.end != piece.end:
+        return False
+    if piece.sha256 is None:
+        return crc == piece.crc32c
+    return window.sha256.hexdigest() == piece.sha256

@@ -80,11 +80,17 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes start..end-1 as they were read, by their CRC-32C."""
+    """Bytes start..end-1 as they were read.
+
+    Attributes:
+        sha256: of these bytes, hexadecimal; None in reports of the first format.
+        crc32c: what those have in its place. Anybody can make other bytes of the same.
+    """
 
     start: int
     end: int
-    crc32c: int
+    sha256: str | None = None
+    crc32c: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.errors import LapseError
-from lapse.base.ids import TopicPartition
+from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.lifecycle import clock_guard, reports
 from lapse.lifecycle.round.ledger import LEDGER_FILE
 from lapse.lifecycle.round.ledger import read as read_ledger
@@ -90,11 +90,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A partition's directory by what it is, whatever path leads to it: a link, another mount."""
+    """A partition's directory by what it is, whatever path leads to it: a link, another mount.
+
+    Attributes:
+        topic_id: of its `partition.metadata`, as Kafka spells it; None where that does not say.
+    """
 
     folder: str
     device: int
     inode: int
+    topic_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ class Listing:
         problem: why it could not be listed; then nothing else counts.
         partitions: directories of the topic; homes: which these are, but for those on their way.
         is_log_directory: it looks like one, whether or not it has the topic.
-        node_id: whose it is by its meta.properties; None where that does not say.
+        node_id, cluster_id: whose it is by its meta.properties; None where that does not say.
     """
 
     partitions: tuple[str, ...] = ()
@@ -114,6 +119,7 @@ class Listing:
     problem: str | None = None
     homes: tuple[Home, ...] = ()
     node_id: int | None = None
+    cluster_id: str | None = None
 
 
 def list_replica(replica: Path, topic: str, partition: int | None) -> Listing:
@@ -137,9 +143,10 @@ def list_replica(replica: Path, topic: str, partition: int | None) -> Listing:
         else:
             known |= entry.name in _BESIDE
             places += _file(replica, entry.name, "")
+    node_id, cluster_id = _owner(replica)
     return Listing(
         tuple(partitions), tuple(places), known or bool(partitions),
-        homes=tuple(homes), node_id=_node_id(replica),
+        homes=tuple(homes), node_id=node_id, cluster_id=cluster_id,
     )  # fmt: skip
 
 
@@ -147,15 +154,25 @@ def _home(replica: Path, folder: str) -> Iterator[Home]:
     """None where it went away, or cannot be asked about."""
     with contextlib.suppress(OSError):
         told = (replica / folder).stat()
-        yield Home(folder, told.st_dev, told.st_ino)
+        yield Home(folder, told.st_dev, told.st_ino, _topic_id(replica / folder))
 
 
-def _node_id(replica: Path) -> int | None:
+def _topic_id(partition_dir: Path) -> str | None:
+    try:
+        found = checkpoints.read_topic_id(partition_dir)
+    except (LapseError, OSError):
+        return None
+    return None if found is None else format_topic_id(found)
+
+
+def _owner(replica: Path) -> tuple[int | None, str | None]:
+    """Ids of the node and of the cluster."""
     try:
         meta = checkpoints.read_meta(replica)
-        return int(meta.get("node.id", meta.get("broker.id", "")))  # version 0 said broker.id
-    except (LapseError, OSError, ValueError):
-        return None
+    except (LapseError, OSError):
+        return None, None
+    node_id = meta.get("node.id", meta.get("broker.id", ""))  # version 0 said broker.id
+    return int(node_id) if node_id.isdecimal() else None, meta.get("cluster.id")
 
 
 def list_folder(folder: Path) -> Listing:

@@ -17,7 +17,8 @@ from lapse.lifecycle.erase.findings import BATCHES, RAW, Count, Findings
 from lapse.lifecycle.erase.replicas import ReplicaFindings
 from lapse.lifecycle.erase.search import Asked
 
-FORMAT = "lapse-erasure-proof-1"
+FORMAT = "lapse-erasure-proof-2"
+FIRST_FORMAT = "lapse-erasure-proof-1"  # knew files by CRC-32C, and neither cluster, ids nor key
 PROVEN, REMAINS, NOT_PROVEN = "proven", "remains", "not proven"
 # Of an erasure: proven, and none of its keys was in any file from the order on.
 NEVER_SEEN = "never seen"
@@ -60,6 +61,9 @@ class Report:
         lapse: version. machine: name of the one that looked.
         partition: None: all of the topic.
         started_ms, ended_ms: wall clock.
+        cluster_ids, topic_ids: of the replicas and of the topic's partitions in them, as far as
+            their files tell, each once, as Kafka spells them.
+        key_id: the SHA-256 of the public key (DER, hexadecimal) that it is to be signed with.
     """
 
     format: str
@@ -73,6 +77,25 @@ class Report:
     replicas: tuple[ReplicaFindings, ...]
     verdict: Verdict
     cannot_see: tuple[str, ...] = CANNOT_SEE
+    cluster_ids: tuple[str, ...] = ()
+    topic_ids: tuple[str, ...] = ()
+    key_id: str = ""
+
+    @property
+    def is_forgeable(self) -> bool:
+        """Whether other files could pass for those it is about."""
+        return self.format == FIRST_FORMAT
+
+
+def cluster_ids_of(replicas: Iterable[ReplicaFindings]) -> tuple[str, ...]:
+    """Clusters that the replicas say they are of."""
+    return tuple(sorted({one.cluster_id for one in replicas if one.cluster_id is not None}))
+
+
+def topic_ids_of(replicas: Iterable[ReplicaFindings]) -> tuple[str, ...]:
+    """Ids of the topic; several where one was deleted and made again, or of several clusters."""
+    homes = (home for one in replicas for home in one.homes)
+    return tuple(sorted({home.topic_id for home in homes if home.topic_id is not None}))
 
 
 def encode_report(report: Report) -> bytes:
@@ -86,9 +109,18 @@ def decode_report(data: bytes, where: str) -> Report:
         report = msgspec.json.decode(data, type=Report)
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         raise StorageError(f"{where}: no proof of erasure: {e}") from e
-    if report.format != FORMAT:
+    if report.format not in {FORMAT, FIRST_FORMAT}:
         raise StorageError(f"{where}: format {report.format!r}; this version reads {FORMAT}")
     return report
+
+
+def doubted(verdict: Verdict, doubts: Iterable[str]) -> Verdict:
+    """The verdict if these, too, speak against a proof."""
+    more = tuple(doubts)
+    if not more:
+        return verdict
+    state = NOT_PROVEN if verdict.state in GONE else verdict.state
+    return Verdict(state, (*verdict.reasons, *more), verdict.never_seen)
 
 
 def judge(replicas: Sequence[ReplicaFindings], asked: Asked, topic: str) -> Verdict:

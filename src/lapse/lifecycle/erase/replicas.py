@@ -107,7 +107,7 @@ class ReplicaFindings:
         problem: why it was not looked through, or not all of it.
         partitions: directories of the topic that it has.
         listings: how often it was listed until the files held still.
-        homes: which directories the partitions' are; node_id: whose (`places.Listing`).
+        homes: which directories the partitions' are; node_id, cluster_id: whose (`places.Listing`).
     """
 
     path: str
@@ -118,6 +118,7 @@ class ReplicaFindings:
     files: tuple[Findings, ...] = ()
     homes: tuple[Home, ...] = ()
     node_id: int | None = None
+    cluster_id: str | None = None
 
 
 def look_through(
@@ -227,5 +228,5 @@ def _found(
     return ReplicaFindings(
         where.path, where.scratch, problem, listing.partitions, listings,
         tuple(sorted((f for f in files if not f.vanished), key=lambda f: f.path)),
-        listing.homes, listing.node_id,
+        listing.homes, listing.node_id, listing.cluster_id,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Bytes of a file, from front to back through one buffer, checksummed as they come.
+"""Bytes of a file, from front to back through one buffer, hashed as they come.
 
 By `preadv`, never through a map: a file that shrinks under a map kills the process. The buffer is
 used again and grows only for a batch that is larger.
@@ -6,12 +6,11 @@ used again and grows only for a batch that is larger.
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 import numpy as np
 from numpy.typing import NDArray
-
-from lapse.kernels.crc32c import crc32c_more
 
 BLOCK_BYTES = 2 << 20
 _BLOCK_BYTES_MIN = 4 << 10
@@ -23,13 +22,14 @@ class Window:
     Attributes:
         at: position in the file of the first byte in `data`; filled: how many bytes there are.
         end: where reading ends; earlier once the file turned out to end before.
-        crc: CRC-32C of all bytes read so far.
+        sha256: of all bytes read so far.
         data: read-only, so that kernels meet one type of array.
     """
 
     def __init__(self, fd: int, start: int, end: int, block_bytes: int = BLOCK_BYTES) -> None:
         self._fd = fd
-        self.at, self.filled, self.end, self.crc = start, 0, end, 0
+        self.at, self.filled, self.end = start, 0, end
+        self.sha256 = hashlib.sha256()
         self._take(np.empty(max(_BLOCK_BYTES_MIN, min(block_bytes, end - start)), np.uint8))
 
     def _take(self, buffer: NDArray[np.uint8]) -> None:
@@ -58,7 +58,7 @@ class Window:
         self._read()
 
     def drain(self) -> None:
-        """Read on to the end, for the checksum's sake."""
+        """Read on to the end, for the hash's sake."""
         while self.reach < self.end:
             self.fill(self.reach)
 
@@ -70,5 +70,5 @@ class Window:
             if not got:
                 self.end = self.reach
                 return
-            self.crc = crc32c_more(self.crc, self.data, self.filled, self.filled + got)
+            self.sha256.update(view[self.filled : self.filled + got])  # without Python's lock
             self.filled += got

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lapse.lifecycle.erase.check import Checked, check
+from lapse.base.fs import RealFs
+from lapse.base.ids import format_topic_id
+from lapse.kernels.crc32c import crc32c
+from lapse.lifecycle.erase.check import FORGEABLE, Checked, check
+from lapse.lifecycle.erase.findings import Piece
 from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.proof import (
+    FIRST_FORMAT,
     FORMAT,
     NEVER_SEEN,
     NOT_PROVEN,
@@ -25,6 +31,8 @@ from lapse.lifecycle.erase.proof import (
     with_never_seen,
 )
 from lapse.lifecycle.erase.search import Bound, make_search, told
+from lapse.log.checkpoints import write_topic_id
+from lapse.records.batch import as_array
 from lapse.testing.clock import ManualClock
 from tests.unit.lifecycle.erase.replica import (
     FIRST,
@@ -148,6 +156,125 @@ def test_bytes_changed_behind_the_back_of_size_and_time_show(replica: Path) -> N
     assert path.stat().st_size == before.st_size
     assert checked(report).verdict.state == REMAINS
     assert differences(checked(report)) == {FIRST: "changed"}
+
+
+def forged(path: Path) -> None:
+    """The key in the file, with the size, the CRC-32C and the times that the file had.
+
+    The leader epoch of a batch is outside the batch's own checksum: its 32 bits are chosen.
+    """
+    original, told = path.read_bytes(), path.stat()
+    room = len(original) - len(batch(0, KEY, value=b""))
+    fits = [batch(0, KEY, value=b"v" * n) for n in range(room - 4, room + 1)]
+    data = bytearray(next(one for one in fits if len(one) == len(original)))
+    wanted = crc32c(as_array(original), 0, len(original))
+
+    def crc() -> int:
+        return int(crc32c(as_array(bytes(data)), 0, len(data)))
+
+    begun, effects = crc(), []
+    for bit in range(32):
+        data[12 + bit // 8] ^= 1 << bit % 8
+        effects.append((crc() ^ begun, 1 << bit))
+        data[12 + bit // 8] ^= 1 << bit % 8
+    need, flips = wanted ^ begun, 0
+    for place in range(32):  # Gaussian elimination over bits
+        mask = 1 << place
+        pivot = next(effect for effect in effects if effect[0] & mask)
+        effects.remove(pivot)
+        effects = [(e ^ pivot[0], b ^ pivot[1]) if e & mask else (e, b) for e, b in effects]
+        if need & mask:
+            need, flips = need ^ pivot[0], flips ^ pivot[1]
+    for bit in range(32):
+        data[12 + bit // 8] ^= (flips >> bit & 1) << bit % 8
+    assert (crc(), len(data)) == (wanted, len(original))
+    path.write_bytes(data)
+    os.utime(path, ns=(told.st_atime_ns, told.st_mtime_ns))
+
+
+def of_first_format(report: Report, replica: Path) -> Report:
+    """As the version before would have made it."""
+    files = []
+    for found in report.replicas[0].files:
+        data = (replica / found.path).read_bytes()
+        pieces = (Piece(0, found.end, None, int(crc32c(as_array(data), 0, found.end))),)
+        files.append(replace(found, pieces=pieces if found.pieces else ()))
+    seen = replace(report.replicas[0], files=tuple(files))
+    return replace(report, format=FIRST_FORMAT, replicas=(seen,))
+
+
+@pytest.mark.parametrize("first_format", [True, False])
+def test_a_forged_file_is_never_proven(first_format: bool, replica: Path) -> None:
+    """Not by a report that knows files by CRC-32C either, with its keys or without."""
+    report = report_on(replica)
+    if first_format:
+        report = of_first_format(report, replica)
+    forged(replica / "t-0" / FIRST)
+    assert checked(report).verdict.state == REMAINS
+    without = checked(report, keys=False)
+    assert without.verdict.state == NOT_PROVEN
+    assert (FORGEABLE in without.verdict.reasons) == first_format
+    assert differences(without) == ({} if first_format else {FIRST: "changed"})
+
+
+def test_a_report_of_the_first_format_holds_with_its_keys_alone(replica: Path) -> None:
+    report = of_first_format(report_on(replica), replica)
+    found = checked(report)
+    assert (found.verdict.state, found.differences, found.as_it_was) == (PROVEN, (), 2)
+    without = checked(report, keys=False)
+    assert (without.verdict, without.as_it_was) == (Verdict(NOT_PROVEN, (FORGEABLE,)), 2)
+    changed(replica / "t-0" / FIRST)
+    assert differences(checked(report)) == {FIRST: "changed"}
+    assert differences(checked(report, keys=False)) == {FIRST: "changed"}
+    written(replica / "t-0" / FIRST, batch(0, KEY))
+    remains = of_first_format(report_on(replica), replica)
+    assert checked(remains, keys=False).verdict.state == REMAINS
+
+
+def test_with_its_keys_nothing_that_a_report_says_was_found_is_believed(replica: Path) -> None:
+    """Whoever signed it may have left out what was there."""
+    written(replica / "t-0" / FIRST, batch(0, KEY))
+    seen = looked(replica)
+    honest = report_on(replica)
+    clean = tuple(replace(found, counts=(), spots=()) for found in seen.files)
+    lie = replace(
+        honest, replicas=(replace(seen, files=clean),), verdict=Verdict(PROVEN)
+    )  # fmt: skip
+    found = checked(lie)
+    assert (found.verdict.state, found.differences) == (REMAINS, ())
+
+
+def test_each_file_is_read_once_for_search_and_hash(
+    replica: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = report_on(replica)
+    read: list[tuple[int, int]] = []
+    preadv = os.preadv
+
+    def noted(fd: int, buffers: list[memoryview], offset: int) -> int:
+        got = preadv(fd, buffers, offset)
+        read.append((os.fstat(fd).st_ino, offset))
+        return got
+
+    monkeypatch.setattr(os, "preadv", noted)
+    assert checked(report).as_it_was == 2
+    assert len(read) == len(set(read)) == 2
+
+
+def test_another_cluster_or_topic_in_the_same_place_is_told(replica: Path) -> None:
+    """Of the same name: the topic was deleted and made again, the disk is another's."""
+    written(replica / "meta.properties", b"cluster.id=first\nnode.id=1\n")
+    ids = [uuid.UUID(int=n) for n in (1, 2)]
+    write_topic_id(RealFs(), replica / "t-0", ids[0])
+    report = report_on(replica)
+    assert checked(report).differences == ()
+    written(replica / "meta.properties", b"cluster.id=second\nnode.id=1\n")
+    write_topic_id(RealFs(), replica / "t-0", ids[1])
+    for keys in (True, False):
+        told = [d.what for d in checked(report, keys=keys).differences]
+        assert "of cluster second; the report has cluster first there" in told
+        now, then = map(format_topic_id, reversed(ids))
+        assert f"of topic id {now}; the report has topic id {then} there" in told
 
 
 def test_a_replica_that_is_away_is_not_proven(replica: Path) -> None:

@@ -22,12 +22,12 @@ from lapse.lifecycle.erase.findings import (
 
 def test_parts_are_added_up() -> None:
     first = Findings(
-        "p", kind=BATCHES, pieces=(Piece(0, 10, 1),), batches=2, records=5,
+        "p", kind=BATCHES, pieces=(Piece(0, 10, "a"),), batches=2, records=5,
         counts=(Count(1, 1, 2),), spots=(Spot(1, 7, 0),) * SPOTS_MAX,
         regions=(Region(0, 1, "r"),) * REGIONS_MAX,
     )  # fmt: skip
     second = Findings(
-        "p", kind=RAW, problem="cut", pieces=(Piece(10, 15, 2),), batches=1, records=1, control=4,
+        "p", kind=RAW, problem="cut", pieces=(Piece(10, 15, "b"),), batches=1, records=1, control=4,
         counts=(Count(0, raw=3), Count(1, 1, 0, 5, 2)), spots=(Spot(0, 9, 11),),
         raw_spots=(RawSpot(0, 12),), regions=(Region(11, 12, "r"),), regions_more=2,
     )  # fmt: skip

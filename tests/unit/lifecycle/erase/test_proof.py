@@ -20,6 +20,7 @@ from lapse.lifecycle.erase.findings import (
     Region,
     Spot,
 )
+from lapse.lifecycle.erase.places import Home
 from lapse.lifecycle.erase.proof import (
     CANNOT_SEE,
     FORMAT,
@@ -29,11 +30,14 @@ from lapse.lifecycle.erase.proof import (
     REMAINS,
     Report,
     Verdict,
+    cluster_ids_of,
     decode_report,
+    doubted,
     encode_report,
     judge,
     keys_seen,
     looked_through,
+    topic_ids_of,
     totals,
     with_never_seen,
 )
@@ -43,7 +47,9 @@ from lapse.lifecycle.erase.search import Asked, make_search, told
 KEYS = told(make_search([b"a", b"b"]), "5a17")
 OFFSETS = told(make_search([], [10, 20]), "5a17")
 TOMBSTONES_TOO = replace(KEYS, tombstones_too=True)
-CLEAN = Findings("t-0/0.log", "t-0", kind=BATCHES, pieces=(Piece(0, 100, 7),), batches=2, records=9)
+CLEAN = Findings(
+    "t-0/0.log", "t-0", kind=BATCHES, pieces=(Piece(0, 100, "ab"),), batches=2, records=9
+)
 FINE = ReplicaFindings("/r", partitions=("t-0",), files=(CLEAN,))
 
 
@@ -128,7 +134,7 @@ def test_of_many_places_the_first_are_told() -> None:
 
 
 def test_totals_and_what_was_looked_through() -> None:
-    raw = Findings("x", kind=RAW, pieces=(Piece(0, 5, 1),), regions=(Region(0, 5, "r"),))
+    raw = Findings("x", kind=RAW, pieces=(Piece(0, 5, "cd"),), regions=(Region(0, 5, "r"),))
     replica = replace(having(counts=(Count(0, 1, 2, 3, 4),)), files=(
         replace(CLEAN, counts=(Count(0, 1, 1, 1, 1),)), replace(CLEAN, counts=(Count(0, 5),)), raw,
     ))  # fmt: skip
@@ -150,6 +156,46 @@ def test_a_report_is_one_line_and_comes_back() -> None:
         decode_report(b"{}", "r")
     with pytest.raises(StorageError, match="format 'x'"):
         decode_report(encode_report(replace(REPORT, format="x")), "r")
+
+
+def test_a_report_of_the_first_format_is_read() -> None:
+    """As the version before wrote it: files by CRC-32C, and no cluster, topic id or key."""
+    report = decode_report(OF_FIRST_FORMAT.encode(), "r")
+    assert report.is_forgeable
+    assert report.replicas[0].files[0].pieces == (Piece(0, 117, None, 3942350860),)
+    assert (report.cluster_ids, report.topic_ids, report.key_id) == ((), (), "")
+    assert not REPORT.is_forgeable
+
+
+OF_FIRST_FORMAT = (
+    '{"format":"lapse-erasure-proof-1","lapse":"0.1.0","machine":"m","topic":"t",'
+    '"partition":null,"asked":{"salt":"5a17","keys":[{"sha256":'
+    '"ee07fa9ecb748b55e97c3713ef98ddd0501b67d132c015e04083d3d9c04e61d1","length":9}],'
+    '"offsets":[],"below_offset":null,"tombstones_too":false,"bounds":[],"topic_id":null},'
+    '"started_ms":1,"ended_ms":2,"replicas":[{"path":"/r","scratch":false,"problem":null,'
+    '"partitions":["t-0"],"listings":2,"files":[{"path":"t-0/00000000000000000000.log",'
+    '"folder":"t-0","state":{"device":65024,"inode":10010639,"size":117,"mtime_ns":1,'
+    '"ctime_ns":1},"kind":"batches","what":null,"problem":null,"vanished":false,"pieces":'
+    '[{"start":0,"end":117,"crc32c":3942350860}],"batches":1,"records":1,"control":0,'
+    '"inflated_bytes":0,"counts":[],"spots":[],"raw_spots":[],"regions":[],"regions_more":0}],'
+    '"homes":[{"folder":"t-0","device":65024,"inode":10010638}],"node_id":null}],"verdict":'
+    '{"state":"proven","reasons":[],"never_seen":[]},"cannot_see":["all of it"]}'
+)
+
+
+def test_doubts_that_come_later_take_a_proof_away() -> None:
+    assert doubted(Verdict(PROVEN), []) == Verdict(PROVEN)
+    assert doubted(Verdict(PROVEN), ["why"]) == Verdict(NOT_PROVEN, ("why",))
+    assert doubted(Verdict(NEVER_SEEN, (), (0,)), ["why"]) == Verdict(NOT_PROVEN, ("why",), (0,))
+    assert doubted(Verdict(REMAINS, ("there",)), ["why"]) == Verdict(REMAINS, ("there", "why"))
+
+
+def test_a_report_names_each_cluster_and_each_topic_id_once() -> None:
+    one = replace(FINE, cluster_id="B", homes=(Home("t-0", 1, 1, "y"), Home("t-1", 1, 2, "x")))
+    two = replace(FINE, cluster_id="A", homes=(Home("t-0", 2, 1, "x"), Home("t-1", 2, 2)))
+    assert cluster_ids_of([one, two, one, FINE]) == ("A", "B")
+    assert topic_ids_of([one, two]) == ("x", "y")
+    assert (cluster_ids_of([FINE]), topic_ids_of([FINE])) == ((), ())
 
 
 def test_every_report_says_what_it_cannot_see() -> None:
