@@ -6,7 +6,7 @@ round looks below the checkpoint (SEMANTICS W-2, W-5, W-6).
 
 The logs: one whose rewritten group equals its first old segment byte for byte; one of whose group
 the last old segments vanish wholly, the first with them in another; one with values and tombstones
-that vanish together; small ones at random.
+that vanish together; one of which only bytes change and no size does; small ones at random.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from lapse.base.config import TopicConfig
 from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
+from lapse.kernels.layout import DELETE_HORIZON
 from lapse.lifecycle.decide.select import Wish, decide
 from lapse.lifecycle.fate import fate_of
+from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.log import checkpoints
 from lapse.log.swap import recover
+from lapse.records.batch import scan_batches
 from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.crash.opened import (
@@ -47,6 +51,8 @@ from tests.unit.lifecycle.rounds import NOW, Pair, compacted, make_logs, records
 TP = TopicPartition("a", 0)
 WRITTEN = compacted(internal_segment_bytes=300)  # three records a segment
 MERGED = compacted(internal_segment_bytes=1650)  # of which a group takes six
+# So near that a horizon takes no byte more than a time does.
+NEAR = compacted(internal_segment_bytes=300, delete_retention_ms=10)
 State = dict[int, Pair]
 
 
@@ -74,6 +80,11 @@ def _all_vanishes() -> list[Pair]:
     return [*values, *gone, *values]
 
 
+def _nothing_but_a_horizon() -> list[Pair]:
+    """The only segment that changes has a tombstone, which gets a delete horizon."""
+    return [*_three("u0", "u1", "u2"), ("t", None), *_three("u3", "u4", "u5", "u6", "u7")]
+
+
 SHAPES: dict[str, Callable[[], list[Pair]]] = {
     "first-stays": _first_stays,
     "tails-vanish": _tails_vanish,
@@ -90,8 +101,8 @@ def _at_random(rolls: random.Random) -> list[Pair]:
     return pairs
 
 
-def opened(path: Path, fs: Fs) -> Opened:
-    return Opened.at(path, fs, MERGED, [TP])
+def opened(path: Path, fs: Fs, config: TopicConfig) -> Opened:
+    return Opened.at(path, fs, config, [TP])
 
 
 @dataclass(frozen=True)
@@ -107,15 +118,16 @@ class Case:
     final: State
     operations: int
     receipt: Receipt
+    config: TopicConfig
 
 
-def case_of(folder: Path, pairs: list[Pair]) -> Case:
+def case_of(folder: Path, pairs: list[Pair], config: TopicConfig = MERGED) -> Case:
     before = folder / "before"
     make_logs(before, {TP.topic: [*pairs, ("z", "last")]}, WRITTEN, ManualClock(NOW))
     whole = copied(before, folder / "whole")
-    fs, receipt = commit_and_die(whole, None, KILL, seed=0)
+    fs, receipt = commit_and_die(whole, None, KILL, config=config)
     full, final = records_in(before / str(TP)), records_in(whole / str(TP))
-    return Case(before, full, final, fs.operations, receipt)
+    return Case(before, full, final, fs.operations, receipt, config)
 
 
 @pytest.fixture(scope="module")
@@ -128,11 +140,11 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
 
 
 def commit_and_die(
-    path: Path, die_at: int | None, losses: Losses, seed: int
+    path: Path, die_at: int | None, losses: Losses, seed: int = 0, config: TopicConfig = MERGED
 ) -> tuple[CrashFs, Receipt]:
     """A round, whose commit dies at an operation (None: counts them)."""
     fs = CrashFs(Unsynced(), None, seed=seed, **losses)
-    owner = opened(path, fs)
+    owner = opened(path, fs, config)
     [receipt] = owner.rounds("r1")
     start = fs.operations
     fs._die_at = None if die_at is None else start + die_at
@@ -146,11 +158,12 @@ def commit_and_die(
 
 def check_after(path: Path, case: Case) -> None:
     """What a successor finds, that nothing of it lies, and that it can go on from there."""
-    again = opened(path, Unsynced())
+    again = opened(path, Unsynced(), case.config)
     log_dir = path / str(TP)
     found, gone = records_in(log_dir), departed(log_dir)
     assert found == {offset: pair for offset, pair in case.full.items() if offset not in gone}
     assert case.final.items() <= found.items()
+    assert sum(e.stamped for e in ledger.read(log_dir)) == _stamped(log_dir)
     require_tidy(log_dir)
     _check_told(again, found, case)
     saved = checkpoints.read_offsets(path / checkpoints.CLEANER).get(TP)
@@ -163,6 +176,12 @@ def check_after(path: Path, case: Case) -> None:
     assert records_in(log_dir) == case.final
     assert departed(log_dir) == case.full.keys() - case.final.keys()
     again.directory.close()
+
+
+def _stamped(log_dir: Path) -> int:
+    """Batches with a delete horizon."""
+    rows = [scan_batches(path.read_bytes(), "a") for path in log_dir.glob("*.log")]
+    return sum(int((some["attributes"] & DELETE_HORIZON != 0).sum()) for some in rows)
 
 
 def _check_told(again: Opened, found: State, case: Case) -> None:
@@ -184,6 +203,25 @@ def test_a_kill_anywhere_in_the_commit_of_a_large_group(
         fs, _ = commit_and_die(path, die_at, KILL, seed=die_at)
         assert fs.crashed
         check_after(path, case)
+
+
+def test_a_group_that_changes_in_no_byte_count(tmp_path: Path) -> None:
+    """It gets a delete horizon, which the ledger vouches for: not before it is there."""
+    case = case_of(tmp_path, _nothing_but_a_horizon(), NEAR)
+    [group] = case.receipt.groups
+    name = f"{TP}/{group.base_offset:020d}.log"
+    sizes = [(tmp_path / of / name).stat().st_size for of in ("before", "whole")]
+    assert sizes[0] == sizes[1]
+    assert group.stamped == 1
+    for die_at in range(1, case.operations + 1):
+        path = copied(case.path, tmp_path / "data")
+        commit_and_die(path, die_at, KILL, config=NEAR)
+        again = opened(path, Unsynced(), NEAR)
+        stamped = _stamped(path / str(TP))
+        assert sum(e.stamped for e in ledger.read(path / str(TP))) == stamped
+        saved = checkpoints.read_offsets(path / checkpoints.CLEANER).get(TP)
+        assert (saved is not None) == (stamped > 0) or die_at >= case.operations - 5
+        again.directory.close()
 
 
 @pytest.mark.parametrize("losses", [POWER_CUT, POWER_CUT_AND_RENAMES], ids=["cut", "and-renames"])
@@ -211,11 +249,11 @@ def test_recovery_of_a_large_group_may_die_too(
         path = copied(case.path, tmp_path / "data")
         commit_and_die(path, rolls.randint(1, case.operations), KILL, seed=seed)
         fs = CrashFs(Unsynced(), None, **losses)
-        opened(copied(path, tmp_path / "counted"), fs).abandon()
+        opened(copied(path, tmp_path / "counted"), fs, MERGED).abandon()
         operations = fs.operations
         fs = CrashFs(Unsynced(), rolls.randint(1, operations), seed=operations, **losses)
         with pytest.raises(Crashed):
-            opened(path, fs)
+            opened(path, fs, MERGED)
         check_after(path, case)
 
 
@@ -281,7 +319,7 @@ def test_an_older_version_or_kafka_finished_the_swap(
     assert _old_left(path, case)
     (log_dir / ".lapse" / "intent").write_bytes(intent)
     found = records_in(log_dir)
-    again = opened(path, Unsynced())
+    again = opened(path, Unsynced(), MERGED)
     assert records_in(log_dir) == found
     assert departed(log_dir) == set()
     assert TP not in checkpoints.read_offsets(path / checkpoints.CLEANER)
@@ -300,7 +338,7 @@ def test_a_segment_that_is_not_what_it_was_stays(tmp_path: Path, cases: dict[str
     stays = _old_left(path, case)[-1]
     data = stays.read_bytes()
     _rewrite_intent(path, lambda group: group.update(old_sizes=[1] * len(group["old_bases"])))
-    again = opened(path, Unsynced())
+    again = opened(path, Unsynced(), MERGED)
     assert stays.read_bytes() == data
     assert departed(log_dir) == set()
     assert TP not in checkpoints.read_offsets(path / checkpoints.CLEANER)
@@ -320,7 +358,7 @@ def test_retention_took_the_old_segments_meanwhile(tmp_path: Path, cases: dict[s
         for name in (path / str(TP)).glob(f"{base:020d}.*"):
             name.unlink()
     left = {o: pair for o, pair in case.full.items() if o >= case.receipt.groups[0].old_bases[2]}
-    again = opened(path, Unsynced())
+    again = opened(path, Unsynced(), MERGED)
     assert records_in(path / str(TP)) == left
     assert departed(path / str(TP)) == set()
     assert TP not in checkpoints.read_offsets(path / checkpoints.CLEANER)

@@ -189,9 +189,16 @@ class MappedFile:
         return data
 
     def check(self) -> None:
-        """Raises CorruptData if something that was read was not the file's."""
+        """Raises CorruptData if something that was read may not have been the file's.
+
+        Zeros in the page that has the file's end raise no signal: its size tells.
+        """
+        if self._map is None:  # read at once, and whole
+            return
+        size = os.fstat(self.fd).st_size
         if self._slot is not None and _guard is not None and _guard.hits(self._slot):
-            self._require(min(os.fstat(self.fd).st_size, self._size - 1))
+            size = min(size, self._size - 1)
+        self._require(size)
 
     def forget(self) -> None:
         """Have no page of it in memory that counts as this process's own.

@@ -210,7 +210,10 @@ def open_source(
                 stored = Stored(file, rows, nulls)
             else:
                 opened.remove(file)
-                file.close()
+                try:
+                    _require_whole(file, path, segment)
+                finally:
+                    file.close()
             ends, rows = rows["last_offset"], scan_batches(data, str(path), check_crc=False)
             _refuse_beyond(rows, ends, positions, segment, path)
             measured = _measure(rows, segment.base_offset)

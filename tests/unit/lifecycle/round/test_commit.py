@@ -27,6 +27,7 @@ from lapse.log.txn_index import AbortedTxn, encode_entries
 from lapse.testing.clock import ManualClock
 from tests.unit.lifecycle.rounds import (
     NOW,
+    Pair,
     compacted,
     make_logs,
     overwritten,
@@ -102,9 +103,10 @@ class Owned:
 
 
 @contextmanager
-def owned(data: Path, *topics: str) -> Iterator[Owned]:
+def owned(data: Path, *topics: str, pairs: list[Pair] | None = None) -> Iterator[Owned]:
     clock, fs = ManualClock(NOW), Counting()
-    configs = make_logs(data, dict.fromkeys(topics, overwritten()), compacted(), clock)
+    written = dict.fromkeys(topics, overwritten() if pairs is None else pairs)
+    configs = make_logs(data, written, compacted(), clock)
     with DirectoryOwner(data, configs, fs, clock) as owner:
         plans = [plan_of(info, f"r-{info.facts.partition}", NOW) for info in owner.logs()]
         receipts = list(InlineEngine(RealFs(), clock).run(plans, lambda _: None))
@@ -143,6 +145,31 @@ def test_one_that_is_refused_leaves_the_others(tmp_path: Path) -> None:
         assert [o.kept(f"{t}-0") for t in "abcd"] == [100, 100, 100, 10]
         assert o.checkpoint() == {"d-0": 100}
         assert not any(intent_path(o.data / f"{t}-0").exists() for t in "abcd")
+
+
+@pytest.mark.parametrize("kind", ["records", "times", "removed"])
+def test_a_tasks_files_have_the_bytes_that_it_wrote(tmp_path: Path, kind: str) -> None:
+    """Not only as many: between a task and its owner there may be another machine's disk."""
+    with owned(tmp_path / "data", "a", pairs=overwritten(keys=7, times=6)) as o:
+        elsewhere = replace(o.receipt, attempt_id="of-another-process")
+        folder = attempt_dir(o.log.dir, o.receipt.round_id, o.receipt.attempt_id)
+        folder.rename(folder.with_name(elsewhere.attempt_id))
+        base = next(
+            group.base_offset
+            for group in elsewhere.groups
+            if any(file.kind == kind and file.size for file in group.files)
+        )
+        path = folder.with_name(elsewhere.attempt_id) / attempt_file(base, kind)
+        good = path.read_bytes()
+        path.write_bytes(bytes([good[0] ^ 1]) + good[1:])
+        [result] = o.owner.commit([elsewhere])
+        assert f"{path}: the attempt's file is not what its receipt says" in str(result.error)
+        assert o.kept("a-0") == 42
+        assert not intent_path(o.log.dir).exists()
+        path.write_bytes(good)
+        [result] = o.owner.commit([elsewhere])
+        assert result.error is None
+        assert o.kept("a-0") == 7
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2], ids=["files", "renames", "ledgers"])

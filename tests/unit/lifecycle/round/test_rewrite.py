@@ -115,6 +115,30 @@ def test_a_trim_takes_what_is_below_the_log_start_and_nothing_else(
     assert written(plan, 0)[-len(data(7, b"a")) :] == data(7, b"a")
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_trim_blesses_no_damage(tmp_path: Path, codec: Codec) -> None:
+    """Nothing is mapped, so nobody has looked at checksums yet; what is rewritten gets new ones.
+
+    What stays as it is, damage included, is not looked at: whoever reads it is told.
+    """
+    sound, cut = data(0, b"a", b"b"), data(2, b"c", b"d", codec=codec)
+    after = data(4, b"e", b"f", codec=codec)
+    for at in range(21, len(cut)):
+        bad = bytearray(cut)
+        bad[at] ^= 0x10
+        plan = trim(tmp_path, 0, sound + cut + after, 3)
+        (tmp_path / f"{0:020d}.log").write_bytes(sound + bad + after)
+        receipt = run_plan(plan, "a", RealFs(), ManualClock())
+        assert receipt.bad is not None, at
+        assert receipt.groups == ()
+    damaged = bytearray(after)
+    damaged[-2] ^= 0x10
+    plan = trim(tmp_path, 0, sound + cut + after, 3)
+    (tmp_path / f"{0:020d}.log").write_bytes(sound + cut + damaged)
+    run(plan)
+    assert written(plan, 0).endswith(damaged)
+
+
 def test_a_trim_keeps_a_bare_header_of_each_live_producer(tmp_path: Path) -> None:
     """P-1, P-4: sequence checks go on after a restart."""
     content = data(0, b"a", b"b", producer=7) + data(2, b"c", producer=8) + data(3, b"d")

@@ -1,0 +1,73 @@
+"""A swap by itself, without an intent: as Kafka finds it, and as `lapse convert` makes it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from lapse.base.fs import RealFs
+from lapse.log.partition_log import PartitionLog
+from lapse.log.summary import encode_summary, summary_path
+from lapse.log.swap import recover
+from lapse.testing.crash_fs import Crashed, CrashFs
+from tests.unit.log.logs import NOW, append, batch, batches_of, config, open_log, rewrite
+
+
+def _log_of_several(path: Path) -> list[int]:
+    """One whose sealed segments are to vanish; returns their bases."""
+    log = open_log(path, config(internal_segment_bytes=500))
+    for n in range(14):
+        append(log, batch(timestamp=NOW + n, size=60))
+    bases = [s.base_offset for s in log.segments if not s.active]
+    assert len(bases) >= 5
+    log.close()
+    return bases
+
+
+def _replace_all(log: PartitionLog) -> None:
+    sealed = [s for s in log.segments if not s.active]
+    made = rewrite(log, sealed, lambda _: False, log.dir / ".lapse" / "1" / "1")
+    log.replace_segments(made.replacement, log.generation)
+
+
+def test_a_value_never_outlives_its_tombstone(tmp_path: Path) -> None:
+    """A value in an old segment, its tombstone in a later one, both superseded or expired.
+
+    By W-5 old segments past the new one's end stay where they were not renamed yet. They must be
+    the last of their group: a value without its tombstone would be live again (W-2).
+    """
+    bases = _log_of_several(tmp_path / "before")
+    left_over = set()
+    die_at, is_done = 0, False
+    while not is_done:
+        die_at += 1
+        path = tmp_path / str(die_at)
+        shutil.copytree(tmp_path / "before", path)
+        log = open_log(path, clean_shutdown=True, fs=CrashFs(RealFs(), die_at))
+        with contextlib.suppress(Crashed):
+            _replace_all(log)
+            is_done = True
+        recover(RealFs(), path)
+        there = [b for b in bases[1:] if (path / f"{b:020d}.log").exists()]
+        assert there == bases[len(bases) - len(there) :]
+        left_over.add(len(there))
+    assert left_over >= {0, 1, 2, 3, len(bases) - 1}
+
+
+def test_a_summary_of_another_file_is_not_taken_over(tmp_path: Path) -> None:
+    """A power cut may keep it and take the swap back: then it would hide the old file's own."""
+    path = tmp_path / "log"
+    _log_of_several(path)
+    log = open_log(path, clean_shutdown=True)
+    first, batches = log.segments[0].summary, batches_of(log)
+    assert not first.append_estimated
+    log.close()
+    other = replace(first, size=first.size - 1, append_first_ms=1, append_last_ms=2)
+    left = summary_path(path, 0).with_name(summary_path(path, 0).name + ".swap")
+    left.write_bytes(encode_summary(other))
+    log = open_log(path, clean_shutdown=True)
+    assert log.segments[0].summary == first
+    assert batches_of(log) == batches
+    assert not left.exists()
