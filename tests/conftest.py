@@ -63,6 +63,8 @@ BEGUN_FIRST = {
             "compat/test_transactions.py",
             "oracle/test_other_way.py",
             "crash/test_commit.py",
+            "hostile/test_restarts.py",
+            "hostile/test_neighbour.py",
             "fuzz/test_fuzz.py",
             "property/test_rewrite.py",
             "property/test_kernels.py",

@@ -1,4 +1,4 @@
-"""The repository keeps its own taste: tools/tidy.py over every file."""
+"""The repository keeps its own taste and trust: `tools.tidy` and `tools.trust` over every file."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tools import tidy
+from tools import tidy, trust
 
 ROOT = Path(__file__).resolve().parent.parent
+RULES = {**tidy.RULES, **trust.RULES}
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +29,11 @@ def test_the_repository_is_seen(repository: tidy.Repository) -> None:
     assert not any(p.startswith((".venv/", "tests/oracle/target/")) for p in repository.paths)
 
 
-@pytest.mark.parametrize("rule", tidy.RULES)
+@pytest.mark.parametrize("rule", RULES)
 def test_rule(rule: str, repository: tidy.Repository, allowed: dict[str, dict[str, str]]) -> None:
-    breaches = tidy.judge(rule, tidy.RULES[rule](repository), allowed)
+    breaches = tidy.judge(rule, RULES[rule](repository), allowed)
     assert not breaches, "\n" + "\n".join(map(str, breaches))
 
 
 def test_allowances_name_rules(allowed: dict[str, dict[str, str]]) -> None:
-    assert set(allowed) <= set(tidy.RULES)
+    assert set(allowed) <= set(RULES)

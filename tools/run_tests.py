@@ -38,6 +38,7 @@ TIERS: Mapping[str, tuple[str, int]] = {
     "unit": ("tests/unit", 200),
     "property": ("tests/property", 90),
     "fuzz": ("tests/fuzz", 120),
+    "hostile": ("tests/hostile", 100),
     "golden": ("tests/golden", 60),
     "oracle": ("tests/oracle", 120),
     "differential": ("tests/differential", 60),

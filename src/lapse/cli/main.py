@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
+import os
 import signal
 import sys
 import traceback
@@ -62,12 +63,18 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     return parser
 
 
+# Whatever umask a process was started with, nobody but its user writes to what it or its children
+# make: who may change a log's files is its owner.
+_NO_OTHER_WRITERS = 0o022
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; errors meant for people become one line."""
     is_ours = argv is None  # the process, and not only a call in somebody else's
     argv = list(sys.argv[1:] if argv is None else argv)
     only = argv[0] if argv and argv[0] in COMMANDS else None
     if is_ours:
+        os.umask(os.umask(_NO_OTHER_WRITERS) | _NO_OTHER_WRITERS)
         gc.disable()
     parser = build_parser(only)
     if is_ours:  # all that was imported stays: looking for garbage there is in vain, now and later

@@ -51,10 +51,9 @@ class DirectoryOwner:
         producer_id_expiration_ms: int = 86_400_000,
         believed: Callable[[], int | None] = _nobody_knows,
         heals_txn_indexes: bool = True,
-        clock_jump_max_ms: int = 3_600_000,
     ) -> None:
         self._fs, self._clock = fs, clock
-        env = LogEnv(fs, clock, clock_jump_max_ms=clock_jump_max_ms)
+        env = LogEnv(fs, clock)
         self._directory = LogDirectory.open(path, env)
         try:
             believed_ms = believed()

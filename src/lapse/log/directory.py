@@ -39,6 +39,7 @@ from lapse.base.fs import AppendFile, Fs
 from lapse.base.ids import TopicPartition
 from lapse.base.times import after_ms
 from lapse.log import checkpoints
+from lapse.log.append_clock import AHEAD_MAX_MS
 from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
 
@@ -239,7 +240,7 @@ class LogDirectory:
 
         What was deleted far in the future (the clock was wrong, and is right again) is due, too.
         """
-        latest_ms = after_ms(now_ms, self._env.clock_jump_max_ms)
+        latest_ms = now_ms + AHEAD_MAX_MS
         due = [
             path
             for path, (since_ms, until_ms) in self._doomed.items()
