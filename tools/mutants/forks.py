@@ -25,7 +25,7 @@ FILE_BYTES_MAX = 4 << 30
 
 SURVIVED, KILLED, DOES_NOT_FIT, BROKEN = 0, 1, 3, 4  # exit codes
 OUTCOMES = {SURVIVED: "survived", KILLED: "killed", DOES_NOT_FIT: "fresh", BROKEN: "broken"}
-TIME_LIMITS = {signal.SIGPROF, signal.SIGALRM}
+TIME_LIMITS = {signal.SIGPROF}
 
 
 def in_fork(folder: Path, work: Callable[[], int]) -> int:
@@ -74,9 +74,11 @@ def end(folder: Path, pid: int) -> None:
 
 
 def limit_test(seconds: float) -> None:
-    """Let this process end unless the test that begins now is done by far more than it takes."""
-    signal.setitimer(signal.ITIMER_PROF, 5 + 10 * seconds)  # of the processor
-    signal.setitimer(signal.ITIMER_REAL, 60 + 30 * seconds)  # others may want it as well
+    """Let this process end where the test that begins now takes far more than it should.
+
+    One that waits for ever fails by its tier's limit (tests/time_limits.py).
+    """
+    signal.setitimer(signal.ITIMER_PROF, 3 + 5 * seconds)  # of the processor
 
 
 class Forks:

@@ -69,7 +69,7 @@ class Covered:
 
     Attributes:
         tests: all that were tried.
-        seconds: how long each takes; only of tests that pass, twice.
+        seconds: of the processor, traced; only of tests that pass.
         lines: path -> line -> numbers (of `tests`) of those that run it.
     """
 

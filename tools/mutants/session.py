@@ -2,9 +2,9 @@
 
 The process imports the tests, loads the kernels and runs no test itself. Each of these is a fork:
 
-1. all tests, traced: which of them run which lines of the modules in question;
-2. all tests again, not traced: how long each takes in a fork, and that it passes there;
-3. each mutant: its function is planted, then the tests that run its line go, those that mirror the
+1. all tests, traced: which of them pass in a fork, run which lines of the modules in question, and
+   take how long of the processor;
+2. each mutant: its function is planted, then the tests that run its line go, those that mirror the
    module first and the quickest of them, until one fails.
 
 What a module does while it is imported cannot be planted. For such a mutant, pytest is started in a
@@ -81,19 +81,14 @@ class Session:
 
     def _measure(self, session: pytest.Session, known: job.Covered) -> job.Covered:
         """What the tests run that are not known yet; those that are gone are forgotten."""
-        traced, plain = self._folder / "traced.json", self._folder / "plain.json"
         new = [i for i in session.items if i.nodeid not in known.tests]
         if new:
+            answer = self._folder / "traced.json"
             paths = frozenset(self._settings.paths)
-            for work in (
-                lambda: _trace_all(new, paths, traced),
-                lambda: _time_all(new, plain),
-            ):
-                pid = forks.in_fork(self._folder, work)
-                os.waitpid(pid, 0)
-                forks.end(self._folder, pid)
-            lines, passed = json.loads(traced.read_text())
-            seconds = {k: v for k, v in json.loads(plain.read_text()).items() if k in passed}
+            pid = forks.in_fork(self._folder, lambda: _trace_all(new, paths, answer))
+            os.waitpid(pid, 0)
+            forks.end(self._folder, pid)
+            lines, seconds = json.loads(answer.read_text())
             known = known.with_tests([i.nodeid for i in new], lines, seconds)
         known = known.of({i.nodeid for i in session.items})
         job.write(self._folder / "covered.json", known.as_value())
@@ -148,7 +143,6 @@ def run_until_failure(items: Sequence[pytest.Item], covered: job.Covered, folder
         forks.limit_test(covered.seconds[item.nodeid])
 
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     return forks.SURVIVED if all(ok for _, ok in _run(items, begin)) else forks.KILLED
 
 
@@ -176,7 +170,7 @@ def _trace_all(items: Sequence[pytest.Item], paths: frozenset[str], answer: Path
         plant.forget_answers()  # so that each test runs what it needs
         sys.settrace(on_call)
 
-    passed = []
+    seconds, started = {}, time.process_time()
     threading.settrace(on_call)
     for number, (item, ok) in enumerate(_run(items, begin)):
         sys.settrace(None)
@@ -184,18 +178,9 @@ def _trace_all(items: Sequence[pytest.Item], paths: frozenset[str], answer: Path
             lines[path].setdefault(line, []).append(number)
         seen.clear()
         if ok:
-            passed.append(item.nodeid)
-    job.write(answer, [lines, passed])
-    return 0
-
-
-def _time_all(items: Sequence[pytest.Item], answer: Path) -> int:
-    seconds, started = {}, time.monotonic()
-    for item, ok in _run(items):
-        if ok:
-            seconds[item.nodeid] = time.monotonic() - started
-        started = time.monotonic()
-    job.write(answer, seconds)
+            seconds[item.nodeid] = time.process_time() - started
+        started = time.process_time()
+    job.write(answer, [lines, seconds])
     return 0
 
 

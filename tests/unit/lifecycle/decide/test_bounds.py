@@ -12,6 +12,7 @@ from lapse.lifecycle.decide.bounds import (
     bad_segment,
     find_bounds,
     first_dirty,
+    readable,
     record_age_from,
 )
 from lapse.lifecycle.decide.verdict import Rules
@@ -264,3 +265,37 @@ def test_s3_a_marker_behind_a_gap_decides_nothing() -> None:
     whole = replace(gap, summary=replace(gap.summary, ended=ended()["ended"]))
     found = bounds(log([segment(0, **begun(0)), whole, segment(20), segment(30)]))
     assert (found.upper, found.bound) == (10, Bound.UNREADABLE)
+
+
+# --- the first of all: 0 is a time and an offset, -1 is none --------------------------------------
+
+
+def test_an_append_in_the_first_millisecond_of_all_bounds_a_timestamp() -> None:
+    assert record_age_from(segment(0, largest_timestamp=5, append_last_ms=0), Rules.LAPSE) == 0
+    assert record_age_from(segment(0, largest_timestamp=5, append_last_ms=-1), Rules.LAPSE) == 5
+
+
+def test_what_cannot_be_read_from_its_first_record_on_is_known() -> None:
+    facts = log([segment(0, unreadable_from=0), segment(10), segment(20)])
+    assert readable(facts) == facts.segments[:1]
+    assert readable(log(FOUR)) == log(FOUR).segments
+
+
+def test_l10_a_bad_place_at_the_very_start_of_a_log_is_in_its_first_segment() -> None:
+    facts = log(FOUR, bad=BadRange(0, 0, 0, "", NOW, 1, NOW + 1))
+    assert bad_segment(facts) == facts.segments[0]
+    assert bad_segment(log(FOUR[1:], bad=facts.bad)) is None, "it is gone"
+
+
+def test_s3_the_least_min_lag_there_is_holds_what_was_appended_now() -> None:
+    fresh = segment(0, largest_timestamp=NOW, append_last_ms=NOW)
+    found = bounds(log([fresh, segment(10)]), min_compaction_lag_ms=1)
+    assert (found.upper, found.bound, found.held_segment) == (0, Bound.MIN_LAG, 0)
+
+
+def test_s3_where_a_transaction_holds_as_much_it_is_what_holds() -> None:
+    """Min lag would end by the clock, and nobody could say so of this log."""
+    fresh = segment(10, largest_timestamp=NOW, append_last_ms=NOW)
+    facts = log([segment(0), fresh, segment(20)], last_stable_offset=10)
+    found = bounds(facts, min_compaction_lag_ms=1000)
+    assert (found.upper, found.bound, found.held_segment) == (10, Bound.LAST_STABLE, None)

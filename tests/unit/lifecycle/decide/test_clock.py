@@ -190,3 +190,35 @@ def test_time_never_goes_back_nor_ahead_of_what_can_have_passed(
         if found.held or found.behind_ms:
             assert found.now_ms == told
         told, record = found.now_ms, found.record
+
+
+def test_a_millisecond_too_far_is_too_far() -> None:
+    """Whether the machine was off or the clock was set: the verdict is held, and says by what."""
+    ahead = judge_clock(ClockRecord(NOW, 5.0), NOW + 1, 5.0, 0)
+    assert (ahead.held, ahead.jumped_ms, ahead.behind_ms) == (True, 1, 0)
+    behind = judge_clock(ClockRecord(NOW, 900.0), NOW - 1, 5.0, 0)  # after a reboot
+    assert (behind.held, behind.jumped_ms, behind.behind_ms) == (True, 0, 1)
+
+
+def test_a_clock_that_stands_where_it_was_is_believed() -> None:
+    """Ten seconds later it still says the same: they are not owed to it for a jump to come."""
+    verdict = judge_clock(ClockRecord(NOW, 5.0), NOW, 15.0, 1000)
+    assert (verdict.record, verdict.latest_ms) == (ClockRecord(NOW, 15.0), NOW)
+    assert judge_clock(verdict.record, NOW + 5000, 15.0, 1000).held
+
+
+def test_of_too_many_steps_the_two_oldest_become_one_that_covers_both() -> None:
+    """Whichever of them reaches further, either way."""
+    for a, b in [((10, 90), (20, 80)), ((20, 80), (10, 90)), ((10, 80), (20, 90))]:
+        steps = tuple(Step(*span, 3) for span in (a, b))
+        steps += tuple(Step(NOW, NOW, 1) for _ in range(STEPS_MAX - 2))
+        jumped = judge_clock(ClockRecord(NOW, 5.0, steps=steps), NOW + 9000, 5.0, 9000)
+        assert jumped.record.steps[0] == Step(10, 90, 6)
+        assert len(jumped.record.steps) == STEPS_MAX
+
+
+def test_what_was_noted_before_the_clock_was_behind_counts_as_noted() -> None:
+    """A step speaks of nothing before its own beginning."""
+    step = Step(from_ms=1000, until_ms=2000, late_ms=600)
+    assert lag_over([step], 3000, 1500) == 2001  # back to 999, the last that it does not speak of
+    assert lag_over([Step(0, 2000, 500)], 3000, 1500) == 2000  # 1500 less 500

@@ -6,12 +6,16 @@ by `tests/property/test_decide.py`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lapse.lifecycle.decide.deadline import ROLL_SLACK_MS, compaction_delay_ms, next_look_ms
 from lapse.lifecycle.decide.select import LogInfo, decide
 from lapse.log.facts import LogFacts
-from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, segment
+from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
+
+EMPTY = segment(10, 0, append_first_ms=-1, first_batch_max_timestamp=-1)
 
 
 def look(facts: LogFacts, **settings: object) -> int | None:
@@ -70,3 +74,46 @@ def test_delay_of_what_is_not_compacted_or_empty_is_none() -> None:
     assert compaction_delay_ms(facts, compacted(cleanup_policy="delete"), NOW) == 0
     empty = log([segment(0, 0, append_first_ms=5)])
     assert compaction_delay_ms(empty, compacted(max_compaction_lag_ms=1), NOW) == 0
+
+
+@pytest.mark.parametrize(("oldest_ms", "counts"), [(0, False), (1, True)])
+def test_s6_the_first_millisecond_of_all_is_no_append_as_in_kafka(
+    oldest_ms: int, counts: bool
+) -> None:
+    """A first timestamp of 0 is what Kafka takes for none; of 1 it is a record's."""
+    sealed = log([segment(0, append_first_ms=oldest_ms), EMPTY])
+    active = log([segment(0, append_first_ms=oldest_ms)])
+    topic = compacted(max_compaction_lag_ms=1000)
+    for facts in (sealed, active):
+        delay = compaction_delay_ms(facts, topic, NOW)
+        assert delay == (NOW - 1000 - 1 if counts else 0)
+        moment = look(facts, max_compaction_lag_ms=NOW + DAY, segment_ms=1)
+        assert moment == (NOW + DAY + 2 if counts else None)
+
+
+def test_s6_a_segment_that_is_clean_to_its_end_strikes_no_more() -> None:
+    facts = log([segment(0, append_first_ms=NOW - 900), segment(10, append_first_ms=NOW - 5),
+                 replace(EMPTY, base_offset=20)], cleaner_checkpoint=10)  # fmt: skip
+    assert look(facts, max_compaction_lag_ms=1000) == NOW + 996
+    clean = replace(facts, cleaner_checkpoint=20)
+    assert look(clean, max_compaction_lag_ms=1000) is None
+    idle = log([segment(0), segment(10, append_first_ms=NOW - 5)], cleaner_checkpoint=20)
+    assert look(idle, max_compaction_lag_ms=1000) is None, "nothing of the active one is dirty"
+
+
+def test_s14_what_must_be_rolled_at_this_very_moment_is_left_to_the_owner() -> None:
+    facts = log([segment(0), segment(10, append_first_ms=NOW - 1001)], cleaner_checkpoint=10)
+    assert look(facts, max_compaction_lag_ms=1000) == NOW + ROLL_SLACK_MS
+
+
+def test_l4_a_horizon_that_has_passed_is_looked_at_half_way_into_the_lag() -> None:
+    held = segment(0, 1000, horizon_earliest_ms=NOW - 10, horizon_bytes=1)
+    facts = log([held, segment(10, 0)], cleaner_checkpoint=10)
+    lag = {"lapse_tombstone_removal_max_lag_ms": 1000}
+    found = decide(LogInfo(facts, compacted(**lag), ours(facts)), NOW)
+    assert next_look_ms(found) == NOW + 490
+
+
+def test_an_active_segment_that_nobody_has_looked_through_is_no_reason() -> None:
+    facts = log([segment(0), segment(10, with_summary=False)], cleaner_checkpoint=10)
+    assert look(facts) is None

@@ -158,3 +158,97 @@ def test_what_a_decision_does_not_know_is_told_with_it() -> None:
 
 def test_a_moment_gone_by_is_no_news() -> None:
     assert told(log([segment(0, append_first_ms=NOW - 5000)]), segment_ms=1000).until_ms is None
+
+
+def test_a_moment_that_is_now_is_gone_by() -> None:
+    due = decided(DIRTY)
+    for at_ms, told_ms in ((NOW, None), (NOW + 1, NOW + 1)):
+        assert explain(due, Context(paused="paused", paused_until_ms=at_ms)).until_ms == told_ms
+
+
+def test_how_late_a_log_is_and_what_it_holds_all_the_same() -> None:
+    late = sealed(segment(0, append_first_ms=NOW - 1500), segment(10, begun=(Begun(7, 15),)))
+    found = told(late, max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=1)
+    assert found.text == (
+        "due: records are 500 ms past max.compaction.lag.ms; "
+        "not from 10 on: a transaction of producer 7 without marker holds the log from 15 on, "
+        "since 2023-11-13 22:13:20Z"
+    )
+
+
+def test_a_transaction_of_the_first_millisecond_of_all_is_dated() -> None:
+    held = sealed(segment(0, begun=(Begun(7, 4),), append_first_ms=0))
+    assert told(held).text.endswith(", since 1970-01-01 00:00:00Z")
+    unknown = sealed(segment(0, begun=(Begun(7, 4),), append_first_ms=-1))
+    assert told(unknown).text.endswith("holds the log from 4 on")
+
+
+def test_s3b_what_has_the_time_of_now_is_not_from_the_future() -> None:
+    fresh = sealed(segment(0, largest_timestamp=NOW, append_last_ms=NOW))
+    found = told(fresh, min_compaction_lag_ms=1000)
+    assert (found.rule, found.until_ms) == ("min-lag", NOW + 1000)
+    assert found.text == "segment 0 is younger than min.compaction.lag.ms"
+
+
+def test_a_time_beyond_all_calendars_is_told_in_milliseconds() -> None:
+    odd = sealed(segment(0, largest_timestamp=1 << 62, append_last_ms=NOW))
+    assert f"{1 << 62} ms, is not followed" in told(odd, min_compaction_lag_ms=1000).text
+
+
+def test_an_active_segment_without_a_summary_has_no_moment_to_be_rolled() -> None:
+    found = told(log([segment(0, with_summary=False)]), segment_ms=2 * NOW)
+    assert (found.rule, found.until_ms) == ("active-segment", None)
+
+
+def test_an_active_segment_that_is_clean_to_its_end_is_clean() -> None:
+    assert told(log([segment(0)], cleaner_checkpoint=10)).rule == "clean"
+
+
+def test_the_first_thing_that_a_clean_log_waits_for() -> None:
+    """A horizon of ours that passes tomorrow, and tombstones that must be stamped before."""
+    facts = sealed(
+        segment(0, horizon_earliest_ms=NOW + DAY), segment(10, tombstones=1, append_last_ms=NOW),
+        cleaner_checkpoint=20,
+    )  # fmt: skip
+    found = told(facts, lapse_tombstone_removal_max_lag_ms=1000)
+    assert (found.until_ms, found.text) == (
+        NOW + 500, "clean; tombstones that no round has stamped wait for that",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("version", "sealed_facts", "active_facts", "kept"),
+    [
+        ("0.10.2", {"old_format": 1, "tombstones": 1}, {}, True),
+        ("3.0", {"old_format": 1, "tombstones": 1}, {}, False),
+        ("0.10.2", {"old_format": 1}, {}, False),
+        ("0.10.2", {"tombstones": 1, "horizon_earliest_ms": NOW + 9}, {}, False),
+        ("0.10.2", {}, {"old_format": 1, "tombstones": 1}, False),
+    ],
+)
+def test_tombstones_of_old_formats_stay_and_it_is_said(
+    version: str, sealed_facts: dict[str, int], active_facts: dict[str, int], kept: bool
+) -> None:
+    facts = log([segment(0, **sealed_facts), segment(10, 0, **active_facts)],
+                cleaner_checkpoint=10)  # fmt: skip
+    found = told(facts, message_format_version=version)
+    assert ("tombstones of old formats" in found.text) == kept
+
+
+def test_l3_what_expires_at_this_moment_waits_for_the_replica() -> None:
+    behind = (ReplicaFacts(2, (CleanedTo(10, NOW - DAY + 70),), NOW),)
+    for horizon_ms, rule in ((NOW, "replica"), (NOW + 1, "clean")):
+        held = segment(0, horizon_earliest_ms=horizon_ms)
+        facts = sealed(held, cleaner_checkpoint=10, replicas=behind)
+        assert told(facts).rule == rule
+
+
+def test_a_ratio_that_is_not_reached_waits_for_the_oldest_append() -> None:
+    """Of those that are known: 0 is no time, as in Kafka."""
+    for oldest_ms, until_ms in ((1, NOW + 2), (0, 2 * NOW - 5 + 1)):
+        facts = sealed(
+            segment(0, 1000), segment(10, append_first_ms=oldest_ms),
+            segment(20, append_first_ms=NOW - 5), cleaner_checkpoint=10,
+        )  # fmt: skip
+        found = told(facts, max_compaction_lag_ms=NOW)
+        assert (found.rule, found.until_ms) == ("ratio", until_ms)

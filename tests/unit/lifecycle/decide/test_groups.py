@@ -233,3 +233,23 @@ def test_t26_no_part_of_a_merge_waits_longer_than_the_span(
             for part in parts:
                 assert age_from(parts) - age_from([part]) <= span
                 assert age_from(parts) - part.first_ms <= span
+
+
+def test_t26_a_span_matters_also_where_nothing_is_kept_for_any_time() -> None:
+    topic = compacted(cleanup_policy="compact,delete", retention_ms=0, segment_ms=70)
+    assert span_limit_ms(topic, Rules.LAPSE) == 70
+
+
+@pytest.mark.parametrize("third", [(1, 20, 0), (1, 0, 20), (40, 0, 0)])
+def test_g2_each_of_three_counts(third: tuple[int, ...]) -> None:
+    """What the second took is not there for the third."""
+    assert group_segments(sizes(third, third, third), LIMITS, 1000) == [(0, 1), (2,)]
+
+
+def test_t26_times_of_today_and_the_first_of_all() -> None:
+    now = 1_700_000_000_000
+    today = timed((now, now, now), (now + 400, now + 900, now + 900))
+    assert group_segments(today, SPANNING, 100) == [(0, 1)]
+    assert group_segments(timed((0, 0, 0), (0, 0, 0)), SPANNING, 100) == [(0, 1)]
+    half_known = timed((0, 0, 0), (5, -1, 5))  # nobody knows when its last append was
+    assert group_segments(half_known, SPANNING, 100) == [(0,), (1,)]

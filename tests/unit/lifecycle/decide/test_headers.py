@@ -9,6 +9,7 @@ import pytest
 from lapse.base.times import FOREVER_MS
 from lapse.lifecycle.decide.deadline import next_look_ms
 from lapse.lifecycle.decide.explain import explain
+from lapse.lifecycle.decide.headers import next_expiry_ms
 from lapse.lifecycle.decide.select import Blocked, Decision, Due, LogInfo, Wish, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.log.facts import LogFacts, ProducerLast
@@ -80,3 +81,19 @@ def test_no_round_reaches_what_is_not_sealed_or_cannot_be_read() -> None:
 def test_kafka_makes_no_round_for_them() -> None:
     found = decided(clean(HEADER), NOW + DAY, Wish(rules=Rules.KAFKA_43))
     assert (found.due, found.headers_due_ms) == ((), None)
+
+
+def test_a_producer_whose_last_data_is_the_first_record_of_all_is_known_by_it() -> None:
+    """Its marker is not what it is known by, so the marker's header goes."""
+    of_data = ProducerLast(2, 3, 0, NOW)
+    assert decided(clean(MARKER, producers=(of_data,)), NOW + 540).due == (Due.HEADERS,)
+
+
+def test_the_first_of_several_is_told_and_not_one_that_has_expired_just_now() -> None:
+    later = Bare(9, 5, 0, NOW - DAY + 700)
+    kept = [segment(0), segment(10, bare=(HEADER, MARKER._replace(last_offset=12), later))]
+    facts = log([*kept, segment(20, 0)], cleaner_checkpoint=20)
+    assert next_expiry_ms(facts, 20, NOW) == NOW + 40
+    assert next_expiry_ms(facts, 20, NOW + 40) == NOW + 700
+    assert next_expiry_ms(facts, 20, NOW + 700) is None
+    assert next_expiry_ms(facts, 10, NOW) is None, "no round reaches it"

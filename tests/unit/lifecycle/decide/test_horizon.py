@@ -6,15 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.lifecycle.decide.horizon import (
+    NO_REMOVAL,
     Removal,
     Stamp,
     markers_due_ms,
     passed_until,
     pending_removal,
     removal_due_ms,
+    tombstones_due_ms,
 )
 from lapse.log.summary import Ended
-from tests.unit.lifecycle.decide.logs import log, segment
+from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, segment
 
 
 def test_without_rounds_of_ours_the_clock_decides() -> None:
@@ -94,3 +96,40 @@ def test_l4_spent_markers_are_due_half_way_into_the_lag_from_their_last_append()
     assert markers_due_ms(facts, 0, 600) is None
     stamped = segment(0, commits=1, ended=(alone._replace(stamped=True),), append_last_ms=500)
     assert markers_due_ms(log([stamped, segment(10)]), 10, 600) is None
+
+
+def test_what_a_round_vouches_for_ends_where_it_ended() -> None:
+    stamp = Stamp(0, 70, 0, first_offset=10, end_offset=20)
+    assert stamp.covers(70, 10, 19)
+    assert not stamp.covers(70, 9, 19)
+    assert not stamp.covers(70, 10, 20)
+    assert not stamp.covers(71, 10, 19)
+    held = log([segment(0), segment(10, horizon_earliest_ms=70, horizon_bytes=3), segment(20)])
+    assert pending_removal(held, 20, stamps=[stamp]) == Removal(70, 3)
+    for elsewhere in ((0, 10), (20, 30)):
+        assert pending_removal(held, 20, stamps=[Stamp(0, 70, 0, *elsewhere)]) == NO_REMOVAL
+
+
+def test_a_horizon_in_the_first_millisecond_of_all_is_one() -> None:
+    facts = log([segment(0, horizon_earliest_ms=0, horizon_bytes=7, tombstones=0), segment(10)])
+    assert pending_removal(facts, 10) == Removal(0, 7)
+    topic = compacted(lapse_tombstone_removal_max_lag_ms=600)
+    assert tombstones_due_ms(facts, 10, 10, topic) == NOW - DAY + 300, "and nobody's of ours"
+
+
+def test_l4_tombstones_without_horizon_count_from_the_earliest_last_append() -> None:
+    """What has no summary, or is of an old format that stays and carries no horizon, has none."""
+    topic = compacted(lapse_tombstone_removal_max_lag_ms=600)
+    old = compacted(lapse_tombstone_removal_max_lag_ms=600, message_format_version="0.10.2")
+    facts = log([
+        segment(0, with_summary=False),
+        segment(10, tombstones=1, old_format=1, append_last_ms=400),
+        segment(20, tombstones=1, append_last_ms=900),
+        segment(30, tombstones=1, append_last_ms=0),
+        segment(40),
+    ])  # fmt: skip
+    assert tombstones_due_ms(facts, 30, 40, topic) == 700
+    assert tombstones_due_ms(facts, 30, 40, old) == 1200
+    assert tombstones_due_ms(facts, 40, 40, old) == 300, "an append in the first millisecond"
+    unknown = log([segment(0, tombstones=1, append_last_ms=-1, mtime_ms=800), segment(10)])
+    assert tombstones_due_ms(unknown, 10, 10, topic) == 1100

@@ -129,3 +129,16 @@ def test_retention_is_late_by_the_first_segment() -> None:
         "deleted",
     )
     assert kinds_of(compacted(cleanup_policy="delete", retention_ms=-1)) == ("deleted",)
+
+
+def test_what_is_kept_for_no_time_at_all_can_be_late() -> None:
+    topic = compacted(cleanup_policy="delete", retention_ms=0)
+    assert "retention" in kinds_of(topic)
+    assert "retention" not in kinds_of(compacted(cleanup_policy="delete", retention_ms=-1))
+
+
+@pytest.mark.parametrize(("oldest_ms", "counts"), [(0, False), (1, True)])
+def test_s6_an_append_at_0_is_none(oldest_ms: int, counts: bool) -> None:
+    facts = log([segment(0, append_first_ms=oldest_ms), segment(10, 0, append_first_ms=-1)])
+    found = first_deadline(decided(facts))
+    assert (found is not None) == counts

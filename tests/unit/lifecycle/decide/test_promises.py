@@ -87,3 +87,10 @@ def test_an_old_format_bounds_no_tombstone() -> None:
     assert name not in promised(compacted(**SETTINGS))
     found = promised(compacted(**SETTINGS, message_format_version="0.10.2"))
     assert (found[name].ms, "message.format.version" in found[name].formula) == (None, True)
+
+
+@pytest.mark.parametrize(("retention_ms", "promised"), [(-1, False), (0, True)])
+def test_a_retention_of_nothing_is_a_promise_too(retention_ms: int, promised: bool) -> None:
+    topic = compacted(cleanup_policy="delete", retention_ms=retention_ms)
+    names = [p.name for p in bounds_of(topic)]
+    assert (len(names) == 2) == promised

@@ -150,3 +150,10 @@ def test_an_estimated_append_clock_takes_nothing_early() -> None:
     assert gone(log([young, old(10, 0)]), retention_ms=20) == ()
     known = segment(0, largest_timestamp=NOW, append_last_ms=5)
     assert gone(log([known, old(10, 0)]), retention_ms=20) == (0,)
+
+
+def test_an_active_segment_with_anything_in_it_expires_as_the_others_do() -> None:
+    topic = compacted(cleanup_policy="delete", retention_ms=1000)
+    for size, gone in ((1, (0,)), (0, ())):
+        old = log([segment(0, size, largest_timestamp=NOW - 5000, append_last_ms=NOW - 5000)])
+        assert segments_to_delete(old, topic, NOW) == gone

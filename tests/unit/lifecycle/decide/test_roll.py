@@ -103,3 +103,14 @@ def test_a_segment_begun_by_a_clock_that_was_ahead_does_not_wait_for_it() -> Non
     assert not roll_due(ActiveSegment(append_first_ms=31_536_000_000, size=0), topic, 99)
     hour = ActiveSegment(append_first_ms=3_600_099, size=1)  # set back, and soon right again
     assert not roll_due(hour, topic, 99)
+
+
+def test_l11_a_move_from_the_future_is_not_waited_for() -> None:
+    """But only one that left something dead in this segment, and not one of this very moment."""
+    topic = compacted(lapse_physical_delete_max_lag_ms=10_000, file_delete_delay_ms=0)
+    now = 1000
+    past, future = StartMove(15, now - 1), StartMove(17, now + 1)
+    assert trim_roll_due(10, (past, future), topic, now)
+    assert not trim_roll_due(10, (past,), topic, now)
+    assert not trim_roll_due(10, (past, StartMove(10, now + 1)), topic, now), "below it"
+    assert not trim_roll_due(10, (StartMove(15, now),), topic, now)
