@@ -385,6 +385,47 @@ def _functions(
             yield from _functions(node, prefix)
 
 
+# --- waiting -------------------------------------------------------------------------------------
+
+SLEEPS = frozenset({"time.sleep", "asyncio.sleep"})
+
+
+def fixed_sleeps(repo: Repository) -> Iterator[Finding]:
+    """A test waits for what it needs: in a loop that looks for it, or for an event.
+
+    A pause of a fixed length is too short on a slow machine and too long on all others. One of no
+    length gives way to other tasks and is none. What another process is to execute is a string, and
+    not seen.
+    """
+    for path in repo.python("tests/"):
+        tree = repo.tree(path)
+        looking = {
+            id(inner)
+            for loop in _nodes(tree)
+            if isinstance(loop, ast.While | ast.For | ast.AsyncFor)
+            for statement in loop.body
+            for inner in ast.walk(statement)
+        }
+        for name, function in _functions(tree):
+            for call in _own_nodes(function):
+                if isinstance(call, ast.Call) and _dotted(call.func) in SLEEPS:
+                    seconds = call.args[0] if call.args else None
+                    gives_way = isinstance(seconds, ast.Constant) and not seconds.value
+                    if not gives_way and id(call) not in looking:
+                        key = f"{path}::{name}"
+                        yield Finding("fixed-sleeps", key, f"line {call.lineno} sleeps")
+
+
+def _own_nodes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
+    """What is in a function and in none inside it."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
 # --- dependencies and tests ----------------------------------------------------------------------
 
 
@@ -447,6 +488,7 @@ RULES: Mapping[str, Rule] = {
     "spark-only-in-spark": only_spark_knows_spark,
     "outside-paths": outside_paths,
     "unfinished": unfinished,
+    "fixed-sleeps": fixed_sleeps,
     "long-files": long_files,
     "long-functions": long_functions,
     "undocumented-dependencies": undocumented_dependencies,

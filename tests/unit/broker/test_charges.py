@@ -133,17 +133,18 @@ async def test_waiting_ends_with_the_connection(tmp_path: Path) -> None:
 
 
 async def test_a_stopwatch_counts_work_and_no_waiting() -> None:
-    clock = ManualClock(0)
+    clock, done = ManualClock(0), asyncio.Event()
 
     async def work() -> str:
         clock.advance(3000)
-        await asyncio.sleep(0.01)
+        await done.wait()
         clock.advance(4000)
         return "done"
 
     async def meanwhile() -> None:
         await asyncio.sleep(0)
         clock.advance(100_000)
+        done.set()
 
     watch = Stopwatch(clock)
     answer, _ = await asyncio.gather(_run(watch, work()), meanwhile())
@@ -162,7 +163,7 @@ async def test_a_stopwatch_passes_errors_and_cancellation_on() -> None:
 
     async def waits() -> None:
         try:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             seen.append("cancelled")
             raise

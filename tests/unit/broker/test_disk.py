@@ -93,11 +93,16 @@ def test_one_thread_does_things_in_the_order_they_were_asked() -> None:
 
 def test_one_who_gives_up_stops_nobody() -> None:
     async def story(disk: DiskThreads) -> None:
-        opened = threading.Event()
-        first = asyncio.ensure_future(disk.run(opened.wait))
+        begun, opened = threading.Event(), threading.Event()
+
+        def work() -> None:
+            begun.set()
+            opened.wait()
+
+        first = asyncio.ensure_future(disk.run(work))
         never: list[int] = []
         second = asyncio.ensure_future(disk.run(never.append, 1))
-        await asyncio.sleep(0.01)
+        await asyncio.to_thread(begun.wait)
         first.cancel()  # it has begun and goes on
         second.cancel()  # it has not
         third = asyncio.ensure_future(disk.run(str, 3))

@@ -48,6 +48,33 @@ def test_clocks(tmp_path: Path, code: str) -> None:
 @pytest.mark.parametrize(
     "code",
     [
+        "import time\ndef test_a():\n    time.sleep(0.1)",
+        "import asyncio\nasync def test_a():\n    await asyncio.sleep(seconds)",
+        "import time\ndef test_a():\n    while not done():\n        look()\n    time.sleep(1)",
+        "import time\ndef test_a():\n    with it:\n        time.sleep(1)",
+    ],
+)
+def test_fixed_sleeps(tmp_path: Path, code: str) -> None:
+    bad = "tests/unit/log/test_a.py"
+    good = """
+import asyncio, time
+async def test_b():
+    await asyncio.sleep(0)
+    clock.sleep(5)
+    while not done():
+        await asyncio.sleep(0.01)
+    for _ in range(9):
+        if done():
+            break
+        time.sleep(0.01)
+"""
+    files = {bad: code, "tests/unit/log/test_b.py": good, "src/lapse/log/a.py": code}
+    assert keys("fixed-sleeps", sample(tmp_path, files)) == [f"{bad}::test_a"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
         "due = now_ms + config.delete_retention_ms",
         "due = lag_ms + now_ms",
         "due = horizon_ms + config.removal_lag_ms // 2",
