@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.exposition import generate_latest
 
 from lapse.base.secret import Secret
+from lapse.broker.metrics import registry
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.security.sasl import RECEIVE_BYTES_MAX
@@ -98,7 +100,9 @@ async def test_guesses_themselves_are_limited(
                 with pytest.raises(ConnectionLost):
                     await log_in(connection, "alice", password)
         assert "lapse.login.failures.per.minute" in caplog.text
-        assert node.services.attempts.counts.refused == 2
+        told = generate_latest(registry(node.services)).decode()
+        assert "lapse_broker_logins_untried_total 2.0" in told
+        assert "lapse_broker_logins_waited_ms_total 0.0" in told
         async with await logged_in(node, "bob"):
             pass  # another user, from the same address
 
