@@ -30,6 +30,7 @@ from lapse.lifecycle.fate import fate_of
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.log import checkpoints
+from lapse.log.manifest import manifest_path
 from lapse.log.swap import recover
 from lapse.records.batch import scan_batches
 from lapse.testing.clock import ManualClock
@@ -357,6 +358,7 @@ def test_retention_took_the_old_segments_meanwhile(tmp_path: Path, cases: dict[s
     for base in taken:
         for name in (path / str(TP)).glob(f"{base:020d}.*"):
             name.unlink()
+    manifest_path(path / str(TP)).unlink()  # which retention strikes them from
     left = {o: pair for o, pair in case.full.items() if o >= case.receipt.groups[0].old_bases[2]}
     again = opened(path, Unsynced(), MERGED)
     assert records_in(path / str(TP)) == left

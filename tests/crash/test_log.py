@@ -318,3 +318,72 @@ def test_a_cut_never_leaves_segments_behind_a_gap(tmp_path: Path, lost: bool) ->
     kept = {offset: data for offset, data in before.items() if offset < cut}
     assert found == [(cut, kept)] * len(found)
     assert len(found) > 10
+
+
+LOSSES = {
+    "kill": {},
+    "power cut": {"lose_unsynced": True},
+    "power cut of names": {"lose_unsynced": True, "lose_renames": True},
+}
+
+
+@pytest.mark.parametrize("losses", LOSSES.values(), ids=LOSSES)
+def test_no_death_makes_a_log_miss_anything(
+    tmp_path: Path, scaled: Callable[[int], int], seed: int, losses: dict[str, bool]
+) -> None:
+    """The manifest never lists what may be gone: a log that only died opens, and so does it again.
+
+    Deaths of the second opening too. Dead for good would be MissingData, or a partition that is
+    taken for lost.
+    """
+    operations = _operations(tmp_path / "count", seed)
+    rng = random.Random(seed)
+    for die_at in _sample(operations, scaled, seed):
+        path = tmp_path / str(die_at)
+        _die(path, CrashFs(RealFs(), die_at, seed=die_at, **losses), seed)
+        fs = CrashFs(RealFs(), rng.randint(1, 60), seed=die_at, **losses)
+        with contextlib.suppress(Crashed), owned(path, fs) as directory:
+            _opened(directory)
+            directory.close()
+        with owned(path, RealFs()) as directory:
+            _opened(directory)
+            directory.close()
+        shutil.rmtree(path)
+
+
+def _opened(directory: LogDirectory) -> None:
+    """As a broker does it."""
+    if directory.holds(TP):
+        if any((directory.path / str(TP)).glob("*.log*")):
+            assert directory.lost(TP) is None
+        directory.open_log(TP, TOPIC)
+    else:
+        assert directory.lost(TP) is None
+        directory.create_log(TP, TOPIC)
+    directory.remember()
+
+
+def test_a_folder_that_goes_by_order_is_not_missed(tmp_path: Path, seed: int) -> None:
+    """Made and deleted, cut short anywhere: what is not there then is not taken for lost."""
+
+    def live(path: Path, fs: Fs) -> None:
+        with owned(path, fs) as directory:
+            for _ in range(2):
+                log = directory.create_log(TP, TOPIC)
+                directory.remember()
+                append(log, batch())
+                directory.delete_log(TP, delay_ms=0)
+                directory.sweep_deleted(1 << 60)
+            directory.create_log(TP, TOPIC)
+            directory.close()
+
+    counted = CrashFs(RealFs(), None)
+    live(tmp_path / "count", counted)
+    for lost in (False, True):  # a folder that is renamed may not lose renames in it, too
+        for die_at in range(1, counted.operations + 1):
+            path = tmp_path / str(die_at)
+            with contextlib.suppress(Crashed):
+                live(path, CrashFs(RealFs(), die_at, lose_unsynced=lost, seed=seed + die_at))
+            with owned(path, RealFs()) as directory:
+                _opened(directory)
+            shutil.rmtree(path)

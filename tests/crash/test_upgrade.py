@@ -13,6 +13,7 @@ from lapse.lifecycle.recovery import finish_rounds
 from lapse.log import checkpoints
 from lapse.log.directory import INCOMPLETE, LOCK, LogDirectory
 from lapse.log.export import copy_logs
+from lapse.log.roster import ROSTER
 from lapse.log.upgrade import old_segments, upgrade
 from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.conftest import scaled_count
@@ -61,7 +62,8 @@ def test_a_copy_that_was_interrupted_opens_nowhere_and_is_made_again(tmp_path: P
         directory.open_log(TP, config())
         directory.close()
     checkpoints.write_meta(RealFs(), source, {"version": "1"})
-    wanted, whole = files(source), CrashFs(RealFs(), None)
+    before, whole = files(source), CrashFs(RealFs(), None)
+    wanted = {name: data for name, data in before.items() if name != ROSTER}  # an era of its own
     copy_logs(source, tmp_path / "whole", [TP], whole)
     step = max(1, whole.operations // max(30, scaled_count(whole.operations)))
     opened = 0
@@ -87,4 +89,4 @@ def test_a_copy_that_was_interrupted_opens_nowhere_and_is_made_again(tmp_path: P
             assert files(target) == wanted, die_at
             shutil.rmtree(target)
     assert opened <= 2  # at the very last operation
-    assert files(source) == wanted
+    assert files(source) == before

@@ -144,6 +144,10 @@ class CorruptData(LapseError):
         self.reason = reason
 
 
+class MissingData(LapseError):
+    """Records that a log or directory should have are not there; says which, and what to do."""
+
+
 class StorageError(LapseError):
     """The file system failed us (disk full, I/O error); a client is told KAFKA_STORAGE_ERROR."""
 

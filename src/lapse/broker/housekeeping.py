@@ -147,6 +147,7 @@ def chores_at(
     ]
     if not clock.held:
         chores.append(("append clock", PartitionLog.see, clock.latest_ms))
+        chores.append(("unlink", PartitionLog.sweep_aside, clock.now_ms))
     if removes:
         chores.append(("retention", partial(apply_retention, clock=clock), now_ms))
     if removes and not clock.held:

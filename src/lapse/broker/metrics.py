@@ -76,6 +76,16 @@ class BrokerCollector(Collector):
                 where = [log.partition.topic, str(log.partition.partition)]
                 family.add_metric(where, getattr(log, field))
             yield family
+        family = GaugeMetricFamily(
+            "lapse_log_cut_off_bytes",
+            "Bytes that recovery cut off a log and kept aside.",
+            labels=["topic", "partition"],
+        )
+        for log in logs:
+            if log.aside:
+                where = [log.partition.topic, str(log.partition.partition)]
+                family.add_metric(where, sum(one.size for one in log.aside))
+        yield family
 
     def _directories(self) -> Iterable[Metric]:
         partitions = self._services.partitions
@@ -216,17 +226,6 @@ class BrokerCollector(Collector):
             for name, value in values.items():
                 family.add_metric([name], value)
             yield family
-        attempts = self._services.attempts.counts
-        yield CounterMetricFamily(
-            "lapse_broker_logins_untried",
-            "Logins that were not tried, as too many had failed.",
-            attempts.refused,
-        )
-        yield CounterMetricFamily(
-            "lapse_broker_logins_waited_ms",
-            "How long logins waited before they were tried, as others had failed.",
-            attempts.waited_ms,
-        )
 
 
 def registry(services: Services, *others: Collector) -> CollectorRegistry:

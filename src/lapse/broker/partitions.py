@@ -3,7 +3,8 @@
 What exists is the metadata's word, not the directories': a partition of a known topic that has no
 directory gets one, unless it may lie in a directory that is offline; a directory of no known topic,
 or of another topic with the same name, is left alone and said once. A log that cannot be opened, or
-that lies in two directories, is offline with its reason, and stops no other.
+that lies in two directories, or lacks what it should have (`log.holes`, `log.roster`), is offline
+with its reason, and stops no other.
 
 Whoever meets an error of a log says so with `report`: if a disk failed, its whole directory goes
 offline, as in Kafka, and clients are told KAFKA_STORAGE_ERROR for the logs in it.
@@ -226,6 +227,7 @@ class Partitions:
             except (LapseError, OSError) as e:
                 self.offline[partition] = str(e)
                 logger.error("%s is offline: %s", partition, e)  # noqa: TRY400  (no traceback: it is for people)
+        self._remember()
         if not_found:
             logger.error(
                 "%d partitions are offline, perhaps in a log directory that is: %s%s",
@@ -246,18 +248,33 @@ class Partitions:
                 made.append(self._create(partition, topic))
             else:
                 made.append(self._open_in(directory, partition, topic))
+        self._remember()
         for log in made:
             self._host(log)
+
+    def _remember(self) -> None:
+        """Have every directory remember what it has: what is gone later is missed."""
+        self._directories.on_each(LogDirectory.remember, self._failed)
 
     def _open(self, partition: TopicPartition, topic: Topic) -> PartitionLog:
         directory = self._holder_of(partition, topic.topic_id)
         if directory is not None:
+            self._forget_elsewhere(partition, directory)
             return self._open_in(directory, partition, topic)
+        for one in self.directories:
+            one.require_not_lost(partition, topic.topic_id)
         if self.offline_directories:
             # An empty log in its place would be taken for the partition's own.
             places = ", ".join(map(str, self.offline_directories))
             raise PerhapsElsewhere(f"not found; log directories that are offline: {places}")
         return self._create(partition, topic)
+
+    def _forget_elsewhere(self, partition: TopicPartition, holder: LogDirectory) -> None:
+        """It was moved from one directory to another while nobody served it."""
+        for directory in self.directories:
+            if directory is not holder and directory.lost(partition) is not None:
+                logger.info("%s is in %s, and not in %s", partition, holder.path, directory.path)
+                directory.forget(partition)
 
     def _holder_of(self, partition: TopicPartition, topic_id: uuid.UUID) -> LogDirectory | None:
         """The directory with a partition's files; leftovers of a failed creation are removed.
@@ -350,6 +367,9 @@ class Partitions:
             own, _ = self._holders_of(partition, topic.topic_id)
             with self._changing:
                 self._logs.pop(partition, None)
+            for directory in self.directories:
+                if directory.lost(partition) is not None:
+                    directory.forget(partition)
             for directory in own:
                 try:
                     directory.delete_log(partition, delay_ms=topic.config.file_delete_delay_ms)

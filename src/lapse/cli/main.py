@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
-from lapse.base.errors import ConfigError, CorruptData, LapseError, unreadable
+from lapse.base.errors import ConfigError, CorruptData, LapseError, MissingData, unreadable
 
 # In the order help shows them. Imported only when asked for: `lapse --help` starts no Spark.
 COMMANDS = {
@@ -31,6 +31,7 @@ COMMANDS = {
     "erase": "lapse.cli.erase",
     "prove-erased": "lapse.cli.prove_erased",
     "dump": "lapse.cli.dump",
+    "repair": "lapse.cli.repair",
     "convert": "lapse.cli.convert",
     "export": "lapse.cli.export",
     "copy": "lapse.cli.copy",
@@ -85,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = args.run(args)
     except ConfigError as e:
         return _say(e, USAGE)
-    except CorruptData as e:
+    except (CorruptData, MissingData) as e:
         return _say(e, FINDING)
     except LapseError as e:
         return _say(e, ENVIRONMENT)

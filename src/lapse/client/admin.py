@@ -90,12 +90,11 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic and its partitions; an internal one is written by its coordinator alone."""
+    """A topic and its partitions."""
 
     name: str
     topic_id: uuid.UUID
     partitions: tuple[PartitionDescription, ...]
-    is_internal: bool = False
 
 
 class Admin:
@@ -224,7 +223,6 @@ class Admin:
                 )
                 for p in sorted(topic.partitions, key=lambda p: p.partition_index)
             ),
-            topic.is_internal,
         )
 
     async def describe_configs(

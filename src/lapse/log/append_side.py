@@ -113,6 +113,7 @@ class AppendableLog(ReadableLog):
         self._active = loaded.active
         self._producers = loaded.producers
         self._epochs = loaded.epochs
+        self._keeper = loaded.keeper
         self._append_time_last_ms = max(s.summary.append_time_greatest_ms for s in self._segments)
         self._append_time_ahead_ms = 0
         summaries = (s.summary for s in self._segments)

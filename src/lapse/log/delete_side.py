@@ -20,6 +20,7 @@ from lapse.log import swap
 from lapse.log.append_clock import AHEAD_MAX_MS
 from lapse.log.append_side import AppendableLog, Opening
 from lapse.log.append_times import append_times_path
+from lapse.log.aside import Aside, kept_aside
 from lapse.log.facts import StartMove
 from lapse.log.segment import SNAPSHOT, Segment, segment_path
 from lapse.log.start import KeptStart, start_path, taken_up, write_start
@@ -29,7 +30,11 @@ AT_HIGH_WATERMARK = -1  # as an offset to delete up to (D-5)
 
 
 class DeletingLog(AppendableLog):
-    """An open log, as far as it shrinks from its start."""
+    """An open log, as far as it shrinks from its start.
+
+    Attributes:
+        aside: what recovery cut off and kept (`log.aside`).
+    """
 
     def __init__(self, opening: Opening) -> None:
         """Of a log whose files are in order."""
@@ -39,6 +44,7 @@ class DeletingLog(AppendableLog):
         self._start = KeptStart()
         self._has_start_folder = False
         self._deleted: dict[Path, tuple[int, int]] = {}  # since when, until when
+        self.aside = kept_aside(self.dir)
 
     def _take_up(self, kept: KeptStart) -> None:
         """What was kept of the log start, once the log is open."""
@@ -67,6 +73,7 @@ class DeletingLog(AppendableLog):
             for segment in gone:
                 segment.pin()
             self._sync_snapshot(self._segments[len(gone)].base_offset)
+            self._keeper.strike([segment.base_offset for segment in gone])
             with self._lock:
                 self._set_segments(self._segments[len(gone) :])
                 self._unflushed = [s for s in self._unflushed if s not in gone]
@@ -221,3 +228,16 @@ class DeletingLog(AppendableLog):
                 self._env.fs.unlink(path)
                 del self._deleted[path]
             return len(due)
+
+    def sweep_aside(self, now_ms: int) -> None:
+        """Unlink what was kept aside for long enough. Raises StorageError."""
+        if not self.aside:
+            return
+        with self._files_lock:
+            kept: list[Aside] = []
+            for one in self.aside:
+                if one.until_ms > now_ms:
+                    kept.append(one)
+                else:
+                    self._env.fs.unlink(one.path)
+            self.aside = tuple(kept)

@@ -8,6 +8,9 @@ The clean-shutdown marker is removed, durably, as soon as the directory is owned
 again by `close` if every log in it can be trusted then: all were closed cleanly, or were never
 opened and the marker was there before.
 
+It remembers which partitions it should have (`roster`), and by that whether one is gone. What is
+found missing, while nobody else has owned the directory since, is for a person to decide.
+
 What the disk refuses comes out as StorageError, reading included; `disk_failed` tells the errors
 that speak of the disk from those that speak of one file or of this process.
 """
@@ -33,15 +36,21 @@ from lapse.base.errors import (
     KafkaError,
     LapseError,
     LockHeld,
+    MissingData,
     StorageError,
 )
 from lapse.base.fs import AppendFile, Fs
-from lapse.base.ids import TopicPartition
+from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.base.times import after_ms
 from lapse.log import checkpoints
 from lapse.log.append_clock import AHEAD_MAX_MS
 from lapse.log.env import LogEnv
+from lapse.log.holes import Hole, missing
+from lapse.log.manifest import manifest_path
 from lapse.log.partition_log import PartitionLog
+from lapse.log.roster import Expected, FileStamp, Roster, read_roster, write_roster
+from lapse.log.segment import LOG
+from lapse.log.swap import SWAP
 
 LOCK = ".lock"
 # There while a copy is not whole; it says of what. Nothing of ours opens such a directory.
@@ -74,6 +83,7 @@ class LogDirectory:
         was_clean: the marker was there when this was opened.
         logs: the open logs.
         cleaner_offsets: first dirty offsets as checkpointed, hosted or not.
+        era: which manifests count (`roster`).
     """
 
     def __init__(self, path: Path, real: Path, env: LogEnv, lock: AppendFile) -> None:
@@ -92,6 +102,26 @@ class LogDirectory:
         self._recovery_points = self._read(checkpoints.RECOVERY_POINT)
         self._log_starts = self._read(checkpoints.LOG_START)
         self.cleaner_offsets = self._read(checkpoints.CLEANER)
+        self._take_up_roster()
+
+    def _take_up_roster(self) -> None:
+        """What should be here; nothing is known where somebody else has owned the directory."""
+        known = read_roster(self.path)
+        self._as_left = known is not None and known.is_as_left(self.path, was_clean=self.was_clean)
+        self._expected: dict[TopicPartition, Expected] = {}
+        if known is not None and self._as_left:
+            self.era = known.era
+            self._expected = dict(known.partitions)
+            return
+        self.era = self._env.unique_name()
+        for partition, expected in ({} if known is None else known.partitions).items():
+            if (self.path / str(partition)).is_dir():
+                self._expected[partition] = expected
+            else:
+                _log.warning(
+                    "%s: %s is gone; somebody else has owned the directory meanwhile, so that may "
+                    "be meant", self.path, partition,
+                )  # fmt: skip
 
     @staticmethod
     def open(path: Path, env: LogEnv) -> LogDirectory:
@@ -121,6 +151,7 @@ class LogDirectory:
         if self.was_clean:
             self._env.fs.unlink(self.path / checkpoints.CLEAN_SHUTDOWN)
             self._env.fs.fsync_dir(self.path)
+        self._write_roster()
         with _reading(self.path):
             for entry in sorted(os.scandir(self.path), key=lambda e: e.name):
                 if entry.is_dir() and entry.name.endswith(DELETE_SUFFIX):
@@ -163,6 +194,8 @@ class LogDirectory:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} has no log in {self.path}"
             )
+        if self.lost(partition) is not None:
+            raise self._missing(partition, "its folder has no segment")
         log = PartitionLog.open(
             partition_dir,
             partition,
@@ -174,7 +207,10 @@ class LogDirectory:
             producer_id_expiration_ms=producer_id_expiration_ms,
             believed_ms=believed_ms,
             heals_txn_indexes=heals_txn_indexes,
+            era=self.era,
         )
+        with self._checkpointing:
+            self._expect(log)
         log.cleaner_checkpoint = self.cleaner_offsets.get(partition)
         self.logs[partition] = log
         return log
@@ -203,12 +239,64 @@ class LogDirectory:
             if topic_id is not None:
                 checkpoints.write_topic_id(self._env.fs, partition_dir, topic_id)
             self._env.fs.fsync_dir(self.path)
-        return self.open_log(
+            with self._checkpointing:
+                self._expected.pop(partition, None)  # likewise
+        log = self.open_log(
             partition,
             config,
             producer_id_expiration_ms=producer_id_expiration_ms,
             believed_ms=believed_ms,
         )
+        self._env.fs.fsync_dir(partition_dir)  # before the roster may say that it has a segment
+        return log
+
+    # --- what should be here ---------------------------------------------------------------------
+
+    def lost(self, partition: TopicPartition) -> Expected | None:
+        """What is known of a partition that should be here, and has no folder or no segment."""
+        expected = self._expected.get(partition)
+        if expected is None or partition in self.logs:
+            return None
+        folder = self.path / str(partition)
+        with _reading(folder):
+            if any(folder.glob(f"*{LOG}")) or any(folder.glob(f"*{LOG}{SWAP}")):
+                return None
+        return expected
+
+    def require_not_lost(self, partition: TopicPartition, topic_id: uuid.UUID) -> None:
+        """Raise MissingData where this topic's partition should be here and is not."""
+        expected = self.lost(partition)
+        if expected is not None and expected.topic_id in {"", format_topic_id(topic_id)}:
+            raise self._missing(partition, "its folder is gone")
+
+    def _missing(self, partition: TopicPartition, why: str) -> MissingData:
+        end = self._expected[partition].end_offset
+        whole = Hole(0, end, f"{self.path / str(partition)}: {why}")
+        if end:
+            return missing(self.path / str(partition), partition, [whole])
+        return MissingData(
+            f"{partition}: {whole.why}. It stays offline until somebody decides: put it back, or "
+            f"see `lapse repair {self.path} --partition {partition}`"
+        )
+
+    def forget(self, partition: TopicPartition) -> None:
+        """It need not be here any more: durable when this returns. Raises StorageError."""
+        with self._checkpointing:
+            if self._expected.pop(partition, None) is not None:
+                self._write_roster()
+
+    def remember(self) -> None:
+        """Have the directory remember the partitions that are open. Raises StorageError."""
+        with self._checkpointing:
+            self._write_roster()
+
+    def _expect(self, log: PartitionLog) -> None:
+        expected = Expected(log.topic_id, log.log_end_offset)
+        self._expected[log.partition] = expected
+
+    def _write_roster(self, *, clean: bool = False) -> None:
+        points = FileStamp.of(self.path / checkpoints.RECOVERY_POINT)
+        write_roster(self._env.fs, self.path, Roster(self.era, clean, points, dict(self._expected)))
 
     def delete_log(self, partition: TopicPartition, *, delay_ms: int | None = None) -> None:
         """Close a log and rename its directory away, for `sweep_deleted` to remove.
@@ -221,6 +309,7 @@ class LogDirectory:
             for segment in log.segments:
                 segment.pin()
             log.close(clean=False)
+        self.forget(partition)
         source = self.path / str(partition)
         if self.holds(partition):
             tail = f"-{partition.partition}.{self._env.unique_name()}{DELETE_SUFFIX}"
@@ -271,6 +360,9 @@ class LogDirectory:
             ends = {tp: log.high_watermark for tp, log in logs.items()}
             self._recovery_points = self._merged(self._recovery_points, recovery)
             self._write(checkpoints.RECOVERY_POINT, self._recovery_points)
+            for log in logs.values():
+                self._expect(log)
+            self._write_roster()
             known = self._read(checkpoints.HIGH_WATERMARK)
             self._write(checkpoints.HIGH_WATERMARK, self._merged(known, ends))
 
@@ -324,14 +416,23 @@ class LogDirectory:
                 except LapseError as e:
                     failed.append(e)
             if clean:
+                self._sync_manifests()
                 self.checkpoint()
                 if not failed and self._all_trusted():
                     fs, epoch = self._env.fs, self._broker_epoch
+                    with self._checkpointing:
+                        self._write_roster(clean=True)
                     checkpoints.write_clean_shutdown(fs, self.path, epoch)
         finally:
             _unlock(self._real, self._lock)
         if failed:
             raise failed[0]
+
+    def _sync_manifests(self) -> None:
+        paths = [manifest_path(log.dir) for log in self.logs.values()]
+        there = [path for path in paths if path.exists()]
+        if there:
+            self._env.fs.sync_all([*there, *(path.parent for path in there)])
 
     def _all_trusted(self) -> bool:
         if any(log.offline_reason is not None for log in self.logs.values()):

@@ -29,6 +29,7 @@ from lapse.log.directory import (
 )
 from lapse.log.headers import read_at, walk
 from lapse.log.loader import scan_segment
+from lapse.log.roster import ROSTER
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, base_offset_of, segment_path
 from lapse.log.start import read_start
 from lapse.records.batch import decode_rows
@@ -107,7 +108,7 @@ def _bring_log_starts_up_to_date(source: Path, target: Path, fs: Fs) -> None:
 
 # What a copy that was just begun may have beside INCOMPLETE, or before it.
 _BEGUN = frozenset({LOCK, INCOMPLETE, INCOMPLETE + ".tmp"})
-_NOT_COPIED = _BEGUN | {checkpoints.CLEAN_SHUTDOWN}
+_NOT_COPIED = _BEGUN | {checkpoints.CLEAN_SHUTDOWN, ROSTER}  # a copy begins an era of its own
 
 
 def require_free(source: Path, target: Path) -> None:

@@ -2,11 +2,13 @@
 
 The passes, in order:
 
+0. what the log's manifest lists is there (`holes`), or nothing is touched;
 1. finish or undo an interrupted swap (`swap.recover`, SEMANTICS W-5);
 2. drop index files without a log file;
 3. segments from the one with the recovery point on are read whole, with their checksums; the
-   first bad batch ends its segment, and segments after that one go (W-7). Earlier ones are
-   trusted, but an index that cannot be right is made again, and so is a missing summary;
+   first bad batch ends its segment, and segments after that one go (W-7), unless what would go
+   was synced: MissingData then. What goes is kept aside (`aside`). Earlier segments are trusted,
+   but an index that cannot be right is made again, and so is a missing summary;
 4. log start = max(checkpoint, first base); beyond the end, the log begins empty there (D-16);
 5. producers: the newest snapshot that may be trusted, and the batches and markers after it;
    transaction indexes of recovered segments come out of the same reading (`replay`), others are
@@ -36,10 +38,13 @@ from lapse.log.append_clock import (
 )
 from lapse.log.append_times import SUFFIX as APPENDED
 from lapse.log.append_times import append_times_path, closed, encode, read_append_times, resumed
+from lapse.log.aside import keep_segment, keep_tail, told
 from lapse.log.env import LogEnv
 from lapse.log.epochs import LeaderEpochs
 from lapse.log.epochs_found import epochs_in, note_epochs
 from lapse.log.estimate import estimate_active, estimate_sealed
+from lapse.log.holes import Hole, holes_in, is_as_closed, missing
+from lapse.log.manifest import NO_ERA, ManifestKeeper
 from lapse.log.offset_index import OffsetIndex
 from lapse.log.producers import Producers
 from lapse.log.readable import SegmentBytes, readable
@@ -98,6 +103,7 @@ class OpenOptions:
             no producer is forgotten.
         heals_txn_indexes: aborts that an index has lost are put back into it; Kafka, which loses
             them, goes without.
+        era: of the directory; manifests of others do not count.
     """
 
     clean_shutdown: bool
@@ -107,11 +113,14 @@ class OpenOptions:
     producer_id_expiration_ms: int
     believed_ms: int | None = None
     heals_txn_indexes: bool = True
+    era: str = NO_ERA
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
     """A log whose files are in order."""
+
+    keeper: ManifestKeeper
 
     sealed: tuple[Segment, ...]
     active: ActiveSegment
@@ -142,12 +151,27 @@ class Scanned:
 def load(
     partition_dir: Path, partition: TopicPartition, env: LogEnv, options: OpenOptions
 ) -> LoadedLog:
-    """Put the files in order and open them."""
+    """Put the files in order and open them.
+
+    Raises MissingData, with nothing changed, where records are not there that should be, and
+    StorageError.
+    """
+    keeper = ManifestKeeper(env.fs, partition_dir, options.era)
+    if keeper.found is not None:
+        holes = holes_in(partition_dir, keeper.found, options.log_start_offset)
+        if holes:
+            raise missing(partition_dir, partition, holes)
+    if keeper.stale is not None:
+        for hole in holes_in(partition_dir, keeper.stale, options.log_start_offset):
+            _log.warning(
+                "%s: %s. Somebody else has owned the directory meanwhile, so that may be meant",
+                partition, hole,
+            )  # fmt: skip
     recover(env.fs, partition_dir)
     names = sorted(os.listdir(partition_dir))
     bases = offsets_in(names, LOG)
     _drop_orphans(partition_dir, env, names, set(bases))
-    loader = _Loader(partition_dir, partition, env, options)
+    loader = _Loader(partition_dir, partition, env, options, keeper)
     sealed, active = loader.load_segments(bases)
     log_start = max(options.log_start_offset, (sealed[0] if sealed else active).base_offset)
     if log_start > active.end_offset:
@@ -155,9 +179,10 @@ def load(
             "%s: log start %d is past the end %d: the log begins empty there",
             partition, log_start, active.end_offset,
         )  # fmt: skip
-        loader.remove([*(s.base_offset for s in sealed), active.base_offset])
-        keep_snapshots(env.fs, partition_dir, ())  # their open transactions would never end
+        before = [*(s.base_offset for s in sealed), active.base_offset]
         sealed, active = [], ActiveSegment.create(partition_dir, env, log_start)
+        loader.remove(before, deleted=True)  # last: a log is never without a segment
+        keep_snapshots(env.fs, partition_dir, ())  # their open transactions would never end
         loader.recovered.clear()
     segments = [*sealed, active]
     epochs = LeaderEpochs(env.fs, partition_dir)
@@ -171,7 +196,7 @@ def load(
     parts = parts_of(segments)
     producers, aborted = rebuild(env.fs, partition_dir, parts, loader.recovered, expiry)
     settle_txn_indexes(env.fs, segments, aborted, heals=options.heals_txn_indexes)
-    return LoadedLog(tuple(sealed), active, log_start, producers, epochs)
+    return LoadedLog(keeper, tuple(sealed), active, log_start, producers, epochs)
 
 
 def _drop_orphans(partition_dir: Path, env: LogEnv, names: Sequence[str], bases: set[int]) -> None:
@@ -198,12 +223,18 @@ class _Loader:
     """
 
     def __init__(
-        self, partition_dir: Path, partition: TopicPartition, env: LogEnv, options: OpenOptions
+        self,
+        partition_dir: Path,
+        partition: TopicPartition,
+        env: LogEnv,
+        options: OpenOptions,
+        keeper: ManifestKeeper,
     ) -> None:
         self._dir = partition_dir
         self._partition = partition
         self._env = env
         self._options = options
+        self._keeper = keeper
         self.recovered: set[int] = set()
         self.epochs: list[tuple[int, int]] = []
 
@@ -237,14 +268,25 @@ class _Loader:
             return False
         return next_base is None or next_base > self._options.recovery_point
 
-    def remove(self, bases: list[int]) -> None:
-        """Unlink segments, the last first: what remains is always a beginning of the log."""
+    def remove(self, bases: list[int], *, deleted: bool = False) -> None:
+        """Segments go, the last first: what remains is always a beginning of the log.
+
+        They are kept aside unless they were `deleted` by somebody's order. Durable.
+        """
+        self._keeper.strike(bases)
         for base_offset in reversed(bases):
-            _log.warning("%s: removing the segment at %d", self._partition, base_offset)
+            aside = None if deleted else keep_segment(self._env.fs, self._dir, base_offset)
+            _log.warning(
+                "%s: removing the segment at %d%s", self._partition, base_offset, told(aside)
+            )
             for suffix in SEGMENT_SUFFIXES:
                 self._env.fs.unlink(segment_path(self._dir, base_offset, suffix))
             self._env.fs.unlink(summary_path(self._dir, base_offset))
             self._env.fs.unlink(append_times_path(self._dir, base_offset))
+        if bases:  # or a power cut brings them back behind a gap
+            self._env.fs.fsync_dir(self._dir)
+            if (self._dir / FOLDER).exists():
+                self._env.fs.fsync_dir(self._dir / FOLDER)
 
     # --- trusted ---------------------------------------------------------------------------------
 
@@ -313,6 +355,10 @@ class _Loader:
                 summary = with_create_times(summary, kept)
         if summary is None or not self._are_sound(indexes, summary, summary.end_offset):
             return None
+        found = self._keeper.found
+        if found is not None and not is_as_closed(path, base_offset, indexes[0], found):
+            _log.warning("%s: %s is not as it was closed: reading it", self._partition, path.name)
+            return None
         timestamp, offset = indexes[1].last
         if timestamp != summary.max_timestamp:
             return None
@@ -347,13 +393,13 @@ class _Loader:
         opened_ms = self._opened_ms()
         scanned.summary = with_last_append(self._dir, scanned.summary, opened_ms, is_last=not later)
         if scanned.bad is not None:
+            self._require_unsynced(scanned, later)
+            aside = keep_tail(self._env.fs, self._dir, base_offset, scanned.summary.size)
             _log.warning(
-                "%s: %s; cut off at byte %d, offset %d", self._partition, scanned.bad,
-                scanned.summary.size, scanned.summary.end_offset,
+                "%s: %s; cut off at byte %d, offset %d%s", self._partition, scanned.bad,
+                scanned.summary.size, scanned.summary.end_offset, told(aside),
             )  # fmt: skip
             self.remove(later)
-            if later:
-                self._env.fs.fsync_dir(self._dir)  # or a power cut brings them back behind the gap
             self._env.fs.truncate(path, scanned.summary.size)
             self._env.fs.fsync_file(path)
         scanned.offset_index.write_out(self._env.fs)
@@ -361,6 +407,23 @@ class _Loader:
         scanned.append_times = self._append_times(scanned.summary)
         self.epochs += scanned.epochs
         return scanned
+
+    def _require_unsynced(self, scanned: Scanned, later: list[int]) -> None:
+        """Raise MissingData where what would be cut off was synced: a crash has not done that."""
+        found, summary = self._keeper.found, scanned.summary
+        if found is None:
+            return
+        point = self._options.recovery_point
+        was_synced = (
+            summary.size < found.sizes.get(summary.base_offset, 0)
+            or any(base in found.sizes for base in later)
+            or max(summary.end_offset, self._options.log_start_offset) < point
+        )
+        if was_synced:
+            name = segment_path(self._dir, summary.base_offset, LOG).name
+            end = max(found.end_offset, point, summary.end_offset + 1)
+            why = f"{name}: {scanned.bad} at byte {summary.size}, below what was synced"
+            raise missing(self._dir, self._partition, [Hole(summary.end_offset, end, why)])
 
     def _append_times(self, summary: Summary) -> AppendTimes:
         """Of a segment whose end may have moved since its file was written."""

@@ -22,7 +22,7 @@ moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -41,6 +41,7 @@ from lapse.log.env import LogEnv
 from lapse.log.epochs import EpochEnd
 from lapse.log.facts import BadRange, LogFacts, ProducerLast, SegmentFacts
 from lapse.log.loader import OpenOptions, load, settle_txn_index
+from lapse.log.manifest import NO_ERA, manifest_path
 from lapse.log.segment import (
     INDEX,
     LOG,
@@ -91,6 +92,7 @@ class PartitionLog(DeletingLog):
         """Use `open`."""
         super().__init__(opening)
         self.cleaner_checkpoint: int | None = None
+        self._was_clean = opening.options.clean_shutdown
         self._heals_txn_indexes = opening.options.heals_txn_indexes
         self._seen_set = -1  # `_segments_set` when no append clock was ahead
         self._bad = read_bad(self.dir)
@@ -109,11 +111,14 @@ class PartitionLog(DeletingLog):
         producer_id_expiration_ms: int = 86_400_000,
         believed_ms: int | None = None,
         heals_txn_indexes: bool = True,
+        era: str = NO_ERA,
     ) -> PartitionLog:
         """Open the log in an existing directory, putting right what a crash left (`loader`).
 
         `log_start_offset` is the checkpointed one; what the log keeps itself counts too (`start`).
-        Without `believed_ms`, the time that the owner goes by, no producer is forgotten.
+        Without `believed_ms`, the time that the owner goes by, no producer is forgotten. Raises
+        MissingData where its `manifest`, if that is of the directory's `era`, lists what is not
+        there, and StorageError.
         """
         kept = read_start(partition_dir)
         options = OpenOptions(
@@ -124,11 +129,18 @@ class PartitionLog(DeletingLog):
             producer_id_expiration_ms=producer_id_expiration_ms,
             believed_ms=believed_ms,
             heals_txn_indexes=heals_txn_indexes,
+            era=era,
         )
         loaded = load(partition_dir, partition, env, options)
         log = PartitionLog(Opening(partition_dir, partition, config, env, loaded, options))
         log._take_up(kept)
+        log._note_opened()
         return log
+
+    @property
+    def topic_id(self) -> str:
+        """As Kafka spells it; "" where it is not known."""
+        return self._keeper.topic_id
 
     @property
     def generation(self) -> int:
@@ -169,6 +181,7 @@ class PartitionLog(DeletingLog):
                         return self.recovery_point
                     self._active.write_side_files()
                     sealed, active, end = tuple(self._unflushed), self._active, self._end_offset
+                    sizes = {s.base_offset: s.size for s in self._segments}
                 self._is_syncing = True
                 self._env.fs.sync_all([p for s in (*sealed, active) for p in _synced_paths(s)])
                 self._env.fs.fsync_dir(self.dir)
@@ -180,7 +193,41 @@ class PartitionLog(DeletingLog):
             with self._lock:
                 self._unflushed = [s for s in self._unflushed if s not in sealed]
                 self.recovery_point = max(self.recovery_point, end)
+            self._keeper.settle()
+            self._keeper.note(sizes, end)
             return self.recovery_point
+
+    def note_files(self) -> None:
+        """Have the manifest list what a round has put in place; all renames so far are synced.
+
+        Not durable: an older manifest lists less.
+        """
+        with self._files_lock:
+            self._keeper.settle()
+            self._keeper.note(self._durable_sizes(), self.recovery_point, sync=False)
+
+    def foresee_swap(self, bases: Collection[int]) -> Path:
+        """As the first step of `replace_segments`, of many logs together.
+
+        The caller syncs the path and its folder before it calls that. Raises StorageError.
+        """
+        with self._files_lock:
+            self._keeper.foresee(bases)
+        return manifest_path(self.dir)
+
+    def _durable_sizes(self) -> dict[int, int]:
+        """Sealed segments that are synced; of the active one what is listed already."""
+        with self._lock:
+            synced = [s for s in self._segments[:-1] if s not in self._unflushed]
+            active = self._active.base_offset
+        return {**{s.base_offset: s.size for s in synced}, **self._keeper.listed(active)}
+
+    def _note_opened(self) -> None:
+        """What was there is listed, as far as it is durable: after a clean end, all of it."""
+        sizes = self._durable_sizes()
+        if self._was_clean and self.recovery_point == self._end_offset:
+            sizes[self._active.base_offset] = self._active.size
+        self._keeper.note(sizes, self.recovery_point, sync=False)
 
     def keep_append_times(self) -> None:
         """Have the append times of the active segment outlive the process; nothing is synced.
@@ -205,7 +252,19 @@ class PartitionLog(DeletingLog):
                 self.flush(force=True)
                 self._env.fs.fsync_file(snapshot)
             self._active.close()
+            if clean and self.offline_reason is None:
+                self._note_closed()
             self._closed = True
+
+    def _note_closed(self) -> None:
+        """After the last change of a file; the log directory syncs the manifests of all logs."""
+        sizes = {s.base_offset: s.size for s in self._segments}
+        path = self._active.path()
+        try:
+            mtime_ns = path.stat().st_mtime_ns
+        except OSError as e:
+            raise StorageError(f"looking at {path}: {e.strerror or e}") from e
+        self._keeper.note(sizes, self._end_offset, closed_mtime_ns=mtime_ns, sync=False)
 
     # --- settings, facts, expiry -----------------------------------------------------------------
 
@@ -356,9 +415,10 @@ class PartitionLog(DeletingLog):
         Where it took a part, Kafka skips that part, and the new segment brings its records back
         below the log start. Here the group is refused, and the round is made again.
 
-        The new files must be synced already; `sync=False` leaves syncing the renames to the
-        caller. Raises StaleGeneration; CorruptData if a new file is not what its summary says;
-        StorageError, and then the log is as before or, if that is not known, offline.
+        The new files must be synced already. `sync=False` leaves syncing the renames to the caller,
+        who has synced what `foresee_swap` wrote, if that was called, and calls `note_files`. Raises
+        StaleGeneration; CorruptData if a new file is not what its summary says; StorageError, and
+        then the log is as before or, if that is not known, offline.
         """
         with self._files_lock:
             with self._lock:
@@ -370,6 +430,7 @@ class PartitionLog(DeletingLog):
             for new, summary in zip(replacement.new, replacement.summaries, strict=True):
                 _require_size(new, summary)
             fs = self._env.fs
+            self._keeper.strike([s.base_offset for s in old], foreseen=not sync)
             try:
                 swap.prepare(fs, self.dir, replacement)
             except StorageError:
@@ -397,6 +458,9 @@ class PartitionLog(DeletingLog):
                 self._set_segments(tuple(ordered))
                 self._unflushed = [s for s in self._unflushed if s not in old]
                 self._generation += 1
+            self._keeper.swapped([s.base_offset for s in new_segments], durable=sync)
+            if sync:
+                self._keeper.note(self._durable_sizes(), self.recovery_point)
             self._schedule(deleted)
             return True
 

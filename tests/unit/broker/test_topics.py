@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
 from lapse.client.settings import BROKER, TOPIC, ConfigChange, Resource
 from lapse.log.checkpoints import read_topic_id, write_topic_id
+from lapse.log.roster import ROSTER
 from lapse.metadata.sqlite import SqliteStore
 from lapse.wire.schema.create_topics import (
     CreatableReplicaAssignment,
@@ -321,9 +323,8 @@ async def test_a_deletion_cut_short_is_finished_at_the_next_start(tmp_path: Path
 async def test_a_creation_cut_short_is_finished_at_the_next_start(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await create(node, "t", 2)
-    for path in (tmp_path / "t-1").iterdir():
-        path.unlink()
-    (tmp_path / "t-1").rmdir()
+    shutil.rmtree(tmp_path / "t-1")
+    (tmp_path / ROSTER).unlink()  # which is written when all are made
     async with running_node(tmp_path) as node, await connect(node) as connection:
         (answer,) = await produce(connection, "t", (1, batch_of(b"a")))
         assert (answer.error_code, answer.base_offset) == (0, 0)

@@ -143,7 +143,7 @@ def test_nothing_of_ours_is_in_it_and_the_rest_is_byte_for_byte(
     converted(source, tmp_path / "target", capsys)
     before, after = files(source), files(tmp_path / "target")
     gone = set(before) - set(after)
-    assert {name for name in gone if not re.search(r"/\.lapse/|^lapse-|^\.lock$", name)} == set()
+    assert {name for name in gone if not re.search(r"/\.lapse/|^\.?lapse-|^\.lock$", name)} == set()
     assert not set(after) - set(before)
     changed = {name for name in after if after[name] != before[name]}
     assert all(name.startswith(f"{TP}/") for name in changed)

@@ -23,6 +23,8 @@ from lapse.lifecycle.round.ledger import read as read_ledger
 from lapse.log import checkpoints
 from lapse.log.append_times import SUFFIX as APPENDED
 from lapse.log.append_times import is_append_times
+from lapse.log.manifest import MANIFEST, read_manifest
+from lapse.log.roster import ROSTER
 from lapse.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, base_offset_of
 from lapse.log.start import LOG_START, KeptStart, read_start
 from lapse.log.summary import FOLDER, read_summary
@@ -51,6 +53,7 @@ _BESIDE = frozenset(
         reports.PROGRESS,
         reports.QUEUE,
         *clock_guard.KEEPERS,
+        ROSTER,
         clock_guard.CONFIRMED,
     }
 )
@@ -305,6 +308,13 @@ def _is_ledger(partition_dir: Path, _: Path) -> bool:
         return False
 
 
+def _is_manifest(partition_dir: Path, _: Path) -> bool:
+    try:
+        return read_manifest(partition_dir) is not None
+    except LapseError:
+        return False
+
+
 def _is_start(partition_dir: Path, _: Path) -> bool:
     try:
         return read_start(partition_dir) != KeptStart()
@@ -324,6 +334,7 @@ _Holds = Callable[[Path, Path], bool]
 _OURS: tuple[tuple[_Match, _Holds, str], ...] = (
     (lambda name: name == LEDGER_FILE, _is_ledger, "a ledger: offsets of what was removed"),
     (lambda name: name == LOG_START, _is_start, "offsets at which the log began"),
+    (lambda name: name == MANIFEST, _is_manifest, "offsets and sizes of segments"),
     (
         lambda name: name.removesuffix(SWAP).endswith(SUMMARY),
         lambda _, path: read_summary(path) is not None,

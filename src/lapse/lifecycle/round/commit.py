@@ -121,6 +121,7 @@ class _Commit:
         offset: the checkpoint, once all of it is in.
         folder: of the attempt.
         intent: its path.
+        foreseen: the log's manifest, without the segments that are to be replaced.
     """
 
     log: PartitionLog
@@ -132,6 +133,7 @@ class _Commit:
     dirty: int = 0
     offset: int | None = None
     bad: BadRange | None = None
+    foreseen: Path | None = None
     folder: Path = field(init=False)
     intent: Path = field(init=False)
 
@@ -254,6 +256,7 @@ def _begin(c: _Commit, env: DirectoryEnv) -> None:
     if c.groups:
         _check_files(c.folder, c.groups, contents=not receipt.attempt_id.startswith(THIS_PROCESS))
         env.fs.write_file(c.intent, msgspec.json.encode(receipt))
+        c.foreseen = c.log.foresee_swap([base for g in c.groups for base in g.old_bases])
 
 
 def _with_old_sizes(receipt: Receipt, log: PartitionLog) -> Receipt:
@@ -269,7 +272,8 @@ def _written(c: _Commit) -> list[Path]:
     """What must be durable before the first rename."""
     folder = c.folder
     files = [folder / attempt_file(g.base_offset, f.kind) for g in c.groups for f in g.files]
-    return [*files, c.intent, folder, folder.parent, folder.parent.parent]
+    foreseen = [c.foreseen] if c.foreseen is not None and c.foreseen.exists() else []
+    return [*files, c.intent, *foreseen, folder, folder.parent, folder.parent.parent]
 
 
 def _renamed(log_dir: Path, groups: Iterable[GroupReceipt]) -> list[Path]:
@@ -353,6 +357,8 @@ def _end(c: _Commit, env: DirectoryEnv) -> None:
     if _is_cured(c):
         bad.clear(env.fs, log_dir)
         c.log.set_bad(None)
+    if c.groups:
+        c.log.note_files()
     env.fs.unlink(c.intent)
     with contextlib.suppress(StorageError):  # another attempt may still write there: swept later
         sweep(log_dir, receipt.round_id, env.fs)

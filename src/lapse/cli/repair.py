@@ -1,0 +1,159 @@
+"""`lapse repair LOGDIR`: what is missing or cannot be read, and what a person decides about it.
+
+Without one of the choices it only looks: it says, log by log, which offsets are not there or do
+not read, why, and which choice there is. To put back what is missing (from a backup, or from
+wherever it was moved) is always better, and needs no choice.
+
+A broker keeps a log offline whose segments or folder are gone, or whose synced bytes are damaged:
+it does not serve it as if the records had never been. Each choice lets it open again:
+
+  --accept-hole   segments that are gone or cut short: the log goes on without those offsets
+  --accept-empty  a folder that is gone: the log begins empty, at the offset where it had ended
+  --cut           damaged bytes, zeros for one, in the last segment: cut off there
+  --let-go        a place in a sealed segment that does not read, and holds rounds back: the
+                  segment is rewritten with all that reads
+
+No offset is given twice, and bytes that are cut off or let go are kept for a week below the
+partition's .lapse, up to 256 MiB of each. The directory must not be served meanwhile.
+
+Exit 1 where something is left to be decided.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lapse.base.clock import SystemClock
+from lapse.base.config import topic_config
+from lapse.base.errors import LapseError
+from lapse.base.fs import RealFs
+from lapse.cli import options
+from lapse.cli.output import show_table
+from lapse.log.directory import LogDirectory
+from lapse.log.env import LogEnv
+from lapse.log.repair import Choice, Finding, decide, look
+
+_DONE, _FINDING = 0, 1
+_HELP = {
+    Choice.ACCEPT_HOLE: "let logs go on without segments that are gone or cut short",
+    Choice.ACCEPT_EMPTY: "let partitions whose folder is gone begin empty, where they had ended",
+    Choice.CUT: "cut the last segment off where its bytes are damaged",
+    Choice.LET_GO: "rewrite sealed segments without what does not read",
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "repair",
+        help="what is missing or does not read, and what to do about it",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n  lapse repair /var/lib/lapse\n"
+        "  lapse repair /var/lib/lapse --partition orders-3 --accept-hole --dry-run\n"
+        "  lapse repair /var/lib/lapse --partition orders-3 --accept-hole",
+    )
+    parser.add_argument("logdir", type=Path, metavar="LOGDIR", help="a data directory")
+    parser.add_argument(
+        "--partition", action="append", default=[], metavar="TOPIC-N",
+        help="only this log; may be repeated",
+    )  # fmt: skip
+    for choice, text in _HELP.items():
+        parser.add_argument(f"--{choice}", action="store_true", help=text)
+    parser.add_argument(
+        "--read", action="store_true", help="read all segments, not only what is known to be bad"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what the choices would do; change nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.set_defaults(run=run)
+
+
+@dataclass(frozen=True, slots=True)
+class RepairLine:
+    """What is said of one finding.
+
+    Attributes:
+        offline: a broker does not open the log until this is decided.
+        choice: the option that would settle it.
+        outcome: what was done; None where nothing was.
+    """
+
+    partition: str
+    first_offset: int
+    end_offset: int
+    why: str
+    offline: bool
+    choice: str
+    outcome: str | None = None
+    error: str | None = None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look, decide what was asked for, and print a line for each finding."""
+    options.partitions_in(args.logdir)  # refuses what is no directory
+    wanted = [options.partition(name) for name in args.partition]
+    chosen = {choice for choice in Choice if getattr(args, choice.replace("-", "_"))}
+    if not chosen or args.dry_run:
+        lines = [_line(found, chosen) for found in look(args.logdir, wanted, reads_all=args.read)]
+    else:
+        lines = _repaired(args, wanted, chosen)
+    columns = {
+        "partition": lambda line: line.partition,
+        "offsets": lambda line: f"{line.first_offset} to {line.end_offset - 1}",
+        "what is wrong": lambda line: line.why,
+        "offline": lambda line: "yes" if line.offline else "no",
+        "choice": lambda line: f"--{line.choice}",
+        "outcome": lambda line: line.error or line.outcome or "-",
+    }
+    if lines or args.json:
+        show_table(lines, columns, as_json=args.json)
+    else:
+        print("nothing is missing")
+    left = any(line.outcome is None or line.error for line in lines)
+    return _FINDING if left else _DONE
+
+
+def _line(found: Finding, chosen: set[Choice]) -> RepairLine:
+    made = RepairLine(
+        str(found.partition), found.first_offset, found.end_offset, found.why, found.is_offline,
+        found.choice.value,
+    )  # fmt: skip
+    if found.choice in chosen:
+        return _with(made, error=f"would be settled by --{found.choice}")
+    return made
+
+
+def _with(line: RepairLine, *, outcome: str | None = None, error: str | None = None) -> RepairLine:
+    return RepairLine(
+        line.partition, line.first_offset, line.end_offset, line.why, line.offline, line.choice,
+        outcome, error,
+    )  # fmt: skip
+
+
+def _repaired(args: argparse.Namespace, wanted: list[Any], chosen: set[Choice]) -> list[RepairLine]:
+    """Under the directory's lock; what is wrong with one log keeps none of the others.
+
+    Found again once the directory is owned: what a person saw may have changed.
+    """
+    fs, clock = RealFs(), SystemClock()
+    found = look(args.logdir, wanted, reads_all=args.read)
+    directory = LogDirectory.open(args.logdir, LogEnv(fs, clock))
+    lines = []
+    try:
+        for one in found:
+            line = _line(one, set())
+            if one.choice in chosen:
+                try:
+                    done = decide(directory, fs, one, topic_config({}))
+                    line = _with(line, outcome=done)
+                except (LapseError, OSError) as e:
+                    line = _with(line, error=str(e))
+            lines.append(line)
+    finally:
+        directory.close()
+    return lines

@@ -1,0 +1,141 @@
+"""What a log should have and has not: its manifest against its files.
+
+Called by `loader` before it touches anything, and by whoever only looks (`lapse repair`). A log
+with a hole is not opened: it would go on as if the records had never been, and nobody would know.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lapse.base.errors import CorruptData, MissingData, StorageError
+from lapse.base.ids import TopicPartition
+from lapse.log.headers import walk
+from lapse.log.lookup import V2
+from lapse.log.manifest import NOT_CLOSED, Manifest
+from lapse.log.offset_index import OffsetIndex
+from lapse.log.segment import LOG, offsets_in, segment_path
+from lapse.log.swap import SWAP
+
+_SAMPLES = 16  # entries of an index that are followed
+# Base offset, length, leader epoch, magic, checksum, attributes, last offset's delta.
+_HEAD = struct.Struct(">qiibIhi")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Hole:
+    """A range of offsets that is not there.
+
+    Attributes:
+        end_offset: one past its last offset.
+        why: what is wrong with which file.
+    """
+
+    first_offset: int
+    end_offset: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"offsets {self.first_offset} to {self.end_offset - 1}: {self.why}"
+
+
+def holes_in(partition_dir: Path, manifest: Manifest, log_start_offset: int) -> list[Hole]:
+    """Listed segments without a log file, or with a shorter one; nothing is changed.
+
+    What is below the log start is nobody's any more.
+
+    Raises StorageError.
+    """
+    try:
+        names = os.listdir(partition_dir)
+    except OSError as e:
+        raise StorageError(f"listing {partition_dir}: {e.strerror or e}") from e
+    there = set(offsets_in(names, LOG))
+    swapped = set(offsets_in((n.removesuffix(SWAP) for n in names if n.endswith(LOG + SWAP)), LOG))
+    found: list[Hole] = []
+    bases = sorted(there | swapped | manifest.sizes.keys())
+    for base, following in zip(bases, [*bases[1:], None], strict=True):
+        until = following if following is not None else max(manifest.end_offset, base + 1)
+        size = manifest.sizes.get(base)
+        if size is None or base in swapped:
+            continue
+        path = segment_path(partition_dir, base, LOG)
+        if base not in there:
+            found.append(Hole(base, until, f"{path.name} is gone"))
+            continue
+        has, end = _reaches(path, base, size)
+        if has < size:
+            short = f"{path.name} has {has} bytes, and had {size} at the last sync"
+            found.append(Hole(min(end, until - 1), until, short))
+    return [hole for hole in found if hole.end_offset > log_start_offset]
+
+
+def _reaches(path: Path, base_offset: int, wanted: int) -> tuple[int, int]:
+    """The size of a log file and, if it is less than `wanted`, one past its last offset."""
+    end = base_offset
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < wanted:
+                for rows in walk(file.fileno(), 0, size, str(path)):
+                    end = int(rows["last_offset"][-1]) + 1
+    except CorruptData:
+        return size, end
+    except OSError as e:
+        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+    return size, end
+
+
+def is_as_closed(
+    path: Path, base_offset: int, offset_index: OffsetIndex, manifest: Manifest
+) -> bool:
+    """Whether the last segment's file is the one that was closed in order.
+
+    By its size and mtime, its last batches with their checksums, and some of what its index points
+    to: as much as an opening has time for. True where nothing is known of it.
+    """
+    size = manifest.sizes.get(base_offset)
+    if manifest.closed_mtime_ns == NOT_CLOSED or size is None:
+        return True
+    try:
+        with path.open("rb") as file:
+            fd, told = file.fileno(), os.fstat(file.fileno())
+            if (told.st_size, told.st_mtime_ns) != (size, manifest.closed_mtime_ns):
+                return False
+            count = offset_index.count
+            for n in range(0, count, max(count // _SAMPLES, 1)):
+                relative, position = offset_index.entry(n)
+                if not _ends_batch(os.pread(fd, _HEAD.size, position), base_offset + relative):
+                    return False
+            start = offset_index.entry(count - 1)[1] if count else 0
+            end = manifest.end_offset if start == size else base_offset
+            for rows in walk(fd, start, size, str(path), check_crc=True):
+                end = int(rows["last_offset"][-1]) + 1
+    except CorruptData:
+        return False
+    except OSError as e:
+        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+    return size == 0 or end == manifest.end_offset
+
+
+def _ends_batch(head: bytes, last_offset: int) -> bool:
+    """Whether a batch begins there that ends at the offset."""
+    if len(head) < _HEAD.size:
+        return False
+    first, _, _, magic, _, _, delta = _HEAD.unpack(head)
+    reaches = first + delta if magic == V2 else first
+    return bool(last_offset == reaches)
+
+
+def missing(partition_dir: Path, partition: TopicPartition, holes: Sequence[Hole]) -> MissingData:
+    """The error for a log with holes; it says what to do."""
+    first, more = holes[0], len(holes) - 1
+    others = f" and {more} more" if more else ""
+    return MissingData(
+        f"{partition}: {first}{others}. It stays offline until somebody decides: put back what is "
+        f"missing, or see `lapse repair {partition_dir.parent} --partition {partition}`"
+    )

@@ -1,0 +1,241 @@
+"""What a log remembers of its own files: `<partition>/.lapse/manifest`.
+
+Segments that must be there, each with the bytes of it that were synced, where the log ends, and
+whose it is. Without it a segment that is gone, or cut short, is a hole that nobody sees. `holes`
+compares it with what is found.
+
+One rule makes false alarms impossible, whatever dies when: *the manifest in force lists only what
+cannot go by itself*. So a segment is listed after it was synced, and struck, durably, before its
+file goes or changes. What is there and not listed says nothing: it was rolled since, or its removal
+was cut short. A manifest that a power cut tore is as good as none.
+
+It counts only while nobody else changed the directory since (`roster`): each has the `era` in which
+it was written.
+
+Under the log's `_files_lock`; while the log is opened, one thread has it all.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from lapse.base.errors import CorruptData, StorageError
+from lapse.base.fs import Fs
+from lapse.base.ids import format_topic_id
+from lapse.log.checkpoints import read_topic_id
+from lapse.log.summary import FOLDER
+
+MANIFEST = "manifest"
+NO_ERA = ""  # nobody looks after the directory: nothing is kept, and nothing believed
+NOT_CLOSED = -1
+_VERSION = 1
+_TEMPORARY = ".tmp"
+
+_log = logging.getLogger(__name__)
+
+_Long = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What the file says.
+
+    Attributes:
+        era: of the directory, when it was written.
+        topic_id: as Kafka spells it; "" where it is not known.
+        sizes: by base offset, how many bytes of the segment's log file were synced.
+        end_offset: the log's end, or what it was at the last sync.
+        closed_mtime_ns: of the last segment's log file when the log was closed in order; -1 where
+            it was not.
+    """
+
+    era: str
+    topic_id: str = ""
+    sizes: Mapping[int, int] = field(default_factory=dict)
+    end_offset: int = 0
+    closed_mtime_ns: int = NOT_CLOSED
+
+
+class _File(msgspec.Struct):
+    version: int
+    era: str
+    topic_id: str
+    segments: list[tuple[_Long, _Long]]
+    end_offset: _Long
+    closed_mtime_ns: int
+
+
+def manifest_path(partition_dir: Path) -> Path:
+    """Where it is kept."""
+    return partition_dir / FOLDER / MANIFEST
+
+
+def read_manifest(partition_dir: Path) -> Manifest | None:
+    """What is kept; None where there is none, or not a sound one. Raises StorageError."""
+    path = manifest_path(partition_dir)
+    body = read_checked(path)
+    if body is None:
+        return None
+    try:
+        file = msgspec.json.decode(body, type=_File)
+    except msgspec.MsgspecError as e:
+        _log.warning("%s: %s; going on without it", path, e)
+        return None
+    if file.version != _VERSION:
+        _log.warning("%s: unknown version %d; going on without it", path, file.version)
+        return None
+    return Manifest(
+        file.era, file.topic_id, dict(file.segments), file.end_offset, file.closed_mtime_ns
+    )
+
+
+def read_checked(path: Path) -> bytes | None:
+    """The rest of a file whose first line is its checksum; None without. Raises StorageError."""
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as e:
+        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+    checksum, _, body = data.partition(b"\n")
+    if checksum != b"%08x" % zlib.crc32(body):
+        _log.warning("%s: its checksum does not match; going on without it", path)
+        return None
+    return body
+
+
+def checked(body: bytes) -> bytes:
+    """What `read_checked` reads."""
+    return b"%08x\n%b" % (zlib.crc32(body), body)
+
+
+def topic_id_of(partition_dir: Path) -> str:
+    """What `partition.metadata` says; "" where it says nothing."""
+    try:
+        found = read_topic_id(partition_dir)
+    except CorruptData:
+        return ""
+    return "" if found is None else format_topic_id(found)
+
+
+class ManifestKeeper:
+    """The manifest of one log, kept so that it never says too much.
+
+    Attributes:
+        found: what was there when the log was opened, if that counts.
+        stale: the same where it does not.
+        topic_id: as `partition.metadata` has it; "" where it has none.
+    """
+
+    def __init__(self, fs: Fs, partition_dir: Path, era: str) -> None:
+        """`era` is the directory's; with `NO_ERA` nothing is kept. Raises StorageError."""
+        self._fs, self._dir, self._era = fs, partition_dir, era
+        known = read_manifest(partition_dir) if era != NO_ERA else None
+        self.topic_id = topic_id_of(partition_dir) if era != NO_ERA else ""
+        self._listed: Mapping[int, int] = {} if known is None else known.sizes
+        self._end_offset = 0 if known is None else known.end_offset
+        self._perhaps: set[int] = set()  # struck, but not durably
+        self._unsettled: set[int] = set()  # swapped in by renames that are not synced
+        self._in_force = known
+        counts = known is not None and self._counts(known)
+        self.found = known if counts else None
+        self.stale = None if counts else known
+
+    def _counts(self, known: Manifest) -> bool:
+        if known.era != self._era:
+            return False
+        if known.topic_id and self.topic_id and known.topic_id != self.topic_id:
+            _log.warning(
+                "%s is of topic id %s, not %s: going on without it", manifest_path(self._dir),
+                known.topic_id, self.topic_id,
+            )  # fmt: skip
+            return False
+        return True
+
+    def listed(self, base_offset: int) -> dict[int, int]:
+        """What is listed of one segment: its bytes by its base offset, or nothing."""
+        size = self._listed.get(base_offset)
+        return {} if size is None else {base_offset: size}
+
+    def strike(self, bases: Collection[int], *, foreseen: bool = False) -> None:
+        """Segments whose files are about to go or to change. Durable when this returns.
+
+        `foreseen`: the caller has synced what `foresee` wrote. Raises StorageError.
+        """
+        doubtful = () if foreseen else self._perhaps
+        if any(base in self._listed or base in doubtful for base in bases):
+            self._strike(bases)
+            self._write(sync=True)
+
+    def foresee(self, bases: Collection[int]) -> None:
+        """As `strike`, but whoever calls this syncs `manifest_path` and its folder."""
+        if any(base in self._listed for base in bases):
+            self._strike(bases)
+            self._perhaps.update(bases)
+            self._write(sync=False)
+
+    def _strike(self, bases: Collection[int]) -> None:
+        gone = set(bases)
+        self._listed = {base: size for base, size in self._listed.items() if base not in gone}
+
+    def swapped(self, bases: Collection[int], *, durable: bool) -> None:
+        """New segments are in place; `durable` where their renames are synced."""
+        (self._unsettled.difference_update if durable else self._unsettled.update)(bases)
+
+    def settle(self) -> None:
+        """All renames so far are synced."""
+        self._unsettled.clear()
+
+    def note(
+        self, sizes: Mapping[int, int], end_offset: int, *, closed_mtime_ns: int = NOT_CLOSED,
+        sync: bool = True,
+    ) -> None:  # fmt: skip
+        """What is there and synced, with the bytes of each.
+
+        Where that cannot be written an older one stays, which lists less of what is new.
+        """
+        listed = {base: size for base, size in sizes.items() if base not in self._unsettled}
+        if self._era == NO_ERA or self._says(listed, closed_mtime_ns):
+            return
+        self._listed, self._end_offset = listed, end_offset
+        try:
+            self._write(sync=sync, closed_mtime_ns=closed_mtime_ns)
+        except StorageError as e:
+            self._in_force = None
+            _log.warning("what should be there is not noted: %s", e)
+
+    def _says(self, listed: Mapping[int, int], closed_mtime_ns: int) -> bool:
+        known = self._in_force
+        if known is None:
+            return not listed
+        return (
+            known.era == self._era
+            and known.sizes == listed
+            and closed_mtime_ns in {NOT_CLOSED, known.closed_mtime_ns}
+        )
+
+    def _write(self, *, sync: bool, closed_mtime_ns: int = NOT_CLOSED) -> None:
+        path = manifest_path(self._dir)
+        segments = sorted(self._listed.items())
+        file = _File(
+            _VERSION, self._era, self.topic_id, segments, self._end_offset, closed_mtime_ns
+        )
+        data = checked(msgspec.json.encode(file))
+        self._fs.make_dir(path.parent)
+        if sync:
+            self._fs.replace_file(path, data)
+            self._perhaps.clear()
+        else:
+            temporary = path.with_name(path.name + _TEMPORARY)
+            self._fs.write_file(temporary, data)
+            self._fs.rename(temporary, path)
+        self._in_force = Manifest(
+            self._era, self.topic_id, dict(segments), self._end_offset, closed_mtime_ns
+        )

@@ -1,0 +1,326 @@
+"""What is wrong with the logs of a directory that nobody serves, and what can be decided about it.
+
+`look` only reads. `decide` does what a person has chosen for one finding; whoever calls it owns the
+directory. Each choice may be cut short by a crash and is then found again.
+
+Offsets are never given twice: where the end of a log is lost, it goes on at the end it had. Bytes
+that are cut off are kept aside (`aside`), as by recovery.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.base.config import TopicConfig
+from lapse.base.errors import CorruptData, StorageError
+from lapse.base.fs import Fs
+from lapse.base.ids import TopicPartition, parse_topic_id
+from lapse.kernels import scan
+from lapse.kernels.find_key import next_candidate
+from lapse.kernels.layout import BATCH
+from lapse.log import checkpoints
+from lapse.log.append_times import append_times_path
+from lapse.log.aside import keep_segment, keep_tail
+from lapse.log.bad import read_bad
+from lapse.log.directory import LogDirectory, list_partitions
+from lapse.log.headers import walk
+from lapse.log.holes import holes_in
+from lapse.log.loader import scan_segment
+from lapse.log.manifest import Manifest, ManifestKeeper, read_manifest
+from lapse.log.roster import Expected, Roster, read_roster
+from lapse.log.segment import (
+    INDEX,
+    LOG,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX,
+    TXN_INDEX,
+    offsets_in,
+    segment_path,
+)
+from lapse.log.start import read_start
+from lapse.log.summary import FOLDER, read_summary, summary_path
+from lapse.log.swap import SWAP, NewSegment, Replacement
+
+ATTEMPT = "repair"
+
+
+class Choice(StrEnum):
+    """What can be decided about a finding."""
+
+    ACCEPT_HOLE = "accept-hole"
+    ACCEPT_EMPTY = "accept-empty"
+    CUT = "cut"
+    LET_GO = "let-go"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong with a log.
+
+    Attributes:
+        first_offset, end_offset: what is not there or cannot be read, at most.
+        choice: what can be done where the bytes cannot be had back.
+        segment_base: of the segment it is about; -1 where there is none.
+        is_offline: a broker does not open the log until this is decided.
+    """
+
+    partition: TopicPartition
+    first_offset: int
+    end_offset: int
+    why: str
+    choice: Choice
+    segment_base: int = -1
+    is_offline: bool = True
+
+
+def look(
+    log_dir: Path, partitions: Sequence[TopicPartition] = (), *, reads_all: bool = False
+) -> list[Finding]:
+    """What is wrong with some logs, or all; nothing is changed.
+
+    Without `reads_all` only what is known to be missing, or was met by a round, and what the last
+    segment shows; with it every batch is read and its checksum made. Raises StorageError.
+    """
+    roster = read_roster(log_dir)
+    was_clean = checkpoints.read_clean_shutdown(log_dir) is not None
+    if roster is not None and not roster.is_as_left(log_dir, was_clean=was_clean):
+        roster = replace(roster, era="", partitions={})  # what is missing may be meant
+    known = {} if roster is None else roster.partitions
+    here = list_partitions(log_dir)
+    wanted = partitions or sorted({*here, *known})
+    found: list[Finding] = []
+    for partition in wanted:
+        found += _of(log_dir / str(partition), partition, roster, reads_all=reads_all)
+    return found
+
+
+def _of(
+    folder: Path, partition: TopicPartition, roster: Roster | None, *, reads_all: bool
+) -> Iterator[Finding]:
+    names = os.listdir(folder) if folder.is_dir() else []
+    bases = offsets_in(names, LOG)
+    expected = None if roster is None else roster.partitions.get(partition)
+    if not bases and not any(name.endswith(LOG + SWAP) for name in names):
+        if expected is not None:
+            why = "its folder has no segment" if folder.is_dir() else "its folder is gone"
+            yield Finding(partition, 0, expected.end_offset, why, Choice.ACCEPT_EMPTY)
+        return
+    manifest = read_manifest(folder)
+    counts = manifest is not None and roster is not None and manifest.era == roster.era
+    start = read_start(folder).offset
+    holes = holes_in(folder, manifest, start) if manifest is not None and counts else []
+    for hole in holes:
+        base = max((b for b in bases if b <= hole.first_offset), default=-1)
+        yield Finding(
+            partition, hole.first_offset, hole.end_offset, hole.why, Choice.ACCEPT_HOLE, base
+        )
+    if not holes:
+        sizes = manifest.sizes if manifest is not None and counts else {}
+        end = manifest.end_offset if manifest is not None and counts else 0
+        yield from _unreadable(folder, partition, bases, sizes, end, reads_all=reads_all)
+
+
+def _unreadable(
+    folder: Path, partition: TopicPartition, bases: Sequence[int], sizes: Mapping[int, int],
+    end_offset: int, *, reads_all: bool,
+) -> Iterator[Finding]:  # fmt: skip
+    """Places in segments that do not read; in the last one only what was synced counts."""
+    bad = read_bad(folder)
+    for base, following in zip(bases, [*bases[1:], None], strict=True):
+        is_last = following is None
+        summary = read_summary(summary_path(folder, base))
+        is_known = (bad is not None and bad.segment_base == base) or (
+            summary is not None and summary.unreadable_from >= 0
+        )
+        if not (reads_all or is_known or is_last):
+            continue
+        broken = _first_broken(segment_path(folder, base, LOG), base)
+        if broken is None or (is_last and broken.position >= sizes.get(base, 0)):
+            continue  # recovery cuts that off by itself
+        until = max(end_offset, broken.offset + 1) if following is None else following
+        choice = Choice.CUT if is_last else Choice.LET_GO
+        yield Finding(partition, broken.offset, until, broken.why, choice, base, is_offline=is_last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """The first place of a file that does not read, and the offset expected there."""
+
+    position: int
+    offset: int
+    why: str
+
+
+def _first_broken(path: Path, base_offset: int) -> _Broken | None:
+    offset = base_offset
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            for rows in walk(file.fileno(), 0, size, path.name, check_crc=True):
+                offset = int(rows["last_offset"][-1]) + 1
+    except CorruptData as e:
+        return _Broken(e.position, offset, str(e))
+    except OSError as e:
+        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+    return None
+
+
+# --- deciding ------------------------------------------------------------------------------------
+
+
+def decide(directory: LogDirectory, fs: Fs, finding: Finding, config: TopicConfig) -> str:
+    """Do what the finding's choice says; tells what was done. Raises StorageError."""
+    return _ACTS[finding.choice](directory, fs, finding, config)
+
+
+def _accept_hole(directory: LogDirectory, fs: Fs, finding: Finding, _config: TopicConfig) -> str:
+    folder = directory.path / str(finding.partition)
+    keeper = ManifestKeeper(fs, folder, directory.era)
+    known = keeper.found or Manifest(directory.era)
+    gone = [h for h in holes_in(folder, known, 0) if h.first_offset == finding.first_offset]
+    begun = max((b for b in known.sizes if b <= finding.first_offset), default=0)
+    resumed = _resume(folder, fs, known.end_offset) if _is_end(finding, known) else ""
+    keeper.strike([begun, *(h.first_offset for h in gone)])
+    return f"the log goes on without offsets {_range(finding)}{resumed}"
+
+
+def _is_end(finding: Finding, known: Manifest) -> bool:
+    return finding.end_offset >= known.end_offset
+
+
+def _resume(folder: Path, fs: Fs, end_offset: int) -> str:
+    """An empty segment at the end that the log had: no offset is given twice."""
+    path = segment_path(folder, end_offset, LOG)
+    if not path.exists():
+        fs.write_file(path, b"")
+        fs.fsync_file(path)
+        fs.fsync_dir(folder)
+    return f", new records begin at {end_offset}"
+
+
+def _accept_empty(directory: LogDirectory, fs: Fs, finding: Finding, _config: TopicConfig) -> str:
+    partition = finding.partition
+    expected = directory.lost(partition) or Expected()
+    folder = directory.path / str(partition)
+    fs.make_dir(folder)
+    if expected.topic_id:
+        checkpoints.write_topic_id(fs, folder, parse_topic_id(expected.topic_id))
+    resumed = _resume(folder, fs, expected.end_offset)
+    fs.fsync_dir(directory.path)
+    return f"the log is empty{resumed}"
+
+
+def _cut(directory: LogDirectory, fs: Fs, finding: Finding, _config: TopicConfig) -> str:
+    folder, base = directory.path / str(finding.partition), finding.segment_base
+    keeper = ManifestKeeper(fs, folder, directory.era)
+    known = keeper.found or Manifest(directory.era)
+    path = segment_path(folder, base, LOG)
+    broken = _first_broken(path, base)
+    if broken is None:
+        return "nothing is to be cut off any more"
+    later = [b for b in offsets_in(os.listdir(folder), LOG) if b > base]
+    keeper.strike([base, *later])
+    kept = [keep_segment(fs, folder, b) for b in reversed(later)]
+    _unlink_segments(folder, fs, later)
+    kept.append(keep_tail(fs, folder, base, broken.position))
+    fs.truncate(path, broken.position)
+    fs.fsync_file(path)
+    for suffix in SEGMENT_SUFFIXES[1:]:
+        fs.unlink(segment_path(folder, base, suffix))
+    resumed = _resume(folder, fs, max(known.end_offset, broken.offset))
+    places = ", ".join(str(one) for one in kept if one is not None)
+    return f"cut off at byte {broken.position}, offset {broken.offset}{resumed}" + (
+        f"; kept as {places}" if places else ""
+    )
+
+
+def _unlink_segments(folder: Path, fs: Fs, bases: Sequence[int]) -> None:
+    for base in reversed(bases):
+        for suffix in SEGMENT_SUFFIXES:
+            fs.unlink(segment_path(folder, base, suffix))
+        fs.unlink(summary_path(folder, base))
+        fs.unlink(append_times_path(folder, base))
+    fs.fsync_dir(folder)
+
+
+def _let_go(directory: LogDirectory, fs: Fs, finding: Finding, config: TopicConfig) -> str:
+    """The segment is rewritten with all that reads, by a swap."""
+    log = directory.open_log(finding.partition, config)
+    base = finding.segment_base
+    [segment] = [s for s in log.segments if s.base_offset == base]
+    following = log.segments[log.segments.index(segment) + 1].base_offset
+    attempt = log.dir / FOLDER / ATTEMPT
+    fs.remove_tree(attempt)
+    fs.make_dir(attempt)
+    path = segment_path(attempt, base, LOG)
+    data = np.frombuffer(segment.path().read_bytes(), np.uint8)
+    out = fs.open_append(path)
+    try:
+        lost = 0
+        for start, end in sound_stretches(data, base, following):
+            out.write(data[start:end].tobytes())
+            lost -= end - start
+    finally:
+        out.close()
+    kept = keep_tail(fs, log.dir, base, 0)
+    scanned = scan_segment(attempt, base, following, config.index_interval_bytes, check_crc=True)
+    if scanned.bad is not None:
+        raise CorruptData(str(path), scanned.summary.size, f"what was written: {scanned.bad}")
+    for index in (scanned.offset_index, scanned.time_index):
+        index.write_out(fs)
+    files = {s: segment_path(attempt, base, s) for s in (LOG, INDEX, TIME_INDEX)}
+    fs.sync_all(list(files.values()))
+    known = segment.summary
+    summary = replace(
+        scanned.summary, append_first_ms=known.append_first_ms,
+        append_last_ms=known.append_last_ms, append_estimated=known.append_estimated,
+    )  # fmt: skip
+    new = NewSegment(base, files, mtime_ns=segment.mtime_ms * 1_000_000)
+    log.replace_segments(Replacement((new,), (base,), (summary,)), log.generation)
+    fs.unlink(segment_path(log.dir, base, TXN_INDEX))  # made again from what is left
+    fs.remove_tree(attempt)
+    return f"{len(data) + lost} bytes that do not read are let go" + (
+        f"; the segment is kept as {kept}" if kept else ""
+    )
+
+
+def sound_stretches(
+    data: NDArray[np.uint8], base_offset: int, end_offset: int
+) -> Iterator[tuple[int, int]]:
+    """Byte ranges of `data` that are batches with right checksums, their offsets ascending."""
+    rows = np.empty(1024, BATCH)
+    at, offset = 0, base_offset
+    while at < len(data):
+        n, _, _ = scan.scan(data, at, len(data), rows, True)
+        good = 0
+        while good < n and offset <= int(rows["base_offset"][good]):
+            last = int(rows["last_offset"][good])
+            if last >= end_offset:
+                break
+            offset, good = last + 1, good + 1
+        if good:
+            end = int(rows["position"][good - 1] + rows["size"][good - 1])
+            yield at, end
+            at = end
+            continue
+        found = int(next_candidate(data, at + 1, len(data), len(data)))
+        at = found if found >= 0 else len(data)
+
+
+def _range(finding: Finding) -> str:
+    return f"{finding.first_offset} to {finding.end_offset - 1}"
+
+
+_ACTS = {
+    Choice.ACCEPT_HOLE: _accept_hole,
+    Choice.ACCEPT_EMPTY: _accept_empty,
+    Choice.CUT: _cut,
+    Choice.LET_GO: _let_go,
+}
