@@ -321,7 +321,7 @@ def _whose(args: argparse.Namespace, sealed: sign.Sealed) -> tuple[str, tuple[st
         others = ", ".join(map(str, args.public_key))
         raise StorageError(f"{args.check}: signed with another key than {others}")
     own = _own_key_path()
-    if own.exists() and sign.public_key_of(sign.load_key(own)) == sealed.public_key:
+    if sign.own_public_key(own) == sealed.public_key:
         return f"signed with our own key, {own}", ()
     stranger = f"key {sign.fingerprint(sealed.public_key)}, which is not ours"
     doubt = (

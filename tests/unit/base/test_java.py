@@ -129,6 +129,23 @@ def test_an_environment_that_cannot_be_written_falls_back_to_the_user_cache(
     assert found.home.is_relative_to(tmp_path / "user" / ".cache" / "lapse" / "java")
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_launcher_that_somebody_else_could_have_put_there_is_not_run(
+    tmp_path: Path, is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = tmp_path / "venv"
+    monkeypatch.setattr(java_module.sys, "prefix", str(prefix))
+    env = {"PATH": "", "HOME": str(tmp_path / "user")}
+    if is_there:
+        assert find_java(env).home.is_relative_to(prefix)
+    prefix.mkdir(exist_ok=True)
+    prefix.chmod(0o777)
+    assert find_java(env).home.is_relative_to(tmp_path / "user")
+    (tmp_path / "user").chmod(0o777)
+    with pytest.raises(JavaNotFound, match=r"others may write to .*LAPSE_JAVA_HOME"):
+        find_java(env)
+
+
 def test_nothing_at_all_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from lapse.base.errors import ConfigError, LapseError, StorageError
 from lapse.base.fs import Fs, make_own_dir
+from lapse.base.own import why_not_own
 from lapse.base.secret import Secret
 
 KEY_FILE = "erasure-proof-key.pem"
@@ -71,7 +72,14 @@ def load_key(path: Path) -> Ed25519PrivateKey:
 
 
 def load_or_make_key(fs: Fs, path: Path) -> tuple[Ed25519PrivateKey, bool]:
-    """The key there, made with mode 0600 if there is none; whether it was made."""
+    """The key there, made with mode 0600 if there is none; whether it was made.
+
+    Raises StorageError, also where somebody else could put his key in its place; ConfigError.
+    """
+    try:
+        make_own_dir(path.parent)
+    except StorageError as e:
+        raise StorageError(f"no place for a key of ours: {e}; --sign-with names another") from e
     if path.exists():
         return load_key(path), False
     key = Ed25519PrivateKey.generate()
@@ -82,9 +90,18 @@ def load_or_make_key(fs: Fs, path: Path) -> tuple[Ed25519PrivateKey, bool]:
             serialization.NoEncryption(),
         ).decode()
     )
-    make_own_dir(path.parent)
     fs.replace_file(path, pem)
     return key, True
+
+
+def own_public_key(path: Path) -> str | None:
+    """The public half of the key that `load_or_make_key` made there, as reports name it.
+
+    None where there is none, or where somebody else could have put it there.
+    """
+    if not path.exists() or why_not_own(path.parent):
+        return None
+    return public_key_of(load_key(path))
 
 
 def load_public_key(path: Path) -> str:

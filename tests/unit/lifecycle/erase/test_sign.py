@@ -22,6 +22,7 @@ from lapse.lifecycle.erase.sign import (
     load_key,
     load_or_make_key,
     load_public_key,
+    own_public_key,
     public_key_of,
     public_pem,
     seal,
@@ -93,6 +94,17 @@ def test_a_key_is_made_once_and_for_us_alone(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     (tmp_path / "after").touch()  # others' files are made as before
     assert stat.S_IMODE((tmp_path / "after").stat().st_mode) & 0o044
+
+
+def test_a_key_that_somebody_else_could_have_put_there_is_not_ours(tmp_path: Path) -> None:
+    path = tmp_path / "lapse" / "key.pem"
+    assert own_public_key(path) is None
+    key, _ = load_or_make_key(RealFs(), path)
+    assert own_public_key(path) == public_key_of(key)
+    path.parent.chmod(0o777)
+    assert own_public_key(path) is None
+    with pytest.raises(StorageError, match=r"others may write to .*--sign-with"):
+        load_or_make_key(RealFs(), path)
 
 
 def test_keys_that_are_none_are_refused(tmp_path: Path, key: ed25519.Ed25519PrivateKey) -> None:
