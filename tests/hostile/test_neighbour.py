@@ -268,6 +268,25 @@ def test_a_port_that_he_has_is_not_waited_for(tmp_path: Path) -> None:
             BrokerProcess(tmp_path / "data", settings).start()
 
 
+@pytest.mark.parametrize("mode", [0o755, 0o777])
+def test_a_data_directory_that_he_may_change_is_warned_of(mode: int) -> None:
+    """A volume that everybody may write to, say; the logs in it are what he makes of them."""
+    with everybodys_folder() as folder:
+        data = folder / "data"
+        data.mkdir()
+        data.chmod(mode)
+
+        def plant() -> str:
+            return why_not((data / "t-0").mkdir)
+
+        assert as_neighbour(plant) == ("" if mode & stat.S_IWOTH else "PermissionError")
+        if mode & stat.S_IWOTH:
+            (data / "t-0").rmdir()
+        with BrokerProcess(data) as broker:
+            warned = f"log.dirs={data}: others may write to {data}" in broker.log()
+        assert warned == bool(mode & stat.S_IWOTH)
+
+
 def test_what_is_planted_is_not_removed(tmp_path: Path) -> None:
     """`control.sock`: what lies in its place and is no socket is not removed."""
     (tmp_path / "data").mkdir()

@@ -31,12 +31,6 @@ class Scope:
     count: int | None = None
 
 
-_OF_ROUNDS = (
-    *("unit/lifecycle/round", "property/test_rewrite.py", "property/test_transactions.py"),
-    *("property/test_split.py", "property/test_runs.py"),
-)
-_OF_COMMITS = ("unit/lifecycle/test_commits.py", "crash/test_commit.py", "crash/test_summaries.py")
-_OF_LOGS = ("unit/log", "crash/test_log.py", "property/test_log.py", "property/test_summaries.py")
 SCOPES = {
     "decide": Scope(
         ("lifecycle/decide/*.py",),
@@ -49,15 +43,21 @@ SCOPES = {
     ),
     "commit": Scope(
         ("lifecycle/round/commit*.py", "lifecycle/recovery.py"),
-        ("unit/lifecycle/round/test_commit.py", *_OF_COMMITS),
-        ("unit/lifecycle", "simulation"),
+        (
+            *("unit/lifecycle/round/test_commit.py", "unit/lifecycle/round/test_commit_told.py"),
+            *("unit/lifecycle/test_commits.py", "crash/test_commit.py", "crash/test_summaries.py"),
+        ),
+        ("unit/lifecycle", "crash/test_groups.py", "simulation"),
     ),
     "sample": Scope(
         ("log/**/*.py", "lifecycle/round/**/*.py", "security/**/*.py"),
-        (*_OF_LOGS, *_OF_ROUNDS, *_OF_COMMITS, "unit/security", "property/test_security.py"),
+        ("unit/log", "unit/lifecycle/round", "unit/security"),
         (
-            *("unit/lifecycle", "crash/test_delete_records.py", "crash/test_upgrade.py"),
-            *("unit/broker/test_login.py", "unit/broker/test_authorization.py"),
+            *("unit/lifecycle", "unit/broker/test_login.py", "unit/broker/test_authorization.py"),
+            *("property/test_log.py", "property/test_rewrite.py", "property/test_transactions.py"),
+            *("property/test_split.py", "property/test_runs.py", "property/test_summaries.py"),
+            *("property/test_security.py", "crash/test_log.py", "crash/test_commit.py"),
+            *("crash/test_summaries.py", "crash/test_delete_records.py", "crash/test_upgrade.py"),
         ),
         count=500,
     ),

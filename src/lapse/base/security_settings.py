@@ -11,7 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lapse.base.secret import Secret
-from lapse.base.setting import BOOLEAN, MILLISECONDS, PASSWORD, TEXT, Setting, one_of
+from lapse.base.setting import (
+    BOOLEAN,
+    INT_MAX,
+    MILLISECONDS,
+    PASSWORD,
+    TEXT,
+    Setting,
+    one_of,
+    whole,
+)
 
 LISTENER_PREFIX = "listener.name."
 _PREFIXES = ("ssl.", "sasl.", LISTENER_PREFIX)
@@ -36,6 +45,10 @@ _OF_BROKER = (
             "Who may do everything, as User:NAME, separated by semicolons."),
     Setting("allow.everyone.if.no.acl.found", BOOLEAN, "false",
             "Whether everybody may do what they like to a resource that no ACL is about."),
+    Setting("lapse.login.failures.per.minute", whole(0, INT_MAX), "20",
+            "How many attempts to log in as one user from one address may fail a minute, half of "
+            "them at once; an address and a user have ten times as many. Beyond that attempts "
+            "wait, or are not tried. 0: any number."),
     Setting("lapse.http.protocol", one_of("http", "https"), "http",
             "What is spoken on the HTTP port; the ssl.* settings of https may be its own, with "
             "listener.name.http. in front."),
@@ -84,6 +97,7 @@ class SecurityConfig:
     authorizer_class_name: str
     super_users: str
     allow_everyone_if_no_acl_found: bool
+    login_failures_per_minute: int
     http_protocol: str
     http_login: str
     properties: Mapping[str, Secret] = field(repr=False)

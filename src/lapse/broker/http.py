@@ -99,6 +99,7 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             ws="none",
+            proxy_headers=False,  # anybody can send X-Forwarded-For: a client is its connection
             ssl_context_factory=None if tls is None else lambda _config, _default: tls,
             timeout_graceful_shutdown=STOP_SECONDS_MAX,
         )

@@ -2,9 +2,10 @@
 
 Whether there are to be any is `lapse.http.login`'s. Without one, `/health` answers serving or not
 and nothing else. With ACLs, what the other pages tell needs DESCRIBE of the cluster; what changes
-something (`http_rounds`) needs ALTER, and a login in any case. A failure is held back as one at a
-listener is. Without `lapse.http.protocol=https` the password comes as it is: leave the port at an
-address that only this machine has then.
+something (`http_rounds`) needs ALTER, and a login in any case. Attempts are limited together with
+those at the listeners (`security.attempts`), and a failure is held back as one there is. Without
+`lapse.http.protocol=https` the password comes as it is: leave the port at an address that only this
+machine has then.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from lapse.security.throttle import FailedAuthentications
 
 
 class Admission(Enum):
-    """What an HTTP client may: come in, log in first, or nothing; or nobody may, here."""
+    """What an HTTP client may: come in, log in first, try later or nothing; or nobody may here."""
 
     GRANTED = auto()
     LOGIN = auto()
+    LATER = auto()
     FORBIDDEN = auto()
     NOBODY = auto()
 
@@ -50,6 +52,7 @@ class HttpLogin:
         self._access = access
         self._clock = services.clock
         self._counters = services.counters
+        self._attempts = services.attempts
         self._failures = FailedAuthentications(
             config.security.connection_failed_authentication_delay_ms
         )
@@ -77,16 +80,29 @@ class HttpLogin:
         if authorization is None:
             return Admission.LOGIN
         given = _parsed(authorization)
+        attempt = self._attempts.begin(address, given[0] if given else "", self._now_ms())
+        if attempt is None:
+            await self._refuse(address)
+            return Admission.LATER
+        if attempt.wait_ms:
+            await asyncio.sleep(attempt.wait_ms / 1000)
         if given is None or not await asyncio.to_thread(self._passwords.fit, *given):
-            self._counters.logins_refused[HTTP] += 1
-            now_ms = int(self._clock.monotonic() * 1000)
-            await asyncio.sleep(self._failures.failed(address, now_ms) / 1000)
+            await self._refuse(address)
             return Admission.LOGIN
+        self._attempts.succeeded(attempt, self._now_ms())
         actor = Actor(f"User:{given[0]}", host_of(address))
         may = self._access.authorizer.authorize(
             actor, operation, ResourceType.CLUSTER, CLUSTER_NAME
         )
         return Admission.GRANTED if may else Admission.FORBIDDEN
+
+    async def _refuse(self, address: str) -> None:
+        """Count a failure, and hold its answer back."""
+        self._counters.logins_refused[HTTP] += 1
+        await asyncio.sleep(self._failures.failed(address, self._now_ms()) / 1000)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
 
 
 def _parsed(authorization: str) -> tuple[str, Secret] | None:

@@ -31,11 +31,16 @@ from lapse.lifecycle import asked
 from lapse.lifecycle.asked import EVERY_LOG, Pause
 from lapse.lifecycle.reports import UnderWay
 from lapse.lifecycle.status import Status, read_status
+from lapse.security.attempts import WAIT_MAX_MS
 
 BODY_BYTES_MAX = 64 << 10
 REFUSALS = {
     Admission.LOGIN: PlainTextResponse(
         "log in first\n", 401, {"WWW-Authenticate": 'Basic realm="lapse", charset="UTF-8"'}
+    ),
+    Admission.LATER: PlainTextResponse(
+        "too many logins failed (lapse.login.failures.per.minute): try later\n", 429,
+        {"Retry-After": str(WAIT_MAX_MS // 1000)},
     ),
     Admission.FORBIDDEN: PlainTextResponse("this is not allowed of the cluster by ACL\n", 403),
     Admission.NOBODY: PlainTextResponse(

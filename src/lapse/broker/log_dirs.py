@@ -21,6 +21,7 @@ from pathlib import Path
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError, CorruptData, LapseError, LockHeld, StorageError
 from lapse.base.ids import TopicPartition, random_id
+from lapse.base.own import why_not_own
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
@@ -68,6 +69,11 @@ class LogDirectories:
             except LapseError as e:
                 self._note_offline(path, e)
         for directory in self.online:
+            if why := why_not_own(directory.path):
+                logger.warning(
+                    "log.dirs=%s: %s: who changes files there decides what is read and cleaned; "
+                    "give it to the broker's user, with mode 755 or 700", directory.path, why
+                )  # fmt: skip
             try:
                 checkpoints.read_meta(directory.path)
             except (StorageError, CorruptData) as e:

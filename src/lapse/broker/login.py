@@ -1,7 +1,8 @@
 """Logins by SASL: what `security.sasl` decides of a connection, done to the connection.
 
-A failed one is answered late (`security.throttle`), logged with its reason, counted, and ends its
-connection. What a client is told says no more than Kafka does; nothing here sees a password.
+Each has to be within its budgets before it is tried (`security.attempts`). A failed one is answered
+late (`security.throttle`), logged with its reason, counted, and ends its connection. What a client
+is told says no more than Kafka does; nothing here sees a password.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 _SIZE = struct.Struct(">i")
 _API_KEY_BYTES = 2
+TOO_MANY = (
+    "not tried, since too many attempts failed: lapse.login.failures.per.minute says how many may"
+)
 
 
 def admit(services: Services, session: Session, frame: memoryview) -> None:
@@ -49,11 +53,26 @@ async def handshake(
 async def authenticate(
     services: Services, session: Session, sasl: SaslServer, token: bytes
 ) -> AuthenticateAnswer:
-    """SaslAuthenticate."""
+    """SaslAuthenticate.
+
+    Raises CloseConnection where too many attempts failed to have this one tried: SASL's error would
+    tell a client with the right password never to come again.
+    """
+    user = sasl.tried_user(token)
+    attempt = None
+    if user is not None:
+        attempt = services.attempts.begin(session.address, user, _now_ms(services))
+        if attempt is None:
+            await refuse(services, session, TOO_MANY)
+            raise CloseConnection(session.ends)
+        if attempt.wait_ms:
+            await asyncio.sleep(attempt.wait_ms / 1000)
     answered = sasl.authenticate(token, _now_ms(services))
     if answered.closes:
         await refuse(services, session, answered.reason)
     elif sasl.principal is not None:
+        if attempt is not None:
+            services.attempts.succeeded(attempt, _now_ms(services))
         services.counters.logins[session.entrance.listener.name] += 1
     return answered
 

@@ -226,6 +226,17 @@ class BrokerCollector(Collector):
             for name, value in values.items():
                 family.add_metric([name], value)
             yield family
+        attempts = self._services.attempts.counts
+        yield CounterMetricFamily(
+            "lapse_broker_logins_untried",
+            "Logins that were not tried, as too many had failed.",
+            attempts.refused,
+        )
+        yield CounterMetricFamily(
+            "lapse_broker_logins_waited_ms",
+            "How long logins waited before they were tried, as others had failed.",
+            attempts.waited_ms,
+        )
 
 
 def registry(services: Services, *others: Collector) -> CollectorRegistry:

@@ -56,6 +56,7 @@ from lapse.lifecycle import clock_guard
 from lapse.lifecycle.clock_guard import ClockGuard
 from lapse.log.env import LogEnv
 from lapse.metadata.sqlite import STORE, SqliteStore
+from lapse.security.attempts import LoginAttempts
 from lapse.security.certificates import Certificates
 
 logger = logging.getLogger(__name__)
@@ -196,7 +197,7 @@ class Node:
             ),
             RequestBytes(allowed_bytes(self._config.queued_max_request_bytes)),
             AnswerBytes(allowed_bytes(self._config.queued_max_response_bytes)),
-            tuple(entrances),
+            tuple(entrances), LoginAttempts(self._config.security.login_failures_per_minute),
         )  # fmt: skip
 
     async def _watch_certificates(self, services: Services) -> Certificates | None:

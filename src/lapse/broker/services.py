@@ -28,6 +28,7 @@ from lapse.broker.partitions import Partitions
 from lapse.broker.purgatory import Purgatory, Watch
 from lapse.broker.topics import Topics
 from lapse.broker.transaction_coordinator import Transactions
+from lapse.security.attempts import LoginAttempts
 from lapse.security.authorizer import ANONYMOUS, host_of
 from lapse.security.authorizer import Session as Actor
 from lapse.security.sasl import SaslServer
@@ -121,6 +122,7 @@ class Services:
     request_bytes: RequestBytes
     answer_bytes: AnswerBytes
     entrances: tuple[Entrance, ...]
+    attempts: LoginAttempts
 
     @property
     def address(self) -> Address:

@@ -219,6 +219,7 @@ _ORDERED: dict[str, Callable[..., bool]] = {
     "allow.everyone.if.no.acl.found": lambda was, now: now and not was,
     "connections.max.reauth.ms": lambda was, now: bool(was) and (now == 0 or now > was),
     "connection.failed.authentication.delay.ms": lambda was, now: now < was,
+    "lapse.login.failures.per.minute": lambda was, now: bool(was) and (now == 0 or now > was),
     "lapse.http.protocol": lambda was, now: (was, now) == ("https", "http"),
     "lapse.http.login": lambda was, now: _LOGINS.index(now) < _LOGINS.index(was),
 }

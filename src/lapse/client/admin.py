@@ -90,11 +90,12 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic and its partitions."""
+    """A topic and its partitions; an internal one is written by its coordinator alone."""
 
     name: str
     topic_id: uuid.UUID
     partitions: tuple[PartitionDescription, ...]
+    is_internal: bool = False
 
 
 class Admin:
@@ -223,6 +224,7 @@ class Admin:
                 )
                 for p in sorted(topic.partitions, key=lambda p: p.partition_index)
             ),
+            topic.is_internal,
         )
 
     async def describe_configs(

@@ -29,6 +29,10 @@ class ServerMechanism(Protocol):
         """Who it is; None until the exchange is complete."""
         ...
 
+    def tried_user(self, message: bytes) -> str | None:
+        """Whose password the client's next message tries; None where it tries none."""
+        ...
+
     def respond(self, message: bytes) -> bytes:
         """The answer to the client's next message; raises AuthenticationFailed."""
         ...

@@ -30,6 +30,12 @@ class PlainServer:
     def user(self) -> str | None:
         return self._user
 
+    def tried_user(self, message: bytes) -> str | None:
+        try:
+            return _parse(message)[1]
+        except AuthenticationFailed:
+            return None
+
     def respond(self, message: bytes) -> bytes:
         if self._user is not None:
             raise AuthenticationFailed("a second PLAIN message")

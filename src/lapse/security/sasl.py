@@ -174,6 +174,12 @@ class SaslServer:
         self.state, self.principal = SaslState.AUTHENTICATE, None
         return HandshakeAnswer(ErrorCode.NONE, enabled)
 
+    def tried_user(self, message: bytes) -> str | None:
+        """Whose password `authenticate` would judge with this message; None where none."""
+        if self.state is not SaslState.AUTHENTICATE or self._exchange is None:
+            return None
+        return self._exchange.tried_user(message)
+
     def authenticate(self, message: bytes, now_ms: int) -> AuthenticateAnswer:
         """SaslAuthenticate, or a bare token."""
         if self.state is not SaslState.AUTHENTICATE:

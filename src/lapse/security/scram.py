@@ -228,6 +228,10 @@ class ScramServer:
     def user(self) -> str | None:
         return self._user
 
+    def tried_user(self, message: bytes) -> str | None:  # noqa: ARG002
+        """The first message names him and tries nothing; the final one has the proof."""
+        return None if self._exchange is None else self._exchange.user
+
     def respond(self, message: bytes) -> bytes:
         step, self._step = self._step, _over
         return step(_text(message)).encode()

@@ -85,6 +85,25 @@ async def test_failed_logins_are_held_back_one_after_the_other(tmp_path: Path) -
         assert now() - begun - took < 3 * 0.15
 
 
+async def test_guesses_themselves_are_limited(tmp_path: Path) -> None:
+    """Together with those at the listeners; what is no login at all counts for its address."""
+    few = {
+        "connection.failed.authentication.delay.ms": "0",
+        "lapse.login.failures.per.minute": "4",
+    }
+    async with running_node(tmp_path, {**SECURED, **few}) as node:
+        login = HttpLogin(node.services)
+        tries = [await login.admit(basic("alice", "wrong"), "10.0.0.1") for _ in range(3)]
+        assert tries == [Admission.LOGIN, Admission.LOGIN, Admission.LATER]
+        assert await login.admit(basic("alice", "b"), "10.0.0.1") is Admission.LATER
+        for _ in range(5):  # what succeeds is not counted
+            assert await login.admit(basic("bob", "c"), "10.0.0.1") is Admission.GRANTED
+        assert await login.admit(basic("alice", "b"), "10.0.0.2") is Admission.GRANTED
+        assert node.services.attempts.counts.refused == 2
+        odd = [await login.admit("Basic !!", "10.0.0.3") for _ in range(3)]
+        assert odd == [Admission.LOGIN, Admission.LOGIN, Admission.LATER]
+
+
 async def test_a_mechanism_that_no_listener_has_lets_nobody_in(tmp_path: Path) -> None:
     async with running_node(tmp_path, SECURED) as node:
         sha = ScramMechanism.SHA_512

@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.exposition import generate_latest
 
 from lapse.base.secret import Secret
+from lapse.broker.metrics import registry
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.security.sasl import RECEIVE_BYTES_MAX
@@ -77,6 +79,82 @@ async def test_failed_logins_are_held_back_one_after_the_other(tmp_path: Path) -
         assert took >= 3 * 0.15
         async with await logged_in(node, "alice"):
             assert asyncio.get_running_loop().time() - begun - took < 0.15 * 3
+
+
+FEW = {
+    "connection.failed.authentication.delay.ms": "0",
+    "lapse.login.failures.per.minute": "4",  # two at once; then one in fifteen seconds
+}
+
+
+async def test_guesses_themselves_are_limited(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Over as many connections as one likes; and a right one is not told that it is wrong."""
+    async with running_node(tmp_path, {**SECURED, **FEW}) as node:
+        for _ in range(2):
+            async with await anonymous(node) as connection:
+                assert (await log_in(connection, "alice", "wrong")).error_code == FAILED
+        for password in ("wrong", "b"):
+            async with await anonymous(node) as connection:
+                with pytest.raises(ConnectionLost):
+                    await log_in(connection, "alice", password)
+        assert "lapse.login.failures.per.minute" in caplog.text
+        told = generate_latest(registry(node.services)).decode()
+        assert "lapse_broker_logins_untried_total 2.0" in told
+        assert "lapse_broker_logins_waited_ms_total 0.0" in told
+        async with await logged_in(node, "bob"):
+            pass  # another user, from the same address
+
+
+async def test_by_scram_the_proof_is_the_guess(tmp_path: Path) -> None:
+    async with running_node(tmp_path, {**SECURED, **FEW}) as node:
+        sha = ScramMechanism.SHA_256
+        kept = credential_of(sha, salted_password(sha, Secret("p"), b"salt", 4096), b"salt", 4096)
+        await node.services.access.change_credentials({("carol", sha): kept})
+
+        async def guess(password: str) -> int:
+            client = ScramClient(sha, "carol", Secret(password), "nonce")
+            async with await anonymous(node) as connection:
+                shaken = SaslHandshakeRequest(mechanism="SCRAM-SHA-256")
+                await connection.request(shaken, SaslHandshakeResponse)
+                challenge = b""
+                while (message := client.respond(challenge)) is not None:
+                    answer = await connection.request(
+                        SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse
+                    )
+                    challenge = bytes(answer.auth_bytes)
+                    if answer.error_code:
+                        return int(answer.error_code)
+                return 0
+
+        assert [await guess("p") for _ in range(5)] == [0] * 5  # what succeeds is not counted
+        assert [await guess("wrong") for _ in range(2)] == [FAILED] * 2
+        with pytest.raises(ConnectionLost):
+            await guess("p")
+
+
+async def test_what_is_over_its_budget_for_a_while_only_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    real = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        slept.append(seconds)
+        await real(0)
+
+    async with running_node(
+        tmp_path, {**SECURED, **FEW, "lapse.login.failures.per.minute": "20"}
+    ) as node:
+        for _ in range(10):
+            async with await anonymous(node) as connection:
+                await log_in(connection, "alice", "wrong")
+        monkeypatch.setattr("lapse.broker.login.asyncio.sleep", noted)
+        async with await logged_in(node, "alice"):
+            monkeypatch.setattr("lapse.broker.login.asyncio.sleep", real)
+        assert any(0 < seconds <= 3 for seconds in slept)
+        assert node.services.attempts.counts.waited_ms > 0
 
 
 async def test_an_unknown_mechanism_is_told_which_there_are(node: Node) -> None:

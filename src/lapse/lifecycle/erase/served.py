@@ -69,9 +69,14 @@ class Served:
 
 
 async def ask(broker: Broker, topic: str) -> Served:
-    """Raises ConfigError for a topic where a tombstone removes nothing; KafkaError."""
+    """Raises ConfigError for a topic where no tombstone can remove anything; KafkaError."""
     async with await Admin.open(broker.bootstrap, login=broker.login) as admin:
         told = await admin.describe_topic(topic)
+        if told.is_internal:
+            raise ConfigError(
+                f"topic {topic} is internal: its coordinator alone writes tombstones there, when "
+                "a group, its offsets or a transactional id are deleted or expire"
+            )
         resource = Resource(TOPIC, topic)
         names = (POLICY, MIN_LAG, MAX_LAG, RETENTION, REMOVAL_LAG, UNLINK_DELAY)
         configs = (await admin.describe_configs([resource], None))[resource]

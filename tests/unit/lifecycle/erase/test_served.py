@@ -9,6 +9,7 @@ import pytest
 
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError
 from lapse.broker.node import Node
+from lapse.broker.topics import NewTopic
 from lapse.client.admin import Admin
 from lapse.client.connection import ConnectionLost
 from lapse.client.login import PLAINTEXT
@@ -72,6 +73,14 @@ async def test_what_a_topic_is_asked(node: Node) -> None:
         await ask(broker_of(node), "plain")
     with pytest.raises(KafkaError, match="none"):
         await ask(broker_of(node), "none")
+
+
+async def test_an_internal_topic_is_refused_before_an_order_is_taken(node: Node) -> None:
+    """No client may write the tombstones, and the settings would be changed in vain."""
+    name = "__consumer_offsets"
+    await node.services.topics.create(NewTopic(name, 1, {"cleanup.policy": "compact"}))
+    with pytest.raises(ConfigError, match=rf"topic {name} is internal.*group"):
+        await ask(broker_of(node), name)
 
 
 async def test_tombstones_bring_no_topic_back(node: Node) -> None:
