@@ -115,8 +115,7 @@ def departed(log_dir: Path) -> set[int]:
 def require_tidy(log_dir: Path) -> None:
     """Nothing of a swap, an attempt or an intent is left."""
     assert not [p.name for p in log_dir.iterdir() if p.name.endswith(LEFT_OVER)]
-    folder = log_dir / ".lapse"
-    assert not [p.name for p in folder.iterdir() if p.is_dir() or p.name == "intent"]
+    assert not [p.name for p in log_dir.glob(".lapse/*") if p.is_dir() or p.name == "intent"]
 
 
 def copied(before: Path, to: Path) -> Path:

@@ -6,7 +6,12 @@ then is what `kill -9` leaves. With `lose_unsynced` it is what a power cut may l
 written since its last sync, a tail of random length is cut off or reads as zeros. Renames and
 removals happen in order and are not undone, unless with `lose_renames`: then of those into or in
 a folder since that folder's last sync only the first few have happened, in each folder as many as
-it may be. A file that was created stays.
+it may be. A file that was created stays. With `reorder` the disk has written what was not synced in
+any order: sectors before the last ones may read as zeros.
+
+At number `fail_at` the operation fails, once, and the process goes on: a write is torn, and what a
+failed sync was asked for is lost at the next power cut, whatever a later sync says (the system
+takes the pages for written). `cut_power` ends such a run.
 
 Composite operations count each of their steps (`replace_file` is four), so that every moment
 between two system calls is a place to die.
@@ -14,13 +19,18 @@ between two system calls is a place to die.
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from lapse.base.errors import StorageError
 from lapse.base.fs import AppendFile, Buffer, Fs
 from lapse.base.secret import Secret
+
+SECTOR_BYTES = 512
 
 
 class Crashed(Exception):
@@ -66,7 +76,8 @@ class CrashFs:
 
     def __init__(
         self, real: Fs, die_at: int | None, *, lose_unsynced: bool = False,
-        lose_renames: bool = False, seed: int = 0,
+        lose_renames: bool = False, reorder: bool = False, fail_at: int | None = None,
+        seed: int = 0,
     ) -> None:  # fmt: skip
         self.operations = 0
         self.crashed = False
@@ -74,30 +85,45 @@ class CrashFs:
         self._die_at = die_at
         self._lose_unsynced = lose_unsynced
         self._lose_renames = lose_renames
+        self._reorder = reorder
+        self._fail_at = fail_at
         self._random = random.Random(seed)
+        self._doomed: dict[Path, tuple[int, int]] = {}  # bytes from, to, whose sync has failed
         self._synced_size: dict[Path, int] = {}  # of files written to since their last sync
         self._changes: list[_Change] = []  # that a power cut may undo
 
     # --- dying -----------------------------------------------------------------------------------
 
     def _fatal(self, doing: str, path: Path) -> bool:
-        """Begin an operation: True if the process dies in it."""
+        """Begin an operation: True if it is not to be, or the process dies in it."""
         if self.crashed:
             raise Crashed(f"dead already: {doing} {path}")
         self.operations += 1
-        return self.operations == self._die_at
+        return self.operations in {self._die_at, self._fail_at}
 
     def _step(self, doing: str, path: Path) -> None:
         if self._fatal(doing, path):
-            self._die(doing, path)
+            self._end(doing, path)
+
+    def _end(self, doing: str, path: Path) -> None:
+        """The end of the process in an operation, or of that operation alone."""
+        if self.operations == self._fail_at:
+            raise StorageError(f"{doing} {path}: failed") from OSError(errno.EIO, "failed")
+        self._die(doing, path)
 
     def _die(self, doing: str, path: Path) -> None:
+        self.cut_power()
+        raise Crashed(f"{doing} {path} (operation {self.operations})")
+
+    def cut_power(self) -> None:
+        """Dead from here on, with what that loses; also between two operations."""
         self.crashed = True
         if self._lose_unsynced:
+            for file, span in sorted(self._doomed.items()):
+                self._lose_sectors(file, *span)
             for file, synced_size in sorted(self._synced_size.items()):
                 self._lose_tail(file, synced_size)
         self._undo_changes()
-        raise Crashed(f"{doing} {path} (operation {self.operations})")
 
     def _lose_tail(self, path: Path, synced_size: int) -> None:
         size = path.stat().st_size
@@ -107,6 +133,19 @@ class CrashFs:
         self.fs.truncate(path, kept)
         if self._random.random() < 0.5:
             self.fs.truncate(path, size)  # grown again: the tail reads as zeros
+        if self._reorder:
+            self._lose_sectors(path, synced_size, kept)
+
+    def _lose_sectors(self, path: Path, start: int, end: int) -> None:
+        """Some of the sectors from `start` to `end` read as zeros."""
+        data = bytearray(path.read_bytes())
+        for at in range(start - start % SECTOR_BYTES, min(end, len(data)), SECTOR_BYTES):
+            if self._random.random() < 0.5:
+                first, after = max(at, start), min(at + SECTOR_BYTES, end, len(data))
+                data[first:after] = bytes(after - first)
+        mtime_ns = path.stat().st_mtime_ns
+        self.fs.write_file(path, data)
+        self.fs.set_mtime_ns(path, mtime_ns)
 
     def _undo_changes(self) -> None:
         kept = {}
@@ -137,9 +176,10 @@ class CrashFs:
     def write_file(self, path: Path, data: Buffer | Secret) -> None:
         fatal = self._fatal("writing", path)
         self._synced_size[path] = 0
+        self._doomed.pop(path, None)
         if fatal:
             self.fs.write_file(path, self._torn(data))
-            self._die("writing", path)
+            self._end("writing", path)
         self.fs.write_file(path, data)
 
     def _torn(self, data: Buffer | Secret) -> Buffer | Secret:
@@ -160,13 +200,8 @@ class CrashFs:
         self._step("renaming", source)
         self._note_change(target.parent, source, target)
         self.fs.rename(source, target)
-        self._synced_size.pop(target, None)
-        for path, size in list(self._synced_size.items()):
-            if path == source:
-                self._synced_size[target] = self._synced_size.pop(path)
-            elif path.is_relative_to(source):
-                del self._synced_size[path]
-                self._synced_size[target / path.relative_to(source)] = size
+        self._synced_size = _moved(self._synced_size, source, target)
+        self._doomed = _moved(self._doomed, source, target)
 
     def unlink(self, path: Path) -> None:
         self._step("removing", path)
@@ -174,6 +209,7 @@ class CrashFs:
             self._note_change(path.parent, path, None)
         self.fs.unlink(path)
         self._synced_size.pop(path, None)
+        self._doomed.pop(path, None)
 
     def make_dir(self, path: Path) -> None:
         self._step("creating", path)
@@ -191,14 +227,25 @@ class CrashFs:
         self._step("truncating", path)
         self.fs.truncate(path, size)
         self._synced_size[path] = min(self._synced_size.get(path, size), size)
+        if path in self._doomed:
+            start, end = self._doomed[path]
+            self._doomed[path] = min(start, size), min(end, size)
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
         self._step("touching", path)
         self.fs.set_mtime_ns(path, mtime_ns)
 
     def fsync_file(self, path: Path) -> None:
-        self._step("syncing", path)
+        self._sync(path)
         self.fs.fsync_file(path)
+
+    def _sync(self, path: Path) -> None:
+        """Durable from here on, unless it fails: then nobody will ever write those bytes."""
+        if self.operations + 1 == self._fail_at and path in self._synced_size:
+            start, _ = self._doomed.get(path, (self._synced_size[path], 0))
+            self._doomed[path] = start, path.stat().st_size
+            del self._synced_size[path]
+        self._step("syncing", path)
         self._synced_size.pop(path, None)
 
     def fsync_dir(self, path: Path) -> None:
@@ -209,6 +256,20 @@ class CrashFs:
     def sync_all(self, paths: Sequence[Path]) -> None:
         for path in paths:
             (self.fsync_dir if path.is_dir() else self.fsync_file)(path)
+
+
+_Kept = TypeVar("_Kept")
+
+
+def _moved(kept: dict[Path, _Kept], source: Path, target: Path) -> dict[Path, _Kept]:
+    """What is known of a file, or of a folder's files, goes with its name."""
+    moved = {}
+    for path, known in kept.items():
+        if path.is_relative_to(source):
+            moved[target / path.relative_to(source)] = known
+        elif path != target:
+            moved[path] = known
+    return moved
 
 
 class _CrashFile:
@@ -239,7 +300,7 @@ class _CrashFile:
         fs._synced_size.setdefault(self.path, self._real.size)
         if fatal:
             self._real.write(data[: fs._random.randint(0, len(data))])
-            fs._die("appending to", self.path)
+            fs._end("appending to", self.path)
         self._real.write(*buffers)
 
     def copy_from(self, source_fd: int, position: int, length: int) -> None:
@@ -248,13 +309,12 @@ class _CrashFile:
         fs._synced_size.setdefault(self.path, self._real.size)
         if fatal:
             self._real.copy_from(source_fd, position, fs._random.randint(0, length))
-            fs._die("copying to", self.path)
+            fs._end("copying to", self.path)
         self._real.copy_from(source_fd, position, length)
 
     def fsync(self) -> None:
-        self._fs._step("syncing", self.path)
+        self._fs._sync(self.path)
         self._real.fsync()
-        self._fs._synced_size.pop(self.path, None)
 
     def close(self) -> None:
         self._real.close()

@@ -7,6 +7,9 @@ as many thousands (DESIGN §7); one that fails leaves the stage, and the others 
 log go in as a prefix only. A commit is refused if the log's generation has moved, and one that was
 done already says so (idempotent by round id).
 
+What the round has read is durable before anything of it goes: else a power cut could take a record
+and the one that it superseded.
+
 No file system need keep changes of two folders in order. So the renames are durable before the
 ledger tells of them, and both before the checkpoint moves.
 
@@ -255,6 +258,8 @@ def _begin(c: _Commit, env: DirectoryEnv) -> None:
         raise _stale(c)
     if c.groups:
         _check_files(c.folder, c.groups, contents=not receipt.attempt_id.startswith(THIS_PROCESS))
+        if c.log.recovery_point < receipt.end_offset:  # seldom: housekeeping syncs what is sealed
+            c.log.flush()
         env.fs.write_file(c.intent, msgspec.json.encode(receipt))
         c.foreseen = c.log.foresee_swap([base for g in c.groups for base in g.old_bases])
 
