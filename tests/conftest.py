@@ -61,6 +61,7 @@ BEGUN_FIRST = {
             "compat/test_security.py",
             "compat/test_bad_peers.py",
             "compat/test_transactions.py",
+            "compat/test_killed_producers.py",
             "oracle/test_other_way.py",
             "crash/test_a_day.py",
             "crash/test_commit.py",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -13,6 +13,7 @@ from lapse.testing.history.recorder import ProducerRecorder, Recorder
 
 SWEEP_SECONDS_MAX = 120
 QUEUE_SECONDS = 0.01
+CALL_SECONDS = 1.0
 # The client gave these up before it sent anything, or the broker refused the whole batch.
 SURELY_FAILED = frozenset(
     {
@@ -79,13 +80,25 @@ class RecordedProducer:
         self.recorder.begins()
 
     def commit(self, seconds: float) -> None:
-        """Raises KafkaException; the outcome is noted as unknown, until `abort` was answered."""
-        self.client.commit_transaction(seconds)
+        """Raises KafkaException, after which the transaction is as open as before."""
+        self._ended(self.client.commit_transaction, seconds)
         self.recorder.ends(Outcome.COMMITTED)
 
     def abort(self, seconds: float) -> None:
-        self.client.abort_transaction(seconds)
+        """Raises KafkaException."""
+        self._ended(self.client.abort_transaction, seconds)
         self.recorder.ends(Outcome.ABORTED)
+
+    def _ended(self, end: Callable[[float], None], seconds: float) -> None:
+        """In short calls: the client wants deliveries to be taken before it ends anything."""
+        until = time.monotonic() + seconds
+        while True:
+            self.client.poll(0)
+            try:
+                return end(CALL_SECONDS)
+            except KafkaException as e:
+                if e.args[0].code() != KafkaError._TIMED_OUT or time.monotonic() > until:
+                    raise
 
     def give_up(self) -> None:
         """Nobody will learn what became of the transaction."""

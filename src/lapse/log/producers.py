@@ -90,6 +90,16 @@ class Producer:
                 return sent
         return None
 
+    def has_ended(self, sent: SentBatch) -> bool:
+        """Whether the transaction of that batch is over: then nobody sends it again.
+
+        A batch with its sequence numbers is another one. Kafka takes it for a duplicate, so that
+        new records are acknowledged and nowhere: librdkafka gives them the numbers of those that it
+        had no answer for when it aborted.
+        """
+        first = self.transaction_first_offset
+        return first == _NONE or sent.last_offset < first
+
 
 def last_sequence_of(batch: Header) -> int:
     """Sequence of the batch's last record; the numbers wrap at 2^31 - 1."""
@@ -143,7 +153,7 @@ class Producers:
         if known is None:
             return None  # its state may have expired: any sequence may begin
         sent = known.duplicate_of(batch)
-        if sent is not None:
+        if sent is not None and not (batch.attributes & TRANSACTIONAL and known.has_ended(sent)):
             return sent
         name = f"{where}: producer {batch.producer_id}"
         _check_epoch(known, batch.producer_epoch, name)

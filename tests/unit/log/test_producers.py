@@ -7,8 +7,10 @@ import struct
 import pytest
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
+from lapse.log.markers import EndMarker, build_marker
 from lapse.log.producers import Producers
 from lapse.records.batch import Header, headers_of, scan_batches
+from lapse.records.builder import BatchSpec
 from tests.unit.log.logs import NOW, batch
 
 _MAX = (1 << 31) - 1
@@ -61,6 +63,30 @@ def test_the_last_five_batches_are_known_again() -> None:
         assert sent is not None
         assert (sent.first_offset, sent.last_offset) == (100 + 3 * n, 102 + 3 * n)
     assert refused(producers, header(0)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_batch_of_an_ended_transaction_is_no_duplicates_model() -> None:
+    """Its numbers again are other records', which Kafka would acknowledge and not write."""
+    producers = Producers()
+    producers.update(header(0, offset=100, transactional=True))
+    first = header(3, offset=103, transactional=True)
+    producers.update(first)
+    assert producers.check(first, "t") is not None  # still open: the answer did not come
+    end = headers_of(scan_batches(build_marker(
+        EndMarker(commit=False, coordinator_epoch=0), NOW,
+        BatchSpec(base_offset=106, producer_id=9, producer_epoch=0, transactional=True,
+                  control=True),
+    ), "test"))[0]  # fmt: skip
+    producers.update(end, EndMarker(commit=False, coordinator_epoch=0))
+    for known in (producers, Producers.from_snapshot(producers.snapshot(), "t")):
+        assert refused(known, first) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert known.check(header(6, transactional=True), "t") is None
+        known.update(header(6, offset=107, transactional=True))
+        assert known.check(header(6, transactional=True), "t") is not None
+        assert refused(known, first) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    plain = Producers()
+    plain.update(header(0, offset=100))
+    assert plain.check(header(0), "t") is not None  # outside of transactions nothing ends
 
 
 def test_an_emptied_batch_still_counts_an_emptied_marker_does_not() -> None:

@@ -27,6 +27,9 @@ telling).
 
 Differs from Kafka: internal topics are open to the client id `__admin_client` of a super user only,
 where Kafka takes any client that calls itself so. Without an authorizer no client writes there.
+
+Differs from Kafka: a transactional batch with the sequence numbers of one whose transaction has
+ended is OUT_OF_ORDER_SEQUENCE_NUMBER; Kafka takes it for a duplicate, and new records are lost.
 """
 
 from __future__ import annotations

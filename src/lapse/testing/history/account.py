@@ -153,9 +153,8 @@ class Run:
         self.at_end = False
 
     def reach(self, to: ReadTo) -> None:
-        if to.offset >= self.end:
-            self._reach(to.offset, to.at_ms)
-            self.at_end = to.at_end
+        self._reach(to.offset, to.at_ms)
+        self.at_end = to.at_end
 
     def _reach(self, end: int, at_ms: int) -> None:
         if not self.ends or end > self.ends[-1]:

@@ -114,6 +114,15 @@ def test_a_reader_that_begins_later_tells_nothing_of_what_is_before() -> None:
     assert faults(h) == [(Fault.LOST, 1)]
 
 
+def test_what_is_below_the_logs_start_is_gone() -> None:
+    h = History()
+    h.write("a", "1")
+    h.write("b", "1")
+    h.add(ReadFrom(h.now_ms, "r", TOPIC, 0, 1, Isolation.COMMITTED, from_start=True))
+    h.add(h.seen(1))
+    assert faults(h) == [(Fault.LOST, 0)]
+
+
 def test_a_live_reader_that_skips_a_record() -> None:
     h = History()
     h.add(ReadFrom(h.now_ms, "r", TOPIC, 0, 0, Isolation.COMMITTED))
@@ -382,6 +391,27 @@ def test_superseded_within_min_lag() -> None:
     assert faults(h) == [(Fault.EARLY, 0)]
 
 
+def test_a_reader_had_passed_it_when_it_got_what_lies_behind() -> None:
+    h = History()
+    h.write("a", "1")
+    h.write("a", "2")
+    h.add(ReadFrom(h.now_ms, "r", TOPIC, 0, 0, Isolation.COMMITTED))
+    h.add(h.seen(1))
+    h.wait(5000)
+    h.add(ReadTo(h.now_ms, "r", TOPIC, 0, 2))
+    assert faults(h) == [(Fault.EARLY, 0)]
+
+
+def test_one_of_unknown_fate_may_have_superseded_it_before_it_went_itself() -> None:
+    h = History()
+    h.write("a", "1")
+    h.fail(h.send("a", "2"))
+    h.wait(1100)
+    h.write("a", "3")
+    h.read([1])
+    assert faults(h) == []
+
+
 def test_min_lag_counts_from_an_old_timestamp_too() -> None:
     h = History()
     h.write("a", "1")
@@ -515,6 +545,22 @@ def test_an_open_transaction_holds_back_what_is_beside_it() -> None:
     assert faults(h) == []
     h.wait(2000)
     h.read([0, 1, 2])
+    assert faults(h) == [(Fault.LATE, 0)]
+
+
+def test_a_transaction_of_unknown_outcome_holds_until_a_reader_had_passed_it() -> None:
+    h = History()
+    h.write("a", "1")
+    h.write("a", "2")
+    h.write("b", "1", producer="q", transaction="t")
+    h.end("t", Outcome.UNKNOWN, "q")
+    h.wait(50_000)
+    h.read([0, 1], to=2)
+    assert faults(h) == []
+    h.write("c", "1")
+    h.read([0, 1, 2, 4])
+    h.wait(11_100)
+    h.read([0, 1, 2, 4])
     assert faults(h) == [(Fault.LATE, 0)]
 
 
