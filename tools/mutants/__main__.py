@@ -36,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         mutants = chosen(name, options)
         print(f"=== {name}: {len(mutants)} mutants", flush=True)
         with working_folder(options.folder, name) as folder:
-            results = run(name, mutants, options, folder)
+            if not options.read:
+                run(name, mutants, options, folder)
+            results = job.read_results(folder / "results.jsonl")
         reports[name] = report.Report(name, mutants, results)
         print(reports[name].text(accepted), flush=True)
     if options.record:
@@ -55,6 +57,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=BUDGET_SECONDS, metavar="SECONDS")
     parser.add_argument("--examples", type=int, default=25, help="of a Hypothesis test")
     parser.add_argument("--record", type=Path, help="write the results here")
+    parser.add_argument("--read", action="store_true", help="try none; tell what --folder has")
     parser.add_argument("--once", action="store_true", help="no second try with more tests")
     parser.add_argument(
         "--folder", type=Path, help="work here; what was killed before is not tried again"
@@ -87,8 +90,8 @@ def chosen(name: str, options: argparse.Namespace) -> list[job.Mutant]:
 
 def run(
     name: str, mutants: Sequence[job.Mutant], options: argparse.Namespace, folder: Path
-) -> dict[str, job.Result]:
-    """Try all; those that survive, once more with more tests."""
+) -> None:
+    """Try all; those that survive, once more with more tests. Results go to the folder."""
     scope = scopes.SCOPES[name]
     paths = [str(p) for p in scopes.modules(SOURCE, scope)]
     settings = job.Settings(
@@ -101,7 +104,7 @@ def run(
         examples=options.examples,
     )
     if not mutants:
-        return {}
+        return
     done = job.read_results(folder / "results.jsonl")
     open_ones = [m for m in mutants if m.key not in done or done[m.key].outcome not in job.KILLED]
     run_pytest(dataclasses.replace(settings, mutants=open_ones), folder, options.seed)
@@ -117,7 +120,6 @@ def run(
             budget_seconds=SECOND_TRY * options.budget,
         )
         run_pytest(more, folder, options.seed)
-    return job.read_results(folder / "results.jsonl")
 
 
 def run_pytest(settings: job.Settings, folder: Path, seed: int) -> None:

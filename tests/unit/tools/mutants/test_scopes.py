@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
+
 from tools.mutants import job, scopes
-from tools.mutants.__main__ import SOURCE
+from tools.mutants.__main__ import SOURCE, main
 
 
 def mutants(n: int, module: str = "lapse.log.swap") -> list[job.Mutant]:
@@ -50,3 +55,24 @@ def test_what_is_measured_later_is_added() -> None:
     assert both.running("p", 3) == {"a", "c"}
     assert both.running("p", 4) == {"b"}
     assert both.of({"a", "b"}).running("p", None) == {"a", "b"}
+
+
+def test_a_folder_is_told_of_without_trying_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was not tried is not killed; of other sources the folder knows nothing."""
+    record = tmp_path / "mutants.json"
+    asked = ["--only", "commit", "--folder", str(tmp_path), "--read", "--record", str(record)]
+    assert main(asked) == 1
+    [folder] = (p for p in tmp_path.iterdir() if p.is_dir())
+    scope = scopes.SCOPES["commit"]
+    known = job.mutants_of(SOURCE, scopes.modules(SOURCE, scope))
+    lines = [json.dumps(job.Result(m.key, "killed").as_value()) for m in known[1:]]
+    (folder / "results.jsonl").write_text("\n".join(lines) + "\n")
+    capsys.readouterr()
+    main(asked)
+    printed = capsys.readouterr().out
+    assert f"not tried: {known[0].key}" in printed
+    assert f"of {len(known)} killed" in printed
+    told = json.loads(record.read_text())["scopes"]["commit"]
+    assert (told["killed"], told["not tried"]) == (len(known) - 1, 1)
