@@ -76,13 +76,11 @@ def tests(root: Path, names: Iterable[str]) -> list[str]:
 
 
 def drawn(mutants: Iterable[Mutant], count: int | None, seed: int) -> list[Mutant]:
-    """So many of them, in their order.
+    """So many of them, by lot; a run that is broken off has tried a fair part of them.
 
     Which ones changes little when the code changes a little: each has its lot by its own name.
     """
     known = list(mutants)
-    if count is None or len(known) <= count:
+    if count is None:
         return known
-    lots = {m.key: hashlib.sha256(f"{seed}:{m.key}".encode()).digest() for m in known}
-    chosen = set(sorted(lots, key=lambda key: lots[key])[:count])
-    return [m for m in known if m.key in chosen]
+    return sorted(known, key=lambda m: hashlib.sha256(f"{seed}:{m.key}".encode()).digest())[:count]
