@@ -36,6 +36,7 @@ from lapse.lifecycle.round.receipt import (
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
 from lapse.log.partition_log import PartitionLog
+from lapse.log.summary import summary_path
 from lapse.records.batch import as_array
 from lapse.testing.clock import ManualClock
 from tests.unit.lifecycle.rounds import NOW, compacted, env_of, make_logs, overwritten, plan_of
@@ -50,13 +51,21 @@ class Slow(RealFs):
         self._clock = clock
         self.failing = -1
         self.syncs = 0
+        self.durable: list[set[str]] = []
+        self.full = False
 
     def sync_all(self, paths: Sequence[Path]) -> None:
         self._clock.advance(3000)
         self.syncs += 1
         if self.syncs == self.failing:
             raise StorageError("syncing: Input/output error")
+        self.durable.append({path.name for path in paths})
         super().sync_all(paths)
+
+    def replace_file(self, path: Path, data: bytes) -> None:  # type: ignore[override]
+        if self.full:
+            raise StorageError(f"writing {path}: No space left on device")
+        super().replace_file(path, data)
 
 
 class House:
@@ -106,6 +115,7 @@ def test_the_time_of_a_commit_is_shared_by_its_logs(tmp_path: Path, topics: tupl
         replace(receipt, generation=log.generation)
         for log, receipt in zip(house.logs, house.receipts, strict=True)
     ]
+    house.clock.advance(500)  # before it began
     results = house.commit(receipts)
     assert [r.error for r in results] == [None] * len(topics)
     assert [r.seconds for r in results] == [9.0 / len(topics)] * len(topics)
@@ -276,3 +286,22 @@ def test_an_intent_that_lacks_a_groups_records_is_none(house: House) -> None:
     assert finish_commit(house.log.dir, env) is None
     assert not intent_path(house.log.dir).exists()
     assert finish_commit(house.log.dir, env) is None
+
+
+def test_summaries_are_durable_before_the_ledger_tells_of_their_segments(house: House) -> None:
+    """After a power cut a segment of the round would have those of the old one."""
+    receipt = house.receipt
+    house.commit([receipt])
+    _files, renamed, booked = house.fs.durable
+    summaries = {summary_path(house.log.dir, g.base_offset).name for g in receipt.groups}
+    assert summaries <= renamed
+    assert ledger.ledger_path(house.log.dir).name in booked
+
+
+def test_a_place_that_cannot_be_kept_is_told_all_the_same(house: House) -> None:
+    house.fs.full = True
+    spot = BadSpot(0, 4, 200, "torn")
+    [result] = house.commit([replace(house.receipt, error="a-0: torn", bad=spot)])
+    assert result.error is not None
+    assert result.error.startswith("a-0: torn; not kept: ")
+    assert house.log.facts().bad is not None
