@@ -215,9 +215,12 @@ def test_the_ledger_has_the_bytes_before_and_after(house: House) -> None:
     ]
 
 
-@pytest.mark.parametrize("old_sizes", [(), (-1,)])
+@pytest.mark.parametrize(
+    ("old_sizes", "bytes_before"),
+    [((), -1), ((-1,), -1), ((-1, 5), -1), ((5, 0), 5)],  # an empty one had no bytes
+)
 def test_an_intent_of_an_older_version_does_not_know_the_bytes_before(
-    house: House, old_sizes: tuple[int, ...]
+    house: House, old_sizes: tuple[int, ...], bytes_before: int
 ) -> None:
     house.fs.failing = 2
     house.commit([house.receipt])
@@ -227,7 +230,7 @@ def test_an_intent_of_an_older_version_does_not_know_the_bytes_before(
     path.write_bytes(msgspec.json.encode(replace(receipt, groups=groups)))
     env = CommitEnv(house.fs, house.clock, lambda _: None)
     assert finish_commit(house.log.dir, env) == receipt.round_id
-    assert {e.bytes_before for e in ledger.read(house.log.dir)} == {-1}
+    assert {e.bytes_before for e in ledger.read(house.log.dir)} == {bytes_before}
 
 
 def test_nothing_is_left_of_an_attempt_that_is_in(house: House) -> None:
@@ -304,4 +307,26 @@ def test_a_place_that_cannot_be_kept_is_told_all_the_same(house: House) -> None:
     [result] = house.commit([replace(house.receipt, error="a-0: torn", bad=spot)])
     assert result.error is not None
     assert result.error.startswith("a-0: torn; not kept: ")
+    assert house.log.facts().bad is not None
+
+
+@pytest.mark.parametrize(("end_offset", "told"), [(0, [0]), (-1, [])])
+def test_recovery_checkpoints_what_the_round_read_and_a_trim_read_nothing(
+    house: House, end_offset: int, told: list[int]
+) -> None:
+    house.fs.failing = 2
+    house.commit([replace(house.receipt, end_offset=end_offset)])
+    checkpointed: list[int] = []
+    finish_commit(house.log.dir, CommitEnv(house.fs, house.clock, checkpointed.append))
+    assert checkpointed == told
+
+
+def test_a_bad_place_in_a_segment_that_is_not_replaced_stays_known(house: House) -> None:
+    first, *_, last = house.receipt.groups
+    spot = BadSpot(last.old_bases[-1], last.old_bases[-1], 0, "torn")
+    house.commit([replace(house.receipt, error="a-0: torn", bad=spot)])
+    below = spot.first_offset
+    receipt = replace(house.receipt, groups=(first,), upper=below, end_offset=below)
+    [result] = house.commit([receipt])
+    assert (result.error, result.groups) == (None, 1)
     assert house.log.facts().bad is not None
