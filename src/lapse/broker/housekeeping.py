@@ -178,7 +178,7 @@ def roll_if_due(log: PartitionLog, now_ms: int) -> None:
     jitter = jitter_of(log.partition, segment.base_offset)
     active = ActiveSegment(log.active_append_first_ms, segment.size, jitter)
     moves = log.start_moves
-    if roll_due(active, log.config, now_ms) or (
+    if roll_due(active, log.config, now_ms, log.clock_jump_max_ms) or (
         moves and trim_roll_due(segment.base_offset, moves, log.config, now_ms)
     ):
         log.roll(now_ms)

@@ -244,6 +244,7 @@ def _clean(
         directory, configs, job.fs, job.clock,
         producer_id_expiration_ms=expiration_ms, believed=believed,
         heals_txn_indexes=job.wish.rules is not Rules.KAFKA_43,
+        clock_jump_max_ms=job.broker.clock_jump_max_ms,
     ) as owner:  # fmt: skip
         clock, doubt = time()
         if doubt:

@@ -51,9 +51,10 @@ class DirectoryOwner:
         producer_id_expiration_ms: int = 86_400_000,
         believed: Callable[[], int | None] = _nobody_knows,
         heals_txn_indexes: bool = True,
+        clock_jump_max_ms: int = 3_600_000,
     ) -> None:
         self._fs, self._clock = fs, clock
-        env = LogEnv(fs, clock)
+        env = LogEnv(fs, clock, clock_jump_max_ms=clock_jump_max_ms)
         self._directory = LogDirectory.open(path, env)
         try:
             believed_ms = believed()

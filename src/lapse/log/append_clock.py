@@ -4,11 +4,15 @@ The wall clock may be set back while those who remove records go on by the time 
 (DESIGN 4.11, `lifecycle.clock_guard`). An append noted by such a clock would be old at once, and
 gone before its min lag and its retention (L9). So the append clock goes on from the last append,
 which the summaries keep over rolls and restarts, and from the believed time that the owner tells.
-A last append far ahead of both was made under a clock that was wrong: it is not followed, else
-nothing would be rolled by time until that moment comes. Once the owner believes its clock again,
-what it noted so far ahead is taken back to that moment (`seen_by`): an append has been made before
-it is seen, so nothing of it counts as older than it is, and its lags count from there and not from
-a year ahead.
+
+Neither may it be far ahead, further than lapse.clock.jump.max.ms. A wall clock that is so far ahead
+of the believed time is not believed: appends, and commits of rounds, are noted by what must have
+been reached. If it was right after all, whoever confirms it makes a `Step` of the difference, and
+what was noted before counts as so much later. A last append so far ahead was made where nobody told
+the time, and is not followed, else nothing would be rolled by time until that moment comes. Once
+the owner believes its clock again, it is taken back to that moment (`seen_by`): an append has been
+made before it is seen, so nothing of it counts as older than it is, and its lags count from there
+and not from a year ahead.
 
 Called by `append_side` and `partition_log`, under the log's lock; `believe` by the owner.
 """
@@ -20,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lapse.base.clock import Clock
+from lapse.base.times import after_ms
 from lapse.log.summary import (
     AppendClock,
     Summary,
@@ -28,18 +33,24 @@ from lapse.log.summary import (
     with_clock_of,
 )
 
-AHEAD_MAX_MS = 3_600_000  # as far as lapse.clock.jump.max.ms lets a clock jump
-
 
 class LogClock:
     """The append clock of one open log.
 
     Args:
         believed_ms: the time its owner notes by, None where nobody knows.
+        jump_max_ms: lapse.clock.jump.max.ms.
     """
 
-    def __init__(self, clock: Clock, summaries: Iterable[Summary], believed_ms: int | None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        summaries: Iterable[Summary],
+        believed_ms: int | None,
+        jump_max_ms: int,
+    ) -> None:
         self._clock = clock
+        self._jump_max_ms = jump_max_ms
         # A guess from mtime is no append's time: it may be from any clock.
         known = (s.append_last_ms for s in summaries if not s.append_estimated)
         self._last_ms = max(known, default=-1)
@@ -53,30 +64,40 @@ class LogClock:
         Until it looks again, and if it stands still, it counts on.
         """
         if self._believed is None or self._believed[0] != believed_ms:
-            self._believed = believed_ms, self._clock.monotonic()
+            self._believed = believed_ms, self._clock.boot_seconds()
 
     def reached_ms(self, now_ms: int) -> int:
         """The wall clock, or what must have been reached since the owner believed it."""
         if self._believed is None or now_ms >= self._believed[0]:
             return now_ms
-        believed_ms, since_s = self._believed
-        return believed_ms + int((self._clock.monotonic() - since_s) * 1000)
+        return self._counted_ms(*self._believed)
+
+    def noted_ms(self, now_ms: int) -> int:
+        """The same, but for a wall clock so far ahead that the owner will not believe it."""
+        if self._believed is None:
+            return now_ms
+        counted_ms = self._counted_ms(*self._believed)
+        is_too_far = now_ms > after_ms(counted_ms, self._jump_max_ms)
+        return counted_ms if is_too_far else self.reached_ms(now_ms)
+
+    def _counted_ms(self, believed_ms: int, since_s: float) -> int:
+        return believed_ms + int((self._clock.boot_seconds() - since_s) * 1000)
 
     def tick(self, now_ms: int) -> int:
         """What to note for an append at `now_ms`."""
-        time_ms = self.reached_ms(now_ms)
-        if self._believed is None or self._last_ms - time_ms <= AHEAD_MAX_MS:
+        time_ms = self.noted_ms(now_ms)
+        if self._believed is None or self._last_ms - time_ms <= self._jump_max_ms:
             time_ms = max(time_ms, self._last_ms)
         self._last_ms = time_ms
         return time_ms
 
 
-def seen_by(summary: Summary, seen_ms: int) -> Summary:
+def seen_by(summary: Summary, seen_ms: int, jump_max_ms: int) -> Summary:
     """The summary of a segment that was there at `seen_ms`, by a clock that is believed.
 
     Its append clock is taken back to that where it is further ahead than a clock may jump.
     """
-    if summary.append_last_ms <= seen_ms + AHEAD_MAX_MS or summary.estimated:
+    if summary.append_last_ms <= after_ms(seen_ms, jump_max_ms) or summary.estimated:
         return summary  # an estimate gives way to a summary, which is asked then
     first_ms = min(summary.append_first_ms, seen_ms)
     return replace(summary, append_first_ms=first_ms, append_last_ms=seen_ms)

@@ -117,7 +117,7 @@ class AppendableLog(ReadableLog):
         self._append_time_last_ms = max(s.summary.append_time_greatest_ms for s in self._segments)
         self._append_time_ahead_ms = 0
         summaries = (s.summary for s in self._segments)
-        self._clock = LogClock(env.clock, summaries, options.believed_ms)
+        self._clock = LogClock(env.clock, summaries, options.believed_ms, env.clock_jump_max_ms)
         # What recovery wrote or found unsynced is synced by the first flush.
         self.recovery_point = min(options.recovery_point, self._end_offset)
         self._unflushed = [s for s in loaded.sealed if s.end_offset > self.recovery_point]
@@ -512,10 +512,15 @@ class AppendableLog(ReadableLog):
     def _write_snapshot(self, offset: int) -> None:
         write_snapshot(self._env.fs, self.dir, offset, self._producers)
 
+    @property
+    def clock_jump_max_ms(self) -> int:
+        """lapse.clock.jump.max.ms: what is further ahead was noted by a clock that was wrong."""
+        return self._env.clock_jump_max_ms
+
     def latest_ms(self) -> int:
         """What an append would be noted with now, or earlier: no believed clock is ahead of it."""
         with self._lock:
-            return self._clock.reached_ms(self._env.clock.now_ms())
+            return self._clock.noted_ms(self._env.clock.now_ms())
 
     def believe(self, believed_ms: int) -> None:
         """The time that the owner notes by: appends are noted no earlier (`append_clock`)."""

@@ -17,7 +17,6 @@ from pathlib import Path
 from lapse.base.errors import ErrorCode, KafkaError, StorageError
 from lapse.base.times import after_ms
 from lapse.log import swap
-from lapse.log.append_clock import AHEAD_MAX_MS
 from lapse.log.append_side import AppendableLog, Opening
 from lapse.log.append_times import append_times_path
 from lapse.log.aside import Aside, kept_aside
@@ -218,7 +217,7 @@ class DeletingLog(AppendableLog):
         One that begins far in the future (the clock was wrong, and is right again) is over, too.
         """
         with self._files_lock:
-            latest_ms = now_ms + AHEAD_MAX_MS
+            latest_ms = after_ms(now_ms, self._env.clock_jump_max_ms)
             due = [
                 path
                 for path, (since_ms, until_ms) in self._deleted.items()

@@ -43,7 +43,6 @@ from lapse.base.fs import AppendFile, Fs
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.base.times import after_ms
 from lapse.log import checkpoints
-from lapse.log.append_clock import AHEAD_MAX_MS
 from lapse.log.env import LogEnv
 from lapse.log.holes import Hole, missing
 from lapse.log.manifest import manifest_path
@@ -329,7 +328,7 @@ class LogDirectory:
 
         What was deleted far in the future (the clock was wrong, and is right again) is due, too.
         """
-        latest_ms = now_ms + AHEAD_MAX_MS
+        latest_ms = after_ms(now_ms, self._env.clock_jump_max_ms)
         due = [
             path
             for path, (since_ms, until_ms) in self._doomed.items()

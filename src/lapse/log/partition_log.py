@@ -381,7 +381,7 @@ class PartitionLog(DeletingLog):
         with self._files_lock:
             seen_set = self._segments_set
             for segment in self._segments[:-1]:
-                summary = seen_by(segment.summary, now_ms)
+                summary = seen_by(segment.summary, now_ms, self._env.clock_jump_max_ms)
                 if summary is not segment.summary:
                     path = summary_path(self.dir, segment.base_offset)
                     keys = read_keys(path, segment.size) or ""

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from lapse.log.append_clock import AHEAD_MAX_MS, LogClock, seen_by
+from lapse.broker.housekeeping import roll_if_due
+from lapse.log.append_clock import LogClock, seen_by
 from lapse.log.partition_log import PartitionLog
 from lapse.log.summary import Summary
 from lapse.testing.clock import ManualClock
 from tests.unit.log.logs import NOW, append, batch, config, open_log
 
 HOUR, YEAR = 3_600_000, 31_536_000_000
+JUMP_MAX_MS = 10_000  # lapse.clock.jump.max.ms, not its default
 
 
 def clock_times(log: PartitionLog) -> list[tuple[int, int]]:
@@ -76,8 +78,8 @@ def test_append_time_goes_on_from_it_too(tmp_path: Path) -> None:
 def test_a_clock_that_was_far_ahead_is_not_followed(tmp_path: Path) -> None:
     """Else nothing would be rolled by time for a year."""
     clock = ManualClock(NOW)
-    log = open_log(tmp_path, clock=clock, believed_ms=NOW)
-    clock.jump(YEAR)  # the owner holds still
+    log = open_log(tmp_path, clock=clock)
+    clock.jump(YEAR)  # and nobody told the time
     append(log, batch(), now_ms=clock.now_ms())
     log.roll(clock.now_ms())
     clock.jump(-YEAR)
@@ -99,16 +101,19 @@ def test_a_clock_that_was_far_ahead_is_not_followed(tmp_path: Path) -> None:
         (70, False, 50, 40, 70),
         (50, False, 70, 40, 70),
         (YEAR, False, None, 50, YEAR),  # nobody says that it was wrong
-        (50 + AHEAD_MAX_MS, False, 50, 50, 50 + AHEAD_MAX_MS),
-        (51 + AHEAD_MAX_MS, False, 50, 50, 50),
-        (51 + AHEAD_MAX_MS, False, 51, 50, 51 + AHEAD_MAX_MS),
+        (50 + JUMP_MAX_MS, False, 50, 50, 50 + JUMP_MAX_MS),
+        (51 + JUMP_MAX_MS, False, 50, 50, 50),
+        (51 + JUMP_MAX_MS, False, 51, 50, 51 + JUMP_MAX_MS),
+        (-1, False, 50, 50 + JUMP_MAX_MS, 50 + JUMP_MAX_MS),
+        (-1, False, 50, 51 + JUMP_MAX_MS, 50),  # not believed, so nothing is noted by it
+        (-1, False, None, YEAR, YEAR),
     ],
 )
 def test_what_an_append_is_noted_with(
     last: int, estimated: bool, believed: int | None, now: int, told: int
 ) -> None:
     known = Summary(0, 1, 1, append_last_ms=last, append_estimated=estimated)
-    assert LogClock(ManualClock(now), [known], believed).tick(now) == told
+    assert LogClock(ManualClock(now), [known], believed, JUMP_MAX_MS).tick(now) == told
 
 
 def test_after_a_kill_the_last_append_is_as_late_as_it_can_be(tmp_path: Path) -> None:
@@ -127,10 +132,10 @@ def test_after_a_kill_the_last_append_is_as_late_as_it_can_be(tmp_path: Path) ->
 def test_what_was_noted_far_ahead_is_taken_back_once_the_clock_is_believed(tmp_path: Path) -> None:
     """Else its max lag would begin in a year. The append was before that moment: not early."""
     clock = ManualClock(NOW)
-    log = open_log(tmp_path, clock=clock, believed_ms=NOW)
+    log = open_log(tmp_path, clock=clock)
     append(log, batch())
     log.roll(clock.now_ms())
-    clock.jump(YEAR)
+    clock.jump(YEAR)  # and nobody told the time
     append(log, batch(), now_ms=clock.now_ms())
     log.roll(clock.now_ms())
     append(log, batch(), now_ms=clock.now_ms())
@@ -158,22 +163,59 @@ def test_what_was_noted_far_ahead_is_taken_back_once_the_clock_is_believed(tmp_p
     ("first", "last", "seen"),
     [
         (10, 20, (10, 20)),
-        (10, 50 + AHEAD_MAX_MS, (10, 50 + AHEAD_MAX_MS)),
-        (10, 51 + AHEAD_MAX_MS, (10, 50)),  # only the end of it was written then
-        (60, 51 + AHEAD_MAX_MS, (50, 50)),
+        (10, 50 + JUMP_MAX_MS, (10, 50 + JUMP_MAX_MS)),
+        (10, 51 + JUMP_MAX_MS, (10, 50)),  # only the end of it was written then
+        (60, 51 + JUMP_MAX_MS, (50, 50)),
         (-1, -1, (-1, -1)),
     ],
 )
 def test_what_was_there_at_a_moment_was_appended_before(
     first: int, last: int, seen: tuple[int, int]
 ) -> None:
-    found = seen_by(Summary(0, 1, 1, append_first_ms=first, append_last_ms=last), 50)
+    found = seen_by(Summary(0, 1, 1, append_first_ms=first, append_last_ms=last), 50, JUMP_MAX_MS)
     assert (found.append_first_ms, found.append_last_ms) == seen
+
+
+def test_nothing_is_noted_by_a_clock_that_is_not_believed(tmp_path: Path) -> None:
+    """Neither an append nor a commit: else lags and the retention of tombstones begin in a year."""
+    clock = ManualClock(NOW)
+    log = open_log(tmp_path, clock=clock, believed_ms=NOW, jump_max_ms=JUMP_MAX_MS)
+    clock.advance(500)
+    clock.jump(JUMP_MAX_MS)
+    assert log.latest_ms() == NOW + 500 + JUMP_MAX_MS  # it may be: the owner will believe it
+    clock.jump(1)
+    assert log.latest_ms() == NOW + 500
+    append(log, batch(), now_ms=clock.now_ms())
+    log.roll(clock.now_ms())
+    clock.jump(YEAR)
+    clock.advance(100)
+    append(log, batch(), now_ms=clock.now_ms())
+    assert log.latest_ms() == NOW + 600
+    assert clock_times(log) == [(500, 500), (600, 600)]
+    log.believe(clock.now_ms())  # somebody confirms it
+    assert log.latest_ms() == clock.now_ms()
+
+
+@pytest.mark.parametrize("ahead_ms", [JUMP_MAX_MS, JUMP_MAX_MS + 1])
+def test_how_far_ahead_is_too_far_says_the_setting(tmp_path: Path, ahead_ms: int) -> None:
+    """A clock that was an hour ahead had kept logs from rolling for an hour, whatever was set."""
+    clock = ManualClock(NOW + ahead_ms)
+    log = open_log(tmp_path, clock=clock, jump_max_ms=JUMP_MAX_MS)  # nobody told the time
+    append(log, batch(), now_ms=clock.now_ms())
+    log.roll(clock.now_ms())
+    append(log, batch(), now_ms=clock.now_ms())
+    clock.jump(-ahead_ms)
+    log.believe(clock.now_ms())
+    log.see(clock.now_ms())
+    is_far = ahead_ms > JUMP_MAX_MS
+    assert clock_times(log)[0] == ((0, 0) if is_far else (ahead_ms, ahead_ms))
+    roll_if_due(log, clock.now_ms())
+    assert (len(log.segments) == 3) == is_far
 
 
 def test_an_estimate_is_left_for_the_summary_to_come() -> None:
     estimate = Summary(0, 1, 1, append_last_ms=YEAR, estimated=True)
-    assert seen_by(estimate, 50) is estimate
+    assert seen_by(estimate, 50, JUMP_MAX_MS) is estimate
 
 
 @pytest.mark.parametrize("how", ["open", "closed", "killed"])

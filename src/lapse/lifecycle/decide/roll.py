@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from lapse.base.config import TopicConfig
 from lapse.base.times import after_ms
 from lapse.lifecycle.decide.trim import half_way_ms
-from lapse.log.append_clock import AHEAD_MAX_MS
 from lapse.log.facts import StartMove
 from lapse.log.roll import age_limit_ms
 
@@ -38,15 +37,16 @@ def roll_due_ms(active: ActiveSegment, topic: TopicConfig) -> int | None:
     return after_ms(active.append_first_ms, age_limit_ms(topic, active.jitter))
 
 
-def roll_due(active: ActiveSegment, topic: TopicConfig, now_ms: int) -> bool:
+def roll_due(active: ActiveSegment, topic: TopicConfig, now_ms: int, jump_max_ms: int) -> bool:
     """Whether that moment has come.
 
-    A segment begun in the future (by a clock that was wrong, and is right again) can't wait for it.
+    A segment begun further in the future than a clock may jump, by one that was wrong and is right
+    again, can't wait for it.
     """
     due_ms = roll_due_ms(active, topic)
     if due_ms is None:
         return False
-    return now_ms >= due_ms or active.append_first_ms > now_ms + AHEAD_MAX_MS
+    return now_ms >= due_ms or active.append_first_ms > after_ms(now_ms, jump_max_ms)
 
 
 def trim_roll_due_ms(

@@ -15,6 +15,8 @@ from lapse.log.facts import StartMove
 from lapse.log.roll import age_limit_ms
 from tests.unit.lifecycle.decide.logs import compacted
 
+HOUR = 3_600_000  # lapse.clock.jump.max.ms
+
 
 @pytest.mark.parametrize(
     ("policy", "segment_ms", "max_lag", "limit"),
@@ -35,15 +37,15 @@ def test_l5_an_idle_segment_is_due_by_the_clock_alone() -> None:
     topic = compacted(segment_ms=1000)
     active = ActiveSegment(append_first_ms=70, size=1)
     assert roll_due_ms(active, topic) == 1070
-    assert not roll_due(active, topic, 1069)
-    assert roll_due(active, topic, 1070)
+    assert not roll_due(active, topic, 1069, HOUR)
+    assert roll_due(active, topic, 1070, HOUR)
 
 
 def test_an_empty_segment_is_never_due() -> None:
     topic = compacted(segment_ms=1)
     assert roll_due_ms(ActiveSegment(70, 0), topic) is None
     assert roll_due_ms(ActiveSegment(-1, 10), topic) is None
-    assert not roll_due(ActiveSegment(70, 0), topic, 1 << 60)
+    assert not roll_due(ActiveSegment(70, 0), topic, 1 << 60, HOUR)
 
 
 @pytest.mark.parametrize("draw", [0.0, 0.5, 0.999999])
@@ -99,10 +101,11 @@ def test_l11_holds_under_record_time_and_after_the_clock_was_set_back() -> None:
 def test_a_segment_begun_by_a_clock_that_was_ahead_does_not_wait_for_it() -> None:
     topic = compacted(segment_ms=10_000_000)
     year = ActiveSegment(append_first_ms=31_536_000_000, size=1)
-    assert roll_due(year, topic, 99)
-    assert not roll_due(ActiveSegment(append_first_ms=31_536_000_000, size=0), topic, 99)
+    assert roll_due(year, topic, 99, HOUR)
+    assert not roll_due(ActiveSegment(append_first_ms=31_536_000_000, size=0), topic, 99, HOUR)
     hour = ActiveSegment(append_first_ms=3_600_099, size=1)  # set back, and soon right again
-    assert not roll_due(hour, topic, 99)
+    assert not roll_due(hour, topic, 99, HOUR)
+    assert roll_due(hour, topic, 99, HOUR - 1)
 
 
 def test_l11_a_move_from_the_future_is_not_waited_for() -> None:
