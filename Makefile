@@ -1,7 +1,7 @@
 # Every target is described by the comment after ##; `make help` prints them.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test fuzz chaos torture mutants keep deps clean
+.PHONY: help setup demo check test fuzz chaos soak torture mutants keep deps clean
 
 # The first Python on PATH that Lapse runs on; if none does, tools/bootstrap.py says so in one line.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -29,6 +29,9 @@ fuzz: setup ## mutated input of every kind (CASES=10000, SEED=, ONLY=batches, CA
 
 chaos: setup ## kill, fill, stop and garble everything while stock clients write and read (SEED=, MINUTES=2, ONLY=kill,clock, STORY=file, SHOW=1); prints seed and story
 	@$(VENV_PYTHON) -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY)) $(if $(STORY),--story $(STORY)) $(if $(SHOW),--show)
+
+soak: setup ## two hours of load, with kills while it warms up: memory, handles, threads and files stay flat (MINUTES=120, SEED=); report into tests/soak.json
+	@$(VENV_PYTHON) -m tests.chaos.soak --record tests/soak.json $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
 
 torture: setup ## the same with full counts and a fresh seed; results into tests/torture.json
 	@LAPSE_TEST_SCALE=1 $(VENV_PYTHON) -m tools.run_tests --record tests/torture.json

@@ -274,6 +274,8 @@ def carry_out(scene: Scene, faults: tuple[Fault, ...], seconds: float) -> None:
         while (now_s := time.monotonic() - started) < seconds:
             for fault in [fault for fault in waiting if fault.at_s <= now_s]:
                 if fault.kind == "kill-at" and any(f.kind == "kill-at" for _, f, _ in under_way):
+                    if now_s > fault.at_s + fault.seconds:
+                        waiting.remove(fault)
                     continue  # one moment is waited for at a time
                 waiting.remove(fault)
                 if (undo := begin(scene, fault)) is not None:

@@ -21,7 +21,7 @@ from lapse.testing.history.promise import Promise
 from tests.chaos.crowd import Crowd
 from tests.chaos.readers import Group, Member, Sweeper
 from tests.chaos.record import Recorder, now_ms
-from tests.chaos.topics import PARTITIONS, TOPICS
+from tests.chaos.topics import PARTITIONS, Topic
 from tests.chaos.writers import COMMON, TransactionalWriter, Writer
 
 ASK_SECONDS_MAX = 10.0
@@ -36,26 +36,36 @@ class Loads:
 
     Args:
         per_second: records, over all writers, about.
+        rest_seconds: between two sweeps.
     """
 
-    def __init__(self, bootstrap: str, recorder: Recorder, per_second: float, seed: int) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        recorder: Recorder,
+        topics: Sequence[Topic],
+        per_second: float,
+        rest_seconds: float,
+        seed: int,
+    ) -> None:
+        self._topics = topics
         self._address, self._recorder = bootstrap, recorder
         self._admin = AdminClient({**COMMON, "bootstrap.servers": bootstrap})
         self._writing_ends, self._reading_ends = threading.Event(), threading.Event()
-        self._settings = {topic.name: dict(topic.settings) for topic in TOPICS}
+        self._settings = {topic.name: dict(topic.settings) for topic in topics}
         self._short: list[threading.Thread] = []
         self.findings: list[str] = []
-        by_name = {topic.name: topic for topic in TOPICS}
+        by_name = {topic.name: topic for topic in topics}
         transactional = [by_name["transactional"], by_name["keyed"], by_name["plain"]]
         share = per_second / 4
-        ask = (bootstrap, TOPICS, recorder, share)
+        ask = (bootstrap, topics, recorder, share)
         self.writers: list[Writer] = [
             Writer("w1", *ask, seed + 1, self._writing_ends),
             Writer("w2", *ask, seed + 2, self._writing_ends),
             *(TransactionalWriter(f"x{n}", bootstrap, transactional, recorder, share, seed + 2 + n,
                                   self._writing_ends) for n in (1, 2)),
         ]  # fmt: skip
-        self.sweeper = Sweeper(bootstrap, TOPICS, recorder, self._reading_ends)
+        self.sweeper = Sweeper(bootstrap, topics, recorder, rest_seconds, self._reading_ends)
         self.groups = {p: Group(p, bootstrap, by_name["plain"], recorder) for p in PROTOCOLS}
         self.members = [self._member(p) for p in PROTOCOLS for _ in range(2)]
         self._joined: list[Member] = []
@@ -65,10 +75,10 @@ class Loads:
 
     def create_topics(self) -> None:
         """With what they promise noted before their first record."""
-        for topic in TOPICS:
+        for topic in self._topics:
             promise = Promise.of(topic.settings, slack_ms=SLACK_MS)
             self._recorder.note(Promised(now_ms(), topic.name, promise))
-        asked = [NewTopic(t.name, PARTITIONS, 1, config=dict(t.settings)) for t in TOPICS]
+        asked = [NewTopic(t.name, PARTITIONS, 1, config=dict(t.settings)) for t in self._topics]
         for done in self._admin.create_topics(asked).values():
             done.result(ASK_SECONDS_MAX)
 
@@ -106,7 +116,9 @@ class Loads:
     def churn(self, seed: int) -> Callable[[], None]:
         """A topic is made and written to, and deleted when the fault ends."""
         name = f"churn-{seed}"
-        topic = NewTopic(name, PARTITIONS, 1, config=dict(TOPICS[seed % len(TOPICS)].settings))
+        topic = NewTopic(
+            name, PARTITIONS, 1, config=dict(self._topics[seed % len(self._topics)].settings)
+        )
 
         def come() -> None:
             self._ask("create", self._admin.create_topics([topic])[name])
@@ -130,7 +142,7 @@ class Loads:
 
     def alter(self, setting: str, seed: int) -> None:
         """One setting of an altered topic. Lags that count are those of the longer promise."""
-        topics = [topic.name for topic in TOPICS if topic.is_altered]
+        topics = [topic.name for topic in self._topics if topic.is_altered]
         topic = random.Random(seed).choice(topics)
         name, _, value = setting.partition("=")
 
@@ -170,7 +182,7 @@ class Loads:
     def delete_records(self, seed: int) -> None:
         """Up to somewhere in the middle of a partition."""
         chance = random.Random(seed)
-        topic = chance.choice([topic.name for topic in TOPICS if topic.is_deleted_from])
+        topic = chance.choice([topic.name for topic in self._topics if topic.is_deleted_from])
         partition, share = chance.randrange(PARTITIONS), chance.random()
 
         def delete() -> None:

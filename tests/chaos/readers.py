@@ -93,17 +93,18 @@ class Sweeper(threading.Thread):
     """Sweeps all the time, by either isolation in turn."""
 
     def __init__(
-        self, bootstrap: str, topics: Sequence[Topic], recorder: Recorder, end: threading.Event
-    ) -> None:
+        self, bootstrap: str, topics: Sequence[Topic], recorder: Recorder, rest_seconds: float,
+        end: threading.Event,
+    ) -> None:  # fmt: skip
         super().__init__(name="sweeper", daemon=True)
         self._address, self._topics = bootstrap, topics
-        self._recorder, self._end = recorder, end
+        self._recorder, self._rest_seconds, self._end = recorder, rest_seconds, end
         self.count = 0
         self.crash: BaseException | None = None
 
     def run(self) -> None:
         try:
-            while not self._end.wait(REST_SECONDS):
+            while not self._end.wait(self._rest_seconds):
                 isolation = (Isolation.COMMITTED, Isolation.UNCOMMITTED)[self.count % 2]
                 self.count += 1
                 sweep(

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,14 +29,15 @@ from tests.chaos.faults import Scene, carry_out
 from tests.chaos.house import House, NotUp, wait_until
 from tests.chaos.interpose import Interposer, compiler
 from tests.chaos.loads import SLACK_MS, Loads
-from tests.chaos.readers import sweep
+from tests.chaos.readers import REST_SECONDS, sweep
 from tests.chaos.record import Recorder, now_ms
 from tests.chaos.story import INTERPOSER, Story
-from tests.chaos.topics import SETTINGS, TOPICS
+from tests.chaos.topics import SETTINGS, TOPICS, Topic
 
 CALM_SECONDS_MAX = 240.0  # restarts are put off for longer and longer, and so are failed rounds
 WORKING = frozenset({"idle", "running", "looking"})  # what a service says that can do its work
 LAST_SWEEP_TRIES = 5
+WATCH_SECONDS = 5.0
 PER_SECOND = 200.0
 # What no log of ours may say, whatever happens to it.
 NEVER_SAID = re.compile(r"ended by an error of ours|AssertionError|Fatal Python error|SIGSEGV")
@@ -88,6 +89,9 @@ class Wanted:
         plant: does what no broker survives unharmed, right before the end of the story. It must be
             found; what is late is not looked for then.
         per_second: records, about.
+        rest_seconds: between two sweeps over all topics.
+        watch: is shown the house, and the folder of its temporary files, every few seconds.
+        judge: finds more, when all is over.
     """
 
     story: Story
@@ -95,6 +99,10 @@ class Wanted:
     engine: str = "spark"
     plant: Callable[[House], None] | None = None
     per_second: float = PER_SECOND
+    topics: tuple[Topic, ...] = TOPICS
+    rest_seconds: float = REST_SECONDS
+    watch: Callable[[House, Path], None] | None = None
+    judge: Callable[[], list[str]] | None = None
 
 
 def run(wanted: Wanted, tell: Callable[[str], None]) -> Outcome:
@@ -114,10 +122,13 @@ def run(wanted: Wanted, tell: Callable[[str], None]) -> Outcome:
         with disk_of_its_own(at) as disk:
             data = disk.path / "data"
             interposer = Interposer(at, data, story.seed) if compiler() else None
-            environment = interposer.environment if interposer else {}
+            temporary = at / "tmp"
+            temporary.mkdir()
+            environment = {"TMPDIR": str(temporary), "SPARK_LOCAL_DIRS": str(temporary)}
+            environment.update(interposer.environment if interposer else {})
             house = House(data, at / "log", SETTINGS, environment, "--engine", wanted.engine)
             recorder = Recorder(at / "history.jsonl")
-            scene_of = _Scene(house, disk, interposer, recorder, outcome, said)
+            scene_of = _Scene(house, disk, temporary, interposer, recorder, outcome, said)
             try:
                 _live_through(scene_of, wanted)
             except NotUp as e:
@@ -128,6 +139,8 @@ def run(wanted: Wanted, tell: Callable[[str], None]) -> Outcome:
                 house.close()
                 recorder.close()
             _judge(scene_of)
+            if wanted.judge is not None:
+                outcome.findings += wanted.judge()
             if outcome.findings:
                 _save(scene_of, at, wanted.saved)
     return outcome
@@ -137,6 +150,7 @@ def run(wanted: Wanted, tell: Callable[[str], None]) -> Outcome:
 class _Scene:
     house: House
     disk: Disk
+    temporary: Path
     interposer: Interposer | None
     recorder: Recorder
     outcome: Outcome
@@ -148,13 +162,15 @@ def _live_through(at: _Scene, wanted: Wanted) -> None:
     house, recorder, outcome = at.house, at.recorder, at.outcome
     house.start()
     _wait_until_calm(at)
-    loads = Loads(house.kafka, recorder, wanted.per_second, story.seed)
+    loads = Loads(
+        house.kafka, recorder, wanted.topics, wanted.per_second, wanted.rest_seconds, story.seed
+    )
     loads.create_topics()
     loads.start()
     recorder.note(Disturbed(now_ms(), f"seed {story.seed}"))
     scene = Scene(house, at.disk, at.interposer, loads, at.tell, outcome.hits)
     try:
-        with _kept_alive(at):
+        with _kept_alive(at), _watched(at, wanted):
             carry_out(scene, story.faults, story.seconds)
             if wanted.plant is not None:
                 wanted.plant(house)
@@ -164,12 +180,14 @@ def _live_through(at: _Scene, wanted: Wanted) -> None:
         recorder.note(Quiet(now_ms()))
         at.tell("all is quiet")
         if wanted.plant is None:
-            time.sleep(_longest_bound_s())  # nothing tells that it is over but the time itself
+            time.sleep(
+                _longest_bound_s(wanted.topics)
+            )  # nothing tells that it is over but the time itself
     finally:
         loads.finish()
         outcome.findings += loads.findings
         outcome.errors = recorder.errors
-    _look_a_last_time(at)
+    _look_a_last_time(at, wanted.topics)
     _stop(at)
 
 
@@ -187,6 +205,28 @@ def _kept_alive(at: _Scene) -> Iterator[None]:
                 at.tell(f"lapse up is not there yet: {str(e)[-300:]}")
 
     thread = threading.Thread(target=keep, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+@contextmanager
+def _watched(at: _Scene, wanted: Wanted) -> Iterator[None]:
+    """From time to time somebody looks."""
+    watch = wanted.watch
+    if watch is None:
+        yield
+        return
+    end = threading.Event()
+
+    def look() -> None:
+        while not end.wait(WATCH_SECONDS):
+            watch(at.house, at.temporary)
+
+    thread = threading.Thread(target=look, daemon=True)
     thread.start()
     try:
         yield
@@ -218,10 +258,10 @@ def _wait_until_calm(at: _Scene) -> None:
         raise NotUp(f"{e}; /health says {told}; the service {service}") from None
 
 
-def _longest_bound_s() -> float:
+def _longest_bound_s(topics: Sequence[Topic]) -> float:
     """From when all is quiet until everything that is due is gone."""
     bounds = [0]
-    for topic in TOPICS:
+    for topic in topics:
         p = Promise.of(topic.settings, slack_ms=SLACK_MS)
         unlinked_ms = p.unlinked_ms or 0
         for gone_ms in (p.superseded_gone_ms, p.tombstone_gone_ms, p.expired_gone_ms):
@@ -229,12 +269,12 @@ def _longest_bound_s() -> float:
     return (max(bounds) + 2000) / 1000
 
 
-def _look_a_last_time(at: _Scene) -> None:
+def _look_a_last_time(at: _Scene, topics: Sequence[Topic]) -> None:
     """Everything, by stock consumers of either isolation."""
     never = threading.Event()
     for isolation in (Isolation.UNCOMMITTED, Isolation.COMMITTED):
         done = any(
-            sweep(f"last-{isolation}-{n}", at.house.kafka, TOPICS, at.recorder, isolation, never)
+            sweep(f"last-{isolation}-{n}", at.house.kafka, topics, at.recorder, isolation, never)
             for n in range(LAST_SWEEP_TRIES)
         )
         if not done:
