@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.chaos.disk import Disk
+from tests.chaos.frail import damage
 from tests.chaos.house import House
 from tests.chaos.interpose import Interposer, Op
 from tests.chaos.story import MOMENTS, Fault
@@ -44,6 +45,7 @@ class Scene:
 
     Attributes:
         counts: how often a fault found what it was for, by kind.
+        damaged: partitions that have lost what nothing brings back.
     """
 
     house: House
@@ -52,6 +54,7 @@ class Scene:
     clients: Clients
     tell: Tell
     counts: dict[str, int]
+    damaged: set[str]
 
     def hit(self, kind: str, said: str) -> None:
         """A fault found its victim."""
@@ -216,6 +219,15 @@ def garble(path: Path, chance: random.Random) -> None:
     path.write_bytes(data)
 
 
+def _damage(scene: Scene, fault: Fault) -> None:
+    """Of a topic that is there for it: what no one can make again."""
+    with scene.house.broker_down():
+        name = damage(scene.house.data, fault.detail, fault.seed)
+    if name:
+        scene.damaged.add(name)
+        scene.hit("damage", f"{fault.detail} in {name}")
+
+
 # --- clients -------------------------------------------------------------------------------------
 
 
@@ -258,6 +270,7 @@ BEGINS: Mapping[str, Callable[[Scene, Fault], Undo | None]] = {
     "clock": _clock,
     "lose": _lose,
     "garble": _garble,
+    "damage": _damage,
     "churn": _churn,
     "alter": _alter,
     "rebalance": _rebalance,

@@ -18,10 +18,11 @@ from confluent_kafka.admin import (
 
 from lapse.testing.history.events import Deleted, Promised
 from lapse.testing.history.promise import Promise
+from tests.chaos import frail
 from tests.chaos.crowd import Crowd
 from tests.chaos.readers import Group, Member, Sweeper
 from tests.chaos.record import Recorder, now_ms
-from tests.chaos.topics import PARTITIONS, Topic
+from tests.chaos.topics import FRAIL_SETTINGS, PARTITIONS, Topic
 from tests.chaos.writers import COMMON, TransactionalWriter, Writer
 
 ASK_SECONDS_MAX = 10.0
@@ -79,6 +80,7 @@ class Loads:
             promise = Promise.of(topic.settings, slack_ms=SLACK_MS)
             self._recorder.note(Promised(now_ms(), topic.name, promise))
         asked = [NewTopic(t.name, PARTITIONS, 1, config=dict(t.settings)) for t in self._topics]
+        asked.append(NewTopic(frail.TOPIC, PARTITIONS, 1, config=dict(FRAIL_SETTINGS)))
         for done in self._admin.create_topics(asked).values():
             done.result(ASK_SECONDS_MAX)
 

@@ -18,21 +18,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lapse.base.clock import SystemClock
 from lapse.base.errors import LapseError
+from lapse.base.ids import TopicPartition
 from lapse.lifecycle.reports import PROGRESS, QUEUE, read_progress, read_queue
+from lapse.log.checkpoints import LOG_START, read_offsets
+from lapse.testing.history import files
+from lapse.testing.history import recorder as history_recorder
+from lapse.testing.history.account import Account
 from lapse.testing.history.events import Disturbed, Isolation, Quiet
 from lapse.testing.history.judge import judge
 from lapse.testing.history.promise import Promise
 from tests.chaos import story as stories
 from tests.chaos.disk import Disk, disk_of_its_own
 from tests.chaos.faults import Scene, carry_out
+from tests.chaos.frail import READ_SECONDS_MAX, Frail, is_well
 from tests.chaos.house import House, NotUp, wait_until
 from tests.chaos.interpose import Interposer, compiler
 from tests.chaos.loads import SLACK_MS, Loads
 from tests.chaos.readers import REST_SECONDS, sweep
 from tests.chaos.record import Recorder, now_ms
 from tests.chaos.story import INTERPOSER, Story
-from tests.chaos.topics import SETTINGS, TOPICS, Topic
+from tests.chaos.topics import PARTITIONS, SETTINGS, TOPICS, Topic
 
 CALM_SECONDS_MAX = 240.0  # restarts are put off for longer and longer, and so are failed rounds
 WORKING = frozenset({"idle", "running", "looking"})  # what a service says that can do its work
@@ -92,6 +99,7 @@ class Wanted:
         rest_seconds: between two sweeps over all topics.
         watch: is shown the house, and the folder of its temporary files, every few seconds.
         judge: finds more, when all is over.
+        has_frail: whether the topic that is damaged is written to; it keeps everything.
     """
 
     story: Story
@@ -103,6 +111,7 @@ class Wanted:
     rest_seconds: float = REST_SECONDS
     watch: Callable[[House, Path], None] | None = None
     judge: Callable[[], list[str]] | None = None
+    has_frail: bool = True
 
 
 def run(wanted: Wanted, tell: Callable[[str], None]) -> Outcome:
@@ -128,7 +137,7 @@ def run(wanted: Wanted, tell: Callable[[str], None]) -> Outcome:
             environment.update(interposer.environment if interposer else {})
             house = House(data, at / "log", SETTINGS, environment, "--engine", wanted.engine)
             recorder = Recorder(at / "history.jsonl")
-            scene_of = _Scene(house, disk, temporary, interposer, recorder, outcome, said)
+            scene_of = _Scene(house, disk, temporary, set(), interposer, recorder, outcome, said)
             try:
                 _live_through(scene_of, wanted)
             except NotUp as e:
@@ -151,6 +160,7 @@ class _Scene:
     house: House
     disk: Disk
     temporary: Path
+    damaged: set[str]
     interposer: Interposer | None
     recorder: Recorder
     outcome: Outcome
@@ -165,10 +175,13 @@ def _live_through(at: _Scene, wanted: Wanted) -> None:
     loads = Loads(
         house.kafka, recorder, wanted.topics, wanted.per_second, wanted.rest_seconds, story.seed
     )
+    frail = Frail(house.kafka)
     loads.create_topics()
     loads.start()
+    if wanted.has_frail:
+        frail.start()
     recorder.note(Disturbed(now_ms(), f"seed {story.seed}"))
-    scene = Scene(house, at.disk, at.interposer, loads, at.tell, outcome.hits)
+    scene = Scene(house, at.disk, at.interposer, loads, at.tell, outcome.hits, at.damaged)
     try:
         with _kept_alive(at), _watched(at, wanted):
             carry_out(scene, story.faults, story.seconds)
@@ -184,11 +197,16 @@ def _live_through(at: _Scene, wanted: Wanted) -> None:
                 _longest_bound_s(wanted.topics)
             )  # nothing tells that it is over but the time itself
     finally:
+        frail.ending.set()
         loads.finish()
+        if wanted.has_frail:
+            frail.join(READ_SECONDS_MAX)
         outcome.findings += loads.findings
         outcome.errors = recorder.errors
     _look_a_last_time(at, wanted.topics)
+    outcome.findings += frail.judge(house.page("/health")[1], house.log())
     _stop(at)
+    _look_into_files(at, wanted.topics)
 
 
 @contextmanager
@@ -239,7 +257,7 @@ def _wait_until_calm(at: _Scene) -> None:
     """Until the broker is healthy and its service has looked at all, with nothing put off."""
 
     def is_calm() -> bool:
-        if at.house.page("/health")[0] != 200:
+        if not is_well(*at.house.page("/health"), at.damaged):
             return False
         try:
             now, queue = read_progress(at.house.data), read_queue(at.house.data)
@@ -247,7 +265,7 @@ def _wait_until_calm(at: _Scene) -> None:
             return False
         if now is None or now.pid not in at.house.pids("service") or now.state not in WORKING:
             return False
-        return queue is None or not queue.held
+        return queue is None or {held.log for held in queue.held} <= at.damaged
 
     try:
         wait_until(is_calm, "a healthy broker and service", CALM_SECONDS_MAX)
@@ -294,6 +312,23 @@ def _stop(at: _Scene) -> None:
     for path in sorted(at.house.data.rglob("*")):
         if LEFT_OVER.search(path.name):
             at.outcome.findings.append(f"left over: {path.relative_to(at.house.data)}")
+
+
+def _look_into_files(at: _Scene, topics: Sequence[Topic]) -> None:
+    """Nothing moves: no file has what must be gone, and the ledger says what became of the rest."""
+    noting = history_recorder.Recorder(at.recorder.note, SystemClock())
+    places = [at.house.data / f"{topic.name}-{n}" for topic in topics for n in range(PARTITIONS)]
+    for place in places:
+        files.look(noting, place)
+    account = Account.of(at.recorder.events)
+    starts = read_offsets(at.house.data / LOG_START)
+    for place in places:
+        partition = TopicPartition.parse(place.name)
+        assert partition is not None
+        bases = [int(path.stem) for path in place.glob("*.log")]  # retention leaves nothing else
+        start = max(starts.get(partition, 0), min(bases, default=0))
+        found = files.ledger_findings(account, place, start)
+        at.outcome.findings += map(str, found)
 
 
 def _judge(at: _Scene) -> None:

@@ -156,7 +156,7 @@ class Bound:
 # By the last word of a series' name, or all of it.
 GROWTH_MAX: Mapping[str, Bound] = {
     "rss": Bound(0.05, 12 * MIB),
-    "java rss": Bound(0.15, 48 * MIB),  # its heap has a limit, which it nears as it likes
+    "java rss": Bound(0.25, 64 * MIB),  # its heap has a limit, which it nears as it likes
     "handles": Bound(0.05, 10),
     "threads": Bound(0.05, 4),
     "data files": Bound(0.15, 40),  # ledgers, append times and topics in the making come and go
@@ -252,7 +252,7 @@ def soak(seed: int, seconds: float, saved: Path) -> tuple[Outcome, list[Judged],
 
     wanted = Wanted(
         story, saved, per_second=PER_SECOND, topics=soak_topics(), rest_seconds=REST_SECONDS,
-        watch=samples.take, judge=judge,
+        watch=samples.take, judge=judge, has_frail=False,
     )  # fmt: skip
     return run(wanted, tell), judged, samples
 

@@ -17,7 +17,7 @@ from tests.spark.processes import needs_proc
 SECONDS = 600  # in `make torture`
 SECONDS_MIN = 40  # with its start and its end some two minutes
 ACKNOWLEDGED_MIN = 500
-END_SECONDS_MAX = 900
+END_SECONDS_MAX = 700
 
 
 def chaos(*options: object, seconds_max: float) -> tuple[int, str]:

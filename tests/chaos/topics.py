@@ -35,6 +35,8 @@ class Topic:
     is_deleted_from: bool = False
 
 
+FRAIL_SETTINGS = {**_SMALL, "retention.ms": "-1"}
+
 TOPICS = (
     Topic("keyed", _COMPACTED, keys=200),
     Topic("altered", _COMPACTED, keys=50, is_altered=True),
