@@ -20,10 +20,10 @@ import msgspec
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
-from lapse.lifecycle.round.engine import Progress
+from lapse.lifecycle.round.engine import EngineLost, Progress
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
-from lapse.spark.engine import EngineLost, SparkEngine
+from lapse.spark.engine import SparkEngine
 from lapse.spark.session import SessionOptions, open_session
 from tests.spark import processes
 from tests.spark.conftest import QUICK_JAVA

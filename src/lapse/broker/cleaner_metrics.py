@@ -10,10 +10,11 @@ A log has a sample only where there is something to say of it.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -21,12 +22,22 @@ from weakref import WeakKeyDictionary
 from prometheus_client.core import GaugeMetricFamily, Metric, Sample
 from prometheus_client.registry import Collector
 
+from lapse.base.errors import CorruptData, StorageError
 from lapse.base.times import after_ms
+from lapse.broker.conditions import conditions
 from lapse.broker.control import ServiceSeen
-from lapse.broker.lateness import overdue
+from lapse.broker.lateness import lateness_of, overdue
 from lapse.broker.services import Services
 from lapse.lifecycle.asked import EVERY_LOG, pauses_told
 from lapse.lifecycle.clock_guard import ClockGuard
+from lapse.lifecycle.conditions import (
+    KINDS,
+    Condition,
+    Connection,
+    Seen,
+    engine_told,
+    pipeline_conditions,
+)
 from lapse.lifecycle.decide.bounds import Bound, record_age_from
 from lapse.lifecycle.decide.deadline import ROLL_SLACK_MS, compaction_delay_ms, next_look_ms
 from lapse.lifecycle.decide.horizon import Stamp
@@ -34,6 +45,8 @@ from lapse.lifecycle.decide.lateness import Deadline, deadlines_of
 from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.reports import (
+    ENGINE_STATES,
+    HELD,
     Queue,
     RoundReport,
     RoundTail,
@@ -222,7 +235,10 @@ def _uncleanable(decision: Decision) -> tuple[str, int]:
 
 
 class CleanerCollector(Collector):
-    """What one broker has to say of compaction; `seen` tells of its lifecycle service."""
+    """What one broker has to say of compaction; `seen` tells of its lifecycle service.
+
+    `conditions` is what it finds out of order, logs that take no writes among it.
+    """
 
     def __init__(
         self,
@@ -238,19 +254,66 @@ class CleanerCollector(Collector):
         self._asking = threading.Lock()
 
     def collect(self) -> Iterable[Metric]:
-        with self._asking:
-            self._tail.refresh()
-            now_ms = self._services.clock.now_ms()
-            failures = self._failures(now_ms)
-            rows = [failing(row, failures.get(row.name, 0)) for row in self._rows(now_ms)]
-            last_run, by_log = list(self._tail.last_run), dict(self._tail.by_log)
+        now_ms = self._services.clock.now_ms()
+        rows, last_run, by_log = self._look(now_ms)
         yield from self._kafka(rows, now_ms)
-        online = [g for g in self._services.partitions.all() if g.offline_reason is None]
-        yield overdue(online, {row.name: row.deadlines for row in rows}, now_ms)
+        yield overdue(self._online(), _deadlines(rows), now_ms)
         yield from _costs(last_run)
         yield from self._service()
+        yield from _of_health(self._pipeline(rows, now_ms), self._writes())
         yield from _of_logs(rows, now_ms)
         yield from _of_rounds(rows, by_log)
+
+    def conditions(self) -> list[Condition]:
+        """All that is out of order; from any thread, for it reads files."""
+        now_ms = self._services.clock.now_ms()
+        rows, _, _ = self._look(now_ms)
+        return [*self._writes(), *pipeline_conditions(self._pipeline(rows, now_ms))]
+
+    def _look(self, now_ms: int) -> tuple[list[Row], list[RoundReport], dict[str, RoundReport]]:
+        with self._asking:
+            self._tail.refresh()
+            failures = self._failures(now_ms)
+            rows = [failing(row, failures.get(row.name, 0)) for row in self._rows(now_ms)]
+            return rows, list(self._tail.last_run), dict(self._tail.by_log)
+
+    def _online(self) -> list[PartitionLog]:
+        return [log for log in self._services.partitions.all() if log.offline_reason is None]
+
+    def _writes(self) -> list[Condition]:
+        topics = self._services.topics.image.topics.values()
+        return conditions(self._services.partitions, topics)
+
+    def _pipeline(self, rows: Sequence[Row], now_ms: int) -> Seen:
+        """What is known of rounds: by the logs, by the socket and by the service's files."""
+        seen, reasons = self._seen(), {h.log: h.reason for h in self._queue().held}
+        late = lateness_of(self._online(), _deadlines(rows), now_ms)
+        told = self._told()
+        held = self._guard.trouble if self._guard.held else ""
+        if not held and seen.pid is not None and told is not None and told.state == HELD:
+            held = told.detail
+        connection = Connection(seen.pid, seen.left_ms, seen.last_pid, round(seen.idle_s * 1000))
+        return Seen(
+            now_ms=now_ms,
+            wanted=self._services.config.log_cleaner_enable,
+            service=told,
+            connection=connection,
+            due=sum(row.due for row in rows),
+            failing={r.name: (r.failures, reasons.get(r.name, "")) for r in rows if r.failures},
+            late_ms={(str(one.log), one.kind): one.ms for one in late},
+            clock=held,
+        )
+
+    def _told(self) -> ServiceProgress | None:
+        """The service's last words; None too where they cannot be read: nothing is known then."""
+        with contextlib.suppress(CorruptData, StorageError):
+            return read_progress(self._data_dir)
+        return None
+
+    def _queue(self) -> Queue:
+        with contextlib.suppress(CorruptData, StorageError):
+            return read_queue(self._data_dir) or Queue()
+        return Queue()
 
     def _rows(self, now_ms: int) -> Iterator[Row]:
         for log in self._services.partitions.all():
@@ -260,7 +323,7 @@ class CleanerCollector(Collector):
 
     def _failures(self, now_ms: int) -> dict[str, int]:
         """Rounds that came to nothing in a row, by log; also where no plan could be made at all."""
-        queue = read_queue(self._data_dir) or Queue()
+        queue = self._queue()
         held = {h.log: h.count for h in queue.held if now_ms < h.until_ms and h.count}
         return {**held, **self._tail.failures}
 
@@ -294,7 +357,7 @@ class CleanerCollector(Collector):
     def _service(self) -> Iterator[Metric]:
         """Whether rounds run at all."""
         seen = self._seen()
-        progress = None if seen.pid is None else read_progress(self._data_dir)
+        progress = None if seen.pid is None else self._told()
         missing = seen.pid is None and self._services.config.log_cleaner_enable
         yield _gauge(
             f"{_MANAGER}_time_since_last_run_ms",
@@ -332,6 +395,31 @@ class CleanerCollector(Collector):
              max(eta_ms - now_ms, 0) / 1000 if eta_ms else 0),
         ):  # fmt: skip
             yield _gauge(f"lapse_lifecycle_{name}", doc, float(value))
+
+
+def _deadlines(rows: Iterable[Row]) -> dict[str, tuple[Deadline, ...]]:
+    return {row.name: row.deadlines for row in rows}
+
+
+def _of_health(seen: Seen, writes: Iterable[Condition]) -> Iterator[Metric]:
+    """Every class of conditions that degrades a broker, and the engine's state."""
+    present = {one.reason for one in (*writes, *pipeline_conditions(seen))}
+    degraded = GaugeMetricFamily(
+        "lapse_degraded", "1 where the broker is degraded, by reason.", labels=["reason"]
+    )
+    for reason, kind in KINDS.items():
+        if kind.degrades:
+            degraded.add_metric([reason], reason in present)
+    engine = engine_told(seen)
+    state = GaugeMetricFamily(
+        "lapse_lifecycle_engine", "1 for the state of what runs rounds.", labels=["state"]
+    )
+    for name in ENGINE_STATES:
+        state.add_metric([name], name == engine.state)
+    failures = _gauge(
+        "lapse_lifecycle_engine_failures", "How often in a row it failed.", engine.failures
+    )
+    yield from (degraded, state, failures)
 
 
 def _gauge(name: str, doc: str, value: float) -> Metric:

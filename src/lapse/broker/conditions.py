@@ -2,8 +2,9 @@
 
 `conditions` looks at what logs and directories say of themselves, so that no way in to a log can be
 forgotten: each notes an append that it could not write, and that it takes no more changes. Health
-and metrics read it. `AppendFailures` counts what was refused, a producer's own mistakes too; what
-is no producer's fault gets a line in the log, one a minute for each reason.
+and metrics read it; `lifecycle.conditions` has the table of all that may be out of order.
+`AppendFailures` counts what was refused, a producer's own mistakes too; what is no producer's fault
+gets a line in the log, one a minute for each reason.
 """
 
 from __future__ import annotations
@@ -15,24 +16,25 @@ import shutil
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from lapse.base.clock import Clock, time_text
+from lapse.base.clock import Clock
 from lapse.base.errors import ErrorCode, KafkaError, LapseError, StorageError, os_error
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
+from lapse.lifecycle.conditions import (
+    DIRECTORY_OFFLINE,
+    DISK_FULL,
+    LOG_OFFLINE,
+    NOT_OPEN,
+    STORAGE,
+    TOO_FEW_REPLICAS,
+    Condition,
+)
 from lapse.log.directory import LogDirectory
 from lapse.log.partition_log import PartitionLog
 from lapse.metadata.image import Topic
-
-DISK_FULL = "disk_full"
-STORAGE = "storage_error"
-LOG_OFFLINE = "log_offline"
-NOT_OPEN = "log_not_open"
-DIRECTORY_OFFLINE = "directory_offline"
-TOO_FEW_REPLICAS = "not_enough_replicas"
 
 SAY_AGAIN_SECONDS = 60.0
 PROBE_BYTES_MAX = 1 << 20
@@ -41,29 +43,6 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _OURS = frozenset({DISK_FULL, STORAGE, ErrorCode.UNKNOWN_SERVER_ERROR.name.lower()})
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """Something that is out of order.
-
-    Attributes:
-        reason: one of a few words, for metrics.
-        logs: how many logs take no writes for it.
-        since_ms: when it was first seen; None: at the start, or it is a setting.
-        words: the rest, for people.
-        is_fault: False where somebody's setting asks for it.
-    """
-
-    reason: str
-    logs: int
-    since_ms: int | None
-    words: str
-    is_fault: bool = True
-
-    def __str__(self) -> str:
-        since = "" if self.since_ms is None else f" (since {time_text(self.since_ms)})"
-        return f"{self.words}{since}"
 
 
 class Hosted(Protocol):
@@ -125,7 +104,7 @@ def _too_few_replicas(topics: Iterable[Topic]) -> Iterator[Condition]:
                 f"{topic.name} takes no writes with acks=all: min.insync.replicas={wanted}, and "
                 "there is one replica"
             )
-            yield Condition(TOO_FEW_REPLICAS, topic.partitions, None, words, is_fault=False)
+            yield Condition(TOO_FEW_REPLICAS, topic.partitions, None, words)
 
 
 def _count(logs: int) -> str:

@@ -3,6 +3,7 @@
 The socket is `control.sock` in the first data directory, for this user alone (0600): who can write
 to it can replace segments. Messages are `lifecycle.control_messages`. There is one service at a
 time; when it comes, attempts that an earlier one left are swept, since nobody will commit them.
+Who says `AskConditions` instead is told what is out of order, and is no service (`lapse explain`).
 
 Everything that reads, syncs or renames is done by one thread of its own: the event loop goes on
 serving clients, and commits never meet each other or a sweep.
@@ -17,7 +18,7 @@ import os
 import socket
 import stat
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,12 +26,15 @@ from lapse.base.errors import LapseError, StorageError
 from lapse.broker.disk import DiskThreads
 from lapse.broker.partitions import Partitions
 from lapse.lifecycle import control_messages as messages
+from lapse.lifecycle.conditions import Condition
 from lapse.lifecycle.control_messages import (
     Adopt,
     Adopted,
     Answer,
+    AskConditions,
     Commit,
     Committed,
+    Conditions,
     Hello,
     ListLogs,
     Logs,
@@ -63,14 +67,22 @@ class ServiceSeen:
     Attributes:
         pid: None while there is none: then rounds are not running.
         idle_s: since it last asked for facts, or since the broker began to wait for that.
+        left_ms: when the last one left, by the wall clock; None where none was there.
+        last_pid: of that one.
     """
 
     pid: int | None
     idle_s: float
+    left_ms: int | None = None
+    last_pid: int | None = None
 
 
 class ControlServer:
-    """Listens at `control.sock` in `data_dir`, which this process has locked."""
+    """Listens at `control.sock` in `data_dir`, which this process has locked.
+
+    Attributes:
+        conditions: what is out of order, for whoever asks; called in a thread.
+    """
 
     def __init__(self, partitions: Partitions, env: LogEnv, data_dir: Path) -> None:
         self.path = data_dir / messages.SOCKET
@@ -78,13 +90,17 @@ class ControlServer:
         self._owner = OwnedLogs(partitions, env)
         self._thread = DiskThreads("lapse-control", 1)
         self._service_pid: int | None = None
+        self._left: tuple[int, int] | None = None  # when the last service did, and its pid
+        self.conditions: Callable[[], Sequence[Condition]] = tuple
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._asked_s = env.clock.monotonic()
 
     def seen(self) -> ServiceSeen:
         """Whether there is a service, and when it last looked; from any thread."""
-        return ServiceSeen(self._service_pid, self._env.clock.monotonic() - self._asked_s)
+        left_ms, last_pid = self._left or (None, None)
+        idle_s = self._env.clock.monotonic() - self._asked_s
+        return ServiceSeen(self._service_pid, idle_s, left_ms, last_pid)
 
     async def start(self) -> None:
         """Bind and accept; raises StorageError where the socket cannot be."""
@@ -120,6 +136,11 @@ class ControlServer:
         request = await self._read(reader)
         if request is None:
             return
+        if isinstance(request, AskConditions):  # of somebody who only looks
+            found = await asyncio.to_thread(self.conditions)
+            writer.write(messages.encode(Conditions(tuple(found))))
+            await writer.drain()
+            return
         refusal = self._refusal(request)
         if refusal is not None:
             logger.warning("control connection refused: %s", refusal)
@@ -135,6 +156,7 @@ class ControlServer:
             await self._serve(reader, writer)
         finally:
             self._service_pid = None
+            self._left = self._env.clock.now_ms(), request.pid
             logger.info("lifecycle service %d is gone", request.pid)
 
     def _refusal(self, request: Request) -> str | None:
@@ -173,8 +195,8 @@ class ControlServer:
                 answer = Committed(tuple(self._owner.commit(request.receipts)))
             case Adopt():
                 answer = Adopted(tuple(self._owner.adopt_summaries(request.receipts)))
-            case Hello():
-                answer = Refused("Hello was said already")
+            case Hello() | AskConditions():
+                answer = Refused(f"{type(request).__name__} after Hello")
         return messages.encode(answer)
 
 

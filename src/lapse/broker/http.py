@@ -1,10 +1,11 @@
 """The broker's HTTP port: health, metrics and rounds, under TLS where that is wanted.
 
 A Starlette app served by uvicorn in the broker's own event loop. `/health` answers 200 once the
-broker serves and 503 before and after. While some log takes no writes for a fault of ours (a full
-disk, say) it is 503 and `degraded`. It says what else is out of order all the same; `/metrics` is
-Prometheus text (`broker.metrics`); `/rounds` is in `http_rounds`. Who may read them is for
-`http_login` to say; that the broker serves or does not is told to everybody.
+broker serves and 503 before and after. While something is out of order that `lifecycle.conditions`
+calls a fault (a log takes no writes, rounds are not running) it is 503 and `degraded`. It says what
+else is out of order all the same; `/metrics` is Prometheus text (`broker.metrics`); `/rounds` is in
+`http_rounds`. Who may read them is for `http_login` to say; that the broker serves or does not is
+told to everybody.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from lapse.broker.listeners import Address
 from lapse.broker.server import bind
 
 STOP_SECONDS_MAX = 1
+LOOK_SECONDS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Health:
     """What is out of order.
 
     Attributes:
-        is_degraded: some log takes no writes, and no setting asks for that.
+        is_degraded: something is a fault (`lifecycle.conditions`).
         troubles: lines for people.
     """
 
@@ -52,10 +54,10 @@ def app(
     rounds: RoundPages,
 ) -> Starlette:
     """All pages."""
-    login = rounds.login
+    login, looking = rounds.login, _Looking(look)
 
     async def health(request: Request) -> Response:
-        serving, state = is_serving(), look()
+        serving, state = is_serving(), await looking.look()
         lines = ["not serving" if not serving else "degraded" if state.is_degraded else "serving"]
         if await _admit(request) is Admission.GRANTED:
             lines += state.troubles
@@ -76,6 +78,24 @@ def app(
     return Starlette(
         routes=[Route("/health", health), Route("/metrics", metrics), *rounds.routes()]
     )
+
+
+class _Looking:
+    """Looks in a thread, one at a time: files are read for it, and a disk may not answer."""
+
+    def __init__(self, look: Callable[[], Health]) -> None:
+        self._look = look
+        self._under_way: asyncio.Task[Health] | None = None
+
+    async def look(self) -> Health:
+        if self._under_way is None or self._under_way.done():
+            self._under_way = asyncio.create_task(asyncio.to_thread(self._look))
+        done, _ = await asyncio.wait([self._under_way], timeout=LOOK_SECONDS_MAX)
+        if not done:
+            return Health(
+                True, [f"health is not known: no look at it ended in {LOOK_SECONDS_MAX} s"]
+            )
+        return self._under_way.result()
 
 
 class _Server(uvicorn.Server):

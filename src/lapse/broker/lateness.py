@@ -6,10 +6,12 @@ only the first segment's age and records below the log start can be late.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily, Metric, Sample
 
+from lapse.base.ids import TopicPartition
 from lapse.lifecycle.decide.lateness import Deadline, overdue_ms, retention_deadline
 from lapse.log.partition_log import PartitionLog, segment_facts
 
@@ -20,17 +22,33 @@ _DOC = (
 )
 
 
+class Late(NamedTuple):
+    """By how much the worst deadline of a kind is missed in a log; 0: not at all."""
+
+    log: TopicPartition
+    kind: str
+    ms: int
+
+
 def overdue(
     logs: Iterable[PartitionLog], told: Mapping[str, tuple[Deadline, ...]], now_ms: int
 ) -> Metric:
-    """Of all logs; `told` are the deadlines of those that rounds have to do with, by name."""
+    """Of all logs, as a metric."""
     family = GaugeMetricFamily(NAME, _DOC, labels=["topic", "partition", "kind"])
+    for one in lateness_of(logs, told, now_ms):
+        where = {"topic": one.log.topic, "partition": str(one.log.partition), "kind": one.kind}
+        family.samples.append(Sample(NAME, where, one.ms / 1000))
+    return family
+
+
+def lateness_of(
+    logs: Iterable[PartitionLog], told: Mapping[str, tuple[Deadline, ...]], now_ms: int
+) -> Iterator[Late]:
+    """Of all logs; `told` are the deadlines of those that rounds have to do with, by name."""
     for log in logs:
         deadlines = told.get(str(log.partition))
         if deadlines is None:
             expires = retention_deadline(segment_facts(log.segments[0]), log.config)
             deadlines = () if expires is None else (expires,)
-        where = {"topic": log.partition.topic, "partition": str(log.partition.partition)}
         for kind, late_ms in overdue_ms(log.config, deadlines, now_ms).items():
-            family.samples.append(Sample(NAME, {**where, "kind": kind}, late_ms / 1000))
-    return family
+            yield Late(log.partition, kind, late_ms)

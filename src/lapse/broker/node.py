@@ -27,7 +27,6 @@ from lapse.broker.authentication import HTTP, entrance, http_certificates
 from lapse.broker.certificates import CertificateWatch
 from lapse.broker.cleaner_metrics import CleanerCollector
 from lapse.broker.client_quotas import ClientQuotas
-from lapse.broker.conditions import conditions
 from lapse.broker.connection_rates import ConnectionRates
 from lapse.broker.control import ControlServer
 from lapse.broker.counters import Counters
@@ -128,13 +127,14 @@ class Node:
         )  # fmt: skip
         self._running.push_async_callback(housekeeping.stop)
         housekeeping.start()
+        cleaner = CleanerCollector(services, control.seen, self._guard, self._log_dirs[0])
+        control.conditions = cleaner.conditions
         if self._http is not None:
-            cleaner = CleanerCollector(services, control.seen, self._guard, self._log_dirs[0])
             registry = metrics.registry(services, cleaner)
             rounds = RoundPages(
                 self._log_dirs[0], self._env.fs, services.clock, services.disk, HttpLogin(services)
             )
-            pages = app(registry, lambda: self._serving, self._health, rounds)
+            pages = app(registry, lambda: self._serving, partial(self._health, cleaner), rounds)
             tls = None if certificates is None else certificates.following()
             http = HttpServer(pages, self._http, tls)
             self._running.push_async_callback(http.stop)
@@ -235,13 +235,13 @@ class Node:
             reasons = "; ".join(partitions.offline_directories.values())
             raise StorageError(f"log.dirs={self._config.log_dirs}: all of them failed: {reasons}")
 
-    def _health(self) -> Health:
-        """What is out of order."""
-        topics = self.services.topics.image.topics.values()
-        found = conditions(self.services.partitions, topics)
+    def _health(self, cleaner: CleanerCollector) -> Health:
+        """What is out of order; in a thread, for it reads files."""
+        found = cleaner.conditions()
         lines = [*map(str, found), *self._certificates.troubles.values()]
         lines += self._housekeeping.troubles()
-        lines += [self._guard.trouble] * bool(self._guard.trouble)
+        if self._guard.trouble and not self._guard.held:  # else it is among what was found
+            lines.append(self._guard.trouble)
         return Health(any(one.is_fault for one in found), lines)
 
     async def stop(self) -> None:

@@ -38,8 +38,8 @@ from lapse.cli.plan import METADATA, policy_text
 from lapse.cli.task_memory import memory_here
 from lapse.lifecycle.asked import Pauses, pause_text, pauses_told
 from lapse.lifecycle.clock_guard import CONFIRMED, KEEPERS, read_record
-from lapse.lifecycle.decide import lateness
-from lapse.lifecycle.decide.clock import ClockVerdict, judge_clock
+from lapse.lifecycle.conditions import LATE_WORDS, Condition, Seen, pipeline_conditions
+from lapse.lifecycle.decide.clock import ClockVerdict, clock_text, judge_clock
 from lapse.lifecycle.decide.deadline import next_look_ms
 from lapse.lifecycle.decide.explain import Context, explain
 from lapse.lifecycle.decide.lateness import deadlines_of, overdue_ms
@@ -47,6 +47,7 @@ from lapse.lifecycle.decide.promises import Promise, bounds_of
 from lapse.lifecycle.decide.select import Decision, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.fate import Fate, fate_of
+from lapse.lifecycle.owner_remote import ask_conditions
 from lapse.lifecycle.reports import (
     Queue,
     ServiceProgress,
@@ -63,6 +64,7 @@ from lapse.metadata.policies import UNKNOWN, Policies
 from lapse.spark.bins import within_cores
 
 SERVICE = "(service)"  # in the place of a log, where its service's files cannot be read
+HEALTH = "(health)"  # where something is out of order in the directory as a whole
 _EXAMPLES = """\
 examples:
   lapse explain /var/lib/kafka/data --partition orders-0
@@ -150,7 +152,8 @@ def run(args: argparse.Namespace) -> int:
             continue
         place = _Place.of(args, logdir, clock)
         lines += place.troubles()
-        lines += [place.line(partition, args.offset) for partition in partitions]
+        told = [place.line(partition, args.offset) for partition in partitions]
+        lines += [*place.health(told), *told]
     show = _as_json if args.json else _as_text
     sys.stdout.write("".join(show(line) for line in lines))
     return 1 if any(line.finding for line in lines) else 0
@@ -273,6 +276,28 @@ class _Place:
             found.append(_unreadable(SERVICE, "-", self.service_trouble))
         return found
 
+    def health(self, told: Sequence[Explained]) -> list[Explained]:
+        """What is out of order with what serves the directory: a line each.
+
+        As its broker says; where none answers, as files and the logs that were looked at do.
+        """
+        if not self.is_asked_of_now:
+            return []
+        answered = ask_conditions(self.view.path)
+        found = self._by_files(told) if answered is None else answered
+        return [Explained(HEALTH, "-", one.reason, str(one)) for one in found]
+
+    def _by_files(self, told: Sequence[Explained]) -> Sequence[Condition]:
+        """Nothing where no service of ours was ever there: what is late is another's then."""
+        if self.progress is None:
+            return ()
+        held = {one.log: (one.count, one.reason) for one in self.queue.held}
+        due = sum(line.plan is not None for line in told)
+        late = {(line.partition, kind): ms for line in told for kind, ms in line.overdue_ms.items()}
+        clock = "" if self.verdict is None or not self.verdict.held else clock_text(self.verdict)
+        seen = Seen(self.now_ms, True, self.progress, None, due, held, late, clock)
+        return pipeline_conditions(seen)
+
     def _context(self, decision: Decision) -> Context:
         name = str(decision.info.facts.partition)
         pause = self.pauses.of(name)
@@ -370,7 +395,7 @@ def _as_text(line: Explained) -> str:
     else:
         told.append(f"  {line.text}{_until(line.until_ms)} [{line.rule}]")
         late = {kind: ms for kind, ms in line.overdue_ms.items() if ms}
-        told += [f"  late: {_LATE[kind]} by {duration(ms)}" for kind, ms in late.items()]
+        told += [f"  late: {LATE_WORDS[kind]} by {duration(ms)}" for kind, ms in late.items()]
         told += [f"  {text}" for text in _more(line)]
         told += [f"  promised: {p.name}: {p.formula}" for p in line.promises]
     return "\n".join(told) + "\n"
@@ -404,15 +429,6 @@ def _more(line: Explained) -> Iterator[str]:
         yield f"rounds of it are {line.paused}"
     if line.service is not None:
         yield f"lifecycle service {line.service}"
-
-
-_LATE = {
-    lateness.SUPERSEDED: "a superseded value",
-    lateness.TOMBSTONE: "a tombstone",
-    lateness.MARKER: "a transaction's marker",
-    lateness.DELETED: "deleted records",
-    lateness.RETENTION: "an expired segment",
-}
 
 
 def _until(until_ms: int | None) -> str:

@@ -10,8 +10,9 @@ import argparse
 import logging
 import os
 import signal
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lapse.base.clock import SystemClock
 from lapse.base.config import BrokerConfig, broker_config, read_properties
@@ -19,12 +20,18 @@ from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
 from lapse.cli import options
 from lapse.cli.task_memory import memory_of
+from lapse.lifecycle.engine_keeper import EngineKeeper
 from lapse.lifecycle.owner_remote import RemoteOwner
+from lapse.lifecycle.reports import ENGINE_UP, EngineTold
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.service import Service, ServiceOptions
 from lapse.log.env import LogEnv
 
+if TYPE_CHECKING:
+    from lapse.spark.engine import SparkEngine
+
 ENGINES = ("spark", "inline")
+_LOST = "LAPSE_ENGINES_LOST"
 _EXAMPLES = """\
 examples:
   lapse lifecycle server.properties
@@ -71,19 +78,7 @@ def run(args: argparse.Namespace) -> int:
     # py4j tells every call that a stopping JVM does not answer; our own lines say what matters.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     yield_to_others(config.lifecycle_nice)  # before there is a JVM, which inherits it
-    if args.engine == "inline":
-        serve(config, None)
-    else:
-        from lapse.spark.engine import open_engine  # noqa: PLC0415  (no JVM unless asked for)
-
-        for number in (signal.SIGTERM, signal.SIGINT):  # while Spark starts there is nothing to end
-            signal.signal(number, signal.SIG_DFL)
-        logger.info("starting Spark")
-        engine = open_engine(config.lifecycle_master, "lapse lifecycle", config.lifecycle_cores_max)
-        try:
-            serve(config, engine)
-        finally:
-            engine.close()
+    LifecycleProcess(config, args.engine).run()
     return 0
 
 
@@ -92,28 +87,86 @@ def yield_to_others(nice: int) -> None:
     os.setpriority(os.PRIO_PROCESS, 0, max(nice, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
-def serve(config: BrokerConfig, spark: Any | None) -> None:
-    """The loop, until SIGTERM or SIGINT; `spark` is a SparkEngine, None for inline."""
-    data_dir = first_log_dir(config)
-    clock, fs = SystemClock(), RealFs()
-    owner = RemoteOwner(data_dir)
-    at_once = 1 if spark is None else spark.task_slots
-    settings = ServiceOptions(
-        memory=memory_of(config.lifecycle_memory_bytes, at_once, config.lifecycle_master),
-        pause_ms=config.log_cleaner_backoff_ms,
-        rounds_at_once=at_once,
-        io_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
-        clock_jump_max_ms=config.clock_jump_max_ms,
-    )
-    engine = InlineEngine(fs, clock) if spark is None else spark
-    service = Service(owner, engine, LogEnv(fs, clock), data_dir, settings, spark)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: service.request_stop())
-    logger.info("the lifecycle service of %s runs rounds on %s", data_dir, engine.name)
-    try:
-        service.run()
-    finally:
-        owner.close()
+def engines_lost() -> int:
+    """How many engines in a row were lost before this program began again."""
+    return int(os.environ.get(_LOST, "0"))
+
+
+def begin_again(lost: int) -> NoReturn:
+    """Run this very program anew, as this process: with the same command line and the same pid."""
+    os.environ[_LOST] = str(lost)
+    sys.stdout.flush()
+    os.execv(sys.executable, sys.orig_argv)  # noqa: S606  (a shell is what nobody wants here)
+
+
+class LifecycleProcess:
+    """The service and its engine, until SIGTERM or SIGINT, or until the engine is lost."""
+
+    def __init__(self, config: BrokerConfig, engine: str) -> None:
+        self._config, self._engine = config, engine
+        self._data_dir = first_log_dir(config)
+        self._env = LogEnv(RealFs(), SystemClock())
+        self._stopping = False
+        self._service: Service | None = None
+
+    def run(self) -> None:
+        """Raises LapseError where the first engine does not start."""
+        if self._engine == "inline":
+            self._serve(None, EngineTold(ENGINE_UP, self._env.clock.now_ms()))
+            return
+        keeper = EngineKeeper(
+            self._env, self._data_dir, self._start, lambda: self._stopping, engines_lost()
+        )
+        lost = keeper.run(
+            lambda engine: self._serve(engine, keeper.told),
+            lambda: self._service is not None and self._service.has_worked,
+        )
+        if lost is not None:
+            begin_again(lost)
+
+    def _start(self) -> SparkEngine:
+        from lapse.spark.engine import open_engine  # noqa: PLC0415  (no JVM unless asked for)
+
+        for number in (signal.SIGTERM, signal.SIGINT):  # while Spark starts there is nothing to end
+            signal.signal(number, signal.SIG_DFL)
+        logger.info("starting Spark")
+        config = self._config
+        engine = open_engine(config.lifecycle_master, "lapse lifecycle", config.lifecycle_cores_max)
+        self._listen()
+        return engine
+
+    def _listen(self) -> None:
+        def stop(*_: object) -> None:
+            self._stopping = True
+            if self._service is not None:
+                self._service.request_stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+
+    def _serve(self, spark: SparkEngine | None, told: EngineTold) -> None:
+        """The loop, until somebody asks to stop; `spark` is None for inline."""
+        config, fs, clock = self._config, self._env.fs, self._env.clock
+        owner = RemoteOwner(self._data_dir)
+        at_once = 1 if spark is None else spark.task_slots
+        settings = ServiceOptions(
+            memory=memory_of(config.lifecycle_memory_bytes, at_once, config.lifecycle_master),
+            pause_ms=config.log_cleaner_backoff_ms,
+            rounds_at_once=at_once,
+            io_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+            clock_jump_max_ms=config.clock_jump_max_ms,
+        )
+        engine = InlineEngine(fs, clock) if spark is None else spark
+        service = Service(owner, engine, self._env, self._data_dir, settings, spark, told)
+        self._service = service
+        self._listen()
+        if self._stopping:
+            service.request_stop()
+        logger.info("the lifecycle service of %s runs rounds on %s", self._data_dir, engine.name)
+        try:
+            service.run()
+        finally:
+            owner.close()
 
 
 def properties(path: Path) -> dict[str, str]:

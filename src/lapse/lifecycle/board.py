@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lapse.base.clock import time_text
 from lapse.base.errors import StorageError
 from lapse.lifecycle import reports
-from lapse.lifecycle.reports import Queue, RoundReport, ServiceProgress
+from lapse.lifecycle.reports import NO_ENGINE, EngineTold, Queue, RoundReport, ServiceProgress
 from lapse.lifecycle.round.engine import NO_PROGRESS, Progress
+from lapse.lifecycle.setbacks import Held
 from lapse.log.env import LogEnv
 
 logger = logging.getLogger(__name__)
@@ -43,11 +45,16 @@ NOTHING_MORE = Told()
 
 
 class Board:
-    """What a service writes for others, `data_dir` being the first log directory."""
+    """What a service writes for others, `data_dir` being the first log directory.
 
-    def __init__(self, env: LogEnv, data_dir: Path) -> None:
+    Attributes:
+        engine: what is said of it along with everything else.
+    """
+
+    def __init__(self, env: LogEnv, data_dir: Path, engine: EngineTold = NO_ENGINE) -> None:
         self._fs, self._clock = env.fs, env.clock
         self._data_dir = data_dir
+        self.engine = engine
         self._told: tuple[str, float] = ("", 0.0)
         self._queue: Queue | None = None
 
@@ -74,6 +81,7 @@ class Board:
             state, detail, os.getpid(), now_ms, more.started_ms, more.logs[:LOGS_TOLD_MAX],
             run.bytes_done, run.bytes_total, more.next_look_ms, more.clock_ahead_ms,
             0 if left_ms is None else now_ms + left_ms, run.under_way[:LOGS_TOLD_MAX],
+            self.engine,
         )  # fmt: skip
         try:
             reports.write_progress(self._fs, self._data_dir, progress)
@@ -103,6 +111,18 @@ def describe(report: RoundReport) -> str:
         f"{report.bytes_written} in {report.segments_written} segments"
         + (f", {cost:.1f} a dirty byte" if cost is not None else "")
     )
+
+
+def at_rest(due: Iterable[str], held: Iterable[Held]) -> tuple[str, str]:
+    """State and words where no round may begin: nothing is due, or what is was set back."""
+    by_log = {one.log: one for one in held}
+    waiting = [by_log[name] for name in due if name in by_log]
+    if not waiting:
+        return "idle", "nothing is due"
+    first = min(waiting, key=lambda one: one.until_ms)
+    words = f"due and set back: {some([one.log for one in waiting])}; {first.log} again "
+    words += f"{time_text(first.until_ms)}: {first.reason}"
+    return "failing" if any(one.count for one in waiting) else "idle", words
 
 
 def some(names: Sequence[str]) -> str:

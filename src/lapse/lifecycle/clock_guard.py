@@ -48,6 +48,7 @@ class ClockGuard:
 
     Attributes:
         trouble: what is wrong with the clock, as of the last look, and what to do; "" if nothing.
+        held: whether it is not believed, as of the last look.
         ahead_ms: how far it jumped and is not believed.
         latest_ms: the time to note by as of the last look, believed or not; None before the first.
     """
@@ -62,6 +63,7 @@ class ClockGuard:
         self._kept: ClockRecord | None = None
         self._told = ""
         self.trouble = ""
+        self.held = False
         self.ahead_ms = 0
         self.latest_ms: int | None = None
 
@@ -80,6 +82,7 @@ class ClockGuard:
         )  # fmt: skip
         self._last, self.ahead_ms = verdict.record, verdict.jumped_ms
         self.latest_ms = verdict.latest_ms
+        self.held = verdict.held
         self._tell(verdict)
         if confirmed or self._is_news(verdict.record):
             self.keep()

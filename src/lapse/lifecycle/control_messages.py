@@ -18,13 +18,14 @@ from typing import TypeVar
 import msgspec
 
 from lapse.base.errors import ConfigError, CorruptData
+from lapse.lifecycle.conditions import Condition
 from lapse.lifecycle.decide.select import LogInfo
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.summarise import SummaryReceipt
 
 SOCKET = "control.sock"  # its name in a data directory
-VERSION = 3
+VERSION = 4
 LENGTH = struct.Struct(">I")
 FRAME_BYTES_MAX = 256 << 20
 RECEIPTS_MAX = 256  # in one Commit, so that a commit's answer never takes long
@@ -53,6 +54,16 @@ class Adopt(msgspec.Struct, tag=True, frozen=True):
     """Take over these summaries; `Owner.adopt_summaries`."""
 
     receipts: tuple[SummaryReceipt, ...]
+
+
+class AskConditions(msgspec.Struct, tag=True, frozen=True):
+    """What is out of order; instead of `Hello`, by somebody who is no service."""
+
+
+class Conditions(msgspec.Struct, tag=True, frozen=True):
+    """Answers `AskConditions`; the connection ends."""
+
+    found: tuple[Condition, ...]
 
 
 class Welcome(msgspec.Struct, tag=True, frozen=True):
@@ -86,8 +97,8 @@ class Refused(msgspec.Struct, tag=True, frozen=True):
     reason: str
 
 
-Request = Hello | ListLogs | Commit | Adopt
-Answer = Welcome | Logs | Committed | Adopted | Refused
+Request = Hello | ListLogs | Commit | Adopt | AskConditions
+Answer = Welcome | Logs | Committed | Adopted | Conditions | Refused
 T = TypeVar("T")
 
 

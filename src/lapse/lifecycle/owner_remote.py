@@ -11,14 +11,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from lapse.base.errors import CorruptData
+from lapse.base.errors import ConfigError, CorruptData
 from lapse.lifecycle import control_messages as messages
+from lapse.lifecycle.conditions import Condition
 from lapse.lifecycle.control_messages import (
     Adopt,
     Adopted,
     Answer,
+    AskConditions,
     Commit,
     Committed,
+    Conditions,
     Hello,
     ListLogs,
     Logs,
@@ -33,6 +36,7 @@ from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.summarise import SummaryReceipt
 
 ANSWER_SECONDS_MAX = 300.0
+LOOK_SECONDS_MAX = 5.0
 
 
 class RemoteOwner:
@@ -101,31 +105,55 @@ class RemoteOwner:
             raise
 
     def _connect(self) -> socket.socket:
-        directory = os.open(self.path.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                connection.settimeout(ANSWER_SECONDS_MAX)
-                connection.connect(messages.short_path(self.path, directory))
-            except BaseException:
-                connection.close()
-                raise
-        finally:
-            os.close(directory)
-        return connection
+        return _connected(self.path, ANSWER_SECONDS_MAX)
 
     def _exchange(
         self, connection: socket.socket, request: Request, wanted: type[messages.T]
     ) -> messages.T:
-        connection.sendall(messages.encode(request))
-        where = str(self.path)
-        size = messages.body_size(_receive(connection, messages.LENGTH.size), where)
-        answer: Answer = messages.decode_answer(_receive(connection, size), where)
-        if isinstance(answer, Refused):
-            raise OwnerGone(f"the broker at {self.path} refused: {answer.reason}")
-        if not isinstance(answer, wanted):
-            raise CorruptData(where, 0, f"{type(answer).__name__} instead of {wanted.__name__}")
-        return answer
+        return _exchanged(self.path, connection, request, wanted)
+
+
+def ask_conditions(data_dir: Path) -> tuple[Condition, ...] | None:
+    """What the broker of a directory says is out of order; None where none answers.
+
+    That is so too where this user may not ask it, or it is of another version. It takes
+    `LOOK_SECONDS_MAX` at most.
+    """
+    path = data_dir / messages.SOCKET
+    try:
+        with _connected(path, LOOK_SECONDS_MAX) as connection:
+            return _exchanged(path, connection, AskConditions(), Conditions).found
+    except (OSError, CorruptData, ConfigError, OwnerGone):
+        return None
+
+
+def _connected(path: Path, seconds_max: float) -> socket.socket:
+    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(seconds_max)
+            connection.connect(messages.short_path(path, directory))
+        except BaseException:
+            connection.close()
+            raise
+    finally:
+        os.close(directory)
+    return connection
+
+
+def _exchanged(
+    path: Path, connection: socket.socket, request: Request, wanted: type[messages.T]
+) -> messages.T:
+    connection.sendall(messages.encode(request))
+    where = str(path)
+    size = messages.body_size(_receive(connection, messages.LENGTH.size), where)
+    answer: Answer = messages.decode_answer(_receive(connection, size), where)
+    if isinstance(answer, Refused):
+        raise OwnerGone(f"the broker at {path} refused: {answer.reason}")
+    if not isinstance(answer, wanted):
+        raise CorruptData(where, 0, f"{type(answer).__name__} instead of {wanted.__name__}")
+    return answer
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:

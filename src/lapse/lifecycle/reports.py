@@ -240,12 +240,40 @@ class RoundTail:
         self.last_run.append(report)
 
 
+ABSENT, ENGINE_STARTING, ENGINE_UP, ENGINE_FAILED = "absent", "starting", "up", "failed"
+ENGINE_STATES = (ABSENT, ENGINE_STARTING, ENGINE_UP, ENGINE_FAILED)
+STOPPED, WAITING, HELD = "stopped", "waiting", "held"  # states of a service, for others to ask
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTold:
+    """What a service says of the engine that makes its rounds.
+
+    Attributes:
+        state: absent, starting, up or failed.
+        since_ms: when that began.
+        failures: how often in a row it failed, at the start or since; 0 once it has done its work.
+        error: of the last time.
+        next_try_ms: when it will be started again; 0 where that is not known.
+    """
+
+    state: str = ABSENT
+    since_ms: int = 0
+    failures: int = 0
+    error: str = ""
+    next_try_ms: int = 0
+
+
+NO_ENGINE = EngineTold()
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceProgress:
     """What the service does at this moment.
 
     Attributes:
-        state: idle, running, looking (through segments that have no summary), waiting (for the
+        state: starting (the engine is), failed (it did), idle, failing (all that is due waits after
+            failures), running, looking (through segments that have no summary), waiting (for the
             owner), held (the clock jumped), paused (by somebody) or stopped.
         detail: in words: why it waits, what it runs.
         bytes_done: of the run under way; 0 of 0 where there is none.
@@ -268,6 +296,7 @@ class ServiceProgress:
     clock_ahead_ms: int = 0
     eta_ms: int = 0
     rounds: tuple[LogProgress, ...] = ()
+    engine: EngineTold = NO_ENGINE
 
 
 def write_progress(fs: Fs, data_dir: Path, progress: ServiceProgress) -> None:
@@ -300,7 +329,7 @@ def _last_said(path: Path, kind: type[_Said]) -> _Said | None:
 def is_running(told: ServiceProgress, now_ms: int) -> bool:
     """Whether a service that said this is still there."""
     expected_ms = max(told.updated_ms, told.next_look_ms) + SILENT_MS
-    return told.state != "stopped" and now_ms <= expected_ms
+    return told.state != STOPPED and now_ms <= expected_ms
 
 
 @dataclass(frozen=True, slots=True)

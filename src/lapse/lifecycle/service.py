@@ -29,7 +29,7 @@ from lapse.base.backoff import backoff_ms
 from lapse.base.errors import LapseError
 from lapse.base.times import after_ms
 from lapse.lifecycle.asked import PAUSES, Pause, Pauses, pause_text, pauses_told
-from lapse.lifecycle.board import Board, Told, some
+from lapse.lifecycle.board import Board, Told, at_rest, some
 from lapse.lifecycle.clock_guard import ClockGuard
 from lapse.lifecycle.commits import in_portions
 from lapse.lifecycle.decide.clock import ClockVerdict
@@ -45,10 +45,28 @@ from lapse.lifecycle.decide.select import (
 )
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.owner import Owner, OwnerGone
-from lapse.lifecycle.reports import Queue, RunOf, UnderWay, round_report
+from lapse.lifecycle.reports import (
+    ENGINE_UP,
+    HELD,
+    NO_ENGINE,
+    STOPPED,
+    WAITING,
+    EngineTold,
+    Queue,
+    RunOf,
+    UnderWay,
+    round_report,
+)
 from lapse.lifecycle.round.cancel import is_cancelled
 from lapse.lifecycle.round.commit import CommitResult
-from lapse.lifecycle.round.engine import Engine, OnProgress, Progress, failed
+from lapse.lifecycle.round.engine import (
+    NO_ATTEMPT,
+    Engine,
+    EngineLost,
+    OnProgress,
+    Progress,
+    failed,
+)
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.sizing import sized_plan
@@ -69,7 +87,7 @@ _NOTICE_MS = 1000  # how soon a confirmation of the clock is noticed, or the end
 _SLICE_SECONDS = 0.1  # how soon a request to stop is noticed
 _PAUSE_MS_MIN = 10
 LOOK_BYTES_MAX = 16 << 30  # looked through in one step, or one segment if that is larger
-NO_ATTEMPT = "none"  # id of the attempt in receipts of plans that nobody got to
+JOBS_FAILED_MAX = 3  # that came to nothing as a whole, one after the other: it is the engine
 _STAMPING_ONLY = (Due.TOMBSTONES.value,)
 
 _R = TypeVar("_R", Receipt, SummaryReceipt)
@@ -109,6 +127,10 @@ class Service:
     Args:
         data_dir: where reports go, and the last time that was believed.
         jobs: the engine again, if it has what `JobControl` asks.
+        engine_told: what is said of it in the files.
+
+    Attributes:
+        has_worked: whether the engine has made anything yet.
     """
 
     def __init__(
@@ -119,11 +141,15 @@ class Service:
         data_dir: Path,
         options: ServiceOptions,
         jobs: JobControl | None = None,
+        engine_told: EngineTold | None = None,
     ) -> None:
         self._owner, self._engine, self._jobs = owner, engine, jobs
         self._env, self._clock = env, env.clock
         self._options = options
-        self._board = Board(env, data_dir)
+        told = engine_told or EngineTold(ENGINE_UP, env.clock.now_ms())
+        self._board = Board(env, data_dir, told)
+        self._jobs_failed = 0  # in a row
+        self.has_worked = False
         self._guard = ClockGuard(env.fs, env.clock, data_dir, options.clock_jump_max_ms)
         self._setbacks = Setbacks(env.clock)
         self._companions = Companions()
@@ -144,7 +170,8 @@ class Service:
         """Work until asked to stop; what the engine cannot go on after (EngineLost) comes out."""
         while not self._stopping:
             self._rest(self.step())
-        self._board.tell("stopped", "the service was told to stop")
+        self._board.engine = NO_ENGINE
+        self._board.tell(STOPPED, "the service was told to stop")
 
     def _rest(self, pause_ms: int) -> None:
         until, said = self._clock.monotonic() + pause_ms / 1000, self._said()
@@ -188,7 +215,9 @@ class Service:
             return self._wait_for_owner(e)
         pause_ms = self._pause_ms(decisions, now_ms)
         self._board.queue(Queue(held=self._setbacks.held()))
-        self._board.tell("idle", "nothing is due", Told(next_look_ms=after_ms(now_ms, pause_ms)))
+        due = (str(d.info.facts.partition) for d in decisions if d.due or wants_look(d))
+        told = Told(next_look_ms=after_ms(now_ms, pause_ms))
+        self._board.tell(*at_rest(due, self._setbacks.held()), told)
         return pause_ms
 
     def _decide(self, infos: Iterable[LogInfo], clock: ClockVerdict) -> list[Decision]:
@@ -311,6 +340,7 @@ class Service:
         by_id = {plan.round_id: plan for plan in plans}
         small = {plan.round_id for plan in plans if plan.split is None}
         unasked: list[str] = []  # logs that nobody attempted
+        error = ""
 
         def is_last(receipt: Receipt) -> bool:
             small.discard(receipt.round_id)
@@ -320,6 +350,7 @@ class Service:
             for some_of in in_portions(self._receipts(plans, now_ms), self._clock, is_last):
                 job_ids = () if self._jobs is None else self._jobs.last_job_ids
                 unasked += [r.name for r in some_of if r.attempt_id == NO_ATTEMPT]
+                error = some_of[0].error or error
                 self._commit(by_id, some_of, job_ids)
         except OwnerGone:
             raise
@@ -329,6 +360,20 @@ class Service:
             self._companions.failed([plan.name for plan in plans], unasked)
         if lost is not None:
             raise lost
+        self._note_job(came_to_nothing=len(unasked) == len(plans), error=error)
+
+    def _note_job(self, *, came_to_nothing: bool, error: str) -> None:
+        """Raises EngineLost where one job after the other comes to nothing, whatever it is about.
+
+        One that fails for one log's sake is the doing of that log (`Companions`), and others
+        succeed in between.
+        """
+        if self._stopping:
+            return
+        self._jobs_failed = self._jobs_failed + 1 if came_to_nothing else 0
+        self.has_worked = self.has_worked or not came_to_nothing
+        if self._jobs is not None and self._jobs_failed >= JOBS_FAILED_MAX:
+            raise EngineLost(f"{self._jobs_failed} jobs in a row came to nothing: {error}")
 
     def _commit(
         self, by_id: Mapping[str, RoundPlan], receipts: Sequence[Receipt], job_ids: tuple[int, ...]
@@ -427,6 +472,7 @@ class Service:
             refused = {r.name: f"{r.name}: the look broke off: {e!r}" for r in unseen}
             self._companions.failed(names, refused)
         refusals = self._owner.adopt_summaries(receipts)
+        nobody = all(r.summary is None and r.pid == os.getpid() for r in receipts)
         refused |= {r.name: why for r, why in zip(receipts, refusals, strict=True) if why}
         for name in names:
             if name not in refused:
@@ -436,6 +482,7 @@ class Service:
             wait_ms = self._setbacks.set_back(name, refused[name])
             if not self._stopping:
                 logger.warning("no summaries: %s; again in %d s", refused[name], wait_ms // 1000)
+        self._note_job(came_to_nothing=nobody, error="; ".join(list(refused.values())[:1]))
 
     def _round_ids(self, count: int, now_ms: int) -> list[str]:
         """Ordered by time, never two alike: `20261121T050000.123-<6 hex>`."""
@@ -514,7 +561,7 @@ class Service:
 
     def _wait_for_clock(self, verdict: ClockVerdict) -> int:
         """Until somebody confirms it, or sets it right."""
-        self._board.tell("held", self._guard.trouble, Told(clock_ahead_ms=verdict.jumped_ms))
+        self._board.tell(HELD, self._guard.trouble, Told(clock_ahead_ms=verdict.jumped_ms))
         return min(self._options.pause_ms, _NOTICE_MS)
 
     def _wait_for_resume(self, pause: Pause) -> int:
@@ -526,7 +573,7 @@ class Service:
         if not self._owner_missed:
             logger.warning("%s; waiting for it", reason)
         self._owner_missed += 1
-        self._board.tell("waiting", str(reason))
+        self._board.tell(WAITING, str(reason))
         return backoff_ms(self._owner_missed, _FIRST_OWNER_BACKOFF_MS, OWNER_BACKOFF_MS_MAX)
 
 

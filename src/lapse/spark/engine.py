@@ -30,9 +30,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lapse.base.clock import Clock, SystemClock
-from lapse.base.errors import LapseError
 from lapse.base.fs import Fs, RealFs
-from lapse.lifecycle.round.engine import LogProgress, OnProgress, Progress, failed, work_bytes
+from lapse.lifecycle.round.engine import (
+    NO_ATTEMPT,
+    EngineLost,
+    LogProgress,
+    OnProgress,
+    Progress,
+    failed,
+    work_bytes,
+)
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, failed_summary
@@ -75,10 +82,6 @@ def open_engine(master: str, app_name: str = "lapse", cores_max: int = 0) -> Spa
         opened.java.describe(),
     )  # fmt: skip
     return engine
-
-
-class EngineLost(LapseError):
-    """Spark's JVM is gone; only a new process can have another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +208,7 @@ class SparkEngine:
         finally:
             _accumulatorRegistry.pop(told.aid, None)  # pyspark never would
         for plan in missing.values():
-            yield failed(plan, "none", f"{plan.name}: {running.error}")
+            yield failed(plan, NO_ATTEMPT, f"{plan.name}: {running.error}")
 
     def _run_split(self, plan: RoundPlan, pool: str, on_progress: OnProgress) -> Receipt:
         self._require_alive()

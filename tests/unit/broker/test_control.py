@@ -17,7 +17,7 @@ from lapse.base.fs import RealFs
 from lapse.broker.control import SWEEP_AGAIN_SECONDS, OwnedLogs
 from lapse.broker.node import Node
 from lapse.lifecycle import control_messages as messages
-from lapse.lifecycle.control_messages import Hello, ListLogs, Refused, Welcome
+from lapse.lifecycle.control_messages import VERSION, Hello, ListLogs, Refused, Welcome
 from lapse.lifecycle.owner import OwnerGone
 from lapse.lifecycle.owner_remote import RemoteOwner
 from lapse.lifecycle.round import ledger
@@ -283,7 +283,7 @@ async def test_garbage_ends_its_connection_only(
     ("request_sent", "reason"),
     [
         (ListLogs(), "ListLogs before Hello"),
-        (Hello(4, 1), "version 4 of the service, 3 of the broker"),
+        (Hello(VERSION + 1, 1), f"version {VERSION + 1} of the service, {VERSION} of the broker"),
     ],
 )
 async def test_who_does_not_say_hello_properly_is_refused(

@@ -65,11 +65,20 @@ def overdue_ms(topic: TopicConfig, deadlines: Iterable[Deadline], now_ms: int) -
 
 
 def retention_deadline(first: SegmentFacts, topic: TopicConfig) -> Deadline | None:
-    """By when a log's first segment must have expired; None where nothing does by age."""
+    """By when a log's first segment must have expired; None where nothing does by age.
+
+    Records may come with times that are expired already. What the bound leaves over
+    `retention.ms` counts from the last append then: nobody could have removed them before.
+    """
     promised = {p.name: p.ms for p in bounds_of(topic)}.get(EXPIRED_IS_GONE)
     if promised is None or not first.size:
         return None
-    return Deadline(after_ms(record_age_from(first, Rules.LAPSE), promised), RETENTION)
+    expired_ms = after_ms(record_age_from(first, Rules.LAPSE), promised)
+    summary = first.summary
+    is_known = summary is not None and summary.append_last_ms >= 0
+    appended_ms = summary.append_last_ms if summary is not None and is_known else first.mtime_ms
+    came_ms = after_ms(appended_ms, promised - topic.retention_ms)
+    return Deadline(max(expired_ms, came_ms), RETENTION)
 
 
 def _deadlines(decision: Decision) -> Iterator[Deadline]:

@@ -32,6 +32,11 @@ PROGRESS_BYTES = 64 << 20
 PROGRESS_SECONDS = 0.5
 GUESS_SECONDS = 1.0
 IO_UNLIMITED = 1e15  # Kafka's default is the greatest double
+NO_ATTEMPT = "none"  # id of the attempt in receipts of plans that nobody got to
+
+
+class EngineLost(LapseError):
+    """An engine that runs nothing any more: only another can, in a new process."""
 
 
 @dataclass(frozen=True, slots=True)
