@@ -226,15 +226,18 @@ STRANGERS: list[Callable[[Path], None]] = [
 
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_what_somebody_else_removed_is_noticed_only(
-    tmp_path: Path, stranger: Callable[[Path], None]
+    tmp_path: Path, stranger: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Kafka's retention and cleaner, or an older Lapse: the log opens as it is."""
     log, batches = made(tmp_path, clean=True)
     gone = log.segments[2]
     log_file(tmp_path, gone.base_offset).unlink()
     stranger(tmp_path)
+    knows = read_manifest(tmp_path / str(TP)) is not None
     left = {o: b for o, b in batches.items() if not gone.base_offset <= o < gone.end_offset}
     assert reopened(tmp_path) == left
+    told = f"{gone.base_offset:020d}.log is gone. Somebody else has owned the directory meanwhile"
+    assert (told in caplog.text) == knows
     log_file(tmp_path, log.segments[3].base_offset).unlink()
     with pytest.raises(MissingData):  # from then on it is known again
         reopened(tmp_path)

@@ -1,0 +1,38 @@
+"""What a commit has put in place is known to the log's manifest, and what it replaced is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import MissingData
+from lapse.base.fs import RealFs
+from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.log.manifest import read_manifest
+from lapse.log.segment import LOG, offsets_in, segment_path
+from lapse.testing.clock import ManualClock
+from tests.unit.lifecycle.round.test_commit import owned
+from tests.unit.lifecycle.rounds import NOW, compacted
+
+
+def test_a_committed_segment_that_goes_is_missed(tmp_path: Path) -> None:
+    with owned(tmp_path, "a") as o:
+        folder = o.log.dir
+        o.log.flush(force=True)
+        before = read_manifest(folder)
+        [result] = o.owner.commit([o.receipt])
+        assert result.error is None
+        groups, manifest = o.receipt.groups, read_manifest(folder)
+        assert before is not None
+        assert manifest is not None
+        for group in groups:
+            new = segment_path(folder, group.base_offset, LOG)
+            assert manifest.sizes[group.base_offset] == new.stat().st_size
+            assert before.sizes.keys() >= set(group.old_bases)
+        there = offsets_in((path.name for path in folder.iterdir()), LOG)
+        assert manifest.sizes.keys() <= set(there)
+    new.unlink()
+    partition = o.log.partition
+    with pytest.raises(MissingData, match=f"{new.name} is gone"):
+        DirectoryOwner(tmp_path, {partition: compacted()}, RealFs(), ManualClock(NOW))
