@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -149,7 +150,11 @@ def damage(data: Path, how: str, seed: int) -> str:
     victim = chance.choice(sealed[:-1])
     size = victim.stat().st_size
     at = chance.randrange(size)
-    if how == "cut":
+    if how == "remove-folder":
+        shutil.rmtree(folder)
+    elif how == "remove-segment":
+        victim.unlink()
+    elif how == "cut":
         with victim.open("r+b") as file:
             file.truncate(at)
     else:

@@ -98,7 +98,7 @@ KINDS: Mapping[str, Kind] = {
     "clock": Kind(2, (2, 8), ("-8000", "-2000", "3600000", "86400000"), INTERPOSER),
     "lose": Kind(3, (0, 0), REBUILT),
     "garble": Kind(3, (0, 0), REBUILT),
-    "damage": Kind(2, (0, 0), ("garble", "zeros", "cut")),
+    "damage": Kind(2, (0, 0), ("garble", "zeros", "cut", "remove-segment", "remove-folder")),
     "churn": Kind(3, (1, 4)),
     "alter": Kind(3, (0, 0), ("segment.ms=300", "segment.ms=2000", "compression.type=lz4",
                               "compression.type=zstd", "compression.type=producer",
