@@ -252,3 +252,10 @@ def test_a_ratio_that_is_not_reached_waits_for_the_oldest_append() -> None:
         )  # fmt: skip
         found = told(facts, max_compaction_lag_ms=NOW)
         assert (found.rule, found.until_ms) == ("ratio", until_ms)
+
+
+def test_tombstones_of_old_formats_are_looked_for_in_every_sealed_segment() -> None:
+    facts = sealed(
+        segment(0), segment(10, old_format=1, tombstones=1), segment(20), cleaner_checkpoint=30
+    )
+    assert "tombstones of old formats" in told(facts, message_format_version="0.10.2").text
