@@ -21,8 +21,9 @@ from typing import Any
 from lapse.base.clock import SystemClock
 from lapse.cli.main import main as lapse
 from lapse.lifecycle.control_messages import SOCKET
+from lapse.log.intent import INTENT
 from lapse.log.summary import FOLDER
-from lapse.log.swap import DELETED, INTENT
+from lapse.log.swap import DELETED
 from lapse.testing.broker_process import BrokerProcess
 from tests.golden.kept import traffic
 from tests.golden.kept.observe import observe
