@@ -13,6 +13,7 @@ from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
 from lapse.log.directory import INCOMPLETE, LOCK, LogDirectory
 from lapse.log.export import copy_logs, export_directory_files, export_partition
+from lapse.log.roster import ROSTER
 from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.unit.log.logs import TP, append, batch, config, env
 
@@ -76,11 +77,11 @@ def made(path: Path) -> Path:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """But for what says that a copy is not whole."""
+    """But for what says that a copy is not whole, and what only this very directory should have."""
     return {
         str(p.relative_to(path)): p.read_bytes()
         for p in path.rglob("*")
-        if p.is_file() and p.name not in {INCOMPLETE, INCOMPLETE + ".tmp"}
+        if p.is_file() and p.name not in {INCOMPLETE, INCOMPLETE + ".tmp", ROSTER}
     }
 
 
@@ -102,6 +103,7 @@ def test_a_copy_survives_a_power_cut_right_after_it(tmp_path: Path) -> None:
             fs.write_file(tmp_path / "more", b"")
         assert contents(target) == contents(source)
         assert not (target / INCOMPLETE).exists()
+        assert not (target / ROSTER).exists()
         for path in target.rglob("*.log"):
             assert path.stat().st_mtime_ns == (source / path.relative_to(target)).stat().st_mtime_ns
 
