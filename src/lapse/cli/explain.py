@@ -59,6 +59,7 @@ from lapse.lifecycle.round.plan import MapMemory
 from lapse.lifecycle.round.sizing import sized_plan
 from lapse.lifecycle.round.stamps import info_of
 from lapse.log.facts import BadRange
+from lapse.log.missing import missing_partitions, require_whole
 from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN, Policies
 from lapse.spark.bins import within_cores
@@ -174,7 +175,7 @@ def _places(
     args.logdir = Path(args.target)
     if _is_dir(args.logdir):
         try:
-            yield args.logdir, options.chosen_partitions(args)
+            yield args.logdir, options.chosen_partitions(args, with_missing=True)
         except StorageError as e:
             if os_error(e) is None:
                 raise
@@ -185,7 +186,7 @@ def _places(
     found = False
     for logdir in args.data:
         try:
-            present = options.partitions_in(logdir)
+            present = sorted({*options.partitions_in(logdir), *missing_partitions(logdir)})
         except StorageError as e:
             if os_error(e) is None:
                 raise
@@ -253,6 +254,7 @@ class _Place:
     def line(self, partition: TopicPartition, offset: int | None) -> Explained:
         name, policy = str(partition), "unknown"
         try:
+            require_whole(self.view.path, partition)
             config = self.policies.config_of(partition)
             if config is None:
                 return Explained(name, policy, "policy", UNKNOWN, finding=True)

@@ -12,6 +12,7 @@ from lapse.base.ids import TopicPartition
 from lapse.base.setting import LONG_MAX
 from lapse.cli.served_policies import ask_broker
 from lapse.log.directory import list_partitions
+from lapse.log.missing import missing_partitions
 from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
 from lapse.metadata.policies import Policies, look_for_policies
 
@@ -58,10 +59,17 @@ def settings(pairs: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
     return topic, broker
 
 
-def chosen_partitions(args: argparse.Namespace) -> list[TopicPartition]:
-    """The logs a command is about: those named, else all in the directory."""
+def chosen_partitions(
+    args: argparse.Namespace, *, with_missing: bool = False
+) -> list[TopicPartition]:
+    """The logs a command is about: those named, else all in the directory.
+
+    `with_missing`: or those that should be there, as the directory remembers.
+    """
     logdir: Path = args.logdir
     present = partitions_in(logdir)
+    if with_missing:
+        present = sorted({*present, *missing_partitions(logdir)})
     if not args.partition:
         return present
     wanted = [partition(name) for name in args.partition]

@@ -35,6 +35,7 @@ from lapse.lifecycle.round.map_size import peak_bytes
 from lapse.lifecycle.round.plan import MapMemory
 from lapse.lifecycle.round.stamps import info_of
 from lapse.log.look import SegmentFile, keys_of
+from lapse.log.missing import require_whole
 from lapse.log.reader import DirectoryView, without_summary
 from lapse.log.segment import LOG, segment_path
 from lapse.log.sketch import estimate
@@ -139,7 +140,7 @@ def _found(
 ) -> Iterator[tuple[PlanLine, Decision | None]]:
     """Lines of the logs, and of what keeps them from being told."""
     try:
-        partitions = options.chosen_partitions(args)
+        partitions = options.chosen_partitions(args, with_missing=True)
         policies = options.policies(args)
         view = DirectoryView(args.logdir)
     except StorageError as e:
@@ -200,6 +201,7 @@ def plan_lines(
     for partition in partitions:
         policy = "unknown"
         try:
+            require_whole(view.path, partition)
             config = policies.config_of(partition)
             if config is None:
                 yield _without_facts(str(partition), policy, UNKNOWN), None

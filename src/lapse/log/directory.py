@@ -44,7 +44,7 @@ from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.base.times import after_ms
 from lapse.log import checkpoints
 from lapse.log.env import LogEnv
-from lapse.log.holes import Hole, missing
+from lapse.log.holes import lost
 from lapse.log.manifest import manifest_path
 from lapse.log.partition_log import PartitionLog
 from lapse.log.roster import Expected, FileStamp, Roster, read_roster, write_roster
@@ -269,14 +269,8 @@ class LogDirectory:
             raise self._missing(partition, "its folder is gone")
 
     def _missing(self, partition: TopicPartition, why: str) -> MissingData:
-        end = self._expected[partition].end_offset
-        whole = Hole(0, end, f"{self.path / str(partition)}: {why}")
-        if end:
-            return missing(self.path / str(partition), partition, [whole])
-        return MissingData(
-            f"{partition}: {whole.why}. It stays offline until somebody decides: put it back, or "
-            f"see `lapse repair {self.path} --partition {partition}`"
-        )
+        end_offset = self._expected[partition].end_offset
+        return lost(self.path / str(partition), partition, end_offset, why)
 
     def forget(self, partition: TopicPartition) -> None:
         """It need not be here any more: durable when this returns. Raises StorageError."""

@@ -139,3 +139,13 @@ def missing(partition_dir: Path, partition: TopicPartition, holes: Sequence[Hole
         f"{partition}: {first}{others}. It stays offline until somebody decides: put back what is "
         f"missing, or see `lapse repair {partition_dir.parent} --partition {partition}`"
     )
+
+
+def lost(partition_dir: Path, partition: TopicPartition, end_offset: int, why: str) -> MissingData:
+    """The error for a log of which nothing is there; it ended at `end_offset`, 0 if unknown."""
+    if end_offset:
+        return missing(partition_dir, partition, [Hole(0, end_offset, f"{partition_dir}: {why}")])
+    return MissingData(
+        f"{partition}: {partition_dir}: {why}. It stays offline until somebody decides: put it "
+        f"back, or see `lapse repair {partition_dir.parent} --partition {partition}`"
+    )

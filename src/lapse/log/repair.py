@@ -34,7 +34,8 @@ from lapse.log.headers import walk
 from lapse.log.holes import holes_in
 from lapse.log.loader import scan_segment
 from lapse.log.manifest import Manifest, ManifestKeeper, read_manifest
-from lapse.log.roster import Expected, Roster, read_roster
+from lapse.log.missing import believed_roster
+from lapse.log.roster import Expected, Roster
 from lapse.log.segment import (
     INDEX,
     LOG,
@@ -88,10 +89,7 @@ def look(
     Without `reads_all` only what is known to be missing, or was met by a round, and what the last
     segment shows; with it every batch is read and its checksum made. Raises StorageError.
     """
-    roster = read_roster(log_dir)
-    was_clean = checkpoints.read_clean_shutdown(log_dir) is not None
-    if roster is not None and not roster.is_as_left(log_dir, was_clean=was_clean):
-        roster = replace(roster, era="", partitions={})  # what is missing may be meant
+    roster = believed_roster(log_dir)
     known = {} if roster is None else roster.partitions
     here = list_partitions(log_dir)
     wanted = partitions or sorted({*here, *known})
