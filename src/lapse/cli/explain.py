@@ -34,7 +34,7 @@ from lapse.base.host import processors
 from lapse.base.ids import TopicPartition
 from lapse.base.times import duration
 from lapse.cli import options
-from lapse.cli.plan import METADATA, policy_text
+from lapse.cli.plan import METADATA, REMEMBERED, policy_text
 from lapse.cli.task_memory import memory_here
 from lapse.lifecycle.asked import Pauses, pause_text, pauses_told
 from lapse.lifecycle.clock_guard import CONFIRMED, KEEPERS, read_record
@@ -59,7 +59,7 @@ from lapse.lifecycle.round.plan import MapMemory
 from lapse.lifecycle.round.sizing import sized_plan
 from lapse.lifecycle.round.stamps import info_of
 from lapse.log.facts import BadRange
-from lapse.log.missing import missing_partitions, require_whole
+from lapse.log.missing import Remembered
 from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN, Policies
 from lapse.spark.bins import within_cores
@@ -147,11 +147,11 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--offset: allowed with exactly one --partition")
     clock = SystemClock()
     lines = []
-    for logdir, partitions in _places(args):
+    for remembered, partitions in _places(args):
         if isinstance(partitions, StorageError):
-            lines.append(_unreadable(str(logdir), "-", partitions))
+            lines.append(_unreadable(str(remembered.log_dir), "-", partitions))
             continue
-        place = _Place.of(args, logdir, clock)
+        place = _Place.of(args, remembered, clock)
         lines += place.troubles()
         told = [place.line(partition, args.offset) for partition in partitions]
         lines += [*place.health(told), *told]
@@ -167,38 +167,41 @@ def _unreadable(name: str, policy: str, why: LapseError | OSError) -> Explained:
 
 def _places(
     args: argparse.Namespace,
-) -> Iterator[tuple[Path, list[TopicPartition] | StorageError]]:
+) -> Iterator[tuple[Remembered, list[TopicPartition] | StorageError]]:
     """Which logs of which directories are meant; or why one may not be looked into.
 
     Raises StorageError where it is not there, and ConfigError.
     """
     args.logdir = Path(args.target)
     if _is_dir(args.logdir):
+        remembered = Remembered.of(args.logdir)
         try:
-            yield args.logdir, options.chosen_partitions(args, with_missing=True)
+            also = remembered.missing_partitions()
+            yield remembered, options.chosen_partitions(args, also)
         except StorageError as e:
             if os_error(e) is None:
                 raise
-            yield args.logdir, e
+            yield remembered, e
         return
     if not args.data:
         raise ConfigError(f"{args.target} is no directory; for a topic pass --data DIR too")
     found = False
     for logdir in args.data:
+        remembered = Remembered.of(logdir)
         try:
-            present = sorted({*options.partitions_in(logdir), *missing_partitions(logdir)})
+            present = {*options.partitions_in(logdir), *remembered.missing_partitions()}
         except StorageError as e:
             if os_error(e) is None:
                 raise
             found = True
-            yield logdir, e
+            yield remembered, e
             continue
         named = set(args.partition)
-        chosen = [p for p in present
+        chosen = [p for p in sorted(present)
                   if p.topic == args.target and (not named or str(p) in named)]  # fmt: skip
         found = found or bool(chosen)
         if chosen:
-            yield logdir, chosen
+            yield remembered, chosen
     if not found:
         where = ", ".join(map(str, args.data))
         raise StorageError(f"{where}: holds no such log of topic {args.target}")
@@ -217,6 +220,7 @@ class _Place:
     """A data directory, and all that its logs have in common."""
 
     view: DirectoryView
+    remembered: Remembered
     policies: Policies
     now_ms: int
     verdict: ClockVerdict | None
@@ -229,7 +233,8 @@ class _Place:
     is_asked_of_now: bool
 
     @staticmethod
-    def of(args: argparse.Namespace, logdir: Path, clock: Clock) -> _Place:
+    def of(args: argparse.Namespace, remembered: Remembered, clock: Clock) -> _Place:
+        logdir = remembered.log_dir
         policies = options.policies_in(logdir, args)
         view = DirectoryView(logdir)
         verdict = None
@@ -239,6 +244,7 @@ class _Place:
         queue, progress, trouble = _of_service(logdir)
         return _Place(
             view,
+            remembered,
             policies,
             clock.now_ms() if args.now is None else args.now,
             verdict,
@@ -254,7 +260,7 @@ class _Place:
     def line(self, partition: TopicPartition, offset: int | None) -> Explained:
         name, policy = str(partition), "unknown"
         try:
-            require_whole(self.view.path, partition)
+            self.remembered.require_whole(partition)
             config = self.policies.config_of(partition)
             if config is None:
                 return Explained(name, policy, "policy", UNKNOWN, finding=True)
@@ -274,6 +280,8 @@ class _Place:
         found = []
         if self.policies.trouble:
             found.append(_unreadable(METADATA, "-", StorageError(self.policies.trouble)))
+        if self.remembered.trouble:
+            found.append(_unreadable(REMEMBERED, "-", StorageError(self.remembered.trouble)))
         if self.service_trouble is not None:
             found.append(_unreadable(SERVICE, "-", self.service_trouble))
         return found

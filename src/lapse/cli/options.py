@@ -12,7 +12,6 @@ from lapse.base.ids import TopicPartition
 from lapse.base.setting import LONG_MAX
 from lapse.cli.served_policies import ask_broker
 from lapse.log.directory import list_partitions
-from lapse.log.missing import missing_partitions
 from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
 from lapse.metadata.policies import Policies, look_for_policies
 
@@ -60,16 +59,14 @@ def settings(pairs: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def chosen_partitions(
-    args: argparse.Namespace, *, with_missing: bool = False
+    args: argparse.Namespace, also: Iterable[TopicPartition] = ()
 ) -> list[TopicPartition]:
     """The logs a command is about: those named, else all in the directory.
 
-    `with_missing`: or those that should be there, as the directory remembers.
+    `also`: those that should be there, as the directory remembers.
     """
     logdir: Path = args.logdir
-    present = partitions_in(logdir)
-    if with_missing:
-        present = sorted({*present, *missing_partitions(logdir)})
+    present = sorted({*partitions_in(logdir), *also})
     if not args.partition:
         return present
     wanted = [partition(name) for name in args.partition]

@@ -35,13 +35,15 @@ from lapse.lifecycle.round.map_size import peak_bytes
 from lapse.lifecycle.round.plan import MapMemory
 from lapse.lifecycle.round.stamps import info_of
 from lapse.log.look import SegmentFile, keys_of
-from lapse.log.missing import require_whole
+from lapse.log.missing import Remembered
 from lapse.log.reader import DirectoryView, without_summary
 from lapse.log.segment import LOG, segment_path
 from lapse.log.sketch import estimate
 from lapse.metadata.policies import UNKNOWN, Policies
 
-METADATA = "(metadata)"  # in the place of a log, where settings of all logs cannot be read
+# In the place of a log, where what concerns all logs cannot be read: settings, what is missed.
+METADATA = "(metadata)"
+REMEMBERED = "(remembered)"
 
 
 def add_parser(commands: Any) -> None:
@@ -140,7 +142,8 @@ def _found(
 ) -> Iterator[tuple[PlanLine, Decision | None]]:
     """Lines of the logs, and of what keeps them from being told."""
     try:
-        partitions = options.chosen_partitions(args, with_missing=True)
+        remembered = Remembered.of(args.logdir)
+        partitions = options.chosen_partitions(args, also=remembered.missing_partitions())
         policies = options.policies(args)
         view = DirectoryView(args.logdir)
     except StorageError as e:
@@ -150,7 +153,9 @@ def _found(
         return
     if policies.trouble:
         yield _without_facts(METADATA, "-", policies.trouble), None
-    yield from plan_lines(view, partitions, policies, now_ms, memory)
+    if remembered.trouble:
+        yield _without_facts(REMEMBERED, "-", remembered.trouble), None
+    yield from plan_lines(view, remembered, partitions, policies, now_ms, memory)
 
 
 def _held_text(line: PlanLine) -> str:
@@ -194,14 +199,14 @@ def _would_text(line: PlanLine) -> str:
 
 
 def plan_lines(
-    view: DirectoryView, partitions: list[TopicPartition], policies: Policies, now_ms: int,
-    memory: MapMemory,
+    view: DirectoryView, remembered: Remembered, partitions: list[TopicPartition],
+    policies: Policies, now_ms: int, memory: MapMemory,
 ) -> Iterator[tuple[PlanLine, Decision | None]]:  # fmt: skip
     """One line a log, with the decision it tells; a log that cannot be read is a line too."""
     for partition in partitions:
         policy = "unknown"
         try:
-            require_whole(view.path, partition)
+            remembered.require_whole(partition)
             config = policies.config_of(partition)
             if config is None:
                 yield _without_facts(str(partition), policy, UNKNOWN), None

@@ -1,15 +1,16 @@
 """What the logs of a directory should have and have not, for whoever only looks.
 
-By what the directory remembers (`roster`) and what each log does (`manifest`). An owner that runs
-strikes from these before it removes anything; so what seems to be missing is looked at once more
-with what is remembered then.
+By what the directory remembers (`roster`), read once, and what each log does (`manifest`). An owner
+that runs strikes from these before it removes anything; so what seems to be missing is looked at
+once more with what is remembered then.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from lapse.base.errors import MissingData
+from lapse.base.errors import MissingData, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
 from lapse.log.holes import holes_in, lost, missing
@@ -31,33 +32,51 @@ def believed_roster(log_dir: Path) -> Roster | None:
     return roster if as_left else None
 
 
-def missing_partitions(log_dir: Path) -> list[TopicPartition]:
-    """Those that should be there and have no folder; raises StorageError."""
-    found: list[TopicPartition] = []
-    for _ in range(LOOKS):
-        roster = believed_roster(log_dir)
-        expected = () if roster is None else roster.partitions
-        found = sorted(p for p in expected if not (log_dir / str(p)).is_dir())
-        if not found:
-            break
-    return found
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What a directory remembers of its logs.
+
+    Attributes:
+        roster: None where that is nothing.
+        trouble: why it could not be read; "" if it was.
+    """
+
+    log_dir: Path
+    roster: Roster | None = None
+    trouble: str = ""
+
+    @staticmethod
+    def of(log_dir: Path) -> Remembered:
+        """Read now."""
+        try:
+            return Remembered(log_dir, believed_roster(log_dir))
+        except StorageError as e:
+            return Remembered(log_dir, trouble=str(e))
+
+    def missing_partitions(self) -> list[TopicPartition]:
+        """Those that should be there and have no folder; raises StorageError."""
+        expected = () if self.roster is None else self.roster.partitions
+        gone = (p for p in expected if not (self.log_dir / str(p)).is_dir())
+        return sorted(p for p in gone if self._looked_again(p) is not None)
+
+    def require_whole(self, partition: TopicPartition) -> None:
+        """Raise MissingData where records are gone that the log should have; StorageError."""
+        wrong = self._looked_again(partition)
+        if wrong is not None:
+            raise wrong
+
+    def _looked_again(self, partition: TopicPartition) -> MissingData | None:
+        roster, wrong = self.roster, None
+        for look in range(LOOKS):
+            if look:
+                roster = believed_roster(self.log_dir)
+            wrong = None if roster is None else _wrong(self.log_dir, partition, roster)
+            if wrong is None:
+                break
+        return wrong
 
 
-def require_whole(log_dir: Path, partition: TopicPartition) -> None:
-    """Raise MissingData where records are gone that the log should have; StorageError."""
-    wrong: MissingData | None = None
-    for _ in range(LOOKS):
-        wrong = _wrong(log_dir, partition)
-        if wrong is None:
-            return
-    assert wrong is not None
-    raise wrong
-
-
-def _wrong(log_dir: Path, partition: TopicPartition) -> MissingData | None:
-    roster = believed_roster(log_dir)
-    if roster is None:
-        return None
+def _wrong(log_dir: Path, partition: TopicPartition, roster: Roster) -> MissingData | None:
     folder = log_dir / str(partition)
     if not folder.is_dir():
         expected = roster.partitions.get(partition)

@@ -10,11 +10,13 @@ import pytest
 
 from lapse.base.errors import MissingData
 from lapse.base.fs import RealFs
+from lapse.base.ids import TopicPartition
 from lapse.cli.main import main
 from lapse.log import checkpoints, missing
 from lapse.log.directory import LogDirectory
 from lapse.log.manifest import Manifest, read_manifest
 from lapse.log.partition_log import PartitionLog
+from lapse.log.roster import ROSTER, Roster, read_roster
 from lapse.log.segment import LOG, segment_path
 from tests.unit.log.logs import TP, append, batch, config, env
 
@@ -101,10 +103,45 @@ def test_an_owner_that_removes_meanwhile_is_believed(
         return next(read, None) or read_manifest(folder)
 
     monkeypatch.setattr(missing, "read_manifest", first_as_it_was)
-    missing.require_whole(log.dir.parent, TP)
+    missing.Remembered.of(log.dir.parent).require_whole(TP)
 
 
 def test_what_stays_missing_is_told_in_the_end(log: PartitionLog) -> None:
     segment_path(log.dir, log.segments[1].base_offset, LOG).unlink()
     with pytest.raises(MissingData):
-        missing.require_whole(log.dir.parent, TP)
+        missing.Remembered.of(log.dir.parent).require_whole(TP)
+
+
+@pytest.mark.parametrize("command", ["plan", "explain"])
+def test_what_is_remembered_may_be_unreadable(
+    log: PartitionLog, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That is a line of its own, and all logs are told of."""
+    path = log.dir.parent / ROSTER
+    path.unlink()
+    path.mkdir()
+    assert main([command, str(log.dir.parent), "-c", "cleanup.policy=compact", "--json"]) == 1
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = {line["partition"]: str(line) for line in lines}
+    assert str(path) in found["(remembered)"]
+    assert str(path) not in found[str(TP)]
+
+
+@pytest.mark.parametrize("command", ["plan", "explain"])
+def test_it_is_read_once_for_all_logs(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten thousand logs it has ten thousand lines."""
+    directory = LogDirectory.open(tmp_path, env())
+    for n in range(5):
+        directory.create_log(TopicPartition("many", n), config())
+    directory.close()
+    read = []
+
+    def counted(log_dir: Path) -> Roster | None:
+        read.append(log_dir)
+        return read_roster(log_dir)
+
+    monkeypatch.setattr(missing, "read_roster", counted)
+    assert main([command, str(tmp_path), "-c", "cleanup.policy=compact"]) == 0
+    assert len(read) == 1
