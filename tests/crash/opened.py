@@ -19,39 +19,15 @@ from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.summarise import requests_of, summarise
 from lapse.log.directory import LogDirectory
-from lapse.log.partition_log import PartitionLog
 from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import Crashed
-from tests.unit.lifecycle.rounds import NOW, env_of, plan_of
+from tests.unit.lifecycle.rounds import NOW, Hosted, env_of, plan_of
 
 Losses = dict[str, bool]
 KILL: Losses = {}
 POWER_CUT: Losses = {"lose_unsynced": True}
 POWER_CUT_AND_RENAMES: Losses = {"lose_unsynced": True, "lose_renames": True}
 LEFT_OVER = (".cleaned", ".swap", ".deleted")  # what opening a log leaves none of
-
-
-class Hosted:
-    """What a broker's `Partitions` is to the committing side."""
-
-    def __init__(self, directory: LogDirectory) -> None:
-        self.directories = (directory,)
-
-    def all(self) -> tuple[PartitionLog, ...]:
-        return tuple(self.directories[0].logs.values())
-
-
-class Unsynced(RealFs):
-    """Does not wait for the disk: what would be lost is `CrashFs`'s business."""
-
-    def fsync_file(self, path: Path) -> None:
-        pass
-
-    def fsync_dir(self, path: Path) -> None:
-        pass
-
-    def sync_all(self, paths: Sequence[Path]) -> None:
-        pass
 
 
 @dataclass

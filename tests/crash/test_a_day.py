@@ -50,13 +50,12 @@ from tests.crash.opened import (
     POWER_CUT_AND_RENAMES,
     Losses,
     Opened,
-    Unsynced,
     copied,
     departed,
     require_tidy,
     sampled,
 )
-from tests.unit.lifecycle.rounds import MEMORY, NOW, Pair, compacted, records_in
+from tests.unit.lifecycle.rounds import MEMORY, NOW, Pair, Unsynced, compacted, records_in
 from tests.unit.log.test_upgrade import old_log, told
 
 TP, OLD = TopicPartition("a", 0), TopicPartition("old", 0)

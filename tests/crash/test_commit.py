@@ -39,7 +39,6 @@ from tests.crash.opened import (
     POWER_CUT_AND_RENAMES,
     Losses,
     Opened,
-    Unsynced,
     copied,
     departed,
     require_tidy,
@@ -48,6 +47,7 @@ from tests.unit.broker.running import batch_of, produce
 from tests.unit.lifecycle.rounds import (
     NOW,
     Pair,
+    Unsynced,
     compacted,
     make_logs,
     overwritten,

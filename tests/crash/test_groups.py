@@ -41,13 +41,12 @@ from tests.crash.opened import (
     POWER_CUT_AND_RENAMES,
     Losses,
     Opened,
-    Unsynced,
     copied,
     departed,
     require_tidy,
     sampled,
 )
-from tests.unit.lifecycle.rounds import NOW, Pair, compacted, make_logs, records_in
+from tests.unit.lifecycle.rounds import NOW, Pair, Unsynced, compacted, make_logs, records_in
 
 TP = TopicPartition("a", 0)
 WRITTEN = compacted(internal_segment_bytes=300)  # three records a segment

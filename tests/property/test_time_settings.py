@@ -29,8 +29,8 @@ from lapse.log.env import LogEnv
 from lapse.spark.views.deadlines import due_since_ms
 from lapse.testing.clock import ManualClock
 from tests.conftest import scaled_count
-from tests.simulation.house import House, Unsynced
-from tests.unit.lifecycle.rounds import NOW, records_in, write
+from tests.simulation.house import House
+from tests.unit.lifecycle.rounds import NOW, Unsynced, records_in, write
 
 TP = TopicPartition("t", 0)
 IN_MS = [s for s in TOPIC_SETTINGS if s.name.endswith(".ms") and s.kind is Kind.LONG]

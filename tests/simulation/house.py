@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lapse.base.config import TopicConfig
-from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.broker import housekeeping
 from lapse.lifecycle.clock_guard import BROKER, ClockGuard
@@ -28,24 +27,12 @@ from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
 from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import Crashed, CrashFs
+from tests.unit.lifecycle.rounds import Unsynced
 
 PAUSE_MS = 1000
 JUMP_MAX_MS = 3_600_000
 STEPS_MAX = 40  # of the service in one tick: it must come to rest
 IDLE_ROUNDS_MAX = 2  # that change nothing, while nothing happens to the log
-
-
-class Unsynced(RealFs):
-    """Does not wait for the disk: no power is cut here."""
-
-    def fsync_file(self, path: Path) -> None:
-        pass
-
-    def fsync_dir(self, path: Path) -> None:
-        pass
-
-    def sync_all(self, paths: object) -> None:
-        pass
 
 
 class House:

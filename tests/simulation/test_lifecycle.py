@@ -25,8 +25,9 @@ from lapse.records.validate import check_produced
 from lapse.testing.clock import ManualClock
 from tests.conftest import scaled_count
 from tests.simulation.checks import Bounds, in_files, judge, kept_for_producers
-from tests.simulation.house import House, Unsynced
+from tests.simulation.house import House
 from tests.simulation.model import Account, Sent
+from tests.unit.lifecycle.rounds import Unsynced
 
 TP = TopicPartition("t", 0)
 T0 = 1_700_000_000_000

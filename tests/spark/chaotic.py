@@ -10,14 +10,13 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from lapse.base.errors import LapseError
-from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.broker.control import OwnedLogs
 from lapse.kernels.layout import CONTROL
@@ -37,7 +36,7 @@ from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.testing.clock import ManualClock
 from tests.spark.test_engine import quiet
-from tests.unit.lifecycle.rounds import NOW, compacted, env_of, plan_of
+from tests.unit.lifecycle.rounds import NOW, Hosted, Unsynced, compacted, env_of, plan_of
 
 SMALL = tuple(TopicPartition(f"small{n}", 0) for n in range(8))  # two tasks of a job
 HUGE = TopicPartition("huge", 0)
@@ -138,29 +137,6 @@ class Traffic:
         for offset in offsets:
             key = self.sent[offset].key
             self.newest[key] = max(offset, self.newest.get(key, -1))
-
-
-class Unsynced(RealFs):
-    """Does not wait for the disk: nobody cuts the power here."""
-
-    def fsync_file(self, path: Path) -> None:
-        pass
-
-    def fsync_dir(self, path: Path) -> None:
-        pass
-
-    def sync_all(self, paths: Sequence[Path]) -> None:
-        pass
-
-
-class Hosted:
-    """What a broker's `Partitions` is to the committing side."""
-
-    def __init__(self, directory: LogDirectory) -> None:
-        self.directories = (directory,)
-
-    def all(self) -> tuple[PartitionLog, ...]:
-        return tuple(self.directories[0].logs.values())
 
 
 class House:

@@ -18,10 +18,18 @@ from lapse.log.directory import LogDirectory
 from lapse.log.summary import FOLDER
 from lapse.spark.engine import SparkEngine
 from lapse.testing.clock import ManualClock
-from tests.spark.chaotic import Hosted, files_in
+from tests.spark.chaotic import files_in
 from tests.spark.processes import daemon_pids, needs_proc, worker_pids
 from tests.spark.test_engine import quiet
-from tests.unit.lifecycle.rounds import NOW, compacted, env_of, make_logs, overwritten, plan_of
+from tests.unit.lifecycle.rounds import (
+    NOW,
+    Hosted,
+    compacted,
+    env_of,
+    make_logs,
+    overwritten,
+    plan_of,
+)
 
 ROOM = 4096  # bytes a file
 LARGE, HUGE = TopicPartition("large", 0), TopicPartition("huge", 0)  # the latter by the split plan

@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -63,8 +63,16 @@ class Manifest:
     closed_mtime_ns: int = NOT_CLOSED
 
 
-class _File(msgspec.Struct):
+class Versioned(msgspec.Struct):
+    """What a checked file holds: its version, and the rest."""
+
     version: int
+
+
+V = TypeVar("V", bound=Versioned)
+
+
+class _File(Versioned):
     era: str
     topic_id: str
     segments: list[tuple[_Long, _Long]]
@@ -79,25 +87,19 @@ def manifest_path(partition_dir: Path) -> Path:
 
 def read_manifest(partition_dir: Path) -> Manifest | None:
     """What is kept; None where there is none, or not a sound one. Raises StorageError."""
-    path = manifest_path(partition_dir)
-    body = read_checked(path)
-    if body is None:
-        return None
-    try:
-        file = msgspec.json.decode(body, type=_File)
-    except msgspec.MsgspecError as e:
-        _log.warning("%s: %s; going on without it", path, e)
-        return None
-    if file.version != _VERSION:
-        _log.warning("%s: unknown version %d; going on without it", path, file.version)
+    file = read_checked(manifest_path(partition_dir), _File, _VERSION)
+    if file is None:
         return None
     return Manifest(
         file.era, file.topic_id, dict(file.segments), file.end_offset, file.closed_mtime_ns
     )
 
 
-def read_checked(path: Path) -> bytes | None:
-    """The rest of a file whose first line is its checksum; None without. Raises StorageError."""
+def read_checked(path: Path, kind: type[V], version: int) -> V | None:
+    """What a file of a checksum's line and JSON holds; None where there is none, or no sound one.
+
+    Raises StorageError.
+    """
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -108,7 +110,15 @@ def read_checked(path: Path) -> bytes | None:
     if checksum != b"%08x" % zlib.crc32(body):
         _log.warning("%s: its checksum does not match; going on without it", path)
         return None
-    return body
+    try:
+        found = msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as e:
+        _log.warning("%s: %s; going on without it", path, e)
+        return None
+    if found.version != version:
+        _log.warning("%s: unknown version %d; going on without it", path, found.version)
+        return None
+    return found
 
 
 def checked(body: bytes) -> bytes:

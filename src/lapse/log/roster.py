@@ -12,7 +12,6 @@ earlier one counts. In doubt it does.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +21,10 @@ import msgspec
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
 from lapse.log.checkpoints import RECOVERY_POINT
-from lapse.log.manifest import checked, read_checked
+from lapse.log.manifest import Versioned, checked, read_checked
 
 ROSTER = ".lapse-partitions"
 _VERSION = 1
-
-_log = logging.getLogger(__name__)
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -72,8 +69,7 @@ class Roster:
         return self.clean == was_clean and self.points == FileStamp.of(log_dir / RECOVERY_POINT)
 
 
-class _File(msgspec.Struct):
-    version: int
+class _File(Versioned):
     era: str
     clean: bool
     points: FileStamp
@@ -82,17 +78,8 @@ class _File(msgspec.Struct):
 
 def read_roster(log_dir: Path) -> Roster | None:
     """What is kept; None where there is none, or not a sound one. Raises StorageError."""
-    path = log_dir / ROSTER
-    body = read_checked(path)
-    if body is None:
-        return None
-    try:
-        file = msgspec.json.decode(body, type=_File)
-    except msgspec.MsgspecError as e:
-        _log.warning("%s: %s; going on without it", path, e)
-        return None
-    if file.version != _VERSION:
-        _log.warning("%s: unknown version %d; going on without it", path, file.version)
+    file = read_checked(log_dir / ROSTER, _File, _VERSION)
+    if file is None:
         return None
     named = ((TopicPartition.parse(name), told) for name, told in file.partitions.items())
     partitions = {partition: told for partition, told in named if partition is not None}

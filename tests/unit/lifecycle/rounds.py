@@ -105,3 +105,26 @@ def plan_of(info: LogInfo, round_id: str, now_ms: int, *, force: bool = False) -
 
 def env_of(clock: Clock, fs: Fs | None = None) -> LogEnv:
     return LogEnv(fs or RealFs(), clock)
+
+
+class Unsynced(RealFs):
+    """Does not wait for the disk, where what a power cut takes is no matter, or `CrashFs`'s."""
+
+    def fsync_file(self, path: Path) -> None:
+        pass
+
+    def fsync_dir(self, path: Path) -> None:
+        pass
+
+    def sync_all(self, paths: object) -> None:
+        pass
+
+
+class Hosted:
+    """What a broker's `Partitions` is to the committing side."""
+
+    def __init__(self, directory: LogDirectory) -> None:
+        self.directories = (directory,)
+
+    def all(self) -> tuple[PartitionLog, ...]:
+        return tuple(self.directories[0].logs.values())
