@@ -13,7 +13,7 @@ from lapse.base.errors import MissingData
 from lapse.base.fs import RealFs
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
-from lapse.log.manifest import manifest_path, read_manifest
+from lapse.log.manifest import checked, manifest_path, read_manifest
 from lapse.log.partition_log import PartitionLog
 from lapse.log.roster import ROSTER
 from lapse.log.segment import LOG, segment_path
@@ -318,3 +318,15 @@ def test_a_partition_that_was_deleted_is_not_missed(tmp_path: Path) -> None:
     assert directory.lost(TP) is None
     assert directory.create_log(TP, SMALL).log_end_offset == 0
     directory.close()
+
+
+@pytest.mark.parametrize("which", ["manifest", "roster"])
+def test_notes_of_a_later_version_are_passed_over(tmp_path: Path, which: str) -> None:
+    """Who goes back to this version does not know what they mean, and condemns nothing by them."""
+    log, _ = made(tmp_path, clean=False)
+    path = manifest_path(tmp_path / str(TP)) if which == "manifest" else tmp_path / ROSTER
+    body = path.read_bytes().partition(b"\n")[2]
+    assert b'"version":1,' in body
+    path.write_bytes(checked(body.replace(b'"version":1,', b'"version":2,')))
+    log_file(tmp_path, log.segments[2].base_offset).unlink()
+    reopened(tmp_path)
