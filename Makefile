@@ -1,7 +1,7 @@
 # Every target is described by the comment after ##; `make help` prints them.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test fuzz chaos soak torture mutants keep deps clean
+.PHONY: help setup demo quick check test fuzz chaos soak torture mutants keep map deps clean
 
 # The first Python on PATH that Lapse runs on; if none does, tools/bootstrap.py says so in one line.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -18,7 +18,10 @@ setup: ## lay out .venv from the lock file, find Java, compile the kernels; leav
 demo: setup ## the main job on real flight records, about a minute (CRASH=1 kills things midway, KEEP=1 stays up, MASTER=URL is Spark's)
 	@CRASH=$(CRASH) KEEP=$(KEEP) MASTER='$(MASTER)' $(VENV_PYTHON) tools/demo
 
-check: setup ## lint, types, layers, unit and property tests; no JVM, some five minutes
+quick: setup ## lint, types, and the tests that mirror what changed (SINCE=main)
+	@$(VENV_PYTHON) -m tools.quick $(if $(SINCE),--since $(SINCE))
+
+check: setup ## lint, types, layers, unit and property tests; no JVM, some four minutes
 	@$(VENV_PYTHON) -m tools.run_tests lint tidy unit property
 
 test: setup ## every kind of test, counts times LAPSE_TEST_SCALE (0.05)
@@ -41,6 +44,9 @@ keep: setup ## keep the data directory that this commit writes, for later ones t
 
 mutants: setup ## one small change of the code at a time; does a test notice? (ONLY=decide, SEED=); hours; results into tests/mutants.json
 	@nice -n 19 $(VENV_PYTHON) -m tools.mutants --record tests/mutants.json $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED))
+
+map: setup ## write docs/internals/files.md and rooms.md from the code
+	@$(VENV_PYTHON) -m tools.file_map
 
 deps: ## install what the wider tests use (javac, maven, kcat, node, go), where root and apt are
 	@$(PYTHON) tools/deps.py

@@ -29,13 +29,14 @@ from lapse.base.clock import SystemClock
 from lapse.base.config import topic_config
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
-from lapse.lifecycle.decide.select import LogInfo, Wish, decide
+from lapse.lifecycle.decide.select import LogInfo, RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.bad import current_facts
-from lapse.lifecycle.round.commit import DirectoryEnv, commit_all, waiting_stamps
+from lapse.lifecycle.round.commit import DirectoryEnv, commit_all
 from lapse.lifecycle.round.engine import run_plan
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.stamps import info_of
 from lapse.lifecycle.warm_up import warm_up
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
@@ -145,7 +146,7 @@ class _Rounds:
     def _info(self) -> LogInfo:
         log, now_ms = self._log, self._clock.now_ms()
         facts = current_facts(log, self._fs)
-        return LogInfo(facts, log.config, waiting_stamps(log.dir, now_ms))
+        return info_of(facts, log.config, now_ms)
 
 
 def _spin() -> None:
@@ -153,7 +154,7 @@ def _spin() -> None:
 
 
 def _plan(info: LogInfo, round_id: str) -> RoundPlan:
-    decision = decide(info, SystemClock().now_ms(), Wish(force=True))
+    decision = decide(info, SystemClock().now_ms(), RoundOptions(force=True))
     return make_plan(decision, round_id, Rules.LAPSE, MEMORY)
 
 

@@ -33,7 +33,7 @@ from lapse.records.columns import TYPES, ArrowColumns, ColumnSpec, warm_up
 from lapse.records.compression import inflate
 from lapse.records.layout import Codec
 from lapse.spark import source
-from lapse.spark.session import SessionOptions, open_session
+from lapse.spark.session.session import SessionOptions, open_session
 
 SHAPES = {"100 B x 100": (100, 100), "1 KB x 16": (1000, 16), "100 B x 1": (100, 1)}
 BLOCK_BYTES = 16 << 20  # as the data source reads

@@ -31,7 +31,7 @@ from lapse.lifecycle.erase.warm_up import warm_up
 from lapse.lifecycle.round.engine import Progress
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
-from lapse.spark.erase_job import spark_audits
+from lapse.spark.rounds.erase import spark_audits
 
 SHAPES = {"100 B x 100": (100, 100), "1 KB x 16": (1000, 16), "100 B x 1": (100, 1)}
 CODECS = (Codec.NONE, Codec.LZ4, Codec.ZSTD)

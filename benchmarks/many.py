@@ -40,22 +40,22 @@ from lapse.base.clock import PinnedClock, SystemClock
 from lapse.base.config import topic_config
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition, random_id
-from lapse.lifecycle.commits import committed
-from lapse.lifecycle.decide.select import Wish, decide, order
+from lapse.lifecycle.decide.select import RoundOptions, decide, order
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.engine import Engine, failed
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.sizing import sized_plan
+from lapse.lifecycle.service.commits import committed
 from lapse.lifecycle.warm_up import warm_up
-from lapse.spark.bins import pack
-from lapse.spark.task import decode_plans, encode_plans
+from lapse.spark.rounds.bins import pack
+from lapse.spark.rounds.task import decode_plans, encode_plans
 
 NOW_MS = START_MS + 1000
 MEMORY = MapMemory(256 << 20)
-RATIO_MAX = 1.5  # DESIGN §7
+RATIO_MAX = 1.5  # a target: Spark's part in ten thousand small logs
 _RECORD_BYTES = 124  # with its key and its share of a batch's header
 ENGINES = ("inline", "spark")
 
@@ -143,7 +143,7 @@ def _engine(args: argparse.Namespace) -> tuple[Engine, Callable[[], None]]:
     if args.engine == "inline":
         warm_up(RealFs())
         return InlineEngine(RealFs(), PinnedClock(NOW_MS)), lambda: None
-    from lapse.spark.engine import open_engine  # noqa: PLC0415  (Spark only where it is measured)
+    from lapse.spark.rounds.engine import open_engine  # noqa: PLC0415  (Spark only where it is measured)
 
     spark = open_engine(args.master)
     return spark, spark.close
@@ -151,7 +151,9 @@ def _engine(args: argparse.Namespace) -> tuple[Engine, Callable[[], None]]:
 
 def _run(owner: DirectoryOwner, engine: Engine, stages: Stages) -> tuple[int, float]:
     with stages.stage("decide and plan"):
-        due = order([decide(info, NOW_MS, Wish(force=True)) for info in owner.logs()], Rules.LAPSE)
+        due = order(
+            [decide(info, NOW_MS, RoundOptions(force=True)) for info in owner.logs()], Rules.LAPSE
+        )
         round_id = f"many-{random_id()}"
         plans = [sized_plan(d, round_id, Rules.LAPSE, MEMORY) for d in due]
     seconds, done = 0.0, 0
@@ -179,7 +181,7 @@ def measure_planning(count: int) -> dict[str, Any]:
     infos = [log_of(number, topic) for number in range(count)]
     before, stages = _rss_mib(), Stages()
     with stages.stage("decide"):
-        due = order([decide(info, NOW, Wish(force=True)) for info in infos], Rules.LAPSE)
+        due = order([decide(info, NOW, RoundOptions(force=True)) for info in infos], Rules.LAPSE)
     with stages.stage("plan"):
         plans = [sized_plan(d, "round", Rules.LAPSE, MEMORY) for d in due]
     with stages.stage("pack"):

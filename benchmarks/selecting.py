@@ -4,8 +4,8 @@
 
 Each log has five segments with summaries, and nine of ten have nothing due, as in a house where
 rounds are on time; every third one has tombstones that wait for their horizon. The facts are in
-memory: what their owner does to tell them is not counted. The target is DESIGN §7's: one second
-for a hundred thousand.
+memory: what their owner does to tell them is not counted. The target is one second for a
+hundred thousand.
 """
 
 from __future__ import annotations

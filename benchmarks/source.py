@@ -45,8 +45,9 @@ from benchmarks.broker.peers import TICKS, cpu_seconds
 from benchmarks.common import save
 from lapse.client.admin import Admin
 from lapse.records.columns import TYPES
-from lapse.spark import source, source_copy
-from lapse.spark.session import SessionOptions, open_session
+from lapse.spark import source
+from lapse.spark.export import copy as source_copy
+from lapse.spark.session.session import SessionOptions, open_session
 from lapse.testing.broker_process import BrokerProcess
 from tests.oracle.kafka import building
 

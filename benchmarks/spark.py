@@ -19,15 +19,15 @@ from lapse.base.clock import SystemClock
 from lapse.base.config import topic_config
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
-from lapse.lifecycle.decide.select import Wish, decide
+from lapse.lifecycle.decide.select import RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.engine import Progress
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
 from lapse.records.builder import NewRecord, build_batch
-from lapse.spark.engine import SparkEngine, open_engine
+from lapse.spark.rounds.engine import SparkEngine, open_engine
 
 RECORDS_A_BATCH = 5000
 SMALL = {"a": 100_000, "b": 100_000}
@@ -59,7 +59,12 @@ def make(path: Path, topics: dict[str, int], segment_bytes: int) -> DirectoryOwn
 def plans_of(owner: DirectoryOwner, round_id: str) -> list[RoundPlan]:
     now_ms = SystemClock().now_ms()
     return [
-        make_plan(decide(info, now_ms, Wish(force=True)), round_id, Rules.LAPSE, MapMemory(1 << 30))
+        make_plan(
+            decide(info, now_ms, RoundOptions(force=True)),
+            round_id,
+            Rules.LAPSE,
+            MapMemory(1 << 30),
+        )
         for info in owner.logs()
     ]
 

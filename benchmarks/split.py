@@ -96,7 +96,7 @@ def in_processes(sized: Callable[[], RoundPlan], workers: int) -> Measured:
 
 def on_spark(sized: Callable[[], RoundPlan], workers: int) -> Measured:
     """The engine of `lapse clean`, warm."""
-    from lapse.spark.engine import open_engine  # noqa: PLC0415  (no Spark unless asked for)
+    from lapse.spark.rounds.engine import open_engine  # noqa: PLC0415  (no Spark unless asked for)
 
     stages = Stages()
     with stages.stage("spark's start and first job"):

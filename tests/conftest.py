@@ -72,8 +72,8 @@ BEGUN_FIRST = {
             "property/test_rewrite.py",
             "property/test_kernels.py",
             "unit/wire/test_codec.py",
-            "unit/broker/test_dispatch.py",
-            "unit/broker/test_authorization.py",
+            "unit/broker/net/test_dispatch.py",
+            "unit/broker/net/test_authorization.py",
         )
     )
 }

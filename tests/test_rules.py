@@ -1,107 +1,117 @@
-"""Every rule of the log's lifecycle, and every difference from Kafka, has a test that names it.
+"""The rule book holds: every id that is cited has its rule, and every rule a test that names it.
 
-Ids are those that tests, docs and comments cite (`# SEMANTICS W-5`). One counts as named where it
-stands in a function or class of a test file, its name (`test_s14_…`), decorators and comments
-included: not in a module's docstring, and not as the unnamed inside of a range. L1 … L18 also count
-where the table in tests/oracle/test_differences.py says which test shows them, if that one exists.
+Ids are those that code, tests and docs cite (`S-3`, `L10`, `ADR-4`); `tools/rule_book` knows where
+their rules stand. A rule of the log's lifecycle counts as named where its id stands in a function
+or class of a test file, its name (`test_s14_…`), decorators and comments included: not in a
+module's docstring, and not as the unnamed inside of a range. L1 … L18 also count where the table
+in tests/oracle/test_differences.py says which test shows them, if that one exists.
 """
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tools import links, rule_book
+from tools.rule_book import definitions, ids_in
+from tools.tidy import Repository
+
 TESTS = Path(__file__).resolve().parent
-DIFFERENCES = TESTS / "oracle" / "test_differences.py"
 
 # section of rules -> its ids: selection, map, groups, transactions, batches, records, horizons,
-# writing, swap (1-8), rolling and retention (T), DeleteRecords (D), differences from Kafka (L).
+# writing, swap, time, DeleteRecords, reading, producers, settings, metrics; differences (L) below.
 RULES = {
     "S": [*range(1, 15), "3b"], "M": range(1, 11), "G": range(1, 6), "X": range(1, 8),
     "B": range(1, 7), "R": range(1, 10), "H": range(1, 10), "F": range(1, 15), "W": range(1, 8),
-    "T": range(20, 27), "D": range(1, 17),
+    "T": range(1, 27), "D": range(1, 17), "Y": range(1, 5), "P": range(1, 5),
+    "C": range(1, 9), "V": range(1, 5),
 }  # fmt: skip
 IDS = [f"{section}-{n}" for section, numbers in RULES.items() for n in numbers]
 IDS += [f"L{n}" for n in range(1, 19)]
 
-# What the API does with a request, and what replicas tell each other, is there with the protocol.
-PROTOCOL = {
+# What is not there: replicas, and what only Kafka's cleaner threads have.
+NOT_HERE = {
     "D-9": "the low watermark over replicas",
     "D-11": "what makes a waiting request be looked at again",
     "D-12": "the log start travels with fetches",
     "D-13": "a follower that is wholly below the leader's log start",
     "D-14": "what the admin client retries",
+    "C-8": "a change of settings restarts Kafka's cleaner threads",
+    "V-3": "what Kafka does not tell",
 }
-_ID = re.compile(r"\b(?:([SMGXBRHFWTD])-(\d+b?)|L(\d{1,2}))\b")
-_IN_NAME = re.compile(r"(?<=_)(?:([smgxbrhfwtd])(\d+b?)|l(\d{1,2}))(?=_)")
-_TEST_NAME = re.compile(r"\bdef (test_\w+)")
 
-
-def ids_in(text: str) -> set[str]:
-    """Ids that a text names."""
-    names = " ".join(_TEST_NAME.findall(text))
-    found = [*_ID.finditer(text), *_IN_NAME.finditer(names)]
-    return {f"{m[1].upper()}-{m[2]}" if m[1] else f"L{m[3]}" for m in found}
-
-
-def definitions(path: Path) -> Iterator[tuple[str, str]]:
-    """(name, text) of each function and class at the top of a file, decorators included."""
-    text = path.read_text()
-    lines = text.splitlines()
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-            yield node.name, "\n".join(lines[first - 1 : node.end_lineno])
+# Texts that are not here. What stands in them and is needed stands in docs/.
+OUTSIDE = re.compile(r"\b(?:SEMANTICS|MEASURED|ECOSYSTEM|DESIGN|STYLE)\b")
 
 
 @pytest.fixture(scope="module")
-def named() -> set[str]:
-    found = {
-        rule
-        for path in TESTS.rglob("test_*.py")
-        if path != Path(__file__)
-        for _, text in definitions(path)
-        for rule in ids_in(text)
-    }
-    return found | {rule for rule, _ in pointed()}
+def repo() -> Repository:
+    return Repository.at(TESTS.parent)
 
 
-def pointed() -> list[tuple[str, str]]:
-    """(id, test) of each line of the table: `L2  tests/…/test_x.py::test_y`."""
-    docstring = ast.get_docstring(ast.parse(DIFFERENCES.read_text())) or ""
-    return re.findall(r"^(L\d+)\s+(\S+::\S+)", docstring, re.MULTILINE)
+@pytest.fixture(scope="module")
+def named(repo: Repository) -> set[str]:
+    return set(rule_book.tests_naming(repo))
+
+
+def test_every_id_leads_to_one_rule(repo: Repository) -> None:
+    assert not list(rule_book.unresolved(repo))
+
+
+def test_the_book_tells_the_truth_about_tests(repo: Repository) -> None:
+    assert not list(rule_book.untrue(repo))
+
+
+def test_every_link_of_the_docs_leads_somewhere(repo: Repository) -> None:
+    assert not list(links.broken(repo))
+
+
+def test_no_text_that_is_not_here_is_named(repo: Repository) -> None:
+    named = [
+        f"{path}:{number}"
+        for path in repo.texts()
+        if path != "tests/test_rules.py"
+        for number, line in enumerate(repo.text(path).splitlines(), 1)
+        if OUTSIDE.search(line)
+    ]
+    assert not named
 
 
 def test_every_rule_is_named_by_a_test(named: set[str]) -> None:
-    missing = [rule for rule in IDS if rule not in named and rule not in PROTOCOL]
+    missing = [rule for rule in IDS if rule not in named and rule not in NOT_HERE]
     assert not missing, f"no test names {' '.join(missing)}"
 
 
 def test_no_exception_is_left_when_its_rule_has_a_test(named: set[str]) -> None:
-    assert not PROTOCOL.keys() & named
+    assert not NOT_HERE.keys() & named
 
 
-def test_the_table_of_differences_points_to_tests() -> None:
-    root = TESTS.parent
-    assert pointed()
-    for rule, test in pointed():
-        path, _, name = test.partition("::")
-        names = {found for found, _ in definitions(root / path)} if (root / path).exists() else ()
-        assert name in names, f"{rule}: no {test}"
+def test_the_table_of_differences_points_to_tests(repo: Repository) -> None:
+    pointed = rule_book.pointed(repo)
+    assert pointed
+    for rule, path, name in pointed:
+        names = [found for found, _ in definitions(repo.text(path))] if path in repo.paths else []
+        assert name in names, f"{rule}: no {path}::{name}"
 
 
-def test_every_difference_is_shown_or_pointed_to() -> None:
+def test_every_difference_is_shown_or_pointed_to(repo: Repository) -> None:
     shown = {
-        f"L{m[1]}" for name, _ in definitions(DIFFERENCES) if (m := re.match(r"test_l(\d+)_", name))
+        f"L{m[1]}"
+        for name, _ in definitions(repo.text(rule_book.DIFFERENCES))
+        if (m := re.match(r"test_l(\d+)_", name))
     }
-    lacking = {f"L{n}" for n in range(1, 19)} - shown - {rule for rule, _ in pointed()}
-    assert not lacking
+    pointed = {rule for rule, _, _ in rule_book.pointed(repo)}
+    assert not {f"L{n}" for n in range(1, 19)} - shown - pointed
 
 
 def test_ranges_name_their_ends_only() -> None:
-    assert ids_in("S-5 … S-9, S-3b and L16, EL5") == {"S-5", "S-9", "S-3b", "L16"}
-    assert ids_in("def test_l5_and_s14_are_named() -> None: ...") == {"L5", "S-14"}
+    assert set(ids_in("S-5 … S-9, S-3b and L16, EL5")) == {"S-5", "S-9", "S-3b", "L16"}
+    assert ids_in("def test_l5_and_s14_are_named() -> None: ...") == ["L5", "S-14"]
+
+
+def test_every_rule_of_the_book_is_to_be_named(repo: Repository) -> None:
+    """Runs and decisions have ids too; what shows them is named where they are."""
+    rules = {name for name in rule_book.anchors(repo) if not re.match(r"E\d|ADR-", name)}
+    assert rules == set(IDS)

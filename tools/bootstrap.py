@@ -178,7 +178,8 @@ def write_stamps(path, done):
 def show_java(python):
     """Which Java it will be; without one only Spark is missing, so the set-up goes on."""
     code = (
-        "import os; from lapse.base.errors import LapseError; from lapse.base.java import find_java"
+        "import os; from lapse.base.errors import LapseError"
+        "\nfrom lapse.spark.session.java import find_java"
         "\ntry: print('setup: ' + find_java(os.environ).describe())"
         "\nexcept LapseError as e: print('setup: %s' % e)"
     )

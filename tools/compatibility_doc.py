@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lapse.wire.versions import SERVED, advertised
+from lapse.broker.api.table import ADVERTISED, APIS
 from tools import defaults
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -162,10 +162,10 @@ def _functions(path: Path) -> set[str]:
 def page() -> str:
     """The whole page."""
     table = read_table(TABLE)
-    versions = {row.api_key: (row.min_version, row.max_version) for row in advertised()}
+    versions = {row.api_key: (row.min_version, row.max_version) for row in ADVERTISED}
     apis = (
         (str(key), api.api.name, _range(*versions[key]), _asked(table, api.api.name))
-        for key, api in sorted(SERVED.items())
+        for key, api in sorted(APIS.items())
     )
     return (
         _HEAD
@@ -182,7 +182,7 @@ def page() -> str:
 
 def differing_answers(folder: Path) -> Iterator[tuple[str, str]]:
     """API and what is otherwise, by the docstrings of a folder with a file for each API."""
-    for name in sorted(api.api.name for api in SERVED.values()):
+    for name in sorted(api.api.name for api in APIS.values()):
         file = folder / (re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() + ".py")
         told = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
         for paragraph in told.split("\n\n"):

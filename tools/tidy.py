@@ -185,7 +185,7 @@ def sums_of_times(repo: Repository) -> Iterator[Finding]:
             continue
         for node in _nodes(repo.tree(path)):
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-                sides = (node.left, node.right)
+                sides: tuple[ast.expr, ...] = (node.left, node.right)
             elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
                 sides = (node.value,)
             else:
@@ -440,6 +440,22 @@ def undocumented_dependencies(repo: Repository) -> Iterator[Finding]:
             yield Finding("undocumented-dependencies", name, "not named in ARCHITECTURE.md")
 
 
+_KAFKAS_NAMES = re.compile(r"^\| ([A-Z]\w+(?:, [A-Z]\w+)*) \| `([\w/]+)` \|$", re.MULTILINE)
+
+
+def kafkas_names(repo: Repository) -> Iterator[Finding]:
+    """ARCHITECTURE.md leads from Kafka's classes to files, and the docstrings there lead back."""
+    if "ARCHITECTURE.md" not in repo.paths:
+        return
+    _, _, section = repo.text("ARCHITECTURE.md").partition("\n## Kafka's names\n")
+    for names, where in _KAFKAS_NAMES.findall(section.partition("\n## ")[0]):
+        path = f"src/lapse/{where}.py"
+        said = (ast.get_docstring(repo.tree(path)) or "") if path in repo.paths else ""
+        for name in names.split(", "):
+            if not re.search(rf"\b{name}\b", said):
+                yield Finding("kafkas-names", f"{where}: {name}", "its docstring does not name it")
+
+
 def stray_tests(repo: Repository) -> Iterator[Finding]:
     """tests/unit mirrors the package: `test_<noun>.py`, or `test_<noun>_<aspect>.py`."""
     nouns: dict[str, set[str]] = {}
@@ -455,6 +471,21 @@ def stray_tests(repo: Repository) -> Iterator[Finding]:
             here = nouns.get(folder, set())
             if not any(about == noun or about.startswith(noun + "_") for noun in here):
                 yield Finding("stray-tests", path, f"mirrors no module of {folder or 'lapse'}")
+
+
+def borrowed_tests(repo: Repository) -> Iterator[Finding]:
+    """What tests of two tiers need lies under tests/support; `tests/unit` holds tests alone."""
+    for path in repo.python("tests/"):
+        parts = PurePosixPath(path).parts
+        if parts[1] == "unit" and not parts[-1].startswith(("test_", "conftest")):
+            yield Finding("borrowed-tests", path, "a helper belongs under tests/support")
+        for node in _nodes(repo.tree(path)):
+            module = (
+                node.module.split(".") if isinstance(node, ast.ImportFrom) and node.module else []
+            )
+            is_test = module[:1] == ["tests"] and module[-1].startswith("test_")
+            if is_test and module[1] != parts[1]:
+                yield Finding("borrowed-tests", path, f"imports {'.'.join(module)}")
 
 
 @functools.cache
@@ -492,7 +523,9 @@ RULES: Mapping[str, Rule] = {
     "long-files": long_files,
     "long-functions": long_functions,
     "undocumented-dependencies": undocumented_dependencies,
+    "kafkas-names": kafkas_names,
     "stray-tests": stray_tests,
+    "borrowed-tests": borrowed_tests,
 }
 
 

@@ -41,7 +41,7 @@ from benchmarks.broker.load import Bounds, Load
 from benchmarks.broker.peers import Peer, both, quantile
 from benchmarks.broker.stock import wait_until_led
 from benchmarks.common import KIB, MIB
-from lapse.lifecycle.reports import read_progress
+from lapse.lifecycle.status.reports import read_progress
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.testing.broker_process import BrokerProcess
 

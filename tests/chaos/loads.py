@@ -16,12 +16,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from lapse.testing.history.events import Deleted, Promised
 from lapse.testing.history.promise import Promise
 from tests.chaos import frail
 from tests.chaos.crowd import Crowd
 from tests.chaos.readers import Group, Member, Sweeper
-from tests.chaos.record import Recorder, now_ms
+from tests.chaos.record import Record
 from tests.chaos.topics import FRAIL_SETTINGS, PARTITIONS, Topic
 from tests.chaos.writers import COMMON, TransactionalWriter, Writer
 
@@ -43,14 +42,14 @@ class Loads:
     def __init__(
         self,
         bootstrap: str,
-        recorder: Recorder,
+        record: Record,
         topics: Sequence[Topic],
         per_second: float,
         rest_seconds: float,
         seed: int,
     ) -> None:
         self._topics = topics
-        self._address, self._recorder = bootstrap, recorder
+        self._address, self._record = bootstrap, record
         self._admin = AdminClient({**COMMON, "bootstrap.servers": bootstrap})
         self._writing_ends, self._reading_ends = threading.Event(), threading.Event()
         self._settings = {topic.name: dict(topic.settings) for topic in topics}
@@ -59,15 +58,15 @@ class Loads:
         by_name = {topic.name: topic for topic in topics}
         transactional = [by_name["transactional"], by_name["keyed"], by_name["plain"]]
         share = per_second / 4
-        ask = (bootstrap, topics, recorder, share)
+        ask = (bootstrap, topics, record, share)
         self.writers: list[Writer] = [
             Writer("w1", *ask, seed + 1, self._writing_ends),
             Writer("w2", *ask, seed + 2, self._writing_ends),
-            *(TransactionalWriter(f"x{n}", bootstrap, transactional, recorder, share, seed + 2 + n,
+            *(TransactionalWriter(f"x{n}", bootstrap, transactional, record, share, seed + 2 + n,
                                   self._writing_ends) for n in (1, 2)),
         ]  # fmt: skip
-        self.sweeper = Sweeper(bootstrap, topics, recorder, rest_seconds, self._reading_ends)
-        self.groups = {p: Group(p, bootstrap, by_name["plain"], recorder) for p in PROTOCOLS}
+        self.sweeper = Sweeper(bootstrap, topics, record, rest_seconds, self._reading_ends)
+        self.groups = {p: Group(p, bootstrap, by_name["plain"], record) for p in PROTOCOLS}
         self.members = [self._member(p) for p in PROTOCOLS for _ in range(2)]
         self._joined: list[Member] = []
 
@@ -78,7 +77,7 @@ class Loads:
         """With what they promise noted before their first record."""
         for topic in self._topics:
             promise = Promise.of(topic.settings, slack_ms=SLACK_MS)
-            self._recorder.note(Promised(now_ms(), topic.name, promise))
+            self._record.promised(topic.name, promise)
         asked = [NewTopic(t.name, PARTITIONS, 1, config=dict(t.settings)) for t in self._topics]
         asked.append(NewTopic(frail.TOPIC, PARTITIONS, 1, config=dict(FRAIL_SETTINGS)))
         for done in self._admin.create_topics(asked).values():
@@ -159,7 +158,7 @@ class Loads:
     def _promise(self, topic: str, settings: Mapping[str, str]) -> None:
         self._settings[topic].update(settings)
         promise = Promise.of(self._settings[topic], slack_ms=SLACK_MS)
-        self._recorder.note(Promised(now_ms(), topic, promise))
+        self._record.promised(topic, promise)
 
     def rebalance(self, protocol: str, seed: int) -> Callable[[], None]:
         """One more member, which leaves when the fault ends."""
@@ -193,10 +192,10 @@ class Loads:
             if found is None:
                 return
             place.offset = before = found[0] + int(share * (found[1] - found[0]))
-            asked_ms = now_ms()
+            asked_ms = self._record.now_ms()
             done = self._admin.delete_records([place])[place]
             is_sure = self._ask("delete records", done)
-            self._recorder.note(Deleted(now_ms(), asked_ms, topic, partition, before, is_sure))
+            self._record.deleted(asked_ms, topic, partition, before, is_sure=is_sure)
 
         self._in_background(delete)
 
@@ -207,7 +206,7 @@ class Loads:
         try:
             low, high = consumer.get_watermark_offsets(place, timeout=ASK_SECONDS_MAX)
         except KafkaException as e:
-            self._recorder.error(f"watermarks: {e.args[0].name()}")
+            self._record.error(f"watermarks: {e.args[0].name()}")
             return None
         else:
             return low, high
@@ -219,10 +218,10 @@ class Loads:
         try:
             done.result(ASK_SECONDS_MAX)  # type: ignore[attr-defined]
         except KafkaException as e:
-            self._recorder.error(f"{what}: {e.args[0].name()}")
+            self._record.error(f"{what}: {e.args[0].name()}")
             return False
         except TimeoutError:
-            self._recorder.error(f"{what}: no answer")
+            self._record.error(f"{what}: no answer")
             return False
         return True
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from lapse.testing.history.events import HEADER, Isolation, Read, ReadFrom, ReadTo, digest
-from tests.chaos.record import Recorder, now_ms
+from lapse.testing.history.events import Isolation
+from lapse.testing.history.recorder import RunRecorder
+from tests.chaos.record import Record
 from tests.chaos.topics import PARTITIONS, Topic
 from tests.chaos.writers import COMMON
 
@@ -26,7 +21,7 @@ SESSION_TIMEOUT_MS = 6000
 
 
 def sweep(
-    name: str, bootstrap: str, topics: Sequence[Topic], recorder: Recorder, isolation: Isolation,
+    name: str, bootstrap: str, topics: Sequence[Topic], record: Record, isolation: Isolation,
     end: threading.Event,
 ) -> bool:  # fmt: skip
     """Read everything once, from the start to the end; whether it came that far."""
@@ -40,13 +35,15 @@ def sweep(
     places = [(topic.name, n) for topic in topics for n in range(PARTITIONS)]
     try:
         firsts = {place: _first(consumer, place) for place in places}
-        began_ms = now_ms()
-        for (topic, n), first in firsts.items():
-            recorder.note(ReadFrom(began_ms, name, topic, n, first, isolation, from_start=True))
+        reader = record.reader(name)
+        runs = {
+            place: reader.begins(*place, first, isolation, from_start=True)
+            for place, first in firsts.items()
+        }
         consumer.assign([TopicPartition(t, n, first) for (t, n), first in firsts.items()])
-        return _drain(consumer, name, set(places), recorder, end)
+        return _drain(consumer, runs, record, end)
     except KafkaException as e:
-        recorder.error(f"sweep: {e.args[0].name()}")
+        record.error(f"sweep: {e.args[0].name()}")
         return False
     finally:
         consumer.close()
@@ -58,10 +55,10 @@ def _first(consumer: Consumer, place: tuple[str, int]) -> int:
 
 
 def _drain(
-    consumer: Consumer, name: str, left: set[tuple[str, int]], recorder: Recorder,
+    consumer: Consumer, runs: Mapping[tuple[str, int], RunRecorder], record: Record,
     end: threading.Event,
 ) -> bool:  # fmt: skip
-    until = time.monotonic() + SWEEP_SECONDS_MAX
+    until, left = time.monotonic() + SWEEP_SECONDS_MAX, set(runs)
     while left and time.monotonic() < until and not end.is_set():
         for message in consumer.consume(500, POLL_SECONDS):
             error = message.error()
@@ -69,36 +66,29 @@ def _drain(
             if place not in left and (error is None or error.code() == KafkaError._PARTITION_EOF):
                 continue  # it has come to its end before; what was written since is the next one's
             if error is None:
-                recorder.note(_read(name, message))
+                at_ms = message.timestamp()[1]
+                headers, key, value = message.headers() or (), message.key(), message.value()
+                runs[place].read(message.offset(), headers, key, value, at_ms)
             elif error.code() == KafkaError._PARTITION_EOF:
-                recorder.note(ReadTo(now_ms(), name, *place, message.offset(), at_end=True))
+                runs[place].reached(message.offset(), at_end=True)
                 left.discard(place)
             else:
-                recorder.error(f"sweep: {error.name()}")
+                record.error(f"sweep: {error.name()}")
                 if not error.retriable():
                     return False
     return not left
-
-
-def _read(name: str, message: Message) -> Read:
-    headers = dict(message.headers() or ())
-    producer, _, number = headers.get(HEADER, b"#-1").decode().rpartition("#")
-    return Read(
-        now_ms(), name, message.topic(), message.partition(), message.offset(), producer,
-        int(number), message.key(), digest(message.value()), message.timestamp()[1],
-    )  # fmt: skip
 
 
 class Sweeper(threading.Thread):
     """Sweeps all the time, by either isolation in turn."""
 
     def __init__(
-        self, bootstrap: str, topics: Sequence[Topic], recorder: Recorder, rest_seconds: float,
+        self, bootstrap: str, topics: Sequence[Topic], record: Record, rest_seconds: float,
         end: threading.Event,
     ) -> None:  # fmt: skip
         super().__init__(name="sweeper", daemon=True)
         self._address, self._topics = bootstrap, topics
-        self._recorder, self._rest_seconds, self._end = recorder, rest_seconds, end
+        self._record, self._rest_seconds, self._end = record, rest_seconds, end
         self.count = 0
         self.crash: BaseException | None = None
 
@@ -108,7 +98,7 @@ class Sweeper(threading.Thread):
                 isolation = (Isolation.COMMITTED, Isolation.UNCOMMITTED)[self.count % 2]
                 self.count += 1
                 sweep(
-                    f"sweep-{self.count}", self._address, self._topics, self._recorder,
+                    f"sweep-{self.count}", self._address, self._topics, self._record,
                     isolation, self._end,
                 )  # fmt: skip
         except BaseException as e:  # noqa: BLE001 - the run tells of it
@@ -125,9 +115,9 @@ class Group:
         findings: where a member was told of a committed offset below one that had been answered.
     """
 
-    def __init__(self, protocol: str, bootstrap: str, topic: Topic, recorder: Recorder) -> None:
+    def __init__(self, protocol: str, bootstrap: str, topic: Topic, record: Record) -> None:
         self.protocol, self._address = protocol, bootstrap
-        self.topic, self.recorder = topic, recorder
+        self.topic, self.record = topic, record
         self.findings: list[str] = []
         self._committed: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -200,19 +190,19 @@ class Member(threading.Thread):
         try:
             self._group.is_told(before, consumer.committed(places, timeout=5))
         except KafkaException as e:
-            self._group.recorder.error(f"committed: {e.args[0].name()}")
+            self._group.record.error(f"committed: {e.args[0].name()}")
 
     def _step(self, consumer: Consumer) -> None:
         messages = consumer.consume(200, POLL_SECONDS)
         for message in messages:
             if (error := message.error()) is not None:
-                self._group.recorder.error(f"group: {error.name()}")
+                self._group.record.error(f"group: {error.name()}")
         if not any(message.error() is None for message in messages):
             return
         self.reads += len(messages)
         try:
             committed = consumer.commit(asynchronous=False)
         except KafkaException as e:
-            self._group.recorder.error(f"commit: {e.args[0].name()}")
+            self._group.record.error(f"commit: {e.args[0].name()}")
         else:
             self._group.has_committed(committed or ())

@@ -1,18 +1,19 @@
-"""A history written down while clients make it: `lapse.testing.history`'s events."""
+"""What clients did and were told in one run: their history, and the errors beside it."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
 from pathlib import Path
+from threading import Lock
 
+from lapse.base.clock import SystemClock
+from lapse.base.fs import RealFs
 from lapse.testing.history.events import Event
-from lapse.testing.history.lines import to_line
+from lapse.testing.history.recorder import HistoryFile, Recorder
 
 
-class Recorder:
-    """Events in the order they were noted, from any thread, in memory and in a file.
+class Record(Recorder):
+    """A history by this process' clock, which no fault reaches; in memory and in a file.
 
     Attributes:
         events: all so far.
@@ -20,26 +21,20 @@ class Recorder:
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__(self._keep, SystemClock())
         self.events: list[Event] = []
         self.errors: Counter[str] = Counter()
-        self._file = path.open("wb")
-        self._lock = threading.Lock()
-
-    def note(self, event: Event) -> None:
-        """One more."""
-        with self._lock:
-            self.events.append(event)
-            self._file.write(to_line(event))
+        self._file = HistoryFile(RealFs(), path)
+        self._errors_lock = Lock()
 
     def error(self, name: str) -> None:
         """A client was told so."""
-        with self._lock:
+        with self._errors_lock:
             self.errors[name] += 1
 
     def close(self) -> None:
         self._file.close()
 
-
-def now_ms() -> int:
-    """The wall clock of this process, which no fault reaches."""
-    return time.time_ns() // 1_000_000
+    def _keep(self, event: Event) -> None:
+        self.events.append(event)
+        self._file(event)

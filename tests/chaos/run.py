@@ -14,19 +14,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lapse.base.clock import SystemClock
 from lapse.base.errors import LapseError
 from lapse.base.ids import TopicPartition
-from lapse.lifecycle.reports import PROGRESS, QUEUE, read_progress, read_queue
+from lapse.lifecycle.status.reports import PROGRESS, QUEUE, read_progress, read_queue
 from lapse.log.checkpoints import LOG_START, read_offsets
 from lapse.testing.history import files
-from lapse.testing.history import recorder as history_recorder
 from lapse.testing.history.account import Account
-from lapse.testing.history.events import Disturbed, Isolation, Quiet
+from lapse.testing.history.events import Isolation
 from lapse.testing.history.judge import judge
 from lapse.testing.history.promise import Promise
 from tests.chaos import story as stories
@@ -37,7 +35,7 @@ from tests.chaos.house import House, NotUp, wait_until
 from tests.chaos.interpose import Interposer, compiler
 from tests.chaos.loads import SLACK_MS, Loads
 from tests.chaos.readers import REST_SECONDS, sweep
-from tests.chaos.record import Recorder, now_ms
+from tests.chaos.record import Record
 from tests.chaos.story import INTERPOSER, Story
 from tests.chaos.topics import PARTITIONS, SETTINGS, TOPICS, Topic
 
@@ -136,8 +134,8 @@ def run(wanted: Wanted, tell: Callable[[str], None]) -> Outcome:
             environment = {"TMPDIR": str(temporary), "SPARK_LOCAL_DIRS": str(temporary)}
             environment.update(interposer.environment if interposer else {})
             house = House(data, at / "log", SETTINGS, environment, "--engine", wanted.engine)
-            recorder = Recorder(at / "history.jsonl")
-            scene_of = _Scene(house, disk, temporary, set(), interposer, recorder, outcome, said)
+            record = Record(at / "history.jsonl")
+            scene_of = _Scene(house, disk, temporary, set(), interposer, record, outcome, said)
             try:
                 _live_through(scene_of, wanted)
             except NotUp as e:
@@ -146,7 +144,7 @@ def run(wanted: Wanted, tell: Callable[[str], None]) -> Outcome:
                 if interposer is not None:
                     interposer.mend_disk()
                 house.close()
-                recorder.close()
+                record.close()
             _judge(scene_of)
             if wanted.judge is not None:
                 outcome.findings += wanted.judge()
@@ -162,25 +160,25 @@ class _Scene:
     temporary: Path
     damaged: set[str]
     interposer: Interposer | None
-    recorder: Recorder
+    record: Record
     outcome: Outcome
     tell: Callable[[str], None]
 
 
 def _live_through(at: _Scene, wanted: Wanted) -> None:
     story = wanted.story
-    house, recorder, outcome = at.house, at.recorder, at.outcome
+    house, record, outcome = at.house, at.record, at.outcome
     house.start()
     _wait_until_calm(at)
     loads = Loads(
-        house.kafka, recorder, wanted.topics, wanted.per_second, wanted.rest_seconds, story.seed
+        house.kafka, record, wanted.topics, wanted.per_second, wanted.rest_seconds, story.seed
     )
     frail = Frail(house.kafka)
     loads.create_topics()
     loads.start()
     if wanted.has_frail:
         frail.start()
-    recorder.note(Disturbed(now_ms(), f"seed {story.seed}"))
+    record.disturbed(f"seed {story.seed}")
     scene = Scene(house, at.disk, at.interposer, loads, at.tell, outcome.hits, at.damaged)
     try:
         with _kept_alive(at), _watched(at, wanted):
@@ -190,7 +188,7 @@ def _live_through(at: _Scene, wanted: Wanted) -> None:
             at.tell("the story is over")
             _wait_until_calm(at)
         loads.stop_writing()
-        recorder.note(Quiet(now_ms()))
+        record.quiet()
         at.tell("all is quiet")
         if wanted.plant is None:
             time.sleep(
@@ -202,49 +200,44 @@ def _live_through(at: _Scene, wanted: Wanted) -> None:
         if wanted.has_frail:
             frail.join(READ_SECONDS_MAX)
         outcome.findings += loads.findings
-        outcome.errors = recorder.errors
+        outcome.errors = record.errors
     _look_a_last_time(at, wanted.topics)
     outcome.findings += frail.judge(house.page("/health")[1], house.log())
     _stop(at)
     _look_into_files(at, wanted.topics)
 
 
-@contextmanager
-def _kept_alive(at: _Scene) -> Iterator[None]:
+def _kept_alive(at: _Scene) -> AbstractContextManager[None]:
     """`lapse up` is started again whenever it has ended, as a service manager does."""
-    end = threading.Event()
 
-    def keep() -> None:
-        while not end.wait(0.1):
-            try:
-                if at.house.revive():
-                    at.tell("lapse up is started again")
-            except NotUp as e:
-                at.tell(f"lapse up is not there yet: {str(e)[-300:]}")
+    def revive() -> None:
+        try:
+            if at.house.revive():
+                at.tell("lapse up is started again")
+        except NotUp as e:
+            at.tell(f"lapse up is not there yet: {str(e)[-300:]}")
 
-    thread = threading.Thread(target=keep, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
+    return _beside(revive, 0.1)
 
 
-@contextmanager
-def _watched(at: _Scene, wanted: Wanted) -> Iterator[None]:
-    """From time to time somebody looks."""
+def _watched(at: _Scene, wanted: Wanted) -> AbstractContextManager[None]:
+    """Every few seconds `Wanted.watch` is shown the house."""
     watch = wanted.watch
     if watch is None:
-        yield
-        return
+        return nullcontext()
+    return _beside(lambda: watch(at.house, at.temporary), WATCH_SECONDS)
+
+
+@contextmanager
+def _beside(do: Callable[[], None], pause_seconds: float) -> Iterator[None]:
+    """`do` is called again and again, in a thread."""
     end = threading.Event()
 
-    def look() -> None:
-        while not end.wait(WATCH_SECONDS):
-            watch(at.house, at.temporary)
+    def repeat() -> None:
+        while not end.wait(pause_seconds):
+            do()
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=repeat, daemon=True)
     thread.start()
     try:
         yield
@@ -292,7 +285,7 @@ def _look_a_last_time(at: _Scene, topics: Sequence[Topic]) -> None:
     never = threading.Event()
     for isolation in (Isolation.UNCOMMITTED, Isolation.COMMITTED):
         done = any(
-            sweep(f"last-{isolation}-{n}", at.house.kafka, topics, at.recorder, isolation, never)
+            sweep(f"last-{isolation}-{n}", at.house.kafka, topics, at.record, isolation, never)
             for n in range(LAST_SWEEP_TRIES)
         )
         if not done:
@@ -316,11 +309,10 @@ def _stop(at: _Scene) -> None:
 
 def _look_into_files(at: _Scene, topics: Sequence[Topic]) -> None:
     """Nothing moves: no file has what must be gone, and the ledger says what became of the rest."""
-    noting = history_recorder.Recorder(at.recorder.note, SystemClock())
     places = [at.house.data / f"{topic.name}-{n}" for topic in topics for n in range(PARTITIONS)]
     for place in places:
-        files.look(noting, place)
-    account = Account.of(at.recorder.events)
+        files.look(at.record, place)
+    account = Account.of(at.record.events)
     starts = read_offsets(at.house.data / LOG_START)
     for place in places:
         partition = TopicPartition.parse(place.name)
@@ -333,7 +325,7 @@ def _look_into_files(at: _Scene, topics: Sequence[Topic]) -> None:
 
 def _judge(at: _Scene) -> None:
     outcome = at.outcome
-    verdict = judge(at.recorder.events)
+    verdict = judge(at.record.events)
     outcome.looked, outcome.acknowledged = str(verdict), verdict.acknowledged
     outcome.findings += map(str, verdict.findings)
     log = at.house.log() if at.house.log_path.exists() else ""

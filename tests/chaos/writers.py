@@ -10,17 +10,11 @@ from collections.abc import Callable, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from lapse.testing.history.events import (
-    HEADER,
-    Acknowledged,
-    Ended,
-    Failed,
-    Outcome,
-    Sent,
-    digest,
-)
-from tests.chaos.record import Recorder, now_ms
+from lapse.testing.history.events import Outcome
+from lapse.testing.history.recorder import ProducerRecorder
+from tests.chaos.record import Record
 from tests.chaos.topics import PARTITIONS, Topic
+from tests.support.deliveries import FATAL, safely
 
 QUIET = 0  # librdkafka tells of every refused connection while the broker is away
 ACK_SECONDS_MAX = 60
@@ -40,15 +34,15 @@ class Writer(threading.Thread):
     """
 
     def __init__(
-        self, name: str, bootstrap: str, topics: Sequence[Topic], recorder: Recorder,
+        self, name: str, bootstrap: str, topics: Sequence[Topic], record: Record,
         per_second: float, seed: int, end: threading.Event,
     ) -> None:  # fmt: skip
         super().__init__(name=name, daemon=True)
-        self._address, self._topics, self._recorder = bootstrap, topics, recorder
+        self._address, self._topics, self._record = bootstrap, topics, record
         self._per_second, self._end = per_second, end
         self._chance = random.Random(seed)
         self._producers = 0
-        self._number = 0
+        self._wrote = record.producer(f"{name}.0")
         self._is_spent = False
         self.crash: BaseException | None = None
 
@@ -59,17 +53,14 @@ class Writer(threading.Thread):
         except BaseException as e:  # noqa: BLE001 - the run tells of it
             self.crash = e
 
-    @property
-    def _id(self) -> str:
-        return f"{self.name}.{self._producers}"
-
     def _settings(self) -> dict[str, object]:
         # Nothing is given up: what lies behind a record that timed out librdkafka sends again,
         # under another epoch, and so may double it.
         return {"message.timeout.ms": 0}
 
     def _produce_until_spent(self) -> None:
-        self._producers, self._number, self._is_spent = self._producers + 1, 0, False
+        self._producers, self._is_spent = self._producers + 1, False
+        self._wrote = self._record.producer(f"{self.name}.{self._producers}")
         producer = Producer(
             {
                 **COMMON,
@@ -84,70 +75,52 @@ class Writer(threading.Thread):
         try:
             self._write(producer)
             left = producer.flush(ACK_SECONDS_MAX + 10)
-        except KafkaException as e:  # raised by whatever is called next after a fatal error
-            self._recorder.error(f"fatal: {e.args[0].name()}")
+        except FATAL as e:  # raised by whatever is called next after a fatal error
+            name = e.args[0].name() if isinstance(e, KafkaException) else "lost by the client"
+            self._record.error(f"fatal: {name}")
         else:
             if left:
-                self._recorder.error(f"{left} records of {self._id} never answered")
+                self._record.error(f"{left} records of {self._wrote.name} never answered")
 
     def _write(self, producer: Producer) -> None:
         started, count = time.monotonic(), 0
         while not self._end.is_set() and not self._is_spent:
-            self._send(producer, None)
+            self._send(producer)
             count += 1
             producer.poll(0)
             ahead_s = count / self._per_second - (time.monotonic() - started)
             if ahead_s > 0:
                 self._end.wait(ahead_s)
 
-    def _send(self, producer: Producer, transaction: str | None) -> None:
+    def _send(self, producer: Producer) -> None:
         chance, topic = self._chance, self._chance.choice(self._topics)
         key = f"k{chance.randrange(topic.keys)}".encode() if topic.keys else None
         gone = key is not None and chance.random() < TOMBSTONE_SHARE
         value = None if gone else chance.randbytes(chance.randint(20, 300))
         # A key has one partition, whoever writes it; `-1` would leave the choice to the client.
-        number = self._number
         partition = int(key[1:]) % PARTITIONS if key is not None else chance.randrange(PARTITIONS)
-        producer_id, sent_ms = self._id, now_ms()
-        self._number += 1
-        self._recorder.note(
-            Sent(
-                sent_ms,
-                producer_id,
-                number,
-                topic.name,
-                partition,
-                key,
-                digest(value),
-                sent_ms,
-                transaction,
-            )
-        )
+        wrote, sent_ms = self._wrote, self._record.now_ms()
+        number, headers = wrote.sending(topic.name, partition, key, value, timestamp_ms=sent_ms)
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
-                answer = Acknowledged(
-                    now_ms(), producer_id, number, message.partition(), message.offset()
-                )
-                self._recorder.note(answer)
+                wrote.acknowledged(number, message.partition(), message.offset())
                 return
             # Purged ones of an aborted transaction may have been sent all the same.
-            self._recorder.note(Failed(now_ms(), producer_id, number, error.name()))
-            self._recorder.error(f"produce: {error.name()}")
+            wrote.failed(number, error.name())
+            self._record.error(f"produce: {error.name()}")
             self._is_spent |= error.fatal()
 
-        headers = [(HEADER, f"{producer_id}#{number}".encode())]
-        self._hand_over(
-            producer,
-            lambda: producer.produce(
-                topic.name, value, key, partition, on_delivery=delivered, timestamp=sent_ms,
+        def produce() -> None:
+            producer.produce(
+                topic.name, value, key, partition, on_delivery=safely(delivered), timestamp=sent_ms,
                 headers=headers,
-            ),
-            lambda error: Failed(now_ms(), producer_id, number, error, is_sure=True),
-        )  # fmt: skip
+            )  # fmt: skip
+
+        self._hand_over(producer, produce, wrote, number)
 
     def _hand_over(
-        self, producer: Producer, produce: Callable[[], None], failed: Callable[[str], Failed]
+        self, producer: Producer, produce: Callable[[], None], wrote: ProducerRecorder, number: int
     ) -> None:
         """As soon as there is room for it; not at all after a fatal error."""
         while True:
@@ -156,7 +129,7 @@ class Writer(threading.Thread):
             except BufferError:
                 producer.poll(0.1)
             except KafkaException as e:
-                self._recorder.note(failed(e.args[0].name()))
+                wrote.failed(number, e.args[0].name(), is_sure=True)
                 self._is_spent = True
                 return
             else:
@@ -164,7 +137,7 @@ class Writer(threading.Thread):
 
     def _told(self, error: KafkaError) -> None:
         if error.fatal():
-            self._recorder.error(f"fatal: {error.name()}")
+            self._record.error(f"fatal: {error.name()}")
             self._is_spent = True
 
 
@@ -181,21 +154,20 @@ class TransactionalWriter(Writer):
     def _write(self, producer: Producer) -> None:
         if not self._retried("init", lambda: producer.init_transactions(10)):
             return
-        count = 0
         while not self._end.is_set() and not self._is_spent:
-            count += 1
-            self._one(producer, f"t{count}")
+            self._one(producer)
 
-    def _one(self, producer: Producer, name: str) -> None:
+    def _one(self, producer: Producer) -> None:
         try:
             producer.begin_transaction()
         except KafkaException as e:
-            self._recorder.error(f"begin: {e.args[0].name()}")
+            self._record.error(f"begin: {e.args[0].name()}")
             self._is_spent = True
             return
+        self._wrote.begins()
         records = self._chance.randint(1, TRANSACTION_RECORDS_MAX)
         for _ in range(records):
-            self._send(producer, name)
+            self._send(producer)
             producer.poll(0)
             self._end.wait(1 / self._per_second)
             if self._is_spent:
@@ -208,7 +180,7 @@ class TransactionalWriter(Writer):
             outcome = Outcome.COMMITTED
         elif not self._is_spent:
             outcome = self._abort(producer)
-        self._recorder.note(Ended(now_ms(), self._id, name, outcome))
+        self._wrote.ends(outcome)
 
     def _abort(self, producer: Producer) -> Outcome:
         done = self._retried("abort", lambda: producer.abort_transaction(10))
@@ -222,7 +194,7 @@ class TransactionalWriter(Writer):
                 call()
             except KafkaException as e:
                 error = e.args[0]
-                self._recorder.error(f"{what}: {error.name()}")
+                self._record.error(f"{what}: {error.name()}")
                 if error.retriable() and time.monotonic() < until:
                     with contextlib.suppress(KafkaException):
                         time.sleep(0.1)

@@ -19,9 +19,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def topic(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
-    """A topic of this test's own, with two partitions."""
+    """A topic of this test's own, with two partitions, for records of any time."""
     name = request.node.name.translate(str.maketrans("[]", "--")).strip("-")
-    create_topic(broker, name)
+    create_topic(broker, name, "-c", "retention.ms=-1")
     return name
 
 

@@ -15,11 +15,14 @@ import asyncio
 import struct
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from types import TracebackType
 from typing import Self
 
 CUT_SECONDS_MAX = 120
+END_SECONDS = 0.1  # until what came meanwhile is looked for
 _FRONT = struct.Struct(">ih")  # a request's size and its API
 
 
@@ -72,8 +75,15 @@ class Wire:
 
     def cut(self, api: int, how: Cut) -> None:
         """At the next request, or the next answer, of that API; returns when it was done."""
+        with self.cutting(api, how):
+            pass
+
+    @contextmanager
+    def cutting(self, api: int, how: Cut) -> Iterator[None]:
+        """The same, whose next request may come within the block, and has come when it ends."""
         self._was_cut.clear()
         self._wanted = api, how
+        yield
         assert self._was_cut.wait(CUT_SECONDS_MAX), f"no request of API {api} came"
 
     async def _listen(self) -> None:
@@ -82,10 +92,11 @@ class Wire:
         self.address = f"{host}:{port}"
 
     async def _end(self) -> None:
+        """Whatever comes in or is half open yet is closed too: clients connect again and again."""
         self._server.close()
-        self._close_all()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            self._close_all()
+            await asyncio.wait(others, timeout=END_SECONDS)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -97,7 +108,7 @@ class Wire:
         self._writers |= {writer, to_broker}
         for pump in (self._up(reader, to_broker, asked), self._down(from_broker, writer, asked)):
             task = self._loop.create_task(self._pumped(pump, writer, to_broker))
-            self._tasks.add(task)
+            self._tasks.add(task)  # asyncio does not hold it
             task.add_done_callback(self._tasks.discard)
 
     async def _pumped(self, pump: object, *writers: asyncio.StreamWriter) -> None:

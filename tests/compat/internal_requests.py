@@ -92,7 +92,7 @@ from lapse.wire.schema.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from tests.unit.broker.running import BY_NAME, batch_of, fetch_request, produce_request
+from tests.support.broker.running import BY_NAME, batch_of, fetch_request, produce_request
 
 TOPIC = 2  # the type of a resource
 NOBODY = 990  # a producer id

@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from lapse.testing.history.events import Isolation
 from lapse.testing.history.promise import Promise
 from lapse.testing.history.recorder import Recorder
-from tests.recorded import RecordedProducer, sweep
+from tests.support.recorded import RecordedProducer, sweep
 
 PARTITIONS, KEYS = (0, 1), 50
 TRANSACTIONAL = 3

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
-from lapse.lifecycle.owner_remote import RemoteOwner
+from lapse.lifecycle.owner.remote import RemoteOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory
-from lapse.lifecycle.service import Service, ServiceOptions
+from lapse.lifecycle.service.loop import Service, ServiceOptions
 from lapse.log.env import LogEnv
 
 

@@ -1,6 +1,6 @@
 """Our tools on a directory of real Kafka: looking while it runs, cleaning once it has stopped.
 
-DESIGN §4.10 and §4.12: looking needs no lock and changes nothing, cleaning in place is refused by
+ADR-10, ADR-12: looking needs no lock and changes nothing, cleaning in place is refused by
 Kafka's own lock, policies come from Kafka's metadata log, and Kafka starts on what we cleaned.
 """
 
@@ -30,7 +30,7 @@ from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition as Partition
 from lapse.kernels.layout import CONTROL
 from lapse.lifecycle.decide.select import LogInfo
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.summarise import requests_of
 from lapse.log.summary import Summary

@@ -16,7 +16,7 @@ from lapse.testing.history.promise import Promise
 from lapse.testing.history.recorder import Recorder
 from lapse.testing.history.verdict import Fault
 from tests.oracle.kafka import QUICK_FLAGS, RealKafka
-from tests.recorded import RecordedProducer, sweep
+from tests.support.recorded import RecordedProducer, sweep
 
 TOPIC, KEYS, UPDATES = "prices", 20, 20
 START_MS, STEP_MS = 1_700_000_000_000, 300  # each update in a segment of its own

@@ -19,8 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition as OwnPartition
 from lapse.client.connection import BrokerConnection
-from lapse.coordination.entries import encode_entry
-from lapse.coordination.offsets import OFFSET_COMMIT, OffsetCommitKey, OffsetCommitValue
+from lapse.coordination.records.entries import encode_entry
+from lapse.coordination.records.offsets import OFFSET_COMMIT, OffsetCommitKey, OffsetCommitValue
 from lapse.testing.broker_process import BrokerProcess
 from lapse.wire.schema.create_topics import CreateTopicsResponse
 from lapse.wire.schema.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -28,9 +28,9 @@ from lapse.wire.schema.metadata import MetadataResponse
 from lapse.wire.schema.produce import ProduceResponse
 from tests.compat.internal_requests import ask, deletion, metadata, new, requests_for
 from tests.oracle.kafka import QUICK_FLAGS, RealKafka
-from tests.unit.broker.running import batch_of, produce_request
-from tests.unit.broker.secured import USERS
-from tests.unit.broker.transaction_requests import TransactionalProducer, committed_offset
+from tests.support.broker.running import batch_of, produce_request
+from tests.support.broker.secured import USERS
+from tests.support.broker.transaction_requests import TransactionalProducer, committed_offset
 
 SECONDS = 30
 ADMIN_CLIENT = "__admin_client"

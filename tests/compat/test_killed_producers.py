@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,8 +31,8 @@ from tests.compat.cut import Cut, Wire
 from tests.compat.killed import Written, create_topic, disturb_while_writing
 from tests.conftest import scaled_count
 from tests.oracle.kafka import QUICK_FLAGS, RealKafka
-from tests.recorded import RecordedProducer, sweep
-from tests.unit.broker.running import produce
+from tests.support.broker.running import produce
+from tests.support.recorded import RecordedProducer, sweep
 
 PRODUCE, ADD_PARTITIONS, END = 0, 24, 26
 SETTINGS = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
@@ -145,8 +144,8 @@ def test_abort_of_a_transaction_that_never_reached_the_broker(side: Side) -> Non
     answer for fatal (librdkafka issue 4849).
     """
     t = Transactional(side, "unheard")
-    t.begin(1)
-    side.wire.cut(ADD_PARTITIONS, Cut.LOST)
+    with side.wire.cutting(ADD_PARTITIONS, Cut.LOST):
+        t.begin(1)
     error = told(lambda: t.producer.abort(SECONDS))
     assert error is not None
     assert error.code() == KafkaError.INVALID_TXN_STATE
@@ -161,8 +160,8 @@ def test_numbers_of_unanswered_records_are_used_again_after_an_abort(side: Side)
     transaction has five, which no broker can take for the same ones.
     """
     t = Transactional(side, "fewer")
-    t.begin(3)
-    side.wire.cut(PRODUCE, Cut.UNANSWERED)
+    with side.wire.cutting(PRODUCE, Cut.UNANSWERED):
+        t.begin(3)
     assert told(lambda: t.producer.abort(SECONDS)) is None
     error = t.write(5)
     assert error is not None
@@ -173,8 +172,8 @@ def test_numbers_of_unanswered_records_are_used_again_after_an_abort(side: Side)
 def test_as_many_records_as_were_aborted_are_not_taken_for_them(side: Side) -> None:
     """Kafka takes them for a duplicate: they are acknowledged, committed, and nowhere."""
     t = Transactional(side, "same")
-    t.begin(3)
-    side.wire.cut(PRODUCE, Cut.UNANSWERED)
+    with side.wire.cutting(PRODUCE, Cut.UNANSWERED):
+        t.begin(3)
     assert told(lambda: t.producer.abort(SECONDS)) is None
     error = t.write(3)
     if side.is_kafka:
@@ -190,11 +189,9 @@ def test_as_many_records_as_were_aborted_are_not_taken_for_them(side: Side) -> N
 @pytest.mark.parametrize("api", [PRODUCE, ADD_PARTITIONS, END])
 def test_a_commit_goes_through_whatever_is_cut(side: Side, api: int, how: Cut) -> None:
     t = Transactional(side, f"commit-{api}-{how.name}")
-    t.begin(3)
-    cutting = threading.Thread(target=side.wire.cut, args=(api, how))
-    cutting.start()
-    assert told(lambda: t.producer.commit(SECONDS)) is None
-    cutting.join()
+    with side.wire.cutting(api, how):
+        t.begin(3)
+        assert told(lambda: t.producer.commit(SECONDS)) is None
     assert t.write(2) is None
     assert t.faults() == set()
 

@@ -86,7 +86,7 @@ def test_null_and_empty_keys_and_values(broker: BrokerProcess, topic: str) -> No
 
 
 def test_keyless_records_are_refused_one_by_one(broker: BrokerProcess) -> None:
-    """SEMANTICS T-7, with one record a batch as the demo sends them."""
+    """T-7, with one record a batch as the demo sends them."""
     create_topic(broker, "compacted", "-c", "cleanup.policy=compact")
     outcomes: list[tuple[bool, object]] = []
     client = producer(broker, batch_num_messages=1, retries=0)

@@ -224,6 +224,7 @@ def magics_on_disk(broker: BrokerProcess, topic: str) -> list[int]:
     ],
 )
 def test_the_migration(broker: BrokerProcess, name: str, codec: str) -> None:
+    """T-9: Kafka 4 would serve none of the old ones."""
     topic = f"{name}-{codec}".replace(" ", "-")
     create(broker, topic, message_format_version=STEPS[0][0])
     old, current = OLD[name](broker), Librdkafka(broker)

@@ -52,7 +52,7 @@ from tests.compat.everything import (
     write_all,
 )
 from tests.oracle import kafka as real_kafka
-from tests.unit.broker.running import create, running_node
+from tests.support.broker.running import create, running_node
 
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")
 

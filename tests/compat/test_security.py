@@ -42,7 +42,7 @@ from lapse.client.login import Login
 from lapse.client.login import login as own_login
 from lapse.client.producer import Producer as OwnProducer
 from lapse.testing.broker_process import BrokerProcess
-from tests.unit.security.certificates import KEY_PASSWORD, certificates
+from tests.support.security.certificates import KEY_PASSWORD, certificates
 
 SECONDS = 30
 ADMIN, ALICE, BOB = "admin-s3cret", "alice-s3cret", "bob-s3cret"

@@ -26,8 +26,8 @@ from lapse.records.batch import scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.testing.broker_process import BrokerProcess
-from tests.unit.broker.running import connect, create, produce, running_node
-from tests.unit.log.logs import config, open_log
+from tests.support.broker.running import connect, create, produce, running_node
+from tests.support.log.logs import config, open_log
 
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")
 

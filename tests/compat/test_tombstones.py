@@ -29,7 +29,7 @@ from lapse.records.legacy import Message, MessageSpec, build_messages
 from lapse.testing.broker_process import BrokerProcess
 from lapse.wire.schema.fetch import FetchResponse
 from lapse.wire.schema.produce import ProduceResponse
-from tests.unit.broker.running import fetch_request, produce_request
+from tests.support.broker.running import fetch_request, produce_request
 
 KEY, VALUE = b"k", b"v"
 

@@ -8,11 +8,8 @@ import re
 import signal
 import socket
 import stat
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -23,58 +20,9 @@ from lapse.cli.main import main
 from lapse.cli.up_settings import RUNNING, SETTINGS
 from lapse.client.admin import Admin
 from lapse.client.login import login
-from lapse.lifecycle.reports import read_progress
-from tests.unit.security.certificates import certificates
-
-SECONDS_MAX = 60
-
-
-class Up:
-    """A running `lapse up`."""
-
-    def __init__(self, process: subprocess.Popen[str], errors: Path) -> None:
-        self.process = process
-        self._errors = errors
-        assert process.stdout is not None
-        self.ready = process.stdout.readline()
-
-    def errors(self) -> str:
-        return self._errors.read_text()
-
-    def children(self) -> dict[str, int]:
-        """Pids of its children by command."""
-        found = subprocess.run(
-            ["ps", "-o", "pid=,args=", "--ppid", str(self.process.pid)],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        rows = [line.split() for line in found.stdout.splitlines()]
-        return {row[row.index("lapse.cli.main") + 1]: int(row[0]) for row in rows if len(row) > 4}
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + SECONDS_MAX
-    while not true():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
-
-
-@contextmanager
-def up(data: Path, *options: str) -> Iterator[Up]:
-    errors = data.with_name("errors")
-    command = [sys.executable, "-m", "lapse.cli.main", "up", "--data", str(data), *options]
-    with (
-        errors.open("a") as err,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True) as process,
-    ):
-        try:
-            yield Up(process, errors)
-        finally:
-            if process.poll() is None:
-                process.terminate()
-            process.wait(SECONDS_MAX)
-
-
-FREE = ("--port", "0", "--http-port", "0", "--engine", "inline")
+from lapse.lifecycle.status.reports import read_progress
+from tests.support.security.certificates import certificates
+from tests.support.up import FREE, SECONDS_MAX, until, up
 
 
 def test_rounds_yield_to_the_broker(tmp_path: Path) -> None:

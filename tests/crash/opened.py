@@ -13,7 +13,7 @@ from lapse.base.config import TopicConfig
 from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.broker.control import OwnedLogs
-from lapse.lifecycle.recovery import finish_rounds
+from lapse.lifecycle.owner.recovery import finish_rounds
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.receipt import Receipt
@@ -21,7 +21,7 @@ from lapse.lifecycle.round.summarise import requests_of, summarise
 from lapse.log.directory import LogDirectory
 from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import Crashed
-from tests.unit.lifecycle.rounds import NOW, Hosted, env_of, plan_of
+from tests.support.lifecycle.rounds import NOW, Hosted, env_of, plan_of
 
 Losses = dict[str, bool]
 KILL: Losses = {}

@@ -1,4 +1,4 @@
-"""A day of a log directory, cut at each file operation: from produce and rounds to convert.
+"""A day of a log directory, cut at each file operation: from produce, rounds, erasure to convert.
 
 One workload for all that changes files, over a double that tears writes, loses and reorders what
 was not synced, takes renames back, and fails any operation once, a sync for good. Whatever day is
@@ -10,6 +10,8 @@ cut, its successor finds (`check`):
   of an erased key once its erasure was answered;
 - books that are right: what is missing is in the ledger, or below the log start, and nothing
   superseded lies below the cleaner checkpoint;
+- an order of erasure that was accepted, or that it is done; a finished proof that is true already
+  before anything is opened again; a setting that was changed for it is back, or can be put back;
 - copies that are whole or say that they are not, and an old format's records all the same in v2.
 
 Then the day is lived again from where it was cut, and ends as one without a cut does.
@@ -20,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,22 +32,34 @@ import pytest
 from lapse.base.errors import LapseError, StorageError
 from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
-from lapse.lifecycle.decide.select import Wish, decide
+from lapse.lifecycle.decide.select import RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.recovery import finish_rounds
+from lapse.lifecycle.erase.proof import PROVEN
+from lapse.lifecycle.owner.recovery import finish_rounds
+from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import make_plan
 from lapse.lifecycle.round.summarise import requests_of, summarise
 from lapse.log import checkpoints
 from lapse.log.directory import INCOMPLETE, LOCK, LogDirectory
 from lapse.log.env import LogEnv
-from lapse.log.export import copy_logs
+from lapse.log.export import copy_logs, export_logs
 from lapse.log.partition_log import PartitionLog
 from lapse.log.upgrade import upgrade
 from lapse.records.builder import NewRecord, build_batch
 from lapse.records.validate import check_produced
 from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import Crashed, CrashFs
+from tests.crash.erasure import (
+    TOPIC_ID,
+    AtHand,
+    Waiting,
+    erase,
+    reports,
+    require_first_proof_counts,
+    require_kept,
+    require_put_back,
+)
 from tests.crash.opened import (
     KILL,
     POWER_CUT_AND_RENAMES,
@@ -55,8 +70,8 @@ from tests.crash.opened import (
     require_tidy,
     sampled,
 )
-from tests.unit.lifecycle.rounds import MEMORY, NOW, Pair, Unsynced, compacted, records_in
-from tests.unit.log.test_upgrade import old_log, told
+from tests.support.lifecycle.rounds import MEMORY, NOW, Pair, Unsynced, compacted, records_in
+from tests.support.log.old_logs import old_log, read_log
 
 TP, OLD = TopicPartition("a", 0), TopicPartition("old", 0)
 TOPIC = compacted(internal_segment_bytes=400, delete_retention_ms=10)
@@ -66,6 +81,7 @@ REORDERED: Losses = {"lose_unsynced": True, "lose_renames": True, "reorder": Tru
 ALL_LOSSES = [KILL, POWER_CUT_AND_RENAMES, REORDERED]
 NAMES = ["kill", "power-cut", "reordered"]
 ERASED = "somebody@example.org"
+DAY_MS = 86_400_000
 
 
 @dataclass
@@ -77,8 +93,9 @@ class Known:
         offered: what may be at an offset: acknowledged, or asked for when the process died.
         synced_to: everything below it was said to be durable.
         answered, asked: the log start.
+        ordered: the end of the log when the order of erasure was accepted; -1: it was not.
         erased: whether the erasure was answered.
-        copied: whether the copy was.
+        copied, exported: whether the copies were.
     """
 
     acknowledged: dict[int, Pair] = field(default_factory=dict)
@@ -86,16 +103,22 @@ class Known:
     synced_to: int = 0
     answered: int = 0
     asked: int = 0
+    ordered: int = -1
     erased: bool = False
     copied: bool = False
+    exported: bool = False
 
 
 class Day:
     """What a process does; `known` outlives it."""
 
-    def __init__(self, data: Path, fs: Fs, known: Known, seed: int = 0) -> None:
+    def __init__(
+        self, data: Path, fs: Fs, known: Known, seed: int = 0, now_ms: int = NOW
+    ) -> None:  # fmt: skip
         self.data, self.fs, self.known = data, fs, known
-        self.clock = ManualClock(NOW)
+        self.clock = Waiting(now_ms, self._meanwhile)
+        self.order = data.with_name("order")
+        self.brokers = AtHand(fs, TP, data.with_name("setting"), self._tombstone)
         self.failures: list[str] = []
         self._random = random.Random(seed)
         self._rounds = 0
@@ -111,6 +134,7 @@ class Day:
             self._try(lambda step=step: step(self._log()))  # type: ignore[misc]
         self._try(self.close)
         self._try(self.copy)
+        self._try(self.export)
         self._try(self.convert)
 
     def _try(self, do: Callable[[], None]) -> None:
@@ -152,7 +176,7 @@ class Day:
 
     def produce(self, log: PartitionLog) -> None:
         for n in range(12):
-            key = ERASED if n == 5 and not self.known.erased else f"k{self._random.randint(0, 5)}"
+            key = ERASED if n == 5 and self.known.ordered < 0 else f"k{self._random.randint(0, 5)}"
             self._append(log, (key, f"v{log.log_end_offset}" + "." * 20))
         log.roll(self.clock.now_ms())
 
@@ -172,7 +196,7 @@ class Day:
             lacking = requests_of((info.facts for info in owner.logs()), records=True)
             owner.adopt_summaries([summarise(request) for request in lacking])
             [info] = owner.logs()
-            decision = decide(info, self.clock.now_ms(), Wish(force=True))
+            decision = decide(info, self.clock.now_ms(), RoundOptions(force=True))
             if not decision.due:
                 return
             self._rounds += 1
@@ -193,25 +217,45 @@ class Day:
         self.known.answered = log.delete_records(self.known.asked)
 
     def erase(self, log: PartitionLog) -> None:
-        """A tombstone, a round that takes the values, one that takes it, and no byte is left."""
-        self._append(log, (ERASED, None))
-        log.roll(self.clock.now_ms())
-        self._append(log, ("k0", "after"))
-        log.roll(self.clock.now_ms())
-        self._append(log, ("k1", "after"))
-        self.flush(log)
-        for _ in range(3):
+        """Begun, or gone on with; ends when no file has a record of the key."""
+        answer = self.brokers.served(log.log_end_offset)
+
+        def accepted() -> None:
+            if self.known.ordered < 0:
+                self.known.ordered = answer.ends[0].offset
+
+        key = ERASED.encode()
+        verdict = erase(
+            self.order, self.data, key, answer, self.brokers, self.fs, self.clock, accepted
+        )
+        assert verdict == PROVEN
+        self.known.erased = True
+
+    def _tombstone(self, key: str) -> None:
+        self._append(self._log(), (key, None))
+
+    def _meanwhile(self) -> None:
+        """What a broker and its rounds do while somebody waits for them."""
+
+        def work() -> None:
+            log = self._log()
+            log.roll(self.clock.now_ms())
             self.clean(log)
-        self.sweep(log)
-        if _is_nowhere(self.data / str(TP), ERASED):
-            self.known.erased = True
+            self.sweep(log)
+
+        self._try(work)
 
     def sweep(self, log: PartitionLog) -> None:
         log.sweep_deleted(1 << 60)
+        log.sweep_aside(1 << 60)
 
     def copy(self) -> None:
         copy_logs(self.data, self.data.with_name("copy"), [TP], self.fs)
         self.known.copied = True
+
+    def export(self) -> None:
+        export_logs(self.data, self.data.with_name("export"), {TP: True}, self.fs, 4096)
+        self.known.exported = True
 
     def convert(self) -> None:
         env = LogEnv(self.fs, self.clock)
@@ -235,6 +279,7 @@ def _is_nowhere(folder: Path, key: str) -> bool:
 
 
 def check(data: Path, known: Known, old: list[tuple[object, ...]], *, durable_only: bool) -> None:
+    _check_erasure(data, known)
     again = Opened.at(data, Unsynced(), MERGED, [TP, OLD])
     log, log_dir = again.directory.logs[TP], data / str(TP)
     start, found, gone = log.log_start_offset, records_in(log_dir), departed(log_dir)
@@ -249,8 +294,9 @@ def check(data: Path, known: Known, old: list[tuple[object, ...]], *, durable_on
     below = [pair[0] for offset, pair in found.items() if start <= offset < saved]
     assert len(below) == len(set(below))
     again.directory.close()
-    _check_copy(data, known)
-    assert told(data / str(OLD)) == old
+    for name, answered in (("copy", known.copied), ("export", known.exported)):
+        _check_copy(data, data.with_name(name), answered=answered)
+    assert read_log(data / str(OLD)) == old
 
 
 def _check_kept(
@@ -271,10 +317,20 @@ def _check_kept(
             assert newest.get(key, -1) > offset, f"the last of {key} at {offset} is lost"
 
 
-def _check_copy(data: Path, known: Known) -> None:
-    copy = data.with_name("copy")
+def _check_erasure(data: Path, known: Known) -> None:
+    """As the crash left it: nothing is opened."""
+    day = Day(data, RealFs(), known)
+    if known.ordered >= 0:
+        require_kept(day.order, ERASED.encode(), known.ordered)
+    require_put_back(day.order, day.brokers)
+    proven = [report for report in reports(day.order) if report.verdict.state == PROVEN]
+    assert proven or not known.erased
+    assert not proven or _is_nowhere(data / str(TP), ERASED)
+
+
+def _check_copy(data: Path, copy: Path, *, answered: bool) -> None:
     there = {p.name for p in copy.iterdir()} - {LOCK} if copy.exists() else set()
-    if known.copied or (there and INCOMPLETE not in {n.removesuffix(".tmp") for n in there}):
+    if answered or (there and INCOMPLETE not in {n.removesuffix(".tmp") for n in there}):
         assert records_in(copy / str(TP)) == records_in(data / str(TP))
 
 
@@ -286,7 +342,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with an empty log, and one of an old format."""
     path = tmp_path_factory.mktemp("day") / "data"
     directory = LogDirectory.open(path, LogEnv(RealFs(), ManualClock(NOW)))
-    directory.create_log(TP, TOPIC)
+    directory.create_log(TP, TOPIC, topic_id=uuid.UUID(TOPIC_ID))
     directory.close()
     old_log(path / str(OLD))
     return path
@@ -299,14 +355,23 @@ def test_a_day_without_a_cut(tmp_path: Path, before: Path, seed: int) -> None:
     assert day.failures == []
     assert known.erased
     assert known.copied
+    assert known.exported
     assert known.answered > 0
     assert len(departed(data / str(TP))) > 20
-    check(data, known, told(before / str(OLD)), durable_only=False)
+    check(data, known, read_log(before / str(OLD)), durable_only=False)
+
+
+def _morning(path: Path, before: Path) -> tuple[Path, Known]:
+    """A directory for a day, with nothing beside it."""
+    for name in ("copy", "export", "order"):
+        shutil.rmtree(path / name, ignore_errors=True)
+    (path / "setting").unlink(missing_ok=True)
+    return copied(before, path / "data"), Known()
 
 
 def _count(path: Path, before: Path, seed: int) -> int:
     fs = CrashFs(Unsynced(), None)
-    Day(copied(before, path), fs, Known(), seed).live()
+    Day(*_morning(path, before)[:1], fs, Known(), seed).live()
     return fs.operations
 
 
@@ -314,12 +379,11 @@ def _count(path: Path, before: Path, seed: int) -> int:
 def test_a_day_may_end_anywhere(
     tmp_path: Path, before: Path, scaled: Callable[[int], int], seed: int, losses: Losses
 ) -> None:
-    old = told(before / str(OLD))
-    operations = _count(tmp_path / "data", before, seed)
+    old = read_log(before / str(OLD))
+    operations = _count(tmp_path, before, seed)
     assert operations > 500
     for die_at in sampled(operations, scaled(operations), seed):
-        data, known = copied(before, tmp_path / "data"), Known()
-        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        data, known = _morning(tmp_path, before)
         fs = CrashFs(Unsynced(), die_at, seed=die_at, **losses)
         day = Day(data, fs, known, seed)
         with pytest.raises(Crashed):
@@ -333,12 +397,11 @@ def test_any_operation_may_fail_once(
     tmp_path: Path, before: Path, scaled: Callable[[int], int], seed: int, losses: Losses
 ) -> None:
     """A disk that fails, or is full: what was answered afterwards holds like everything else."""
-    old = told(before / str(OLD))
-    operations = _count(tmp_path / "data", before, seed)
+    old = read_log(before / str(OLD))
+    operations = _count(tmp_path, before, seed)
     failures = 0
     for fail_at in sampled(operations, scaled(operations), seed):
-        data, known = copied(before, tmp_path / "data"), Known()
-        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        data, known = _morning(tmp_path, before)
         fs = CrashFs(Unsynced(), None, fail_at=fail_at, seed=fail_at, **losses)
         day = Day(data, fs, known, seed)
         day.live()
@@ -350,14 +413,50 @@ def test_any_operation_may_fail_once(
     assert failures > 0
 
 
+class Books(CrashFs):
+    """Notes at which operations the ledger is synced."""
+
+    def __init__(self) -> None:
+        super().__init__(Unsynced(), None)
+        self.syncs: list[int] = []
+
+    def fsync_file(self, path: Path) -> None:
+        if path.name == ledger.LEDGER_FILE and "copy" not in path.parts:
+            self.syncs.append(self.operations + 1)
+        super().fsync_file(path)
+
+
+def test_books_whose_sync_failed_are_not_taken_for_written(
+    tmp_path: Path, before: Path, seed: int
+) -> None:
+    """The next sync says yes, and the power goes: what is gone must be told of all the same."""
+    books, old = Books(), read_log(before / str(OLD))
+    Day(_morning(tmp_path, before)[0], books, Known(), seed).live()
+    assert len(books.syncs) > 2
+    for fail_at in books.syncs:
+        data, known = _morning(tmp_path, before)
+        fs = CrashFs(Unsynced(), None, fail_at=fail_at, seed=fail_at, **REORDERED)
+        day = Day(data, fs, known, seed)
+        day.live()
+        fs.cut_power()
+        day.abandon()
+        _check_twice(data, known, old, REORDERED)
+
+
 def _check_twice(data: Path, known: Known, old: list[tuple[object, ...]], losses: Losses) -> None:
-    """As it is found, and after more rounds and a whole conversion."""
+    """As it is found, and after more rounds, the rest of an erasure, whole copies, a conversion."""
     check(data, known, old, durable_only=bool(losses))
-    day = Day(data, Unsynced(), known)
-    known.copied = False  # it is older now than what it was made of
-    shutil.rmtree(data.with_name("copy"), ignore_errors=True)
+    day = Day(data, Unsynced(), known, now_ms=NOW + DAY_MS)
     for step in (day.clean, day.clean, day.sweep):
         step(day._log())
+    if known.ordered >= 0:
+        day.erase(day._log())
+        require_first_proof_counts(day.order)
+        assert day.brokers.own() is None
     day.close()
+    for again in (day.copy, day.export):
+        if (left := data.with_name(again.__name__)).exists() and not (left / INCOMPLETE).exists():
+            shutil.rmtree(left)  # it is older now than what it was made of
+        again()
     day.convert()
     check(data, known, old, durable_only=bool(losses))

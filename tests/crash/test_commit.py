@@ -1,4 +1,4 @@
-"""Die at every file operation of a commit, reopen, check (SEMANTICS W-2, W-5; DESIGN §3 "Files").
+"""Die at every file operation of a commit, reopen, check (W-2, W-5).
 
 Two ways to die: in this process, at each operation in turn (`CrashFs`); and a broker that is
 really killed while it commits over its socket. After either each log holds what it held before the
@@ -24,8 +24,8 @@ from lapse.base.ids import TopicPartition
 from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
 from lapse.kernels.crc32c import crc32c
-from lapse.lifecycle.owner import OwnerGone
-from lapse.lifecycle.owner_remote import RemoteOwner
+from lapse.lifecycle.owner.protocol import OwnerGone
+from lapse.lifecycle.owner.remote import RemoteOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.receipt import FileReceipt, Receipt, attempt_dir, attempt_file
 from lapse.log import checkpoints
@@ -43,8 +43,8 @@ from tests.crash.opened import (
     departed,
     require_tidy,
 )
-from tests.unit.broker.running import batch_of, produce
-from tests.unit.lifecycle.rounds import (
+from tests.support.broker.running import batch_of, produce
+from tests.support.lifecycle.rounds import (
     NOW,
     Pair,
     Unsynced,

@@ -25,8 +25,8 @@ from lapse.wire.schema.list_groups import LIST_GROUPS
 from lapse.wire.schema.list_offsets import LIST_OFFSETS
 from lapse.wire.schema.metadata import METADATA
 from lapse.wire.schema.offset_fetch import OFFSET_FETCH
-from tests.unit.broker.running import batch_of, connect, create, produce, running_node
-from tests.unit.client.commits import commit, delete_group
+from tests.support.broker.running import batch_of, connect, create, produce, running_node
+from tests.support.client.commits import commit, delete_group
 
 PARTITIONS = tuple(TopicPartition("t", n) for n in range(3))
 RECORDS = 1000

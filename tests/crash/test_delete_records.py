@@ -1,7 +1,7 @@
 """Die at every file operation of a log that is deleted from; what was answered stays deleted (L11).
 
-Real Kafka writes its log starts once a minute, so a crash undoes what it answered since (SEMANTICS
-D-8). One life: appends, rolls, syncs, deletions into sealed segments, into the active one and of
+Real Kafka writes its log starts once a minute, so a crash undoes what it answered since
+(D-8). One life: appends, rolls, syncs, deletions into sealed segments, into the active one and of
 everything, trims, and checkpoints in the way of Kafka's. Whatever a successor finds: no record
 below an answered log start is served again, none above it is missing that must be there, and a
 deadline that began to run still runs.
@@ -22,7 +22,7 @@ from lapse.log import checkpoints
 from lapse.log.partition_log import PartitionLog
 from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.crash.test_log import AFTERWARDS, TOPIC, owned
-from tests.unit.log.logs import NOW, TP, append, batch, batches_of, check_sound, refusal, rewrite
+from tests.support.log.logs import NOW, TP, append, batch, batches_of, check_sound, refusal, rewrite
 
 PRODUCER = 77
 

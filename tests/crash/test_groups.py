@@ -2,7 +2,7 @@
 
 After any death a group is as it was, or in place, booked and with none of its old segments left.
 In between nobody may be told that it is done: what is superseded would stay for ever, since no
-round looks below the checkpoint (SEMANTICS W-2, W-5, W-6).
+round looks below the checkpoint (W-2, W-5, W-6).
 
 The logs: one whose rewritten group equals its first old segment byte for byte; one of whose group
 the last old segments vanish wholly, the first with them in another; one with values and tombstones
@@ -25,8 +25,8 @@ from lapse.base.config import TopicConfig
 from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.kernels.layout import DELETE_HORIZON
-from lapse.lifecycle.decide.select import Wish, decide
-from lapse.lifecycle.fate import fate_of
+from lapse.lifecycle.decide.select import RoundOptions, decide
+from lapse.lifecycle.record_history import history_of
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.log import checkpoints
@@ -46,7 +46,7 @@ from tests.crash.opened import (
     require_tidy,
     sampled,
 )
-from tests.unit.lifecycle.rounds import NOW, Pair, Unsynced, compacted, make_logs, records_in
+from tests.support.lifecycle.rounds import NOW, Pair, Unsynced, compacted, make_logs, records_in
 
 TP = TopicPartition("a", 0)
 WRITTEN = compacted(internal_segment_bytes=300)  # three records a segment
@@ -187,9 +187,9 @@ def _stamped(log_dir: Path) -> int:
 def _check_told(again: Opened, found: State, case: Case) -> None:
     """Of no dead record it is said that it is the last of its key."""
     [info] = again.owner.logs()
-    decision = decide(info, NOW, Wish())
+    decision = decide(info, NOW, RoundOptions())
     for offset in found.keys() - case.final.keys():
-        assert "the last of its key" not in fate_of(decision, offset).text
+        assert "the last of its key" not in history_of(decision, offset).text
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -1,4 +1,4 @@
-"""Die at every file operation of a log's life, reopen, check (SEMANTICS W-2, W-5, W-6, W-7).
+"""Die at every file operation of a log's life, reopen, check (W-2, W-5, W-6, W-7).
 
 One life: appends, rolls, syncs, replacements of one and of two new segments, retention, a clean
 close and a second opening. `kill -9` must lose nothing acknowledged; a power cut nothing that was
@@ -25,7 +25,7 @@ from lapse.log.segment import Segment
 from lapse.records.append_times import RESOLUTION_MS
 from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import Crashed, CrashFs
-from tests.unit.log.logs import (
+from tests.support.log.logs import (
     NOW,
     TP,
     append,

@@ -17,7 +17,7 @@ from lapse.base.fs import RealFs
 from lapse.lifecycle.round.summarise import SummaryReceipt, adopt, requests_of, summarise
 from lapse.log.partition_log import PartitionLog
 from lapse.testing.crash_fs import Crashed, CrashFs
-from tests.unit.log.logs import NOW, append, batch, batches_of, check_sound, open_log
+from tests.support.log.logs import NOW, append, batch, batches_of, check_sound, open_log
 
 
 @pytest.fixture(scope="module")

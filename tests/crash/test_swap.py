@@ -10,9 +10,19 @@ from pathlib import Path
 from lapse.base.fs import RealFs
 from lapse.log.partition_log import PartitionLog
 from lapse.log.summary import encode_summary, summary_path
-from lapse.log.swap import recover
+from lapse.log.swap import abandon, prepare, recover
 from lapse.testing.crash_fs import Crashed, CrashFs
-from tests.unit.log.logs import NOW, append, batch, batches_of, config, open_log, rewrite
+from tests.support.lifecycle.rounds import Unsynced
+from tests.support.log.logs import (
+    NOW,
+    append,
+    batch,
+    batches_of,
+    check_sound,
+    config,
+    open_log,
+    rewrite,
+)
 
 
 def _log_of_several(path: Path) -> list[int]:
@@ -54,6 +64,68 @@ def test_a_value_never_outlives_its_tombstone(tmp_path: Path) -> None:
         assert there == bases[len(bases) - len(there) :]
         left_over.add(len(there))
     assert left_over >= {0, 1, 2, 3, len(bases) - 1}
+
+
+def test_nothing_is_left_over_wherever_recovery_dies(tmp_path: Path) -> None:
+    """Append times are found by their summary: if that went first, nobody would look for them."""
+    before = tmp_path / "before"
+    bases = _log_of_several(before)[:2]
+    die_at, is_done = 0, False
+    while not is_done:
+        die_at += 1
+        left = tmp_path / f"left-{die_at}"
+        shutil.copytree(before, left)
+        fs = CrashFs(Unsynced(), None)
+        log = open_log(left, clean_shutdown=True, fs=fs)
+        sealed = [s for s in log.segments if s.base_offset in bases]
+        made = rewrite(log, sealed, lambda _: True, left / ".lapse" / "1" / "1")
+        assert made.replacement.new[0].append_times is not None
+        fs._die_at = fs.operations + die_at
+        try:
+            log.replace_segments(made.replacement, log.generation)
+            is_done = True
+        except Crashed:
+            _recover_and_die(left, tmp_path / f"again-{die_at}")
+        shutil.rmtree(left)
+    assert die_at > 15
+
+
+def _recover_and_die(left: Path, path: Path) -> None:
+    recovery_dies_at, is_done = 0, False
+    while not is_done:
+        recovery_dies_at += 1
+        shutil.copytree(left, path)
+        try:
+            recover(CrashFs(Unsynced(), recovery_dies_at), path)
+            is_done = True
+        except Crashed:
+            recover(RealFs(), path)
+        half = [p.name for p in path.rglob("*") if p.suffix in {".swap", ".cleaned", ".deleted"}]
+        assert half == []
+        log = open_log(path, clean_shutdown=True)
+        assert not log.segments[0].summary.append_estimated
+        check_sound(log)
+        log.close()
+        shutil.rmtree(path)
+
+
+def test_taking_a_swap_back_may_die_anywhere(tmp_path: Path) -> None:
+    """As where the disk is full, and then the process is killed."""
+    _log_of_several(tmp_path / "before")
+    die_at, is_done = 0, False
+    while not is_done:
+        die_at += 1
+        path = tmp_path / str(die_at)
+        shutil.copytree(tmp_path / "before", path)
+        log = open_log(path, clean_shutdown=True)
+        made = rewrite(log, list(log.segments[:2]), lambda _: True, path / ".lapse" / "1" / "1")
+        prepare(RealFs(), path, made.replacement)
+        with contextlib.suppress(Crashed):
+            abandon(CrashFs(Unsynced(), die_at), path, made.replacement)
+            is_done = True
+        recover(RealFs(), path)
+        assert not [p.name for p in path.rglob("*") if p.suffix in {".swap", ".cleaned"}]
+    assert die_at > 5
 
 
 def test_a_summary_of_another_file_is_not_taken_over(tmp_path: Path) -> None:

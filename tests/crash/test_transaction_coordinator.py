@@ -21,8 +21,8 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.records.batch import records_of, scan_batches
 from lapse.testing.crash_fs import CrashFs
-from tests.unit.broker.running import connect, create, running_node
-from tests.unit.broker.transaction_requests import TransactionalProducer, committed_offset
+from tests.support.broker.running import connect, create, running_node
+from tests.support.broker.transaction_requests import TransactionalProducer, committed_offset
 
 SETTINGS = {"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"}
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)

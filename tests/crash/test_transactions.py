@@ -1,7 +1,7 @@
 """Die at every file operation of a log with transactions, reopen, check against the log itself.
 
 Whatever survives, what is told of it (last stable offset, aborted transactions, producers) must be
-what a reading of the surviving batches tells (SEMANTICS W-7, X-1, P-1). `kill -9` loses nothing
+what a reading of the surviving batches tells (W-7, X-1, P-1). `kill -9` loses nothing
 that was acknowledged, a power cut nothing that was synced.
 """
 
@@ -24,7 +24,7 @@ from lapse.records.batch import records_of, scan_batches
 from lapse.records.control import control_type, coordinator_epoch
 from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.crash.test_log import owned
-from tests.unit.log.logs import NOW, TP, append, batch, batches_of, check_sound, config, rewrite
+from tests.support.log.logs import NOW, TP, append, batch, batches_of, check_sound, config, rewrite
 
 TOPIC = config(file_delete_delay_ms=0, internal_segment_bytes=900)
 PRODUCERS = (11, 12, 13)

@@ -9,7 +9,7 @@ import pytest
 
 from lapse.base.errors import StorageError
 from lapse.base.fs import Fs, RealFs
-from lapse.lifecycle.recovery import finish_rounds
+from lapse.lifecycle.owner.recovery import finish_rounds
 from lapse.log import checkpoints
 from lapse.log.directory import INCOMPLETE, LOCK, LogDirectory
 from lapse.log.export import copy_logs
@@ -18,8 +18,8 @@ from lapse.log.upgrade import old_segments, upgrade
 from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.conftest import scaled_count
 from tests.crash.test_log import owned
-from tests.unit.log.logs import NOW, TP, config, env
-from tests.unit.log.test_upgrade import old_log, told
+from tests.support.log.logs import NOW, TP, config, env
+from tests.support.log.old_logs import old_log, read_log
 
 
 def run(path: Path, fs: Fs) -> None:
@@ -34,7 +34,7 @@ def run(path: Path, fs: Fs) -> None:
 
 def test_it_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     old_log(tmp_path / "old" / str(TP))
-    before = told(tmp_path / "old" / str(TP))
+    before = read_log(tmp_path / "old" / str(TP))
     whole = CrashFs(RealFs(), None)
     shutil.copytree(tmp_path / "old", tmp_path / "whole")
     run(tmp_path / "whole", whole)
@@ -45,7 +45,7 @@ def test_it_goes_on_where_it_was_killed(tmp_path: Path) -> None:
         with pytest.raises(Crashed):
             run(path, CrashFs(RealFs(), die_at))
         run(path, RealFs())
-        assert told(path / str(TP)) == before, die_at
+        assert read_log(path / str(TP)) == before, die_at
         assert not list((path / str(TP)).glob("*.deleted"))
         shutil.rmtree(path)
 

@@ -20,7 +20,7 @@ from lapse.base.errors import CorruptData, KafkaError, LapseError
 from lapse.base.fs import RealFs
 from lapse.cli import dump
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
-from lapse.lifecycle.decide.select import Wish, decide
+from lapse.lifecycle.decide.select import RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.commit import CommitEnv, commit, finish_commit
 from lapse.lifecycle.round.inline import InlineEngine
@@ -283,7 +283,7 @@ def _round(log: PartitionLog, clock: ManualClock, everything: dict[int, bytes]) 
     info = told(lambda: info_of(log.facts(), log.config, clock.now_ms()), str(log.dir))
     if info is None:
         return
-    decision = decide(info, clock.now_ms(), Wish(force=True))
+    decision = decide(info, clock.now_ms(), RoundOptions(force=True))
     if not decision.due:
         return
     plan = make_plan(decision, "round-1", Rules.LAPSE, MapMemory(1 << 20))

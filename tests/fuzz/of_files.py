@@ -17,15 +17,15 @@ import numpy as np
 from lapse.base.errors import CorruptData
 from lapse.base.fs import RealFs
 from lapse.cli.dump_files import dump_side_file
-from lapse.coordination import offsets, transactions
-from lapse.coordination.consumer_protocol import (
+from lapse.coordination.records import offsets, transactions
+from lapse.coordination.records.entries import Entry, decode_entry, encode_entry
+from lapse.coordination.records.subscription import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartitions,
     read_versioned,
     write_versioned,
 )
-from lapse.coordination.entries import Entry, decode_entry, encode_entry
 from lapse.kernels.crc32c import crc32c
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.commit import CommitEnv, finish_commit, intent_path

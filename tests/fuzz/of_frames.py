@@ -19,6 +19,7 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lapse.broker.api.table import APIS
 from lapse.broker.node import Node
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
@@ -27,11 +28,10 @@ from lapse.wire.errors import UnsupportedVersion
 from lapse.wire.schema.fetch import FETCH
 from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
 from lapse.wire.schema.produce import PRODUCE
-from lapse.wire.versions import SERVED
 from tests.fuzz import corpus, mutate
 from tests.fuzz.target import Target, require
-from tests.unit.broker.running import connect, create, running_node
-from tests.unit.wire.samples import Sampler
+from tests.support.broker.running import connect, create, running_node
+from tests.support.wire.samples import Sampler
 
 CONNECTIONS_MAX = 4
 FRAMES_MAX = 12
@@ -93,7 +93,7 @@ def _frame(rng: random.Random) -> bytes:
 def _header_changed(rng: random.Random, content: bytes) -> bytes:
     """Another API, another version, or both: a body that is not theirs."""
     key, version = struct.unpack_from(">hh", content)
-    keys = (*SERVED, 4, 999, -1)
+    keys = (*APIS, 4, 999, -1)
     key = rng.choice((key, rng.choice(keys)))
     version = rng.choice((version, version + 1, version - 1, 0, -1, 0x7FFF, rng.randrange(20)))
     return struct.pack(">hh", key, max(version, -0x8000)) + content[4:]
@@ -101,9 +101,9 @@ def _header_changed(rng: random.Random, content: bytes) -> bytes:
 
 def _request(rng: random.Random) -> bytes:
     """A sound request of any API and version, without its size."""
-    row = SERVED[rng.choice((*SERVED, *_OFTEN))]
-    assert row.versions.high is not None
-    version = rng.randint(row.versions.low, row.versions.high)
+    row = APIS[rng.choice((*APIS, *_OFTEN))]
+    assert row.api.versions.high is not None
+    version = rng.randint(row.api.versions.low, row.api.versions.high)
     message = Sampler(rng.randrange(1 << 62)).message(row.request, version)
     message = _made_to_meet(rng, message, version)
     try:

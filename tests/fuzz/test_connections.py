@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from lapse.broker.api.table import APIS
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
 from lapse.wire.envelope import encode_request
 from lapse.wire.schema.metadata import MetadataRequest
-from lapse.wire.versions import SERVED
-from tests.unit.broker.running import (
+from tests.support.broker.running import (
     batch_of,
     connect,
     create,
@@ -116,13 +116,13 @@ async def test_large_frames_that_never_come_cost_little(tmp_path: Path) -> None:
         await until_open(node, 0)
 
 
-@pytest.mark.parametrize("key", SERVED)
+@pytest.mark.parametrize("key", APIS)
 async def test_arrays_that_lie_cost_nothing(key: int, tmp_path: Path) -> None:
     """Every place of a short request says 2^31-1 of something once: no memory is taken for it."""
     async with running_node(tmp_path) as node:
-        row = SERVED[key]
+        row = APIS[key]
         before = peak_bytes()
-        for version in {row.versions.low, row.advertised_max}:
+        for version in {row.api.versions.low, row.api.newest}:
             for at in range(0, 40, 2):
                 lie = bytearray(60)
                 lie[at : at + 5] = b"\x7f\xff\xff\xff\x07"

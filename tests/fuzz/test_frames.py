@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lapse.broker import connection, dispatch
-from lapse.broker.connection import Connection
+from lapse.broker.api.table import APIS
+from lapse.broker.net import connection, dispatch
+from lapse.broker.net.connection import Connection
 from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
 from tests.fuzz import of_frames
 from tests.fuzz.target import rng_of
@@ -33,7 +35,7 @@ def test_an_error_of_ours_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     async def fails(*_: Any) -> None:
         raise KeyError("ours")
 
-    monkeypatch.setitem(dispatch.HANDLERS, 10, fails)  # type: ignore[arg-type]
+    monkeypatch.setitem(APIS, 10, replace(APIS[10], handle=fails))  # type: ignore[arg-type]
     asked = struct.pack(">hhih", 10, 0, 1, -1) + b"\0\1g"
     with pytest.raises(AssertionError, match="KeyError: 'ours'"):
         check(tmp_path, struct.pack(">i", len(asked)) + asked)

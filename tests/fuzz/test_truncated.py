@@ -55,7 +55,7 @@ _ROUND = """
     from lapse.records.layout import Codec
     from lapse.testing.clock import ManualClock
     from tests.fuzz.test_truncated import filled
-    from tests.unit.lifecycle.rounds import plan_of
+    from tests.support.lifecycle.rounds import plan_of
     from lapse.lifecycle.decide.select import LogInfo
 
     class Truncating(ManualClock):

@@ -57,7 +57,7 @@ def test_segments_read_as_records_of(goldens: Path, part: str) -> None:
 
 
 def test_logappend_topics_keep_the_producers_time(goldens: Path) -> None:
-    """DESIGN §4.5: Kafka itself leaves it in the deltas, until its cleaner rewrites a batch."""
+    """ADR-5: Kafka itself leaves it in the deltas, until its cleaner rewrites a batch."""
     known = 0
     for path in segments(goldens / "golden"):
         if "logappend" not in path.parent.name:

@@ -20,7 +20,7 @@ from lapse.log.env import LogEnv
 from lapse.testing.clock import ManualClock
 from tests.golden.test_dumps import ARCHIVE
 from tests.reference.consumer import consume, read_view
-from tests.unit.log.logs import config
+from tests.support.log.logs import config
 
 TOPIC = config(index_interval_bytes=256, segment_index_bytes=16384, internal_segment_bytes=1 << 20)
 FOREVER_MS = 1 << 60  # producers of 2023 are not to expire

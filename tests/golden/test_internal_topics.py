@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from lapse.cli.main import main
-from lapse.coordination import transactions
-from lapse.coordination.transactions import TransactionStatus
+from lapse.coordination.records import transactions
+from lapse.coordination.records.transactions import TransactionStatus
 from tests.reference.kafka_dump import decoded, read_kafka_dump
 
 TRANSACTION_TYPE = "0"

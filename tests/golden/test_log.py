@@ -18,7 +18,7 @@ from lapse.log.directory import LogDirectory
 from lapse.log.partition_log import PartitionLog
 from lapse.log.reader import DirectoryView
 from lapse.records.batch import records_of, scan_prefix
-from tests.unit.log.logs import append, batch, check_sound, config, env, open_log
+from tests.support.log.logs import append, batch, check_sound, config, env, open_log
 
 TP = TopicPartition("compact-none", 0)
 STAGES = {"live": "golden/compact-none/3-more", "clean-shutdown": "golden-clean-shutdown"}

@@ -1,6 +1,6 @@
 """Logs of a killed and damaged real Kafka: opening them leaves what Kafka's own recovery left.
 
-SEMANTICS W-7, W-5. Byte for byte: logs, indexes (Kafka pads the active segment's), transaction
+W-7, W-5. Byte for byte: logs, indexes (Kafka pads the active segment's), transaction
 indexes, producer snapshots, leader epochs.
 """
 
@@ -21,7 +21,7 @@ from lapse.log.partition_log import PartitionLog
 from lapse.log.reader import aborted_transactions
 from lapse.log.txn_index import parse_entries
 from lapse.testing.clock import ManualClock
-from tests.unit.log.logs import check_sound, config
+from tests.support.log.logs import check_sound, config
 
 CASES = (
     "flip-header", "flip-mid", "garbage-tail", "no-index", "no-snapshot", "no-txnindex",
@@ -62,6 +62,7 @@ def _unpadded(data: bytes, entry: int) -> bytes:
 
 @pytest.mark.parametrize("case", CASES)
 def test_w7_recovery_leaves_what_kafka_left(goldens: Path, case: str, tmp_path: Path) -> None:
+    """Time indexes too (T-13 … T-15)."""
     directory, log = opened(goldens, case, tmp_path)
     assert not directory.was_clean
     check_sound(log)

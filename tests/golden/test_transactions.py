@@ -31,7 +31,7 @@ from lapse.records.batch import headers_of, records_of
 from lapse.records.builder import BatchSpec
 from lapse.testing.clock import ManualClock
 from tests.golden.test_dumps import STAGES, Stage, every_stage
-from tests.unit.log.logs import config
+from tests.support.log.logs import config
 
 TOPIC = config(index_interval_bytes=256, segment_index_bytes=16384, internal_segment_bytes=1 << 30)
 FOREVER_MS = 1 << 60

@@ -1,6 +1,6 @@
 """What this version does not clean stays as it is, byte for byte, and the reason is shown.
 
-DESIGN §4.12: a log with an attribute bit nobody knows is left untouched by `clean`, and both
+ADR-12: a log with an attribute bit nobody knows is left untouched by `clean`, and both
 `clean` and `plan` exit 1.
 """
 

@@ -13,7 +13,7 @@ from lapse.log.checkpoints import LOG_START, read_offsets
 from lapse.log.directory import list_partitions
 from lapse.records.batch import Record, records_of, scan_prefix
 from lapse.spark.views.spec import KEYS, LEDGER, PLAN, SEGMENTS
-from tests.unit.spark.views.fleet import rows
+from tests.support.spark.views.fleet import rows
 
 NOW = 1_900_000_000_000
 

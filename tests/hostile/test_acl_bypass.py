@@ -1,7 +1,7 @@
 """Every API, asked by somebody who may do all but the one thing that it takes.
 
-`NEEDS` says what each API takes, as the head of `broker/authorization` does for people. An API that
-has no row fails. Refused requests leave every file of the data directory as it was.
+`NEEDS` says what each API takes, as its file in `broker/api` does for people. An API
+that has no row fails. Refused requests leave every file of the data directory as it was.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lapse.base.errors import ErrorCode
+from lapse.broker.api.table import APIS
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.security.acls import (
@@ -23,12 +24,10 @@ from lapse.security.acls import (
     Permission,
     ResourceType,
 )
-from lapse.wire.declared import DECLARED
-from lapse.wire.versions import SERVED
-from tests.unit.broker.running import create, running_node
-from tests.unit.broker.secured import WITH_ACLS, allow, anonymous, logged_in, set_acls
-from tests.unit.broker.test_authorization import REFUSALS, codes_in
-from tests.unit.broker.test_dispatch import ALL, FEW_PARTITIONS, request_for
+from tests.support.broker.every_request import ALL, FEW_PARTITIONS, request_for
+from tests.support.broker.refusals import REFUSALS, codes_in
+from tests.support.broker.running import create, running_node
+from tests.support.broker.secured import WITH_ACLS, allow, anonymous, logged_in, set_acls
 
 O, R = Operation, ResourceType  # noqa: E741
 Right = tuple[Operation, ResourceType]
@@ -87,7 +86,7 @@ NEEDS: Mapping[str, Sequence[tuple[Right, ...]]] = {
 FREE = {"ApiVersions", "SaslHandshake", "SaslAuthenticate", "DescribeCluster"}
 # These leave out what may not be known.
 LISTS = {"Metadata", "ListGroups", "ListTransactions"}
-KEYS = {row.api.name: key for key, row in DECLARED.items()}
+KEYS = {row.api.name: key for key, row in APIS.items()}
 KINDS = (R.TOPIC, R.GROUP, R.TRANSACTIONAL_ID, R.CLUSTER)
 EVERYTHING = AclFilter(R.ANY, PatternType.ANY, None, None, None, O.ANY, Permission.ANY)
 
@@ -154,7 +153,7 @@ async def test_all_but_what_it_takes_is_not_enough(
         before = files(tmp_path)
         for version in versions(api):
             request = request_for(KEYS[api], version, node)
-            answer = await alice.request(request, SERVED[KEYS[api]].response, version=version)
+            answer = await alice.request(request, APIS[KEYS[api]].response, version=version)
             assert is_refused(api, version, answer), (version, answer)
         whole = api != "DescribeConfigs" and len(NEEDS[api]) == 1
         if whole:  # else some of its items may be done
@@ -162,7 +161,7 @@ async def test_all_but_what_it_takes_is_not_enough(
         await with_all_but(node, ())
         version = versions(api)[-1]
         request = request_for(KEYS[api], version, node)
-        answer = await alice.request(request, SERVED[KEYS[api]].response, version=version)
+        answer = await alice.request(request, APIS[KEYS[api]].response, version=version)
         assert not REFUSALS & set(codes_in(answer)), answer
 
 
@@ -179,4 +178,4 @@ async def test_without_a_login_no_api_is_answered(api: str, node: Node, tmp_path
 
 
 async def asked(connection: BrokerConnection, api: str, request: object, version: int) -> object:
-    return await connection.request(request, SERVED[KEYS[api]].response, version=version)
+    return await connection.request(request, APIS[KEYS[api]].response, version=version)

@@ -24,8 +24,8 @@ from lapse.records.layout import Codec
 from lapse.testing.broker_process import BrokerProcess
 from lapse.wire.schema.create_topics import CreateTopicsResponse
 from tests.compat.internal_requests import ask, new
-from tests.fuzz.test_bombs import bombs
-from tests.unit.broker.running import batch_of, fetch, produce
+from tests.support.bombs import bombs
+from tests.support.broker.running import batch_of, fetch, produce
 
 MB = 1 << 20
 SLACK = 96 * MB  # what a broker takes at its first produce and fetch, and a noisy allocator

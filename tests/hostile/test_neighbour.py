@@ -23,8 +23,8 @@ from lapse.client.admin import Admin
 from lapse.client.login import login
 from lapse.metadata.sqlite import STORE
 from lapse.testing.broker_process import BrokerFailed, BrokerProcess
-from tests.compat.test_up import Up, up
 from tests.hostile.neighbour import as_neighbour, needs_root, why_not
+from tests.support.up import Up, up
 
 pytestmark = needs_root
 

@@ -16,15 +16,14 @@ from typing import Any
 
 import pytest
 
-from lapse.broker.listeners import Address
+from lapse.broker.access.listeners import Address
+from lapse.broker.api.table import APIS
 from lapse.broker.node import Node
 from lapse.client.connection import ConnectionLost
-from lapse.wire.declared import DECLARED
-from lapse.wire.versions import SERVED
 from tests.hostile.watch import watched
-from tests.unit.broker.running import connect, create, running_node
-from tests.unit.broker.secured import PASSWORDS, SECURED
-from tests.unit.broker.test_dispatch import ALL, FEW_PARTITIONS, request_for
+from tests.support.broker.every_request import ALL, FEW_PARTITIONS, request_for
+from tests.support.broker.running import connect, create, running_node
+from tests.support.broker.secured import PASSWORDS, SECURED
 
 NAMES = [
     "..", "../../escaped", "/etc/passwd", "t-0/../../escaped", "a\0b", "a\nb: c", "%2e%2e%2f",
@@ -33,7 +32,7 @@ NAMES = [
 ]  # fmt: skip
 # Good names, of files that lie where topics do.
 OURS = ["control.sock", ".lapse", ".lock", "meta.properties", "a.cleaned", "b-0.1f-delete"]
-NEWEST = {key: max(v for k, v in ALL if k == key) for key in SERVED}
+NEWEST = {key: max(v for k, v in ALL if k == key) for key in APIS}
 GIVEN = {"t", "u", "g", "x", "m", "alice"}  # the names in the tests' own requests
 
 
@@ -68,7 +67,7 @@ async def test_no_name_leads_out_of_the_data_directory(
     """Every API, in its newest version; what becomes of the request is another test's matter."""
     connection = await connect(node)
     asked = 0
-    for key in DECLARED:
+    for key in APIS:
         if connection.is_lost:
             connection = await connect(node)
         if "t" not in node.services.topics.image.topics:
@@ -76,13 +75,13 @@ async def test_no_name_leads_out_of_the_data_directory(
         request = renamed(request_for(key, NEWEST[key], node), name)
         with watched(tmp_path / "data") as watch:
             try:
-                await connection.request(request, SERVED[key].response, version=NEWEST[key])
+                await connection.request(request, APIS[key].response, version=NEWEST[key])
             except ConnectionLost:
-                assert key in {17, 36}, f"{SERVED[key].api.name} lost its connection"
-        assert not watch.breaches, f"{SERVED[key].api.name}: {watch.breaches}"
+                assert key in {17, 36}, f"{APIS[key].api.name} lost its connection"
+        assert not watch.breaches, f"{APIS[key].api.name}: {watch.breaches}"
         asked += 1
     connection.close()
-    assert asked == len(DECLARED)
+    assert asked == len(APIS)
     assert names_in(tmp_path) == ["data"]
 
 

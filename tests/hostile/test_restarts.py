@@ -29,7 +29,7 @@ from lapse.wire.schema.alter_user_scram_credentials import (
     AlterUserScramCredentialsResponse,
     ScramCredentialUpsertion,
 )
-from tests.unit.security.certificates import certificates
+from tests.support.security.certificates import certificates
 
 SECONDS = 30
 _LOGIN = "org.apache.kafka.common.security.{0}LoginModule required "

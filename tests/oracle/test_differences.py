@@ -4,8 +4,8 @@ Each log is written by real Kafka, cleaned by its classes, and, a copy of it, by
 a cleaner alone cannot show is shown by the tests below; tests/test_rules.py checks that they exist.
 
 L2   tests/unit/records/test_validate.py::test_refused
-L5   tests/unit/broker/test_housekeeping.py::test_an_idle_segment_is_rolled_and_synced
-L6   tests/unit/lifecycle/test_service.py::test_what_must_be_cleaned_goes_first
+L5   tests/unit/broker/logs/test_housekeeping.py::test_an_idle_segment_is_rolled_and_synced
+L6   tests/unit/lifecycle/service/test_loop.py::test_what_must_be_cleaned_goes_first
 L7   tests/unit/lifecycle/decide/test_roll.py::test_l7_jitter_never_eats_the_whole_limit
 L8   tests/unit/log/test_partition_log.py::test_time_lookup_goes_on_where_kafka_stops
 L11  tests/unit/log/test_directory.py::test_the_log_start_comes_back
@@ -28,7 +28,7 @@ from lapse.base.config import topic_config
 from lapse.base.errors import LapseError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
-from lapse.broker.housekeeping import roll_if_due
+from lapse.broker.logs.housekeeping import roll_if_due
 from lapse.cli.main import main
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv

@@ -257,7 +257,7 @@ def reopened(partition: Path, written: Written, *, clean_shutdown: bool) -> Part
 
 
 def survivors(written: Written, bound: int, *, tombstones_too: bool) -> list[Sent]:
-    """What a compaction up to `bound` leaves (SEMANTICS M-3, R-2 to R-6).
+    """What a compaction up to `bound` leaves (M-3, R-2 to R-6).
 
     Aborted data goes, unless the marker itself is below the log start (X-1): Kafka no longer knows.
     """

@@ -29,7 +29,7 @@ AGAIN = int(os.environ.get("LAPSE_RANDOM_LOG") or 0)
 LOG = str(TopicPartition("t", 0))
 OF_A_SEGMENT = {".log", ".index", ".timeindex", ".txnindex"}
 GIVEN_UP = (  # what Kafka's cleaner cannot do; there is nothing to compare with
-    "Empty batches are only supported for magic v2 and above",  # SEMANTICS B-6, our L14
+    "Empty batches are only supported for magic v2 and above",  # B-6, our L14
     "Attempt to append to a full ",  # index: a merged segment of many small batches
 )
 

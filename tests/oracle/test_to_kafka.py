@@ -38,8 +38,8 @@ from tests.oracle.kafka import RealKafka
 from tests.oracle.oracle import Line, Oracle
 from tests.oracle.written_log import NOW, Sent, Shape, Txn, Written, open_directory, write_log
 from tests.property.strategies import OLD_CODECS
-from tests.unit.lifecycle.round import test_as_stored as kept_logs
-from tests.unit.log.test_upgrade import old_log
+from tests.support.lifecycle.round import stored_logs
+from tests.support.log.old_logs import old_log
 
 TP = TopicPartition("t", 0)
 SETTINGS = {
@@ -342,12 +342,12 @@ def test_kafka_reads_what_rounds_keep_in_old_formats(
 ) -> None:  # fmt: skip
     """KIP-32's way back: T-10 to T-12 hold of wrappers that lost messages."""
     magic = 0 if version < "0.10" else 1
-    named = {**kept_logs.settings(magic), "message.format.version": version}
+    named = {**stored_logs.settings(magic), "message.format.version": version}
     for n, append_time in enumerate([False, True][: magic + 1]):
         path = tmp_path / str(n)
-        kept_logs.write_log(path, magic, codec, topic_config(named), append_time=append_time)
+        stored_logs.write_log(path, magic, codec, topic_config(named), append_time=append_time)
         before = oracle.dump(path / "t-0", values="hex", side=False)
-        done = kept_logs.clean(capsys, path, named, kept_logs.NOW + 10)
+        done = stored_logs.clean(capsys, path, named, NOW + 10)
         assert done["outcome"] == "cleaned"
         after = oracle.dump(path / "t-0", values="hex", side=False)
         assert {said["magic"] for said in after if said["type"] == "batch"} == {magic}

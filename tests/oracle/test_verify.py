@@ -12,10 +12,10 @@ from tests.oracle.compare import SETTINGS
 from tests.oracle.oracle import read_case
 from tests.oracle.test_clean import NAMES
 
-# What Kafka does by its own rules and Lapse does not (DESIGN §5).
+# What Kafka does by its own rules and Lapse does not.
 WARNINGS = {
     "07_log_append_time": {"L15"},
-    "10_map_overflow": {"L1"},  # SEMANTICS H-7
+    "10_map_overflow": {"L1"},  # H-7
 }
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lapse.base.errors import ErrorCode
-from lapse.coordination.classic_events import (
+from lapse.coordination.classic.events import (
     NO_MEMBER_ID,
     Commit,
     Effects,
@@ -23,10 +23,10 @@ from lapse.coordination.classic_events import (
     Reply,
     Synced,
 )
-from lapse.coordination.classic_group import ClassicGroup
-from lapse.coordination.classic_state import Event, Phase, State
-from lapse.coordination.offsets import GroupMetadataValue
-from tests.unit.coordination.classic import GROUP, RANGE, ROUND_ROBIN, Owner, consumer
+from lapse.coordination.classic.group import ClassicGroup
+from lapse.coordination.classic.state import Event, Phase, State
+from lapse.coordination.records.offsets import GroupMetadataValue
+from tests.support.coordination.classic import GROUP, RANGE, ROUND_ROBIN, Owner, consumer
 
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=3_000, size_max=4)
 INSTANCES = st.sampled_from([None, None, "i", "j"])

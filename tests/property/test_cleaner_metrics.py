@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.broker.cleaner_metrics import Row, row_of, same_until_ms
+from lapse.broker.http.cleaner_metrics import Row, row_of, same_until_ms
 from lapse.lifecycle.decide.deadline import compaction_delay_ms
 from lapse.lifecycle.decide.select import LogInfo, decide
 from tests.property.test_decide import NOW, infos

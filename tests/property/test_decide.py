@@ -1,7 +1,7 @@
 """Deciding on random logs: as the slow obvious twin decides, and never a moment missed.
 
 The twin is written rule by rule, each from the facts alone; `lapse.lifecycle.decide` looks at most
-logs in one pass, because there are a hundred thousand of them (DESIGN §7).
+logs in one pass, because there are a hundred thousand of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lapse.lifecycle.decide.deadline import next_look_ms
 from lapse.lifecycle.decide.explain import RULES, explain
 from lapse.lifecycle.decide.horizon import Stamp, passed_until
 from lapse.lifecycle.decide.replicas import removable_below
-from lapse.lifecycle.decide.select import Decision, LogInfo, RoundKind, Wish, decide, order
+from lapse.lifecycle.decide.select import Decision, LogInfo, RoundKind, RoundOptions, decide, order
 from lapse.lifecycle.decide.transactions import (
     outcomes_at,
     spent_markers,
@@ -152,7 +152,7 @@ def vouched(info: LogInfo) -> LogInfo:
 
 infos = st.builds(LogInfo, logs(), configs(), stamps).map(vouched)
 wishes = st.builds(
-    Wish,
+    RoundOptions,
     rules=st.sampled_from([Rules.LAPSE, Rules.LAPSE, Rules.KAFKA_43]),
     force=st.booleans(),
     dirty=st.one_of(st.none(), st.none(), st.integers(0, 60)),
@@ -166,7 +166,7 @@ wishes = st.builds(
 class Twin:
     """One log's decision, each rule for itself."""
 
-    def __init__(self, info: LogInfo, now_ms: int, wish: Wish) -> None:
+    def __init__(self, info: LogInfo, now_ms: int, wish: RoundOptions) -> None:
         self.f, self.c, self.now, self.wish = info.facts, info.config, now_ms, wish
         self.exact = wish.rules is Rules.KAFKA_43
         self.all = info.facts.segments
@@ -370,7 +370,7 @@ class Twin:
 
 
 @given(infos, wishes)
-def test_decides_as_the_twin(info: LogInfo, wish: Wish) -> None:
+def test_decides_as_the_twin(info: LogInfo, wish: RoundOptions) -> None:
     """S-1 … S-9, L3, L4, L6, L9, L10, L11."""
     found, twin = decide(info, NOW, wish), Twin(info, NOW, wish)
     bounds = found.bounds

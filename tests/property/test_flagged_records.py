@@ -24,7 +24,7 @@ from lapse.records.batch import records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from tests.conftest import scaled_count
-from tests.unit.broker.running import connect, create, fetch, produce, running_node
+from tests.support.broker.running import connect, create, fetch, produce, running_node
 
 STEPS = 40
 T = TopicPartition("t", 0)

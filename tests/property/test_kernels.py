@@ -92,7 +92,7 @@ def test_crc_goes_on(first: int, second: int, fill: int) -> None:
 
 
 def test_crc_by_table_where_the_cpu_has_no_instruction() -> None:
-    """Without SSE 4.2 the same numbers come from look-ups (DESIGN §4.1)."""
+    """Without SSE 4.2 the same numbers come from look-ups (ADR-1)."""
     script = """
         import numpy as np
         from lapse.kernels import machine
@@ -211,7 +211,7 @@ def some_batches(draw: st.DrawFn) -> bytes:
 
 @given(st.sampled_from([0, 1]), st.data())
 def test_messages_equal_twin_whatever_is_torn_or_garbled(magic: int, choose: st.DataObject) -> None:
-    """SEMANTICS T-10, T-11."""
+    """T-10, T-11."""
     data = bytearray(choose.draw(message_sets(5, magics=[magic], codecs=[Codec.NONE])))
     for _ in range(choose.draw(st.integers(0, 2))):
         data[choose.draw(st.integers(0, len(data) - 1))] = choose.draw(st.integers(0, 255))
@@ -281,7 +281,7 @@ def test_what_a_header_may_not_say(field: str, at: int, pattern: str, value: int
 
 
 def test_leader_epoch_and_base_offset_are_outside_the_checksum() -> None:
-    """A follower and the log change them in place (SEMANTICS §15)."""
+    """A follower and the log change them in place."""
     changed = bytearray(ONE)
     changed[0:8], changed[12:16] = bytes([1] * 8), bytes([2] * 4)
     rows, _, why = _scan(bytes(changed))

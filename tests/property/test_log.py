@@ -14,8 +14,8 @@ from lapse.log.loader import scan_segment
 from lapse.log.partition_log import PartitionLog
 from lapse.log.summary import SummaryBuilder, with_clock_of
 from lapse.records.batch import Header, headers_of, records_of, scan_batches
-from tests.unit.log.logs import NOW, batches_of, check_sound, config, open_log
-from tests.unit.log.logs import batch as make_batch
+from tests.support.log.logs import NOW, batches_of, check_sound, config, open_log
+from tests.support.log.logs import batch as make_batch
 
 batches = st.lists(
     st.tuples(

@@ -1,4 +1,4 @@
-"""Retention against Kafka's three passes, spelt out one after the other (SEMANTICS T-23, T-24)."""
+"""Retention against Kafka's three passes, spelt out one after the other (T-23, T-24)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lapse.lifecycle.decide.bounds import record_age_from
 from lapse.lifecycle.decide.retention import segments_to_delete
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.log.facts import LogFacts, SegmentFacts
-from tests.unit.lifecycle.decide.logs import NOW, compacted, log, segment
+from tests.support.lifecycle.decide.logs import NOW, compacted, log, segment
 
 Predicate = Callable[[SegmentFacts, SegmentFacts | None], bool]
 

@@ -19,7 +19,7 @@ from lapse.security.acls import (
     delete_acls,
     describe_acls,
 )
-from lapse.security.authorizer import AclAuthorizer, AclSettings, Session
+from lapse.security.authorizer import AclAuthorizer, AclSettings, RequestContext
 from lapse.security.jaas import parse_jaas
 from lapse.security.mechanism import AuthenticationFailed
 from lapse.security.plain import PlainServer
@@ -54,7 +54,7 @@ bindings = st.builds(
 )
 binding_sets = st.frozensets(bindings, max_size=25)
 settings = st.builds(AclSettings, st.frozensets(principals, max_size=1), st.booleans())
-sessions = st.builds(Session, st.sampled_from(["User:a", "User:b", "Group:a"]), hosts)
+sessions = st.builds(RequestContext, st.sampled_from(["User:a", "User:b", "Group:a"]), hosts)
 
 
 # --- ACLs ----------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ sessions = st.builds(Session, st.sampled_from(["User:a", "User:b", "Group:a"]), 
 def test_decisions_are_the_slow_twins(
     some: frozenset[AclBinding],
     set_: AclSettings,
-    session: Session,
+    session: RequestContext,
     operation: Operation,
     resource_type: ResourceType,
     asked: list[str],
@@ -86,7 +86,7 @@ def test_decisions_are_the_slow_twins(
 def test_some_resource_is_the_slow_twins(
     some: frozenset[AclBinding],
     set_: AclSettings,
-    session: Session,
+    session: RequestContext,
     operation: Operation,
     resource_type: ResourceType,
 ) -> None:
@@ -98,7 +98,7 @@ def test_some_resource_is_the_slow_twins(
 @given(binding_sets, sessions, operations, types, names, bindings)
 def test_a_denial_never_opens_anything(
     some: frozenset[AclBinding],
-    session: Session,
+    session: RequestContext,
     operation: Operation,
     resource_type: ResourceType,
     name: str,

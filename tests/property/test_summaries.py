@@ -29,7 +29,7 @@ from lapse.records.layout import Codec, TimestampType
 from lapse.records.legacy import Message, MessageSpec, build_messages
 from tests.property.strategies import KEYS, NOW, message_sets, values
 from tests.reference.sketch import registers
-from tests.unit.log.logs import append, batches_of, config, open_log, rows_of
+from tests.support.log.logs import append, batches_of, config, open_log, rows_of
 
 Step = tuple[str, int, object]
 
@@ -299,7 +299,7 @@ def test_a_flipped_bit_never_changes_a_verdict(steps: list[Step], at: int, bit: 
 
 
 def test_a_touched_marker_ends_the_reading(tmp_path: Path) -> None:
-    """Commit and abort are one bit apart (SEMANTICS §15): its checksum is looked at."""
+    """Commit and abort are one bit apart: its checksum is looked at."""
     log = open_log(tmp_path, config(cleanup_policy="delete"))
     spec = BatchSpec(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
     append(log, build_batch([NewRecord(b"k", b"v", NOW)], spec))

@@ -2,7 +2,7 @@
 
 A time and a lag together may lie beyond what 64 bits hold. Whatever the settings are, housekeeping
 and rounds go on, everything that is told of a log can be told, and what has to stay for so long
-does (SEMANTICS §1, H-1; "for ever" is a setting that people use).
+does (C-1, H-1; "for ever" is a setting that people use).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from lapse.base.config import TOPIC_SETTINGS, TopicConfig, topic_config
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
 from lapse.base.setting import LONG_MAX, Kind
-from lapse.broker.cleaner_metrics import row_of, same_until_ms
+from lapse.broker.http.cleaner_metrics import row_of, same_until_ms
 from lapse.lifecycle.decide.deadline import next_look_ms
 from lapse.lifecycle.decide.explain import explain
 from lapse.lifecycle.decide.lateness import deadlines_of, overdue_ms
 from lapse.lifecycle.decide.promises import bounds_of
 from lapse.lifecycle.decide.select import decide
-from lapse.lifecycle.reports import read_queue, read_reports
+from lapse.lifecycle.status.reports import read_queue, read_reports
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
 from lapse.spark.views.deadlines import due_since_ms
 from lapse.testing.clock import ManualClock
 from tests.conftest import scaled_count
 from tests.simulation.house import House
-from tests.unit.lifecycle.rounds import NOW, Unsynced, records_in, write
+from tests.support.lifecycle.rounds import NOW, Unsynced, records_in, write
 
 TP = TopicPartition("t", 0)
 IN_MS = [s for s in TOPIC_SETTINGS if s.name.endswith(".ms") and s.kind is Kind.LONG]

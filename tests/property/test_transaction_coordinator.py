@@ -23,9 +23,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
 from lapse.coordination.partitioning import partition_for
-from lapse.coordination.producer_ids import ProducerIds
-from lapse.coordination.transaction_coordinator import STORE_ERRORS, TransactionCoordinator
-from lapse.coordination.transaction_effects import (
+from lapse.coordination.records.transactions import TransactionLogValue, TransactionStatus
+from lapse.coordination.transactions.coordinator import STORE_ERRORS, TransactionCoordinator
+from lapse.coordination.transactions.effects import (
     AllocateProducerIds,
     Answer,
     Effect,
@@ -33,10 +33,10 @@ from lapse.coordination.transaction_effects import (
     Store,
     WriteMarkers,
 )
-from lapse.coordination.transaction_settings import TransactionSettings
-from lapse.coordination.transaction_state import EPOCH_LAST, ProducerIdAndEpoch
-from lapse.coordination.transaction_views import TransactionFilter
-from lapse.coordination.transactions import TransactionLogValue, TransactionStatus
+from lapse.coordination.transactions.producer_ids import ProducerIds
+from lapse.coordination.transactions.settings import TransactionSettings
+from lapse.coordination.transactions.state import EPOCH_LAST, ProducerIdAndEpoch
+from lapse.coordination.transactions.views import TransactionFilter
 
 NAMES = ("a", "b", "ü")  # two share a partition
 PARTITIONS = tuple(TopicPartition("t", n) for n in range(3))

@@ -24,7 +24,7 @@ from lapse.log.headers import walk
 from lapse.log.partition_log import PartitionLog
 from lapse.log.reader import aborted_transactions, read_facts
 from lapse.log.txn_index import committed
-from tests.unit.log.logs import NOW, TP, append, batch, check_sound, config, open_log
+from tests.support.log.logs import NOW, TP, append, batch, check_sound, config, open_log
 
 PRODUCERS = st.integers(0, 3)
 TOPIC = config(internal_segment_bytes=700, index_interval_bytes=150, file_delete_delay_ms=0)

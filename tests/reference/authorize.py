@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
-from lapse.security.authorizer import AclSettings, Session
+from lapse.security.authorizer import AclSettings, RequestContext
 
 IMPLIES_DESCRIBE = {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
 
@@ -28,7 +28,7 @@ def grants(binding: AclBinding, operation: Operation) -> bool:
     return (binding.operation, operation) == (Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS)
 
 
-def concerns(binding: AclBinding, session: Session) -> bool:
+def concerns(binding: AclBinding, session: RequestContext) -> bool:
     return binding.principal in (session.principal, "User:*") and binding.host in (
         session.host,
         "*",
@@ -38,7 +38,7 @@ def concerns(binding: AclBinding, session: Session) -> bool:
 def is_allowed(
     bindings: Iterable[AclBinding],
     settings: AclSettings,
-    session: Session,
+    session: RequestContext,
     operation: Operation,
     resource_type: ResourceType,
     name: str,
@@ -57,7 +57,7 @@ def is_allowed(
 def is_allowed_somewhere(
     bindings: Iterable[AclBinding],
     settings: AclSettings,
-    session: Session,
+    session: RequestContext,
     operation: Operation,
     resource_type: ResourceType,
 ) -> bool:

@@ -1,7 +1,7 @@
 """Batches and their records in pure Python: the twin of `kernels.{scan,decode,legacy}`.
 
-Written from the layouts in SEMANTICS §15 and §9.2, field by field, with `struct`; no kernel is
-called.
+Written from docs/internals/record-batch.md and T-10 … T-12, field by field, with `struct`; no
+kernel is called.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A round in plain Python: a dict for the map, a list of records for a batch.
 
 The twin of `round.offset_map`, `kernels.offset_map`, `kernels.keep` and `round.rewrite`, written
-from SEMANTICS §3, §5 and DESIGN §5, not from them. It says which records stay, with which times,
-under which header, and which offsets go for which reason.
+from the rules (those of M, X, B, R, H and F, and L1 … L18), not from them. It says which records
+stay, with which times, under which header, and which offsets go for which reason.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def parse(data: bytes) -> list[batches.Batch]:
     """The batches of a segment, which is known to be sound."""
     found, position, why = batches.scan(data, check_crc=False)
     assert (position, why) == (len(data), batches.DONE)
-    return [batch for batch in found if batch is not None]
+    return [batch for batch in found if isinstance(batch, batches.Batch)]
 
 
 def plain_of(batch: batches.Batch) -> bytes:
@@ -326,7 +326,7 @@ def _after(
 
 
 def _moved(given: Round, record: Kept, stamp: bool, append_time: bool) -> Kept:
-    """A kept record of a batch that changes: DESIGN §4.3 and L15, or as Kafka writes it."""
+    """A kept record of a batch that changes: ADR-3 and L15, or as Kafka writes it."""
     create_time = record.timestamp if given.kafka and append_time else record.create_time
     raw = None if given.kafka or stamp else record.raw
     return Kept(

@@ -128,13 +128,13 @@ def _compare_group(
     assert (position, why) == (len(records), batches.DONE)
     assert len(found) == len(wanted)
     for batch, after in zip(found, wanted, strict=True):
-        assert batch is not None
+        assert isinstance(batch, batches.Batch)
         _compare_batch(batch, after)
     _compare_removed(expected, group, done)
     aborted = [entry for base in group.old_bases for entry in expected.aborted[base]]
     entries = parse_entries(done.files.get(attempt_file(group.base_offset, "aborted"), b""), "")
     assert [(e.producer_id, e.first_offset, e.last_offset) for e in entries] == aborted
-    _compare_side_files(group, [b for b in found if b is not None], done)
+    _compare_side_files(group, [b for b in found if isinstance(b, batches.Batch)], done)
     assert group.mtime_ns == 5_000_000 + group.old_bases[-1]  # F-11
     assert group.summary.append_first_ms == 100 + group.old_bases[0]
     assert group.summary.append_last_ms == 200 + group.old_bases[-1]

@@ -1,4 +1,4 @@
-"""What is checked after every step: DESIGN §5's promises and its bounds, as formulas.
+"""What is checked after every step: what Lapse promises, and its bounds, as formulas.
 
 `Bounds` turns a topic's settings into times. Everything below takes the account of what was sent
 and what is really in the files; it knows nothing of how a round works.
@@ -20,7 +20,7 @@ from tests.simulation.model import Account, Sent
 
 @dataclass(frozen=True)
 class Bounds:
-    """Formulas of DESIGN §5; `slack_ms` is how long a tick, and a time being down, can take.
+    """The formulas, spelt out; `slack_ms` is how long a tick, and a time being down, can take.
 
     Settings change: nothing goes before the least that was in force meanwhile allows it, and a
     deadline counts from the last change where that is later.

@@ -1,8 +1,8 @@
 """One log directory with its chores and its lifecycle service, on a clock that obeys.
 
-Real parts: `PartitionLog`, the decisions of `broker.housekeeping`, `Service` with rounds in this
-process. A crash ends it at some file operation (`CrashFs`), or between two; what is on disk then is
-opened again.
+Real parts: `PartitionLog`, the decisions of `broker.logs.housekeeping`, `Service` with rounds in
+this process. A crash ends it at some file operation (`CrashFs`), or between two; what is on disk
+then is opened again.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pathlib import Path
 
 from lapse.base.config import TopicConfig
 from lapse.base.ids import TopicPartition
-from lapse.broker import housekeeping
+from lapse.broker.logs import housekeeping
 from lapse.lifecycle.clock_guard import BROKER, ClockGuard
-from lapse.lifecycle.owner_directory import DirectoryOwner
-from lapse.lifecycle.reports import read_reports
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory
-from lapse.lifecycle.service import Service, ServiceOptions
+from lapse.lifecycle.service.loop import Service, ServiceOptions
+from lapse.lifecycle.status.reports import read_reports
 from lapse.log.checkpoints import CLEAN_SHUTDOWN
 from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
 from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import Crashed, CrashFs
-from tests.unit.lifecycle.rounds import Unsynced
+from tests.support.lifecycle.rounds import Unsynced
 
 PAUSE_MS = 1000
 JUMP_MAX_MS = 3_600_000

@@ -27,7 +27,7 @@ from tests.conftest import scaled_count
 from tests.simulation.checks import Bounds, in_files, judge, kept_for_producers
 from tests.simulation.house import House
 from tests.simulation.model import Account, Sent
-from tests.unit.lifecycle.rounds import Unsynced
+from tests.support.lifecycle.rounds import Unsynced
 
 TP = TopicPartition("t", 0)
 T0 = 1_700_000_000_000
@@ -259,7 +259,7 @@ class Life:
     def rest(self) -> None:
         self.pass_time(self.chance.randint(3_000, 12_000))
 
-    # --- the wall clock (DESIGN 4.11) ------------------------------------------------------------
+    # --- the wall clock (ADR-11) ------------------------------------------------------------
 
     def set_clock(self) -> None:
         """Somebody sets it wrong, for a few steps; while it is, time stands still for removals."""
@@ -355,7 +355,7 @@ def test_clocks_of_producers_move_no_deadline(ahead_ms: int, tmp_path: Path) -> 
 def test_nothing_goes_early_under_a_clock_that_is_wrong(
     kind: str, policy: str, wrong_ms: int, tmp_path: Path
 ) -> None:
-    """DESIGN 4.11: what is appended then is no older than the time that rounds go by."""
+    """ADR-11: what is appended then is no older than the time that rounds go by."""
     config = topic_config({
         "cleanup.policy": policy, "min.compaction.lag.ms": "20000", "retention.ms": "30000",
         "max.compaction.lag.ms": "25000", "delete.retention.ms": "1000",

@@ -36,7 +36,7 @@ from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.testing.clock import ManualClock
 from tests.spark.test_engine import quiet
-from tests.unit.lifecycle.rounds import NOW, Hosted, Unsynced, compacted, env_of, plan_of
+from tests.support.lifecycle.rounds import NOW, Hosted, Unsynced, compacted, env_of, plan_of
 
 SMALL = tuple(TopicPartition(f"small{n}", 0) for n in range(8))  # two tasks of a job
 HUGE = TopicPartition("huge", 0)

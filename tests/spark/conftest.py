@@ -8,8 +8,8 @@ import pytest
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
-from lapse.spark.engine import SparkEngine
-from lapse.spark.session import OpenSession, SessionOptions, open_session
+from lapse.spark.rounds.engine import SparkEngine
+from lapse.spark.session.session import OpenSession, SessionOptions, open_session
 
 # A JVM that lives for a minute does a fifth less so.
 QUICK_JAVA = {"JDK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}

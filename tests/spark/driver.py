@@ -23,8 +23,8 @@ from lapse.base.fs import RealFs
 from lapse.lifecycle.round.engine import EngineLost, Progress
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
-from lapse.spark.engine import SparkEngine
-from lapse.spark.session import SessionOptions, open_session
+from lapse.spark.rounds.engine import SparkEngine
+from lapse.spark.session.session import SessionOptions, open_session
 from tests.spark import processes
 from tests.spark.conftest import QUICK_JAVA
 

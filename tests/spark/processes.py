@@ -79,7 +79,8 @@ def _daemons(found: dict[int, Process], root: int | None) -> set[int]:
     return {
         pid
         for pid in found
-        if found[pid].words[1:3] == ("-m", "lapse.spark.daemon") and _is_below(pid, root, found)
+        if found[pid].words[1:3] == ("-m", "lapse.spark.rounds.daemon")
+        and _is_below(pid, root, found)
     }
 
 

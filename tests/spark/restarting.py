@@ -18,13 +18,13 @@ from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli.lifecycle import begin_again, engines_lost
-from lapse.lifecycle.engine_keeper import EngineKeeper
-from lapse.lifecycle.owner_directory import DirectoryOwner
-from lapse.lifecycle.reports import read_progress
-from lapse.lifecycle.service import Service, ServiceOptions
+from lapse.lifecycle.owner.directory import DirectoryOwner
+from lapse.lifecycle.service.engine_keeper import EngineKeeper
+from lapse.lifecycle.service.loop import Service, ServiceOptions
+from lapse.lifecycle.status.reports import read_progress
 from lapse.log.env import LogEnv
-from lapse.spark.engine import SparkEngine, open_engine
-from tests.unit.lifecycle.rounds import MEMORY, compacted
+from lapse.spark.rounds.engine import SparkEngine, open_engine
+from tests.support.lifecycle.rounds import MEMORY, compacted
 
 MASTER = "local[1]"
 LOGS = ("a", "b")

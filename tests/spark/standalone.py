@@ -18,7 +18,7 @@ from typing import IO
 
 import pyspark
 
-from lapse.base.java import find_java
+from lapse.spark.session.java import find_java
 from tests.oracle.kafka import free_port
 from tests.spark.conftest import QUICK_JAVA
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from lapse.base.fs import RealFs
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.engine import Progress, work_bytes
-from lapse.spark import bins
-from lapse.spark.engine import SparkEngine
+from lapse.spark.rounds import bins
+from lapse.spark.rounds.engine import SparkEngine
 from lapse.testing.clock import ManualClock
 from tests.conftest import scaled_count
-from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten, plan_of
+from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritten, plan_of
 
 GIANT_SECONDS = 2.0
 SMALL_MIN = 300  # of fewer, none might be seen under way

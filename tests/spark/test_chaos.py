@@ -24,7 +24,7 @@ from pyspark import SparkContext
 from lapse.lifecycle.round.engine import EngineLost
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
-from lapse.spark.engine import SparkEngine
+from lapse.spark.rounds.engine import SparkEngine
 from tests.conftest import scaled_count
 from tests.spark import processes
 from tests.spark.chaotic import KINDS, RETENTION_MS, House, replayed

@@ -24,7 +24,7 @@ from lapse.records.layout import Codec
 from lapse.testing.clock import ManualClock
 from tests.spark.conftest import QUICK_JAVA
 from tests.spark.standalone import spark_defaults, standalone
-from tests.unit.lifecycle.rounds import NOW, compacted, env_of, make_logs, overwritten
+from tests.support.lifecycle.rounds import NOW, compacted, env_of, make_logs, overwritten
 from tools.demo.flights import Flights, read_flights
 
 SECONDS_MAX = 120

@@ -22,9 +22,9 @@ from lapse.client.consumer import Consumer
 from lapse.client.producer import Producer
 from lapse.client.record import ConsumerRecord
 from lapse.spark import source
-from lapse.spark.progress import read_checkpoint
-from lapse.spark.session import OpenSession
-from lapse.spark.source_copy import CopyFailed, CopySpec, Place, claim, copy_what_is_there
+from lapse.spark.export.copy import ClusterAddress, CopyFailed, CopySpec, claim, copy_what_is_there
+from lapse.spark.session.session import OpenSession
+from lapse.spark.source.progress import read_checkpoint
 from lapse.testing.broker_process import BrokerProcess
 from tests.oracle.kafka import RealKafka
 from tests.spark.conftest import QUICK_JAVA
@@ -43,23 +43,23 @@ def spark(session: OpenSession) -> SparkSession:
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterAddress]:
     with BrokerProcess(tmp_path_factory.mktemp("here") / "data") as process:
-        yield Place(process.bootstrap)
+        yield ClusterAddress(process.bootstrap)
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterAddress]:
     with BrokerProcess(tmp_path_factory.mktemp("there") / "data") as process:
-        yield Place(process.bootstrap)
+        yield ClusterAddress(process.bootstrap)
 
 
-async def create(place: Place, name: str, partitions: int = 2, **settings: str) -> None:
+async def create(place: ClusterAddress, name: str, partitions: int = 2, **settings: str) -> None:
     async with await Admin.open(place.bootstrap) as admin:
         await admin.create_topic(name, partitions=partitions, configs=settings)
 
 
-async def send(place: Place, topic: str, first: int, count: int) -> None:
+async def send(place: ClusterAddress, topic: str, first: int, count: int) -> None:
     """Every kind of record, by its number; partitions against what their keys would choose."""
     async with Producer(place.bootstrap) as producer:
         for n in range(first, first + count):
@@ -74,7 +74,7 @@ async def send(place: Place, topic: str, first: int, count: int) -> None:
             )
 
 
-def aborted(place: Place, topic: str) -> None:
+def aborted(place: ClusterAddress, topic: str) -> None:
     """A transaction that comes to nothing, at the end of partition 0."""
     settings = {"bootstrap.servers": place.bootstrap, "transactional.id": f"t-{topic}"}
     producer = StockProducer(settings)
@@ -85,7 +85,7 @@ def aborted(place: Place, topic: str) -> None:
     producer.abort_transaction(SECONDS_MAX)
 
 
-async def all_of(place: Place, topic: str) -> list[ConsumerRecord]:
+async def all_of(place: ClusterAddress, topic: str) -> list[ConsumerRecord]:
     """By partition and offset; our client sees a tombstone's value and both times."""
     async with Consumer(place.bootstrap) as consumer:
         mine = [p for p in await consumer.partitions() if p.topic == topic]
@@ -112,7 +112,7 @@ def copy(spark: SparkSession, spec: CopySpec) -> None:
 
 
 def test_everything_but_offsets_stays(
-    spark: SparkSession, here: Place, there: Place, tmp_path: Path
+    spark: SparkSession, here: ClusterAddress, there: ClusterAddress, tmp_path: Path
 ) -> None:
     """Create times survive append times on either side, or both; aborted records do not come."""
     for topic, kinds in KINDS.items():
@@ -135,7 +135,7 @@ def test_everything_but_offsets_stays(
 
 
 def test_a_copy_goes_on_where_it_was_and_a_crash_repeats_a_batch(
-    spark: SparkSession, here: Place, there: Place, tmp_path: Path
+    spark: SparkSession, here: ClusterAddress, there: ClusterAddress, tmp_path: Path
 ) -> None:
     """Of what was written and not noted, the same records come again, in the same order."""
     asyncio.run(create(here, "r"))
@@ -160,7 +160,7 @@ def test_a_copy_goes_on_where_it_was_and_a_crash_repeats_a_batch(
 
 
 def test_by_key_and_what_does_not_fit(
-    spark: SparkSession, here: Place, there: Place, tmp_path: Path
+    spark: SparkSession, here: ClusterAddress, there: ClusterAddress, tmp_path: Path
 ) -> None:
     """Fewer partitions; a topic that would lose the values of tombstones."""
     asyncio.run(create(here, "few"))
@@ -179,16 +179,16 @@ def test_by_key_and_what_does_not_fit(
     assert asyncio.run(all_of(there, "a2a-2")) == []
 
 
-async def _one_valued(place: Place, topic: str) -> None:
+async def _one_valued(place: ClusterAddress, topic: str) -> None:
     async with Producer(place.bootstrap) as producer:
         await producer.send(topic, b"k", b"why", True)
 
 
 def test_the_command_from_a_real_kafka_keeps_what_a_mirror_would_lose(
-    real_kafka: RealKafka, there: Place, tmp_path: Path
+    real_kafka: RealKafka, there: ClusterAddress, tmp_path: Path
 ) -> None:
     """Its LogAppendTime batches have the create times; its own consumers are not shown them."""
-    kafka = Place(real_kafka.bootstrap)
+    kafka = ClusterAddress(real_kafka.bootstrap)
     settings = {"message.timestamp.type": APPEND}
     asyncio.run(create(kafka, "orders", **settings))
     asyncio.run(create(there, "orders", **settings))
@@ -210,7 +210,9 @@ def test_the_command_from_a_real_kafka_keeps_what_a_mirror_would_lose(
     assert all(r.timestamp > THEN + 40 for r in found)
 
 
-def test_a_checkpoint_belongs_to_one_copy(here: Place, there: Place, tmp_path: Path) -> None:
+def test_a_checkpoint_belongs_to_one_copy(
+    here: ClusterAddress, there: ClusterAddress, tmp_path: Path
+) -> None:
     """With another target it would leave out what it has read for the first one."""
     for place in (here, there):
         for topic in "abc":

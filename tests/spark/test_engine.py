@@ -17,7 +17,7 @@ from pyspark.accumulators import _accumulatorRegistry
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.engine import Progress, work_bytes
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
@@ -25,11 +25,11 @@ from lapse.lifecycle.round.receipt import Receipt, attempt_dir
 from lapse.log.directory import LogDirectory
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
-from lapse.spark.engine import Job, SparkEngine
-from lapse.spark.task import encode_plans, run_bins
+from lapse.spark.rounds.engine import Job, SparkEngine
+from lapse.spark.rounds.task import encode_plans, run_bins
 from lapse.testing.clock import ManualClock
 from tests.spark.processes import needs_proc, worker_pids
-from tests.unit.lifecycle.rounds import (
+from tests.support.lifecycle.rounds import (
     NOW,
     Pair,
     compacted,

@@ -30,13 +30,13 @@ from lapse.spark import source
 from lapse.spark.export.decide import Kind
 from lapse.spark.export.frames import Source
 from lapse.spark.export.look import in_files
-from lapse.spark.export.run import Done, Wish, export
+from lapse.spark.export.run import Done, ExportOptions, export
 from lapse.spark.export.table import Table
-from lapse.spark.session import OpenSession
+from lapse.spark.session.session import OpenSession
 from lapse.testing.broker_process import BrokerProcess
 from lapse.testing.clock import ManualClock
 from tests.spark.conftest import QUICK_JAVA
-from tests.unit.log.logs import NOW, config, env, rewrite
+from tests.support.log.logs import NOW, config, env, rewrite
 
 TOPIC = "users"
 RETENTION_MS = 60_000
@@ -136,7 +136,7 @@ def shown(folder: Path, *, delta: bool) -> set[tuple[int, int, bytes | None, byt
 
 
 def run(
-    spark: SparkSession, account: Account, folder: Path, wish: Wish, clock: ManualClock
+    spark: SparkSession, account: Account, folder: Path, wish: ExportOptions, clock: ManualClock
 ) -> Done:
     account.directory.checkpoint()
     said = {"cleanup.policy": "compact", "delete.retention.ms": str(RETENTION_MS)}
@@ -154,7 +154,7 @@ def test_the_table_is_what_the_log_has_after_every_run(
     kind: Kind, delta: bool, spark: SparkSession, tmp_path: Path
 ) -> None:
     account, clock = Account(tmp_path / "data", random.Random(kind.value)), ManualClock(NOW)
-    folder, wish = tmp_path / "table", Wish(kind, delta)
+    folder, wish = tmp_path / "table", ExportOptions(kind, delta)
     account.write(150)
     first = run(spark, account, folder, wish, clock)
     assert (first.records_new, first.why) == (150, "there is no table yet")
@@ -176,7 +176,7 @@ def test_a_key_whose_tombstone_came_and_went_is_missed_by_nobody(
     kind: Kind, spark: SparkSession, tmp_path: Path
 ) -> None:
     account, clock = Account(tmp_path / "data", random.Random(7)), ManualClock(NOW)
-    folder, wish = tmp_path / "table", Wish(kind)
+    folder, wish = tmp_path / "table", ExportOptions(kind)
     account.write(150, deletes=0)
     run(spark, account, folder, wish, clock)
     clock.advance(RETENTION_MS)
@@ -191,7 +191,7 @@ def test_a_key_whose_tombstone_came_and_went_is_missed_by_nobody(
 
 def test_a_topic_made_anew_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
     account, clock = Account(tmp_path / "data", random.Random(7)), ManualClock(NOW)
-    folder, wish = tmp_path / "table", Wish(Kind.LATEST)
+    folder, wish = tmp_path / "table", ExportOptions(Kind.LATEST)
     account.write(40)
     run(spark, account, folder, wish, clock)
     account.close()
@@ -199,9 +199,9 @@ def test_a_topic_made_anew_is_another_one(spark: SparkSession, tmp_path: Path) -
     other.write(10)
     assert "another log" in run(spark, other, folder, wish, clock).why
     with pytest.raises(ConfigError, match="of kind latest, not history"):
-        run(spark, other, folder, Wish(Kind.HISTORY), clock)
+        run(spark, other, folder, ExportOptions(Kind.HISTORY), clock)
     with pytest.raises(ConfigError, match="is plain Parquet"):
-        run(spark, other, folder, Wish(Kind.LATEST, delta=True), clock)
+        run(spark, other, folder, ExportOptions(Kind.LATEST, delta=True), clock)
     other.close()
 
 
@@ -218,7 +218,9 @@ def test_a_key_that_a_flagged_value_deleted_is_no_row(
     asked = in_files(TOPIC, str(account.path), {"cleanup.policy": policy})
     folder = tmp_path / "table"
     where = Source(spark, asked.options, TOPIC, folder)
-    export(Table(folder, RealFs()), where, lambda: asked.look(clock), Wish(Kind.LATEST), clock)
+    export(
+        Table(folder, RealFs()), where, lambda: asked.look(clock), ExportOptions(Kind.LATEST), clock
+    )
     rows = {(1, 0, b"k1", b"live"), (1, 1, b"k3", b"erased by order 17")}
     assert shown(folder, delta=False) == set(sorted(rows)[:left])
     account.close()
@@ -230,7 +232,7 @@ def test_what_is_somebody_elses_is_not_touched(spark: SparkSession, tmp_path: Pa
     theirs.parent.mkdir(parents=True)
     theirs.write_bytes(b"not ours")
     with pytest.raises(ConfigError, match="allowed is a new or empty folder"):
-        run(spark, account, tmp_path / "table", Wish(Kind.LATEST), ManualClock(NOW))
+        run(spark, account, tmp_path / "table", ExportOptions(Kind.LATEST), ManualClock(NOW))
     assert theirs.read_bytes() == b"not ours"
     account.close()
 

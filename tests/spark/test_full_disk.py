@@ -16,12 +16,12 @@ from lapse.lifecycle.round.choice import split_for
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.log.directory import LogDirectory
 from lapse.log.summary import FOLDER
-from lapse.spark.engine import SparkEngine
+from lapse.spark.rounds.engine import SparkEngine
 from lapse.testing.clock import ManualClock
 from tests.spark.chaotic import files_in
 from tests.spark.processes import daemon_pids, needs_proc, worker_pids
 from tests.spark.test_engine import quiet
-from tests.unit.lifecycle.rounds import (
+from tests.support.lifecycle.rounds import (
     NOW,
     Hosted,
     compacted,

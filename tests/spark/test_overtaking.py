@@ -11,9 +11,9 @@ from lapse.lifecycle.round.cancel import cancel_round
 from lapse.lifecycle.round.engine import Progress
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
-from lapse.spark.engine import SparkEngine
+from lapse.spark.rounds.engine import SparkEngine
 from tests.spark.test_engine import owning, plans_of
-from tests.unit.lifecycle.rounds import overwritten
+from tests.support.lifecycle.rounds import overwritten
 
 BULK_LOGS = 48  # six tasks of eight
 

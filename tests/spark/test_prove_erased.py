@@ -21,10 +21,10 @@ from lapse.lifecycle.erase.replicas import NOT_THERE, ReplicaFindings, Run, Wher
 from lapse.lifecycle.erase.search import Search, make_search, told
 from lapse.lifecycle.round.engine import Progress
 from lapse.records.layout import Codec
-from lapse.spark import erase_job
-from lapse.spark.erase_job import DEATHS_MAX, DIED, SparkAudits, spark_audits
-from lapse.spark.session import OpenSession
-from tests.unit.lifecycle.erase.replica import FIRST, KEY, NEVER, batch, damaged, others, written
+from lapse.spark.rounds import erase as erase_job
+from lapse.spark.rounds.erase import DEATHS_MAX, DIED, SparkAudits, spark_audits
+from lapse.spark.session.session import OpenSession
+from tests.support.lifecycle.erase.replica import FIRST, KEY, NEVER, batch, damaged, others, written
 
 
 def quiet(_: Progress) -> None:

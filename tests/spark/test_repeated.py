@@ -1,7 +1,7 @@
 """Tasks are killed and repeated at random: every receipt tells of the same bytes as a quiet run.
 
 What a filter knows of transactions depends on the batches it has seen, so none may ever be filtered
-twice in a round (SEMANTICS G-5's trap): attempts share nothing, and begin anew.
+twice in a round (G-5's trap): attempts share nothing, and begin anew.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import pytest
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.log.directory import LogDirectory
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
-from lapse.spark.engine import Job, SparkEngine
-from lapse.spark.task import encode_plans, run_bins
+from lapse.spark.rounds.engine import Job, SparkEngine
+from lapse.spark.rounds.task import encode_plans, run_bins
 from lapse.testing.clock import ManualClock
 from tests.spark.processes import daemon_pids, kill, needs_proc, worker_pids
 from tests.spark.test_engine import decode, files_of, plans_of, quiet
-from tests.unit.lifecycle.rounds import NOW, compacted, env_of
+from tests.support.lifecycle.rounds import NOW, compacted, env_of
 
 LOGS = tuple(TopicPartition(f"t{n}", 0) for n in range(3))
 BATCHES = 24

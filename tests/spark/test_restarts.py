@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from lapse.lifecycle.reports import EngineTold, read_progress
+from lapse.lifecycle.status.reports import EngineTold, read_progress
 from lapse.testing.clock import ManualClock
 from tests.spark import restarting
 from tests.spark.conftest import QUICK_JAVA
-from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
+from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
 
 SECONDS_MAX = 300
 

@@ -18,8 +18,8 @@ from lapse.records.builder import NewRecord, build_batch
 from lapse.records.column_spec import TYPES as ARROW_TYPES
 from lapse.records.layout import horizon_of, timestamp_type_of
 from lapse.spark import source
-from lapse.spark.session import OpenSession
-from tests.unit.log.logs import NOW, append, batch, open_log
+from lapse.spark.session.session import OpenSession
+from tests.support.log.logs import NOW, append, batch, open_log
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -166,11 +166,11 @@ def test_internal_topics_when_named(spark: SparkSession, goldens: Path) -> None:
     assert read(spark, root, subscribe="__consumer_offsets").count() > 0
 
 
-def test_the_five_lines_of_the_readme(
+def test_the_five_lines_of_the_page(
     spark: SparkSession, logs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    [lines] = re.findall(r"```python\n(from lapse\.spark import.*?)```", readme, re.DOTALL)
+    page = (Path(__file__).parents[2] / "docs" / "offline.md").read_text()
+    [lines] = re.findall(r"```python\n(from lapse\.spark import.*?)```", page, re.DOTALL)
     assert len([line for line in lines.splitlines() if line]) == 5
     log = open_log(logs.parent / "readme" / "a-0")
     append(log, build_batch([NewRecord(b"k", None), NewRecord(b"l", b"v")]))

@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 
 from lapse.base.clock import SystemClock
 from lapse.spark import source
-from lapse.spark.progress import CheckpointError, read_checkpoint
-from lapse.spark.session import OpenSession, SessionOptions, open_session
-from lapse.spark.source_options import parse_options
-from lapse.spark.source_place import place_of
+from lapse.spark.scan.options import parse_options
+from lapse.spark.scan.place import place_of
+from lapse.spark.session.session import OpenSession, SessionOptions, open_session
+from lapse.spark.source.progress import CheckpointError, read_checkpoint
 from lapse.testing.broker_process import BrokerProcess
 from tests.spark.conftest import QUICK_JAVA
 

@@ -11,10 +11,10 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from lapse.spark import source
-from lapse.spark.session import OpenSession
+from lapse.spark.session.session import OpenSession
 from lapse.spark.views import QUESTIONS, SCHEMAS, TABLES
-from tests.unit.lifecycle.rounds import NOW
-from tests.unit.spark.views import fleet
+from tests.support.lifecycle.rounds import NOW
+from tests.support.spark.views import fleet
 
 ASKED = NOW + 600_000  # ten minutes on: a minute and a half was promised
 

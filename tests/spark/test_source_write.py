@@ -13,16 +13,17 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from lapse.base.clock import SystemClock
 from lapse.spark import source
-from lapse.spark.session import OpenSession
-from lapse.spark.source_options import parse_options
-from lapse.spark.source_place import place_of
-from lapse.spark.source_plan import Extent
+from lapse.spark.scan.options import parse_options
+from lapse.spark.scan.place import place_of
+from lapse.spark.scan.plan import Extent
+from lapse.spark.session.session import OpenSession
 from lapse.testing.broker_process import BrokerProcess
 
 ROWS = 1000
 SETTINGS = {
     "auto.create.topics.enable": "true", "num.partitions": "3",
     "lapse.tombstone.values.enable": "true",
+    "log.retention.ms": "-1",  # records have times of long ago
 }  # fmt: skip
 
 

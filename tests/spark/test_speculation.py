@@ -20,7 +20,7 @@ import pytest
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import attempt_dir
@@ -32,7 +32,7 @@ from tests.spark.standalone import Standalone, standalone
 from tests.spark.test_engine import files_of, plans_of
 from tests.spark.test_repeated import LOGS, make_logs
 from tests.spark.test_split import SPLIT
-from tests.unit.lifecycle.rounds import NOW, compacted
+from tests.support.lifecycle.rounds import NOW, compacted
 
 # Spark begins no task twice at one host, and none at all in `local` and `local-cluster`.
 HOSTS = ("127.0.0.1", "127.0.0.2")

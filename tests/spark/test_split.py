@@ -14,15 +14,15 @@ import pytest
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.choice import split_for
 from lapse.lifecycle.round.engine import Progress, work_bytes
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
-from lapse.spark.engine import Job, SparkEngine
-from lapse.spark.split import Cluster, OnBytes, run_split_plan
-from lapse.spark.split_task import run_split_bins
+from lapse.spark.rounds.engine import Job, SparkEngine
+from lapse.spark.rounds.split import Cluster, OnBytes, run_split_plan
+from lapse.spark.rounds.split_task import run_split_bins
 from lapse.testing.clock import ManualClock
 from tests.reference.split_rounds import UNLIKE
 from tests.spark.processes import kill, needs_proc, worker_pids
@@ -35,7 +35,7 @@ from tests.spark.test_engine import (
     quiet,
 )
 from tests.spark.test_repeated import LOGS, killing, make_logs
-from tests.unit.lifecycle.rounds import NOW, compacted, overwritten, records_in
+from tests.support.lifecycle.rounds import NOW, compacted, overwritten, records_in
 
 SPLIT = split_for(4500, 1 << 17)  # a log's keys in two ranges, a segment's records in three chunks
 HERE = (*UNLIKE, "pid", "round_id")  # and what a round in this process need not say alike

@@ -16,13 +16,13 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from lapse.base.java import find_java
-from lapse.spark.session import OpenSession
+from lapse.spark.session.java import find_java
+from lapse.spark.session.session import OpenSession
 from tests.spark import processes
 from tests.spark.driver import DriverProcess
 from tests.spark.processes import Listener, needs_proc
 from tests.spark.test_engine import owning, plans_of
-from tests.unit.lifecycle.rounds import overwritten
+from tests.support.lifecycle.rounds import overwritten
 
 NOBODY = 65534
 SECONDS_MAX = 240

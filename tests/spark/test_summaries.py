@@ -15,17 +15,17 @@ import pytest
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.engine import Progress
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, requests_of
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
-from lapse.spark.engine import SparkEngine
-from lapse.spark.task import summarise_one
+from lapse.spark.rounds.engine import SparkEngine
+from lapse.spark.rounds.task import summarise_one
 from tests.spark.processes import worker_pids
 from tests.spark.test_engine import owning
-from tests.unit.lifecycle.rounds import NOW, overwritten
+from tests.support.lifecycle.rounds import NOW, overwritten
 
 
 def quiet(_: Progress) -> None:

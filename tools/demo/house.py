@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lapse.lifecycle.reports import RoundReport, read_progress, read_reports
+from lapse.lifecycle.status.reports import RoundReport, read_progress, read_reports
 
 READY = re.compile(r"ready kafka=(\S+) http=(\S+)")
 START_SECONDS_MAX = 60

@@ -112,7 +112,8 @@ def run(
     unplanted = [m for m in mutants if m.key not in by_key or by_key[m.key].outcome in fresh.THEIRS]
     fresh.try_mutants(unplanted, settings, job.covered_from(folder / "covered.json"))
     if not options.once:
-        alive = [m for m in mutants if m.outermost and by_key[m.key].outcome == "survived"]
+        by_key = job.read_results(folder / "results.jsonl")
+        alive = [m for m in mutants if m.outermost and by_key[m.key].outcome in job.ALIVE]
         more = dataclasses.replace(
             settings,
             tests=scopes.tests(ROOT, [*scope.tests, *scope.wider]),

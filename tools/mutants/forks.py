@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import resource
@@ -26,6 +27,7 @@ FILE_BYTES_MAX = 4 << 30
 SURVIVED, KILLED, DOES_NOT_FIT, BROKEN = 0, 1, 3, 4  # exit codes
 OUTCOMES = {SURVIVED: "survived", KILLED: "killed", DOES_NOT_FIT: "fresh", BROKEN: "broken"}
 TIME_LIMITS = {signal.SIGPROF}
+_PR_SET_PDEATHSIG = 1
 
 
 def in_fork(folder: Path, work: Callable[[], int]) -> int:
@@ -51,6 +53,7 @@ def temporary(folder: Path, pid: int) -> Path:
 
 
 def _move_in(folder: Path) -> None:
+    _end_with_parent()
     os.setpgid(0, 0)  # so that what it starts ends with it
     place = temporary(folder, os.getpid())
     place.mkdir()
@@ -66,6 +69,12 @@ def _move_in(folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def _end_with_parent() -> None:
+    """Whoever ends the driver ends its mutants: one that never ends would keep a core busy."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def end(folder: Path, pid: int) -> None:
     """Whatever a fork that has ended left behind."""
     with contextlib.suppress(ProcessLookupError):
@@ -78,6 +87,7 @@ def limit_test(seconds: float) -> None:
 
     One that waits for ever fails by its tier's limit (tests/time_limits.py).
     """
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, 3 + 5 * seconds)  # of the processor
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from tools.mutants import forks, job, plant
 from tools.mutants.session import OPTIONS, Session
 
+IMPORT_SECONDS = 10.0  # what importing the tests may take without a mutant
 THEIRS = {"fresh", "unreached"}  # what could not be planted; what no test runs: the import may
 
 
@@ -40,10 +42,11 @@ def try_mutants(
                 going.note(job.Result(mutant.key, "unreached"))
                 continue
             own = dataclasses.replace(settings, tests=tests, mutants=())
-            going.start(mutant, len(tests), lambda m=mutant, s=own: _try(m, s, covered))
+            going.start(mutant, len(tests), partial(_try, mutant, own, covered))
 
 
 def _try(mutant: job.Mutant, settings: job.Settings, covered: job.Covered) -> int:
+    forks.limit_test(IMPORT_SECONDS)  # until the first test has a limit of its own
     plant.import_changed(mutant.path, mutant.tree())
     session = Session(settings, covered)
     pytest.main([*OPTIONS, *settings.tests], plugins=[session])

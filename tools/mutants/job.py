@@ -12,6 +12,7 @@ from typing import Any
 from tools.mutants import operators
 
 KILLED = ("killed", "time")  # by a test that fails; by one that does not end
+ALIVE = ("survived", "unreached")  # there may be a test elsewhere
 
 
 @dataclass(frozen=True, slots=True)

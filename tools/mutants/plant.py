@@ -70,7 +70,7 @@ def import_changed(path: str, tree: ast.Module) -> None:
     def get_code(self: SourceFileLoader, fullname: str) -> CodeType | None:
         return code if self.path == path else as_it_is(self, fullname)
 
-    SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+    SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -17,11 +17,11 @@ from __future__ import annotations
 import gc
 import json
 import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -31,9 +31,11 @@ import pytest
 
 from tools.mutants import forks, job, plant
 
-OPTIONS = ("-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:xdist")
-OPTIONS += ("-o", "addopts=--import-mode=importlib")  # the others are the terminal's
-OPTIONS += ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # of plugins this file imports
+OPTIONS = (
+    *("-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:xdist"),
+    *("-o", "addopts=--import-mode=importlib"),  # the others are the terminal's
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of plugins this file imports
+)
 
 
 class Session:
@@ -110,7 +112,7 @@ class Session:
                 going.start(
                     mutant,
                     len(tests),
-                    lambda m=mutant, c=chosen: self._try(m, c, covered),
+                    partial(self._try, mutant, chosen, covered),
                 )
 
     def _try(self, mutant: job.Mutant, items: Sequence[pytest.Item], covered: job.Covered) -> int:
@@ -142,7 +144,6 @@ def run_until_failure(items: Sequence[pytest.Item], covered: job.Covered, folder
         by.write_text(item.nodeid)
         forks.limit_test(covered.seconds[item.nodeid])
 
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     return forks.SURVIVED if all(ok for _, ok in _run(items, begin)) else forks.KILLED
 
 

@@ -1,1 +1,1 @@
-"""The bottom of the house: errors, ids, clock, file system, configuration, Java."""
+"""The bottom of the house: errors, ids, clock, file system, configuration."""

@@ -1,4 +1,4 @@
-"""Time, as a seam: the only module that reads a clock (DESIGN §4.11, kept by test_tidy).
+"""Time, as a seam: the only module that reads a clock (ADR-11, kept by test_tidy).
 
 Wall time is milliseconds since the epoch, as everywhere in Kafka; it may jump. Monotonic time
 is for measuring and for waiting.

@@ -1,8 +1,10 @@
 """Every setting in one table: name, type, default, what is allowed, synonyms, what it is for.
 
-Topic settings have Kafka's topic names and their broker synonyms (ECOSYSTEM §4); broker settings
+What Kafka calls KafkaConfig and LogConfig.
+
+Topic settings have Kafka's topic names and their broker synonyms (C-1); broker settings
 have the names of `server.properties`; our own carry a `lapse.` prefix. Defaults and limits are
-Kafka 4.3's (SEMANTICS §1). Docs and help are made from the table, so it is the documentation.
+Kafka 4.3's (C-2 … C-7). Docs and help are made from the table, so it is the documentation.
 
 A value arrives as text from a file, a command line or a client, and leaves as a Python value in a
 frozen `TopicConfig` or `BrokerConfig`; anything unknown or out of range raises `ConfigError` (a

@@ -157,7 +157,7 @@ class LockHeld(LapseError):
 
 
 class StaleGeneration(LapseError):
-    """A log's files changed under a plan (DESIGN §1 "generation"); the round is made again."""
+    """A log's files changed under a plan (its `generation` moved); the round is made again."""
 
 
 def os_error(error: BaseException | None) -> OSError | None:

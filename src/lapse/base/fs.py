@@ -278,6 +278,14 @@ def _claim(path: Path) -> None:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
 
 
+def make_lasting_dir(fs: Fs, path: Path) -> None:
+    """Create a directory and its parents, durably; one that is there is fine."""
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
+    fs.make_dir(path)
+    for folder in new:
+        fs.fsync_dir(folder.parent)
+
+
 def make_private(path: Path) -> None:
     """Have a file that is its owner's alone: made empty where there is none, never emptied."""
     with _storage(path, "making private"):

@@ -2,7 +2,8 @@
 
 Each may be given for one listener: `listener.name.NAME.` in front wins on that listener. So what
 the properties file says is also kept as it is, every value a `Secret`: any of them may hold one (a
-JAAS entry, a key). It is `broker.authentication` and `broker.authorization` that read it.
+JAAS entry, a key). It is `broker.access.authentication` and `broker.net.authorization` that read
+it.
 """
 
 from __future__ import annotations

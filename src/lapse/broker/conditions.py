@@ -2,7 +2,7 @@
 
 `conditions` looks at what logs and directories say of themselves, so that no way in to a log can be
 forgotten: each notes an append that it could not write, and that it takes no more changes. Health
-and metrics read it; `lifecycle.conditions` has the table of all that may be out of order.
+and metrics read it; `lifecycle.status.conditions` has the table of all that may be out of order.
 `AppendFailures` counts what was refused, a producer's own mistakes too; what is no producer's fault
 gets a line in the log, one a minute for each reason.
 """
@@ -23,7 +23,7 @@ from lapse.base.clock import Clock
 from lapse.base.errors import ErrorCode, KafkaError, LapseError, StorageError, os_error
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
-from lapse.lifecycle.conditions import (
+from lapse.lifecycle.status.conditions import (
     DIRECTORY_OFFLINE,
     DISK_FULL,
     LOG_OFFLINE,

@@ -1,7 +1,7 @@
 """The owner's side of rounds: facts and commits for the lifecycle service, over a Unix socket.
 
 The socket is `control.sock` in the first data directory, for this user alone (0600): who can write
-to it can replace segments. Messages are `lifecycle.control_messages`. There is one service at a
+to it can replace segments. Messages are `lifecycle.owner.messages`. There is one service at a
 time; when it comes, attempts that an earlier one left are swept, since nobody will commit them.
 Who says `AskConditions` instead is told what is out of order, and is no service (`lapse explain`).
 
@@ -18,16 +18,20 @@ import os
 import socket
 import stat
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakKeyDictionary
+from zlib import crc32
+
+import msgspec
 
 from lapse.base.errors import LapseError, StorageError
-from lapse.broker.disk import DiskThreads
-from lapse.broker.partitions import Partitions
-from lapse.lifecycle import control_messages as messages
-from lapse.lifecycle.conditions import Condition
-from lapse.lifecycle.control_messages import (
+from lapse.broker.logs.disk import DiskThreads
+from lapse.broker.logs.partitions import Partitions
+from lapse.lifecycle.decide.select import LogInfo
+from lapse.lifecycle.owner import messages
+from lapse.lifecycle.owner.messages import (
     Adopt,
     Adopted,
     Answer,
@@ -37,24 +41,24 @@ from lapse.lifecycle.control_messages import (
     Conditions,
     Hello,
     ListLogs,
-    Logs,
     Refused,
     Request,
     Welcome,
 )
-from lapse.lifecycle.decide.select import LogInfo
 from lapse.lifecycle.round import commit as rounds
 from lapse.lifecycle.round.bad import current_facts
 from lapse.lifecycle.round.commit import CommitResult, DirectoryEnv
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
 from lapse.lifecycle.round.stamps import StampCache
 from lapse.lifecycle.round.summarise import SummaryReceipt, take_over
+from lapse.lifecycle.status.conditions import Condition
 from lapse.log.env import LogEnv
-from lapse.log.partition_log import PartitionLog
+from lapse.log.partition_log import LogMark, PartitionLog
 from lapse.log.swap import sweep_attempts
 
 logger = logging.getLogger(__name__)
 
+PRODUCERS_MS_MAX = 120_000
 SWEEP_AGAIN_SECONDS = 60.0  # Spark kills the tasks of a cancelled job within some seconds
 _OWNER_ONLY = 0o600
 _NO_SUCH_LOG = "this broker has no such log"
@@ -190,7 +194,7 @@ class ControlServer:
         match request:
             case ListLogs():
                 self._asked_s = self._env.clock.monotonic()
-                answer = Logs(tuple(self._owner.logs()))
+                return messages.encode_logs(self._owner.encoded_logs())
             case Commit():
                 answer = Committed(tuple(self._owner.commit(request.receipts)))
             case Adopt():
@@ -200,40 +204,83 @@ class ControlServer:
         return messages.encode(answer)
 
 
+@dataclass(slots=True)
+class _Told:
+    """What the service was told of a log; true while its mark is this one.
+
+    The ledger, which stamps are read from, grows in a commit alone, and that moves the mark.
+    Producers expire without a mark, so none is told for longer than `PRODUCERS_MS_MAX`; logs end
+    at moments of their own, so that they are never looked at all at once.
+    """
+
+    mark: LogMark
+    from_ms: int
+    until_ms: int
+    info: LogInfo
+    _encoded: msgspec.Raw | None = None
+
+    def encoded(self) -> msgspec.Raw:
+        if self._encoded is None:
+            self._encoded = msgspec.Raw(msgspec.json.encode(self.info))
+        return self._encoded
+
+
 class OwnedLogs:
-    """`lifecycle.owner.Owner` over a broker's open logs; for one thread at a time."""
+    """`lifecycle.owner.protocol.Owner` over a broker's open logs; for one thread at a time."""
 
     def __init__(self, partitions: Partitions, env: LogEnv) -> None:
         self._partitions = partitions
         self._env = env
         self._stamps = StampCache()
+        self._told: WeakKeyDictionary[PartitionLog, _Told] = WeakKeyDictionary()
         self._unread: set[str] = set()  # logs, that it is said once
         self._ended: deque[tuple[float, PartitionLog, str]] = deque()  # swept again from then on
 
     def logs(self) -> list[LogInfo]:
+        return [told.info for told in self._tell_all()]
+
+    def encoded_logs(self) -> list[msgspec.Raw]:
+        """The same for `encode_logs`; one by one, so that many logs hold no other thread up."""
+        return [told.encoded() for told in self._tell_all()]
+
+    def _tell_all(self) -> Iterator[_Told]:
         self._sweep_ended()
         now_ms = self._env.clock.now_ms()
         online = [log for log in self._partitions.all() if log.offline_reason is None]
-        told = (self._told(log, now_ms) for log in sorted(online, key=lambda log: log.partition))
-        return [info for info in told if info is not None]
+        for log in sorted(online, key=lambda log: log.partition):
+            told = self._tell(log, now_ms)
+            if told is not None:
+                yield told
 
-    def _told(self, log: PartitionLog, now_ms: int) -> LogInfo | None:
+    def _tell(self, log: PartitionLog, now_ms: int) -> _Told | None:
         """None for a log whose books cannot be read: no round of it, and none of others is missed.
 
         Without its stamps it would lose tombstones early.
         """
         name = str(log.partition)
         try:
-            facts = current_facts(log, self._env.fs)
-            stamps = self._stamps.of(log.dir, facts.horizon_earliest_ms, now_ms)
-            info = LogInfo(facts, log.config, stamps)
+            told = self._told.get(log)
+            if told is None or not self._is_still_true(told, log, now_ms):
+                told = self._told[log] = self._look(log, now_ms)
         except (LapseError, OSError) as e:
             if name not in self._unread:
                 logger.warning("no rounds of %s until its books can be read: %s", name, e)
             self._unread.add(name)
             return None
         self._unread.discard(name)
-        return info
+        return told
+
+    def _is_still_true(self, told: _Told, log: PartitionLog, now_ms: int) -> bool:
+        is_bad = told.info.facts.bad is not None  # until its file is another one
+        return not is_bad and told.from_ms <= now_ms < told.until_ms and told.mark == log.mark()
+
+    def _look(self, log: PartitionLog, now_ms: int) -> _Told:
+        mark = log.mark()  # before the facts: what changes between the two shows next time
+        facts = current_facts(log, self._env.fs)
+        stamps = self._stamps.of(log.dir, facts.horizon_earliest_ms, now_ms)
+        half_ms = PRODUCERS_MS_MAX // 2
+        until_ms = now_ms + half_ms + crc32(str(log.partition).encode()) % half_ms
+        return _Told(mark, now_ms, until_ms, LogInfo(facts, log.config, stamps))
 
     def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
         """Together for the logs of each directory, which share syncs and a checkpoint."""

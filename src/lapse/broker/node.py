@@ -21,35 +21,36 @@ from pathlib import Path
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.ids import TopicPartition
-from lapse.broker import metrics
-from lapse.broker.access import Access, acl_settings
-from lapse.broker.authentication import HTTP, entrance, http_certificates
-from lapse.broker.certificates import CertificateWatch
-from lapse.broker.cleaner_metrics import CleanerCollector
-from lapse.broker.client_quotas import ClientQuotas
-from lapse.broker.connection_rates import ConnectionRates
+from lapse.broker.access.acl_store import Access, acl_settings
+from lapse.broker.access.authentication import HTTP, entrance, http_certificates
+from lapse.broker.access.certificates import CertificateWatch
+from lapse.broker.access.listeners import http_address, kafka_listeners
+from lapse.broker.api.table import ADVERTISED
 from lapse.broker.control import ControlServer
-from lapse.broker.counters import Counters
-from lapse.broker.disk import DiskThreads
-from lapse.broker.fetch_sessions import FetchSessions
-from lapse.broker.group_coordinator import GroupCoordinator, settings_of
-from lapse.broker.housekeeping import Housekeeping
-from lapse.broker.http import Health, HttpServer, app
-from lapse.broker.http_login import HttpLogin
-from lapse.broker.http_rounds import RoundPages
-from lapse.broker.in_flight import AnswerBytes, RequestBytes
-from lapse.broker.limits import allowed_bytes, connections_allowed
-from lapse.broker.listeners import http_address, kafka_listeners
-from lapse.broker.partitions import Partitions
-from lapse.broker.purgatory import Purgatory
-from lapse.broker.quotas import Quotas, Windows
-from lapse.broker.server import Server
-from lapse.broker.services import Services
-from lapse.broker.state_log import Parts
-from lapse.broker.topics import Topics
-from lapse.broker.transaction_coordinator import Transactions
-from lapse.broker.transaction_coordinator import settings_of as transaction_settings
-from lapse.broker.transaction_markers import MarkerWriter
+from lapse.broker.coordinators.coordinator_log import Parts
+from lapse.broker.coordinators.groups import GroupCoordinator, settings_of
+from lapse.broker.coordinators.transaction_markers import MarkerWriter
+from lapse.broker.coordinators.transactions import Transactions
+from lapse.broker.coordinators.transactions import settings_of as transaction_settings
+from lapse.broker.http import metrics
+from lapse.broker.http.cleaner_metrics import CleanerCollector
+from lapse.broker.http.login import HttpLogin
+from lapse.broker.http.rounds import RoundPages
+from lapse.broker.http.server import Health, HttpServer, app
+from lapse.broker.limits.client_quotas import ClientQuotas
+from lapse.broker.limits.connection_rates import ConnectionRates
+from lapse.broker.limits.connections import allowed_bytes, connections_allowed
+from lapse.broker.limits.memory import AnswerBytes, RequestBytes
+from lapse.broker.limits.quotas import Quotas, Windows
+from lapse.broker.logs.counters import Counters
+from lapse.broker.logs.disk import DiskThreads
+from lapse.broker.logs.fetch_sessions import FetchSessions
+from lapse.broker.logs.housekeeping import Housekeeping
+from lapse.broker.logs.partitions import Partitions
+from lapse.broker.logs.purgatory import Purgatory
+from lapse.broker.logs.topics import Topics
+from lapse.broker.net.server import Server
+from lapse.broker.request.context import Services
 from lapse.broker.warm_up import warm_up
 from lapse.lifecycle import clock_guard
 from lapse.lifecycle.clock_guard import ClockGuard
@@ -198,6 +199,7 @@ class Node:
             RequestBytes(allowed_bytes(self._config.queued_max_request_bytes)),
             AnswerBytes(allowed_bytes(self._config.queued_max_response_bytes)),
             tuple(entrances), LoginAttempts(self._config.security.login_failures_per_minute),
+            ADVERTISED,
         )  # fmt: skip
 
     async def _watch_certificates(self, services: Services) -> Certificates | None:

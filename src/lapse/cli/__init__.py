@@ -1,1 +1,1 @@
-"""What people type: one command a file, each a noun or a verb of DESIGN §6."""
+"""What people type: one command a file, each a noun or a verb."""

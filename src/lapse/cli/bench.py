@@ -25,9 +25,9 @@ from lapse.base.ids import TopicPartition, random_id
 from lapse.cli import options
 from lapse.cli.output import show_table
 from lapse.lifecycle.decide.explain import Context, explain
-from lapse.lifecycle.decide.select import Wish, decide
+from lapse.lifecycle.decide.select import RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory, make_plan
 from lapse.lifecycle.round.summarise import requests_of
@@ -108,7 +108,9 @@ def clean_directory(
                 raise LapseError(refusal)
         summaries = cpu_seconds() - cpu
         cpu, wall = cpu_seconds(), clock.monotonic()
-        decisions = [decide(info, clock.now_ms(), Wish(force=True)) for info in owner.logs()]
+        decisions = [
+            decide(info, clock.now_ms(), RoundOptions(force=True)) for info in owner.logs()
+        ]
         for decision in decisions:
             if not decision.due:
                 text = explain(decision, Context(rules=Rules.LAPSE)).text

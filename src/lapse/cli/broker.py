@@ -14,7 +14,7 @@ from lapse.base.clock import SystemClock
 from lapse.base.config import BrokerConfig, broker_config, read_properties
 from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
-from lapse.broker.limits import raise_open_files
+from lapse.broker.limits.connections import raise_open_files
 from lapse.broker.node import Node
 from lapse.log.env import LogEnv
 

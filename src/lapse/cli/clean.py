@@ -30,19 +30,18 @@ from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
 from lapse.cli.task_memory import memory_of
 from lapse.lifecycle.clock_guard import TOOL, ClockGuard
-from lapse.lifecycle.commits import committed
 from lapse.lifecycle.decide.clock import ClockVerdict, judge_clock
 from lapse.lifecycle.decide.explain import Context, explain
 from lapse.lifecycle.decide.select import (
     Blocked,
     Decision,
     RoundKind,
-    Wish,
+    RoundOptions,
     decide,
     order,
 )
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.engine import Engine
 from lapse.lifecycle.round.inline import InlineEngine
@@ -51,6 +50,7 @@ from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.sizing import sized_plan
 from lapse.lifecycle.round.stamps import info_of
 from lapse.lifecycle.round.summarise import requests_due
+from lapse.lifecycle.service.commits import committed
 from lapse.log.export import copy_logs
 from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN, Policies, find_policies
@@ -128,7 +128,7 @@ class Job:
     fs: Fs
     clock: Clock
     broker: BrokerConfig
-    wish: Wish
+    wish: RoundOptions
     memory: MapMemory
     io_bytes_per_second: float
 
@@ -180,7 +180,7 @@ def _job(args: argparse.Namespace, broker: BrokerConfig) -> Job:
         memory = MapMemory(broker.log_cleaner_dedupe_buffer_size, load_factor)
     if args.to is not None and args.to.exists() and any(args.to.iterdir()):
         raise ConfigError(f"--to {args.to}: allowed is a new or empty directory")
-    wish = Wish(rules, args.force, args.first_dirty, args.replica_cleaned_to)
+    wish = RoundOptions(rules, args.force, args.first_dirty, args.replica_cleaned_to)
     rate = broker.log_cleaner_io_max_bytes_per_second
     clock: Clock = SystemClock() if args.now is None else PinnedClock(args.now)
     return Job(args, RealFs(), clock, broker, wish, memory, rate)
@@ -274,7 +274,7 @@ def _task_memory(job: Job, at_once: int) -> MapMemory:
 
 
 def _time(directory: Path, job: Job) -> tuple[ClockVerdict, str]:
-    """The time to decide by, and why it is not believed (DESIGN §4.11); --now always is."""
+    """The time to decide by, and why it is not believed (ADR-11); --now always is."""
     if job.args.now is not None:
         return judge_clock(None, job.now_ms, 0.0, 0), ""
     guard = ClockGuard(job.fs, job.clock, directory, job.broker.clock_jump_max_ms, TOOL)
@@ -320,7 +320,7 @@ def _engine(job: Job) -> Iterator[tuple[Engine, int]]:
     if job.args.engine == "inline":
         yield InlineEngine(job.fs, job.clock), 1
         return
-    from lapse.spark.engine import open_engine  # noqa: PLC0415  (Spark starts only if asked for)
+    from lapse.spark.rounds.engine import open_engine  # noqa: PLC0415  (Spark starts only if asked for)
 
     engine = open_engine(job.args.master)
     try:

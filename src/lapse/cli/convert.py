@@ -5,15 +5,15 @@
 where it is plain data. Where nobody knows the policy they lose it: -c cleanup.policy=delete keeps
 it. Lapse's own files are left out.
 Everything else is copied as it is: batches, indexes, producer snapshots, aborted transactions,
-leader epochs, checkpoints.
+leader epochs, checkpoints. Stopped at any point, the same command begins anew.
 
 --to-v2 [--to DIR]: messages of the formats v0 and v1, which Kafka wrote before 0.11, become
 batches of v2 (KIP-32's migration of what is stored already). Keys, values, offsets and times stay.
 Segment by segment, in place or, with --to, in a copy. Stopped at any point, the next run goes on:
-the same command, or, once all is copied, the one without --to in the copy. While the copy is not
-whole, neither a broker nor anything else of Lapse opens it.
+the same command, or, once all is copied, the one without --to in the copy.
 
-With --to the directory is not changed, only locked. It must not be in use.
+While a copy is not whole, neither a broker nor anything else of Lapse opens it. With --to the
+directory is not changed, only locked. It must not be in use.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import show_table
-from lapse.lifecycle.recovery import finish_rounds
-from lapse.log import checkpoints
+from lapse.lifecycle.owner.recovery import finish_rounds
 from lapse.log.directory import (
     LOCK,
+    TO_KAFKA,
+    TO_V2,
     LogDirectory,
     list_partitions,
     lock_file,
@@ -43,24 +44,9 @@ from lapse.log.directory import (
     refuse_incomplete,
 )
 from lapse.log.env import LogEnv
-from lapse.log.export import (
-    Exported,
-    copy_logs,
-    export_directory_files,
-    export_partition,
-    require_free,
-)
+from lapse.log.export import Exported, copy_logs, export_logs, require_free
 from lapse.log.upgrade import upgrade
 from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
-
-_DIRECTORY_FILES = [
-    checkpoints.RECOVERY_POINT,
-    checkpoints.LOG_START,
-    checkpoints.CLEANER,
-    checkpoints.HIGH_WATERMARK,
-    checkpoints.META_PROPERTIES,
-    "bootstrap.checkpoint",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +77,7 @@ def add_parser(commands: Any) -> None:
         "--to",
         type=Path,
         metavar="DIR",
-        help="where to: new or empty, or where --to-v2 was stopped copying; without it in place",
+        help="where to: new or empty, or where the same was stopped; without it in place",
     )
     options.add_settings(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a log")
@@ -101,7 +87,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit 0; 1 if a log could not be converted whole."""
     if args.to is not None:
-        _require_free(args)
+        require_free(args.logdir, args.to, TO_KAFKA if args.to_kafka else TO_V2)
     elif args.to_kafka:
         raise ConfigError("--to-kafka needs --to DIR: Lapse goes on with the directory it has")
     holder = lock_holder(args.logdir)
@@ -109,16 +95,6 @@ def run(args: argparse.Namespace) -> int:
         raise LockHeld(f"{args.logdir} is in use by process {holder}; stop it first")
     refuse_incomplete(args.logdir)
     return _to_kafka(args) if args.to_kafka else _to_v2(args)
-
-
-def _require_free(args: argparse.Namespace) -> None:
-    source, target = args.logdir, args.to
-    if args.to_v2:
-        require_free(source, target)
-    elif target.exists() and any(target.iterdir()):
-        raise ConfigError(f"--to {target}: allowed is a new or empty directory")
-    elif target.resolve().is_relative_to(source.resolve()):
-        raise ConfigError(f"--to {target}: allowed is a directory outside {source}")
 
 
 @contextlib.contextmanager
@@ -136,17 +112,16 @@ def _locked(source: Path, fs: Fs) -> Iterator[None]:
 
 def _to_kafka(args: argparse.Namespace) -> int:
     """What could not be copied whole is not in the target."""
-    source, target, fs = args.logdir, args.to, RealFs()
+    source, fs = args.logdir, RealFs()
     partitions = options.chosen_partitions(args)
     said, _ = options.settings(args.settings)
-    interval_bytes = topic_config(said).index_interval_bytes
     policies = options.policies(args)
     counted = {p: policies.flags_count(p) for p in partitions}
+    metadata = KRAFT_FOLDER if _kraft(source, args.partition) else None
+    interval_bytes = topic_config(said).index_interval_bytes
     with _locked(source, fs):
-        fs.make_dir(target)
-        lines = [_convert(source, target, p, fs, interval_bytes, counted[p]) for p in partitions]
-        whole = all(line.outcome == _DONE for line in lines)
-        _finish(source, target, args.partition, whole, fs)
+        done = export_logs(source, args.to, counted, fs, interval_bytes, metadata)
+    lines = [_converted(str(partition), became) for partition, became in done.items()]
     columns = {
         "partition": lambda line: line.partition,
         "segments": lambda line: f"{line.segments}, {line.segments_rewritten} rewritten",
@@ -155,40 +130,20 @@ def _to_kafka(args: argparse.Namespace) -> int:
         "outcome": lambda line: line.outcome,
     }
     show_table(lines, columns, as_json=args.json)
-    return 0 if whole else 1
+    return 0 if all(line.outcome == _DONE for line in lines) else 1
 
 
 _DONE = "converted"
 _NOTHING_OLD = "nothing of an old format"
 
 
-def _convert(
-    source: Path, target: Path, partition: TopicPartition, fs: Fs, interval_bytes: int,
-    flags_count: bool,
-) -> Converted:  # fmt: skip
-    name = str(partition)
-    try:
-        done: Exported = export_partition(
-            source / name, target / name, fs, interval_bytes, flags_count
-        )
-    except CorruptData as e:
-        fs.remove_tree(target / name)
-        return Converted(name, str(e))
+def _converted(name: str, done: Exported | CorruptData) -> Converted:
+    if isinstance(done, CorruptData):
+        return Converted(name, str(done))
     return Converted(
         name, _DONE, done.segments, done.segments_rewritten, done.tombstones_nulled,
         done.bytes_written,
     )  # fmt: skip
-
-
-def _finish(source: Path, target: Path, chosen: list[str], whole: bool, fs: Fs) -> None:
-    """The files beside the partitions; the clean-shutdown marker last, and only if it is true."""
-    export_directory_files(source, target, _DIRECTORY_FILES, fs)
-    if _kraft(source, chosen):
-        # Kafka makes its metadata log with the default, whatever the topics are set to.
-        interval_bytes = topic_config({}).index_interval_bytes
-        export_partition(source / KRAFT_FOLDER, target / KRAFT_FOLDER, fs, interval_bytes)
-    if whole:
-        export_directory_files(source, target, [checkpoints.CLEAN_SHUTDOWN], fs)
 
 
 def _kraft(source: Path, chosen: list[str]) -> list[TopicPartition]:

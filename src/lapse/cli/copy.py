@@ -24,7 +24,7 @@ from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.cli.remote import client_properties, print_table
 from lapse.records.layout import Codec
-from lapse.spark.progress import CheckpointError, read_checkpoint
+from lapse.spark.source.progress import CheckpointError, read_checkpoint
 
 _EXAMPLES = """\
 examples:
@@ -75,17 +75,18 @@ def run(args: argparse.Namespace) -> int:
     ends = client_properties(args.from_config), client_properties(args.to_config)
     # pyspark takes a second to import: not before the options are right
     from lapse.spark import source  # noqa: PLC0415
-    from lapse.spark.session import SessionOptions, open_session, stop_jvm  # noqa: PLC0415
-    from lapse.spark.source_copy import (  # noqa: PLC0415
+    from lapse.spark.export.copy import (  # noqa: PLC0415
         SETTINGS,
+        ClusterAddress,
         CopySpec,
-        Place,
         claim,
         copy_what_is_there,
     )
+    from lapse.spark.session.session import SessionOptions, open_session, stop_jvm  # noqa: PLC0415
 
     spec = CopySpec(
-        Place(args.from_, ends[0]), Place(args.to_, ends[1]), topics, args.checkpoint.absolute(),
+        ClusterAddress(args.from_, ends[0]), ClusterAddress(args.to_, ends[1]),
+        topics, args.checkpoint.absolute(),
         args.rename, args.by_key, args.batch_offsets, args.compression,
     )  # fmt: skip
     asyncio.run(claim(spec, RealFs()))

@@ -21,9 +21,9 @@ from lapse.base.ids import TopicPartition
 from lapse.cli.remote import add_remote, client_properties, print_table, request_timeout_ms
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.connection import ConnectionLost
-from lapse.client.delete_consumed import Outcome, Pass, Wish, delete_consumed
 from lapse.client.login import Login, login
-from lapse.spark.progress import checkpoint_consumer
+from lapse.lifecycle.delete_consumed import ConsumedOptions, ConsumedResult, Pass, delete_consumed
+from lapse.spark.source.progress import checkpoint_consumer
 
 _DONE, _FINDING = 0, 1
 _EXAMPLES = """\
@@ -46,7 +46,7 @@ class Task:
 
     bootstrap: str
     who: Login
-    wish: Wish
+    wish: ConsumedOptions
     checkpoints: tuple[Path, ...]
     as_json: bool
 
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 def watch(task: Task, seconds: int, clock: Clock) -> NoReturn:
     """Pass after pass for ever; one that fails is told, and the next one tries again."""
-    last: dict[TopicPartition, Outcome] = {}
+    last: dict[TopicPartition, ConsumedResult] = {}
     while True:
         try:
             done = _pass(task)
@@ -111,7 +111,7 @@ def watch(task: Task, seconds: int, clock: Clock) -> NoReturn:
         clock.sleep(seconds)
 
 
-def _is_news(outcome: Outcome, last: Mapping[TopicPartition, Outcome]) -> bool:
+def _is_news(outcome: ConsumedResult, last: Mapping[TopicPartition, ConsumedResult]) -> bool:
     """Another deletion, or another blockade; that there is nothing to do is none."""
     before = last.get(outcome.verdict.partition)
     if before is None:
@@ -131,7 +131,7 @@ def task_of(args: argparse.Namespace) -> Task:
         raise ConfigError("--groups is missing, or a --checkpoint: somebody must have read")
     if not all(groups):
         raise ConfigError(f"--groups {','.join(args.groups)}: a group's name is empty")
-    wish = Wish(
+    wish = ConsumedOptions(
         groups=tuple(dict.fromkeys(groups)),
         topics=tuple(args.topic),
         dry_run=args.dry_run,
@@ -160,7 +160,7 @@ def _pass(task: Task) -> Pass:
     return asyncio.run(_connected(task, replace(task.wish, others=others)))
 
 
-async def _connected(task: Task, wish: Wish) -> Pass:
+async def _connected(task: Task, wish: ConsumedOptions) -> Pass:
     async with Cluster(parse_bootstrap(task.bootstrap), task.who) as cluster:
         await cluster.any_connection()
         return await delete_consumed(cluster, wish)
@@ -176,7 +176,7 @@ def _nothing_to_look_at(done: Pass) -> Sequence[str]:
     return [f"{one.name}: {one.problem or 'has no offset in any topic'}" for one in done.consumers]
 
 
-def _print(outcomes: Sequence[Outcome], task: Task) -> None:
+def _print(outcomes: Sequence[ConsumedResult], task: Task) -> None:
     rows = [_row(outcome, dry_run=task.wish.dry_run) for outcome in outcomes]
     if task.as_json:
         for row in rows:
@@ -188,7 +188,7 @@ def _print(outcomes: Sequence[Outcome], task: Task) -> None:
         print_table([header, *(_cells(row) for row in rows)])
 
 
-def _row(outcome: Outcome, *, dry_run: bool) -> dict[str, Any]:
+def _row(outcome: ConsumedResult, *, dry_run: bool) -> dict[str, Any]:
     verdict, result = outcome.verdict, outcome.result
     ends = verdict.ends
     return {

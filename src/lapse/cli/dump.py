@@ -1,5 +1,7 @@
 """`lapse dump PATH`: what is in a segment, a partition or a log directory, down to the records.
 
+What Kafka calls DumpLogSegments.
+
 With `--json` each line holds what the oracle's `dump` (tests/oracle) says of the same thing, and a
 few fields more. Records of `__consumer_offsets` and `__transaction_state` are decoded; `--state`
 shows instead what they amount to: groups with their members and offsets, and transactions. Only

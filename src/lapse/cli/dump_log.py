@@ -195,7 +195,7 @@ def _record(row: np.void, i: int, record: Record, values: str) -> Line:
         if line["control_type"] in {"ABORT", "COMMIT"}:
             line["coord_epoch"] = coordinator_epoch(record.value)
     if record.flagged:
-        line["tombstone"] = True  # it has a value and is one all the same (DESIGN §4.4)
+        line["tombstone"] = True  # it has a value and is one all the same (ADR-4)
     if record.headers:
         line["headers"] = [[name, _shown(value, "hex")] for name, value in record.headers]
     return line

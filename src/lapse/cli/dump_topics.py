@@ -15,16 +15,16 @@ from typing import Any
 from lapse.base.errors import CorruptData, LapseError
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.cli.dump_log import Decode, Line, Report, read_batches
-from lapse.coordination import offsets, transactions
-from lapse.coordination.consumer_protocol import (
+from lapse.coordination.records import offsets, transactions
+from lapse.coordination.records.entries import UNKNOWN, Marker, Types, Write, decode_entry
+from lapse.coordination.records.groups import Group, Offsets, fold_groups
+from lapse.coordination.records.subscription import (
     PROTOCOL_TYPE,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     read_versioned,
 )
-from lapse.coordination.entries import UNKNOWN, Marker, Types, Write, decode_entry
-from lapse.coordination.groups import Group, Offsets, fold_groups
-from lapse.coordination.transactions import (
+from lapse.coordination.records.transactions import (
     TransactionLogValue,
     TransactionStatus,
     fold_transactions,

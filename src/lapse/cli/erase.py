@@ -15,14 +15,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import platform
 import secrets
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +52,7 @@ from lapse.lifecycle.erase.order import (
     require_same,
     save_order,
 )
-from lapse.lifecycle.erase.proof import FORMAT as PROOF_FORMAT
-from lapse.lifecycle.erase.proof import (
-    GONE,
-    Report,
-    cluster_ids_of,
-    encode_report,
-    topic_ids_of,
-    totals,
-)
+from lapse.lifecycle.erase.proof import GONE, totals
 from lapse.lifecycle.erase.replicas import why_unusable
 from lapse.lifecycle.erase.search import (
     KEY_FORMATS,
@@ -205,8 +195,7 @@ def run(args: argparse.Namespace) -> int:
         until_ms = None if args.wait is None else after_ms(now_ms, 1000 * args.wait)
         lags: Mapping[str, Served] = {} if args.keep_settings else answers
         erasure.run(fs, args.order, _say, until_ms=until_ms, lags=lags)
-        proofs = [_prove(args, target, key) for target in erasure.targets]
-        erasure.note_verdicts(fs, args.order)
+        proofs = erasure.end(fs, args.order, key)
         rows = [
             _row(target, erasure.order, proof)
             for target, proof in zip(erasure.targets, proofs, strict=True)
@@ -308,7 +297,7 @@ def _erasure(
         search = make_search(keys[part.topic], tombstones_too=not args.leave_tombstones)
         salt = secrets.token_hex(_SALT_BYTES)
         targets.append(Target(part, search.keys, search, salt, runs(search)))
-    return Erasure(broker, order, targets, places, clock, runs.rest)
+    return Erasure(served.Network(broker), order, targets, places, clock, runs.rest)
 
 
 # --- dry runs -------------------------------------------------------------------------------------
@@ -363,32 +352,9 @@ def _in(ms: int) -> str:
 # --- the end --------------------------------------------------------------------------------------
 
 
-def _prove(args: argparse.Namespace, target: Target, key: Any) -> Path:
-    """Write the signed report of the last look."""
-    look = _last(target)
-    report = Report(
-        PROOF_FORMAT, version("lapse"), platform.node(), target.part.topic, None, look.asked,
-        look.started_ms, look.ended_ms, look.replicas, look.verdict,
-        cluster_ids=cluster_ids_of(look.replicas), topic_ids=topic_ids_of(look.replicas),
-        key_id=sign.fingerprint(sign.public_key_of(key)),
-    )  # fmt: skip
-    path = _new_path(args.order, target.part.topic)
-    RealFs().replace_file(path, sign.seal(encode_report(report), key))
-    return path
-
-
 def _last(target: Target) -> Look:
     assert target.last is not None
     return target.last
-
-
-def _new_path(folder: Path, topic: str) -> Path:
-    """A report is never written over."""
-    path, n = folder / f"{topic}.proof.json", 1
-    while path.exists():
-        n += 1
-        path = folder / f"{topic}.proof-{n}.json"
-    return path
 
 
 def _row(target: Target, order: Order, proof: Path) -> Row:

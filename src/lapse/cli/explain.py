@@ -36,9 +36,7 @@ from lapse.base.times import duration
 from lapse.cli import options
 from lapse.cli.plan import METADATA, REMEMBERED, policy_text
 from lapse.cli.task_memory import memory_here
-from lapse.lifecycle.asked import Pauses, pause_text, pauses_told
 from lapse.lifecycle.clock_guard import CONFIRMED, KEEPERS, read_record
-from lapse.lifecycle.conditions import LATE_WORDS, Condition, Seen, pipeline_conditions
 from lapse.lifecycle.decide.clock import ClockVerdict, clock_text, judge_clock
 from lapse.lifecycle.decide.deadline import next_look_ms
 from lapse.lifecycle.decide.explain import Context, explain
@@ -46,23 +44,25 @@ from lapse.lifecycle.decide.lateness import deadlines_of, overdue_ms
 from lapse.lifecycle.decide.promises import Promise, bounds_of
 from lapse.lifecycle.decide.select import Decision, decide
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.fate import Fate, fate_of
-from lapse.lifecycle.owner_remote import ask_conditions
-from lapse.lifecycle.reports import (
+from lapse.lifecycle.owner.remote import ask_conditions
+from lapse.lifecycle.record_history import RecordHistory, history_of
+from lapse.lifecycle.round.plan import MapMemory
+from lapse.lifecycle.round.sizing import sized_plan
+from lapse.lifecycle.round.stamps import info_of
+from lapse.lifecycle.status.conditions import LATE_WORDS, Condition, Seen, pipeline_conditions
+from lapse.lifecycle.status.pauses import Pauses, pause_text, pauses_told
+from lapse.lifecycle.status.reports import (
     Queue,
     ServiceProgress,
     is_running,
     read_progress,
     read_queue,
 )
-from lapse.lifecycle.round.plan import MapMemory
-from lapse.lifecycle.round.sizing import sized_plan
-from lapse.lifecycle.round.stamps import info_of
 from lapse.log.facts import BadRange
 from lapse.log.missing import Remembered
 from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN, Policies
-from lapse.spark.bins import within_cores
+from lapse.spark.session.local import within_cores
 
 SERVICE = "(service)"  # in the place of a log, where its service's files cannot be read
 HEALTH = "(health)"  # where something is out of order in the directory as a whole
@@ -135,7 +135,7 @@ class Explained:
     waiting_behind: int = 0
     plan: str | None = None
     service: str | None = None
-    fate: Fate | None = None
+    fate: RecordHistory | None = None
     finding: bool = False
     paused: str | None = None
     overdue_ms: dict[str, int] = field(default_factory=dict)
@@ -268,7 +268,7 @@ class _Place:
             facts = self.view.facts(partition)
             decision = decide(info_of(facts, config, self.now_ms), self.now_ms)
             context = self._context(decision)
-            fate = None if offset is None else fate_of(decision, offset, context)
+            fate = None if offset is None else history_of(decision, offset, context)
             line = self._explained(decision, context, fate)
             told = self.policies.contradictions_of(partition)
             return replace(line, text=f"{line.text}; {told}") if told else line
@@ -321,7 +321,9 @@ class _Place:
             paused_until_ms=None if pause is None else pause.until_ms,
         )
 
-    def _explained(self, decision: Decision, context: Context, fate: Fate | None) -> Explained:
+    def _explained(
+        self, decision: Decision, context: Context, fate: RecordHistory | None
+    ) -> Explained:
         facts, config = decision.info.facts, decision.info.config
         why = explain(decision, context)
         future = tuple(
@@ -411,7 +413,7 @@ def _as_text(line: Explained) -> str:
     return "\n".join(told) + "\n"
 
 
-def _fate_text(fate: Fate) -> Sequence[str]:
+def _fate_text(fate: RecordHistory) -> Sequence[str]:
     told = [f"  offset {fate.offset}: {fate.state}: {fate.text}{_until(fate.until_ms)}"]
     if fate.now_ms is not None and fate.committed_ms is not None:
         clock = f"the round's clock was {time_text(fate.now_ms)}"

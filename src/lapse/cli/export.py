@@ -69,9 +69,9 @@ def run(args: argparse.Namespace) -> int:
     from lapse.spark.export import look  # noqa: PLC0415
     from lapse.spark.export.decide import Kind  # noqa: PLC0415
     from lapse.spark.export.frames import Source  # noqa: PLC0415
-    from lapse.spark.export.run import Wish, export  # noqa: PLC0415
+    from lapse.spark.export.run import ExportOptions, export  # noqa: PLC0415
     from lapse.spark.export.table import Table  # noqa: PLC0415
-    from lapse.spark.session import SessionOptions, open_session, stop_jvm  # noqa: PLC0415
+    from lapse.spark.session.session import SessionOptions, open_session, stop_jvm  # noqa: PLC0415
 
     if args.source:
         log = look.in_files(args.topic, args.source, said)
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         properties = remote.client_properties(args.command_config)
         log = look.at_brokers(args.topic, args.bootstrap_server, properties, said)
     kind = Kind.HISTORY if args.history else Kind.LATEST
-    wish = Wish(kind, args.format == "delta", args.anew)
+    wish = ExportOptions(kind, args.format == "delta", args.anew)
     table = Table(args.to.absolute(), RealFs())
     opened = open_session(SessionOptions(args.master, "lapse export", source.SETTINGS))
     try:

@@ -20,15 +20,15 @@ from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
 from lapse.cli import options
 from lapse.cli.task_memory import memory_of
-from lapse.lifecycle.engine_keeper import EngineKeeper
-from lapse.lifecycle.owner_remote import RemoteOwner
-from lapse.lifecycle.reports import ENGINE_UP, EngineTold
+from lapse.lifecycle.owner.remote import RemoteOwner
 from lapse.lifecycle.round.inline import InlineEngine
-from lapse.lifecycle.service import Service, ServiceOptions
+from lapse.lifecycle.service.engine_keeper import EngineKeeper
+from lapse.lifecycle.service.loop import Service, ServiceOptions
+from lapse.lifecycle.status.reports import ENGINE_UP, EngineTold
 from lapse.log.env import LogEnv
 
 if TYPE_CHECKING:
-    from lapse.spark.engine import SparkEngine
+    from lapse.spark.rounds.engine import SparkEngine
 
 ENGINES = ("spark", "inline")
 _LOST = "LAPSE_ENGINES_LOST"
@@ -125,7 +125,7 @@ class LifecycleProcess:
             begin_again(lost)
 
     def _start(self) -> SparkEngine:
-        from lapse.spark.engine import open_engine  # noqa: PLC0415  (no JVM unless asked for)
+        from lapse.spark.rounds.engine import open_engine  # noqa: PLC0415  (no JVM unless asked for)
 
         for number in (signal.SIGTERM, signal.SIGINT):  # while Spark starts there is nothing to end
             signal.signal(number, signal.SIG_DFL)

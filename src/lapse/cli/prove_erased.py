@@ -58,8 +58,8 @@ from lapse.lifecycle.erase.proof import (
 from lapse.lifecycle.erase.replicas import ReplicaFindings, Runs, Where, look_through
 from lapse.lifecycle.erase.search import (
     KEY_FORMATS,
-    Asked,
     Search,
+    SearchSpec,
     make_search,
     parse_key,
     read_keys,
@@ -172,7 +172,7 @@ def audits(args: argparse.Namespace, clock: Clock, on_progress: OnProgress) -> I
     if args.engine == "inline":
         yield InlineRuns(clock, on_progress)
         return
-    from lapse.spark.erase_job import spark_audits  # noqa: PLC0415  (no JVM unless asked for)
+    from lapse.spark.rounds.erase import spark_audits  # noqa: PLC0415  (no JVM unless asked for)
 
     with spark_audits(args.master, clock, on_progress) as runs:
         yield runs
@@ -353,7 +353,7 @@ def _show_what(report: Report) -> None:
     print(f"topic {report.topic}, id {of_topic or 'unknown'}; cluster {of_cluster or 'unknown'}")
 
 
-def show_verdict(replicas: Sequence[ReplicaFindings], asked: Asked, verdict: Verdict) -> None:
+def show_verdict(replicas: Sequence[ReplicaFindings], asked: SearchSpec, verdict: Verdict) -> None:
     """What was looked through, what is there, and what follows."""
     for replica in replicas:
         what = replica.problem or ", ".join(replica.partitions) or _nothing_there(replica)
@@ -371,7 +371,7 @@ def _nothing_there(replica: ReplicaFindings) -> str:
     return f"{len(replica.files)} files" if replica.scratch else "no partition of this topic"
 
 
-def _show_targets(counts: dict[int, Count], asked: Asked) -> None:
+def _show_targets(counts: dict[int, Count], asked: SearchSpec) -> None:
     targets = len(asked.keys) + len(asked.offsets)
     shown = [t for t in range(targets) if t in counts] if targets > _ROWS_MAX else range(targets)
     rows = [(name_of(t, asked), counts.get(t, Count(t))) for t in shown][:_ROWS_MAX]

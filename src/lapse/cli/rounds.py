@@ -21,11 +21,11 @@ from lapse.base.fs import RealFs
 from lapse.base.times import after_ms
 from lapse.cli import options
 from lapse.cli.output import show_table
-from lapse.lifecycle import asked
-from lapse.lifecycle.asked import EVERY_LOG, Pause, pause_text
-from lapse.lifecycle.reports import ServiceProgress
 from lapse.lifecycle.round.engine import LogProgress
-from lapse.lifecycle.status import Status, read_status
+from lapse.lifecycle.status import pauses
+from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause_text
+from lapse.lifecycle.status.reports import ServiceProgress
+from lapse.lifecycle.status.snapshot import Status, read_status
 
 _EXAMPLES = """\
 examples:
@@ -156,16 +156,16 @@ def _pause(args: argparse.Namespace, clock: Clock) -> int:
     until_ms = None
     if args.duration is not None:
         until_ms = after_ms(now_ms, options.duration_ms("--for", args.duration))
-    asked.pause(fs, args.logdir, args.partition, Pause(EVERY_LOG, now_ms, until_ms, args.reason))
+    pauses.pause(fs, args.logdir, args.partition, Pause(EVERY_LOG, now_ms, until_ms, args.reason))
     if args.now:
-        asked.call_off(fs, args.logdir, args.partition, now_ms)
-    for pause in asked.read_pauses(args.logdir, now_ms):
+        pauses.call_off(fs, args.logdir, args.partition, now_ms)
+    for pause in pauses.read_pauses(args.logdir, now_ms):
         print(_paused(pause))
     return 0
 
 
 def _resume(args: argparse.Namespace, clock: Clock) -> int:
-    ended = asked.resume(RealFs(), args.logdir, args.partition, clock.now_ms())
+    ended = pauses.resume(RealFs(), args.logdir, args.partition, clock.now_ms())
     for pause in ended:
         print(f"{_what(pause)} {'go' if pause.log == EVERY_LOG else 'goes'} on")
     if not ended:
@@ -174,7 +174,7 @@ def _resume(args: argparse.Namespace, clock: Clock) -> int:
 
 
 def _cancel(args: argparse.Namespace, clock: Clock) -> int:
-    called_off = asked.call_off(RealFs(), args.logdir, args.partition, clock.now_ms())
+    called_off = pauses.call_off(RealFs(), args.logdir, args.partition, clock.now_ms())
     for one in called_off:
         print(f"{one.log}: round {one.round_id} is called off")
     if not called_off:

@@ -20,7 +20,7 @@ from pathlib import Path
 from lapse.base.host import memory_bytes, processors
 from lapse.lifecycle.round.choice import task_memory
 from lapse.lifecycle.round.plan import MapMemory
-from lapse.spark.bins import local_slots
+from lapse.spark.session.local import local_slots
 
 IDLE_BYTES = 450 << 20  # of all of them, where it cannot be measured
 JAVA_GROWTH_BYTES = 48 << 20  # by what it keeps of jobs and answers

@@ -26,7 +26,7 @@ from lapse.base.clock import Clock, SystemClock
 from lapse.base.config import broker_config
 from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import RealFs
-from lapse.broker.listeners import kafka_listeners
+from lapse.broker.access.listeners import kafka_listeners
 from lapse.cli import options
 from lapse.cli.lifecycle import add_engine, broker_settings
 from lapse.cli.up_settings import HTTP_PORT, KAFKA_PORT, Said, Settings

@@ -22,7 +22,7 @@ from lapse.base.errors import ConfigError
 from lapse.base.fs import Fs
 from lapse.base.properties import properties_text
 from lapse.base.secret import Secret
-from lapse.broker.listeners import Listener, kafka_listeners
+from lapse.broker.access.listeners import Listener, kafka_listeners
 from lapse.broker.node import log_dirs
 from lapse.cli.lifecycle import first_log_dir, properties
 from lapse.metadata.foreign import refuse_foreign

@@ -4,7 +4,7 @@ A record without a time is as old as its append, and with `By.APPEND` every reco
 of ours knows when that was. From another one all records below the time's offset are read: the
 first that has no time may be of any age, so it ends what is old. Kafka's own answer is but an upper
 bound: it is "no record" also where a segment promises one that compaction took, while later
-segments have some (SEMANTICS T-18).
+segments have some (T-18).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from lapse.wire.schema.sasl_authenticate import (
     SaslAuthenticateResponse,
 )
 from lapse.wire.schema.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from lapse.wire.versions import FALLBACK_VERSION, SERVED
+from lapse.wire.versions import FALLBACK_VERSION
 
 R = TypeVar("R")
 
@@ -231,7 +231,7 @@ class BrokerConnection:
         message = ApiVersionsRequest(
             client_software_name="lapse", client_software_version=_SOFTWARE_VERSION
         )
-        newest = SERVED[API_VERSIONS.key].advertised_max
+        newest = API_VERSIONS.newest
         answer = await self.request(message, ApiVersionsResponse, version=newest)
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:  # it says which it speaks (KIP-511)
             theirs = {row.api_key: row.max_version for row in answer.api_keys}

@@ -29,7 +29,7 @@ from lapse.client.cluster import AGAIN, Cluster, Topic, parse_bootstrap
 from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.client.fetched import Fetched, fetched
 from lapse.client.login import PLAINTEXT, Login
-from lapse.client.offsets import EARLIEST, LATEST, Place, Where, list_offsets
+from lapse.client.offsets import EARLIEST, LATEST, OffsetSpec, Where, list_offsets
 from lapse.client.record import ConsumerRecord
 from lapse.client.settings import refusal
 from lapse.wire.schema.fetch import (
@@ -188,7 +188,7 @@ class Consumer:
         named = {
             partition: to
             for partition, to in positions.items()
-            if isinstance(to, (Place, datetime))
+            if isinstance(to, (OffsetSpec, datetime))
         }
         found = await self._look_up(named)
         late = [partition for partition, at in found.items() if at < 0]

@@ -7,7 +7,7 @@ kind, those without members too. One call serves all groups of a coordinator (KI
 brokers are asked for one after the other.
 
 Refusals that may pass are asked again until the time is up; one group's refusal is its own.
-Used by `admin` and `delete_consumed`.
+Used by `admin` and `lifecycle.delete_consumed`.
 """
 
 from __future__ import annotations

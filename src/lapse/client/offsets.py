@@ -1,7 +1,7 @@
 """Offsets of a partition's log: its ends, and the first at or after a time (ListOffsets).
 
-`Place` says where: `EARLIEST`, `LATEST`, or a time as an aware `datetime`. All partitions that one
-leader has are asked together. Used by `consumer`, `deletion` and `age`.
+`OffsetSpec` says where: `EARLIEST`, `LATEST`, or a time as an aware `datetime`. All partitions that
+one leader has are asked together. Used by `consumer`, `deletion` and `age`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BY_FROM = 6
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Place(IntEnum):
+class OffsetSpec(IntEnum):
     """A named place in a log."""
 
     EARLIEST = EARLIEST_TIMESTAMP
@@ -46,8 +46,8 @@ class By(IntEnum):
     APPEND = BY_APPEND
 
 
-EARLIEST, LATEST = Place.EARLIEST, Place.LATEST
-Where = Place | datetime
+EARLIEST, LATEST = OffsetSpec.EARLIEST, OffsetSpec.LATEST
+Where = OffsetSpec | datetime
 
 
 def to_ms(moment: datetime) -> int:

@@ -114,8 +114,8 @@ def decode(buf: NDArray[np.uint8], start: int, end: int, rows: NDArray[np.void])
 OK = 0
 UNPARSABLE = 1
 BAD_OFFSET_DELTA = 2  # not 0, 1, 2 …: only the broker's own rewrites leave gaps
-KEYLESS = 3  # no key on a compacted topic (SEMANTICS T-7)
-BAD_TIMESTAMP = 4  # outside [timestamp_min, timestamp_max] (SEMANTICS T-1)
+KEYLESS = 3  # no key on a compacted topic (T-7)
+BAD_TIMESTAMP = 4  # outside [timestamp_min, timestamp_max] (T-1)
 
 
 @kernel

@@ -4,7 +4,7 @@ This kernel knows no rule. It works out *facts* (bits) and looks the verdict up 
 by `lifecycle.decide.verdict`: one by record facts, one by batch facts. Change a rule there and
 this kernel obeys.
 
-Kept records move byte for byte (DESIGN §4.3); only where a delete horizon is first stamped, or
+Kept records move byte for byte (ADR-3); only where a delete horizon is first stamped, or
 where Kafka's own result is wanted (`rebase`), are timestamp deltas written anew.
 """
 
@@ -395,7 +395,7 @@ def _remove_dense(
 
 @inlined
 def _take_over(row: np.void, kept: int, out_row: np.void) -> None:
-    """The header fields a rewrite leaves as they are (SEMANTICS F-3)."""
+    """The header fields a rewrite leaves as they are (F-3)."""
     out_row.base_offset, out_row.last_offset = row.base_offset, row.last_offset
     out_row.base_timestamp, out_row.max_timestamp = row.base_timestamp, row.max_timestamp
     out_row.producer_id, out_row.producer_epoch = row.producer_id, row.producer_epoch
@@ -558,7 +558,7 @@ def index_entries(
     rows: NDArray[np.void], interval_bytes: int, entries: NDArray[np.int64],
     state: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Index entries for batches appended in order (SEMANTICS T-14, F-8, F-9).
+    """Index entries for batches appended in order (T-14, F-8, F-9).
 
     `state` = [bytes since the last entry, greatest timestamp so far, its batch's last offset] and
     is carried on. entries[k] = (last offset, position, greatest timestamp, its offset); returns

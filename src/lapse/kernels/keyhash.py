@@ -1,4 +1,4 @@
-"""SipHash-1-3-128 of a key, keyed by a secret of the round (DESIGN §4.2).
+"""SipHash-1-3-128 of a key, keyed by a secret of the round (ADR-2).
 
 Two keys taken for one would lose a record, and keys come from anybody; so the hash is a keyed one
 and its seed is drawn anew for every attempt and never leaves the process.

@@ -1,6 +1,7 @@
 """Where things are in a v2 record batch, as numbers; `records.layout` says what they mean.
 
-Source: SEMANTICS §15. A batch on disk is `base offset (8) · length (4) · the rest (length)`.
+The document is docs/internals/record-batch.md. A batch on disk is
+`base offset (8) · length (4) · the rest (length)`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ HEADER_SIZE = 61
 LOG_OVERHEAD = 12  # base offset and length, common to all formats
 
 # A v0 or v1 message: CRC-32 (of the bytes from the magic byte on), magic, attributes, in v1 a
-# timestamp, then key and value, each behind a length of four bytes (SEMANTICS T-10).
+# timestamp, then key and value, each behind a length of four bytes (T-10).
 LEGACY_CRC = 12
 LEGACY_ATTRIBUTES = 17
 V1_TIMESTAMP = 18
@@ -38,7 +39,7 @@ LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
-VALUED_TOMBSTONES = 0x4000  # DESIGN §4.4: some record is a tombstone that has a value …
+VALUED_TOMBSTONES = 0x4000  # ADR-4: some record is a tombstone that has a value …
 RECORD_TOMBSTONE = 0x20  # … namely those with this bit in their own attributes
 
 # One row per batch, as `scan` fills it. `position` and `size` are bytes in the scanned buffer.

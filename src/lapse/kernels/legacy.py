@@ -2,7 +2,7 @@
 
 A message set, plain on disk or inflated out of a wrapper's value, is one message after the other.
 What is put into a row is what the message says; `records.legacy` makes offsets and times of it
-that count from the wrapper (SEMANTICS T-10 to T-12).
+that count from the wrapper (T-10 to T-12).
 """
 
 from __future__ import annotations

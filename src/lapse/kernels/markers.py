@@ -1,4 +1,4 @@
-"""What control batches say: the type in the key of their record (SEMANTICS §15, end)."""
+"""What control batches say: the type in the key of their record."""
 
 from __future__ import annotations
 

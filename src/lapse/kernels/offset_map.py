@@ -4,7 +4,7 @@ A slot is two words: 64 bits of the key's hash; 32 more bits of it and the recor
 in the mapped range (0 = empty slot). The home slot is `hash · slots >> 64`, so slots are in the
 order of their hashes and a bigger table is filled by one streaming pass. Collisions probe on
 linearly. Keys are hashed a window at a time and their slots prefetched, because a probe is a
-DRAM miss (MEASURED §3: 119 → 25 ns a key).
+DRAM miss (119 ns a key one by one, some 25 so).
 
 Putting a record over an older one with the same key sets the old one's bit in `superseded`
 (one bit a record of the mapped range). That bitmap, not the map, is what a rewrite reads.
@@ -31,7 +31,7 @@ FILLED, FILLED_OF = 11, 20  # of so many slots so many may be taken
 
 # Words of `state`, the mutable part of a pass that outlives one call.
 ENTRIES = 0  # keys in the map
-LATEST = 1  # offset up to which the map covers the log (SEMANTICS M-5, M-6)
+LATEST = 1  # offset up to which the map covers the log (M-5, M-6)
 RECORDS = 2  # records walked
 KEYLESS = 3  # of these without key
 STATE_SIZE = 4

@@ -1,4 +1,4 @@
-"""The time to decide by, kept across restarts (DESIGN §4.11; the judging is `decide.clock`).
+"""The time to decide by, kept across restarts (ADR-11; the judging is `decide.clock`).
 
 Whoever removes records asks a `ClockGuard` instead of the clock: the lifecycle service, the broker
 for its retention, an offline tool. Each keeps the last time it believed in a small file of its own

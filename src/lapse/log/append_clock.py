@@ -1,7 +1,7 @@
 """What the append clock says now: the owner's time, which never goes back within a log (L16).
 
 The wall clock may be set back while those who remove records go on by the time they believe in
-(DESIGN 4.11, `lifecycle.clock_guard`). An append noted by such a clock would be old at once, and
+(ADR-11, `lifecycle.clock_guard`). An append noted by such a clock would be old at once, and
 gone before its min lag and its retention (L9). So the append clock goes on from the last append,
 which the summaries keep over rolls and restarts, and from the believed time that the owner tells.
 

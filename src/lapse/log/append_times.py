@@ -1,4 +1,4 @@
-"""`.lapse/<base>.appended`: when the records of a segment were appended, about (DESIGN §4.5).
+"""`.lapse/<base>.appended`: when the records of a segment were appended, about (ADR-5).
 
 Entries of 12 bytes, big-endian: time (int64), offset - base + 1 (uint32; what a crash has left half
 in zeros has none, and is no entry). What lies from an entry's offset on, up to the next entry, was

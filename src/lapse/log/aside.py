@@ -1,6 +1,6 @@
 """What recovery cuts off a log is kept aside for a while: `<partition>/.lapse/cut-…`.
 
-Above the recovery point a damaged batch ends the log and what follows goes (SEMANTICS W-7), as in
+Above the recovery point a damaged batch ends the log and what follows goes (W-7), as in
 Kafka. It may be all that is left of somebody's records, though, so its bytes stay for `KEPT_MS`, up
 to `KEPT_BYTES_MAX` of one cut. They are no part of the log, and an erasure looks through them like
 through any file. Zeros, which a power cut leaves at the end of a file, are not worth keeping.

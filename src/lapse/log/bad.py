@@ -1,4 +1,4 @@
-"""Reading `<partition>/.lapse/bad`: the first place that rounds could not read (DESIGN L10).
+"""Reading `<partition>/.lapse/bad`: the first place that rounds could not read (L10).
 
 `lifecycle.round.bad` writes it when a round fails; `PartitionLog` and `reader` take it into facts.
 It counts only while its segment's file is the one that was met: same size, same mtime. To forget it

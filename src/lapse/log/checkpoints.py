@@ -1,5 +1,7 @@
 """Kafka's small text files: checkpoints, leader epochs, `meta.properties`, `partition.metadata`.
 
+What Kafka calls OffsetCheckpointFile.
+
 A checkpoint file is: the version `0`, the number of entries, then one entry a line. All of them
 are replaced atomically; one that does not parse says so and the caller decides what that means.
 """
@@ -7,7 +9,7 @@ are replaced atomically; one that does not parse says so and the caller decides 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -70,10 +72,23 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
         raise CorruptData(str(path), 0, str(e)) from None
 
 
-def write_offsets(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace the checkpoint, durably."""
+def write_offsets(
+    fs: Fs, path: Path, offsets: Mapping[TopicPartition, int],
+    foresee: Callable[[Path], None] | None = None,
+) -> None:  # fmt: skip
+    """Replace the checkpoint, durably; `foresee` has the new file, whole, before that is done."""
     lines = (f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items()))
-    fs.replace_file(path, _entries_text(lines))
+    text = _entries_text(lines)
+    if foresee is None:
+        fs.replace_file(path, text)
+        return
+    temporary = path.with_name(path.name + ".tmp")
+    fs.unlink(temporary)
+    fs.write_file(temporary, text)
+    fs.fsync_file(temporary)
+    foresee(temporary)
+    fs.rename(temporary, path)
+    fs.fsync_dir(path.parent)
 
 
 def read_epochs(path: Path) -> list[tuple[int, int]]:

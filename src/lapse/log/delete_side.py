@@ -1,6 +1,6 @@
 """The deleting side of a log: retention's segments, the log start, and `.deleted` files.
 
-KIP-107 in the log (SEMANTICS D-5 … D-8, DESIGN L11) and the effects of retention (T-23, T-24);
+KIP-107 in the log (D-5 … D-8, L11) and the effects of retention (T-23, T-24);
 what must go is decided elsewhere (`lifecycle.decide.retention`, the DeleteRecords API). Nothing is
 synced, renamed or looked up on disk under the lock that appends take; see `PartitionLog` for the
 locks and their order.

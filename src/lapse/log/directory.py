@@ -1,5 +1,7 @@
 """A log directory and its one owner: `.lock`, checkpoints, clean-shutdown marker, partitions.
 
+What Kafka calls LogManager.
+
 The lock is the POSIX lock that Kafka takes through `FileChannel.tryLock`, so a running Kafka, a
 running Lapse and an offline tool exclude each other. POSIX locks do not exclude within a process,
 and any close of the file gives them up, so owned directories are also noted in a table here.
@@ -27,6 +29,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.config import TopicConfig
@@ -54,6 +57,7 @@ from lapse.log.swap import SWAP
 LOCK = ".lock"
 # There while a copy is not whole; it says of what. Nothing of ours opens such a directory.
 INCOMPLETE = "lapse-incomplete-copy"
+TO_V2, TO_KAFKA = "--to-v2", "--to-kafka"
 DELETE_SUFFIX = "-delete"
 _NAME_BYTES_MAX = 255
 _DAY_MS = 86_400_000
@@ -148,6 +152,7 @@ class LogDirectory:
 
     def _begin(self) -> None:
         if self.was_clean:
+            self._write_roster(clean=None)
             self._env.fs.unlink(self.path / checkpoints.CLEAN_SHUTDOWN)
             self._env.fs.fsync_dir(self.path)
         self._write_roster()
@@ -287,9 +292,15 @@ class LogDirectory:
         expected = Expected(log.topic_id, log.log_end_offset)
         self._expected[log.partition] = expected
 
-    def _write_roster(self, *, clean: bool = False) -> None:
+    def _write_roster(
+        self, *, clean: bool | None = False, points_next: FileStamp | None = None
+    ) -> None:
         points = FileStamp.of(self.path / checkpoints.RECOVERY_POINT)
-        write_roster(self._env.fs, self.path, Roster(self.era, clean, points, dict(self._expected)))
+        roster = Roster(self.era, clean, points, points_next, dict(self._expected))
+        write_roster(self._env.fs, self.path, roster)
+
+    def _foresee_points(self, file: Path) -> None:
+        self._write_roster(points_next=FileStamp.of(file))
 
     def delete_log(self, partition: TopicPartition, *, delay_ms: int | None = None) -> None:
         """Close a log and rename its directory away, for `sweep_deleted` to remove.
@@ -352,10 +363,12 @@ class LogDirectory:
             recovery = {tp: log.recovery_point for tp, log in logs.items()}
             ends = {tp: log.high_watermark for tp, log in logs.items()}
             self._recovery_points = self._merged(self._recovery_points, recovery)
-            self._write(checkpoints.RECOVERY_POINT, self._recovery_points)
             for log in logs.values():
                 self._expect(log)
-            self._write_roster()
+            checkpoints.write_offsets(
+                self._env.fs, self.path / checkpoints.RECOVERY_POINT, self._recovery_points,
+                foresee=self._foresee_points,
+            )  # fmt: skip
             known = self._read(checkpoints.HIGH_WATERMARK)
             self._write(checkpoints.HIGH_WATERMARK, self._merged(known, ends))
 
@@ -414,8 +427,9 @@ class LogDirectory:
                 if not failed and self._all_trusted():
                     fs, epoch = self._env.fs, self._broker_epoch
                     with self._checkpointing:
+                        self._write_roster(clean=None)
+                        checkpoints.write_clean_shutdown(fs, self.path, epoch)
                         self._write_roster(clean=True)
-                    checkpoints.write_clean_shutdown(fs, self.path, epoch)
         finally:
             _unlock(self._real, self._lock)
         if failed:
@@ -433,23 +447,41 @@ class LogDirectory:
         return self.was_clean or set(self.partitions()) <= set(self.logs)
 
 
-def incomplete_copy_of(log_dir: Path) -> str | None:
-    """Of which directory a copy was begun here that is not whole; None where that is not so."""
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A copy that is not whole.
+
+    Attributes:
+        source: of which directory.
+        how: the option of `lapse convert` that makes it.
+    """
+
+    source: str
+    how: str = TO_V2
+
+    def encode(self) -> bytes:
+        how = b"" if self.how == TO_V2 else b"\0" + self.how.encode()
+        return os.fsencode(self.source) + how
+
+
+def begun_copy(log_dir: Path) -> Begun | None:
+    """What copy was begun here that is not whole; None where that is not so."""
     try:
-        return os.fsdecode((log_dir / INCOMPLETE).read_bytes())
+        source, _, how = (log_dir / INCOMPLETE).read_bytes().partition(b"\0")
     except FileNotFoundError:
         return None
     except OSError as e:
         raise StorageError(f"reading {log_dir / INCOMPLETE}: {e.strerror or e}") from e
+    return Begun(os.fsdecode(source), os.fsdecode(how) or TO_V2)
 
 
 def refuse_incomplete(log_dir: Path) -> None:
     """Raise StorageError, which says what to do, where a copy was begun that is not whole."""
-    source = incomplete_copy_of(log_dir)
-    if source is not None:
+    begun = begun_copy(log_dir)
+    if begun is not None:
         raise StorageError(
-            f"{log_dir} is an incomplete copy of {source}: let `lapse convert --to-v2 {source} "
-            f"--to {log_dir}` copy it again, or remove it"
+            f"{log_dir} is an incomplete copy of {begun.source}: let `lapse convert {begun.how} "
+            f"{begun.source} --to {log_dir}` copy it again, or remove it"
         )
 
 

@@ -1,5 +1,7 @@
 """Which leader epoch began at which offset: Kafka's `leader-epoch-checkpoint` of a partition.
 
+What Kafka calls LeaderEpochFileCache.
+
 What Kafka's LeaderEpochFileCache does, rule by rule: epochs ascend with their offsets; what
 retention or DeleteRecords takes leaves the epoch in force at the new start, which then begins
 there; what recovery cuts off takes along the epochs that began beyond. KIP-101 and KIP-320 ask

@@ -5,25 +5,31 @@ Kafka goes by the null value alone: where the topic compacts they lose their val
 would lie around. All else is the same already; a segment without such tombstones is copied byte for
 byte, side files too.
 
-The source is only read. What is written is durable when `export_partition` or `copy_logs` returns.
+The source is only read. What is written is durable when `export_logs` or `copy_logs` returns, and
+until then nothing of ours opens the target, nor does Kafka find what it knows a directory by.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lapse.base.config import topic_config
 from lapse.base.errors import ConfigError, CorruptData, StorageError
-from lapse.base.fs import AppendFile, Fs
+from lapse.base.fs import AppendFile, Fs, make_lasting_dir
 from lapse.base.ids import TopicPartition
 from lapse.kernels.layout import RECORD_TOMBSTONE
 from lapse.log import checkpoints
 from lapse.log.directory import (
     INCOMPLETE,
     LOCK,
-    incomplete_copy_of,
+    TO_KAFKA,
+    TO_V2,
+    Begun,
+    begun_copy,
     list_partitions,
     lock_file,
 )
@@ -34,6 +40,14 @@ from lapse.log.segment import INDEX, LOG, TIME_INDEX, base_offset_of, segment_pa
 from lapse.log.start import read_start
 from lapse.records.batch import decode_rows
 from lapse.records.tombstone import valued_rows, without_values
+
+_KAFKA_FILES = [
+    checkpoints.RECOVERY_POINT,
+    checkpoints.LOG_START,
+    checkpoints.CLEANER,
+    checkpoints.HIGH_WATERMARK,
+    "bootstrap.checkpoint",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,45 +120,84 @@ def _bring_log_starts_up_to_date(source: Path, target: Path, fs: Fs) -> None:
         checkpoints.write_offsets(fs, path, {**known, **ahead})
 
 
+def export_logs(
+    source: Path, target: Path, counted: Mapping[TopicPartition, bool], fs: Fs,
+    index_interval_bytes: int, metadata_folder: str | None = None,
+) -> dict[TopicPartition, Exported | CorruptData]:  # fmt: skip
+    """Some logs of a log directory and the files Kafka has beside them, to a new one; all durable.
+
+    `counted`: the partitions, and whether flags count there. One with a flagged batch that does
+    not read is not in the target, and what was wrong is returned; then the target gets no
+    clean-shutdown marker. `metadata_folder`: of Kafka's metadata log, if that is to be copied too.
+    Raises what `copy_logs` does.
+    """
+    done: dict[TopicPartition, Exported | CorruptData] = {}
+    with _until_whole(source, target, TO_KAFKA, fs):
+        for partition, flags_count in counted.items():
+            folder = target / str(partition)
+            try:
+                done[partition] = export_partition(
+                    source / str(partition), folder, fs, index_interval_bytes, flags_count
+                )
+            except CorruptData as e:
+                fs.remove_tree(folder)
+                done[partition] = e
+        if metadata_folder is not None:
+            # Kafka makes its metadata log with the default, whatever the topics are set to.
+            default_bytes = topic_config({}).index_interval_bytes
+            export_partition(source / metadata_folder, target / metadata_folder, fs, default_bytes)
+        export_directory_files(source, target, _KAFKA_FILES, fs)
+        last = [checkpoints.META_PROPERTIES]  # without it Kafka takes nothing for its own
+        if not any(isinstance(one, CorruptData) for one in done.values()):
+            last.append(checkpoints.CLEAN_SHUTDOWN)
+        export_directory_files(source, target, last, fs)
+    return done
+
+
 # What a copy that was just begun may have beside INCOMPLETE, or before it.
 _BEGUN = frozenset({LOCK, INCOMPLETE, INCOMPLETE + ".tmp"})
 _NOT_COPIED = _BEGUN | {checkpoints.CLEAN_SHUTDOWN, ROSTER}  # a copy begins an era of its own
 
 
-def require_free(source: Path, target: Path) -> None:
-    """Raise ConfigError unless `copy_logs` may copy to `target`, and empty it for that."""
+def require_free(source: Path, target: Path, how: str) -> None:
+    """Raise ConfigError unless logs may be copied to `target`, and empty it for that."""
     here, ours = target.resolve(), source.resolve()
     if here.is_relative_to(ours) or ours.is_relative_to(here):
         raise ConfigError(f"{target}: to copy to, allowed is a directory outside {source}")
     there = {entry.name for entry in os.scandir(target)} if target.exists() else set()
-    begun_of = incomplete_copy_of(target) if INCOMPLETE in there else None
-    if begun_of != str(ours) and not (begun_of is None and there <= _BEGUN):
-        allowed = f"a new or empty directory, or an incomplete copy of {source}"
+    begun = begun_copy(target) if INCOMPLETE in there else None
+    if begun != Begun(str(ours), how) and not (begun is None and there <= _BEGUN):
+        allowed = f"a new or empty directory, or an incomplete copy of {source} by {how}"
         raise ConfigError(f"{target}: to copy to, allowed is {allowed}")
 
 
 def copy_logs(source: Path, target: Path, partitions: Iterable[TopicPartition], fs: Fs) -> None:
     """Some logs of a log directory and the directory's own files, to a new one; all durable.
 
-    Until that is done the target says that it is incomplete, so that nothing of ours opens it, and
-    whoever copies the same source to it again begins anew. The source's clean-shutdown marker
-    speaks of whole files, so the copy gets one last of all. Raises ConfigError where the target is
-    not free, and LockHeld where it is in use.
+    The source's clean-shutdown marker speaks of whole files, so the copy gets one last of all.
+    Raises ConfigError where the target is not free, and LockHeld where it is in use.
     """
-    require_free(source, target)
-    new = [path for path in (target, *target.parents) if not path.exists()]
-    fs.make_dir(target)
-    for path in new:
-        fs.fsync_dir(path.parent)
-    lock = lock_file(target / LOCK, fs)
-    try:
-        require_free(source, target)  # whoever had it locked may have finished it
-        fs.replace_file(target / INCOMPLETE, os.fsencode(source.resolve()))
-        _empty(target, fs)
+    with _until_whole(source, target, TO_V2, fs):
         fs.sync_all(_copy_all(source, target, partitions, fs))
         epoch = checkpoints.read_clean_shutdown(source)
         if epoch is not None:
             checkpoints.write_clean_shutdown(fs, target, epoch)
+
+
+@contextlib.contextmanager
+def _until_whole(source: Path, target: Path, how: str, fs: Fs) -> Iterator[None]:
+    """The target, locked and empty, says that it is incomplete until the block is done.
+
+    So nothing of ours opens it, and whoever copies the same source to it again begins anew.
+    """
+    require_free(source, target, how)
+    make_lasting_dir(fs, target)
+    lock = lock_file(target / LOCK, fs)
+    try:
+        require_free(source, target, how)  # whoever had it locked may have finished it
+        fs.replace_file(target / INCOMPLETE, Begun(str(source.resolve()), how).encode())
+        _empty(target, fs)
+        yield
         fs.unlink(target / INCOMPLETE)
         fs.fsync_dir(target)
     finally:

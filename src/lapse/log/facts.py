@@ -1,4 +1,4 @@
-"""Facts: an immutable snapshot of a log, taken by its owner (DESIGN §1).
+"""Facts: an immutable snapshot of a log, taken by its owner.
 
 Everything that decides (`lifecycle.decide`) and everything that reports works on these. Plain
 frozen dataclasses that msgspec turns into JSON and back.
@@ -18,7 +18,7 @@ class SegmentFacts:
     """One segment.
 
     Attributes:
-        mtime_ms: of the log file; stands in where no record has a timestamp (SEMANTICS T-25).
+        mtime_ms: of the log file; stands in where no record has a timestamp (T-25).
         index_bytes: its offset entries, 8 bytes each, whatever the file is padded to.
         time_index_bytes: its time entries, 12 bytes each.
         largest_timestamp: -1 where no batch has one.
@@ -42,7 +42,7 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProducerLast:
-    """The last data batch of a producer; it must outlive its records (SEMANTICS P-1, B-3)."""
+    """The last data batch of a producer; it must outlive its records (P-1, B-3)."""
 
     producer_id: int
     producer_epoch: int

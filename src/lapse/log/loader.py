@@ -1,9 +1,11 @@
 """Opening a log: after a clean shutdown by trusting its files, after a crash by checking them.
 
+What Kafka calls LogLoader.
+
 The passes, in order:
 
 0. what the log's manifest lists is there (`holes`), or nothing is touched;
-1. finish or undo an interrupted swap (`swap.recover`, SEMANTICS W-5);
+1. finish or undo an interrupted swap (`swap.recover`, W-5);
 2. drop index files without a log file;
 3. segments from the one with the recovery point on are read whole, with their checksums; the
    first bad batch ends its segment, and segments after that one go (W-7), unless what would go

@@ -1,7 +1,7 @@
 """Transaction markers: the control batch that ends a producer's transaction in a partition.
 
 One record: its key says ABORT or COMMIT, its value which epoch the transaction coordinator had
-(SEMANTICS §15, end). Written by `PartitionLog.append_marker`, read again wherever producers are
+(`records.control`). Written by `PartitionLog.append_marker`, read again wherever producers are
 made from the log.
 """
 

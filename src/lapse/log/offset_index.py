@@ -1,7 +1,9 @@
 """`.index`: from an offset to a byte position near it, in Kafka's format.
 
+What Kafka calls OffsetIndex.
+
 Entries of 8 bytes: offset - base (int32), position (int32), big-endian. Which batches get one is
-SEMANTICS F-9. An index belongs to one segment: in memory while the segment is written; afterwards
+F-9. An index belongs to one segment: in memory while the segment is written; afterwards
 its bytes if they are few, else the open file, of which a search reads some twenty entries. It is
 never a map: a map of a file that shrinks kills the process. `IndexEntries` is what both index kinds
 share.

@@ -1,5 +1,7 @@
 """One partition's log: the façade over its segments, and the only thing that changes them.
 
+What Kafka calls UnifiedLog and LocalLog.
+
 Three locks, taken in this order where more than one is:
 
 - `_start_lock` for the file that keeps the log start (KIP-107, L11);
@@ -12,7 +14,7 @@ Three locks, taken in this order where more than one is:
 
 Readers (`read_side`) take none; appending (`append_side`) takes the last, deleting (`delete_side`)
 each for a part.
-`generation` moves when files change under a plan's feet (DESIGN §1).
+`generation` moves when files change under a plan's feet.
 
 Called by the broker's partitions (append, read, delete records), its housekeeping (roll, flush,
 deletion, sweeps) and the committing end of a round (`replace_segments`, `trimmed_to`). Knows no

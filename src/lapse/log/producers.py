@@ -1,11 +1,13 @@
 """What a log remembers of idempotent producers, and Kafka's `.snapshot` file of it.
 
+What Kafka calls ProducerStateManager.
+
 Sequence rules are Kafka's: a producer's batches must follow each other; one of the last five sent
 again is a duplicate and is answered as it was the first time; an older epoch is fenced. So are
 those of transactions: one begins with a producer's first transactional batch and ends with its
 next marker; a marker must not come from an older producer epoch or an older coordinator. State is
 made again from batch headers and markers after a crash, starting from the newest snapshot
-(SEMANTICS §11; `log.replay`).
+(P-1 … P-4; `log.replay`).
 
 `check*` decide and change nothing; `update` records what is in the log. A snapshot at base B
 tells the state after all batches below B, so that recovery reads only from B on.

@@ -189,7 +189,7 @@ class ReadableLog:
         one_at_least: bool = True,
         pread: Pread = os.pread,
     ) -> LogSlice:
-        """Bytes from the first batch that reaches `offset`, of one segment (SEMANTICS Y-1).
+        """Bytes from the first batch that reaches `offset`, of one segment (Y-1).
 
         At most `bytes_max`, which may cut the last batch, unless that would cut the first one and
         `one_at_least` is set. No batch that reaches `upper_offset` (a high watermark or last

@@ -1,4 +1,4 @@
-"""Looking at partition directories without owning them (DESIGN §4.10).
+"""Looking at partition directories without owning them (ADR-10).
 
 Never writes, locks or rebuilds anything, and works as a read-only user on a directory that a live
 Kafka is writing: what vanishes between listing and reading is listed again, a torn end of the

@@ -93,15 +93,25 @@ def look(
     known = {} if roster is None else roster.partitions
     here = list_partitions(log_dir)
     wanted = partitions or sorted({*here, *known})
+    points = {} if roster is None else _recovery_points(log_dir)
     found: list[Finding] = []
     for partition in wanted:
-        found += _of(log_dir / str(partition), partition, roster, reads_all=reads_all)
+        point = points.get(partition, 0)
+        found += _of(log_dir / str(partition), partition, roster, point, reads_all=reads_all)
     return found
 
 
+def _recovery_points(log_dir: Path) -> dict[TopicPartition, int]:
+    try:
+        return checkpoints.read_offsets(log_dir / checkpoints.RECOVERY_POINT)
+    except CorruptData:
+        return {}  # as when the directory is opened
+
+
 def _of(
-    folder: Path, partition: TopicPartition, roster: Roster | None, *, reads_all: bool
-) -> Iterator[Finding]:
+    folder: Path, partition: TopicPartition, roster: Roster | None, recovery_point: int, *,
+    reads_all: bool,
+) -> Iterator[Finding]:  # fmt: skip
     names = os.listdir(folder) if folder.is_dir() else []
     bases = offsets_in(names, LOG)
     expected = None if roster is None else roster.partitions.get(partition)
@@ -120,19 +130,41 @@ def _of(
             partition, hole.first_offset, hole.end_offset, hole.why, Choice.ACCEPT_HOLE, base
         )
     if not holes:
-        sizes = manifest.sizes if manifest is not None and counts else {}
-        end = manifest.end_offset if manifest is not None and counts else 0
-        yield from _unreadable(folder, partition, bases, sizes, end, reads_all=reads_all)
+        kept = manifest if manifest is not None and counts else None
+        synced = _Synced({}, 0, 0)
+        if kept is not None:
+            synced = _Synced(
+                kept.sizes, kept.end_offset, recovery_point if start < recovery_point else 0
+            )
+        yield from _unreadable(folder, partition, bases, synced, reads_all=reads_all)
+
+
+@dataclass(frozen=True, slots=True)
+class _Synced:
+    """What of a log was synced: bytes by segment, where it ended, and below which offset all is.
+
+    A cut that was cut short has struck the bytes, and the point is left.
+    """
+
+    sizes: Mapping[int, int]
+    end_offset: int
+    point: int
+
+    def has(self, base: int, broken: _Broken) -> bool:
+        """Whether a place was: then no crash has broken it, and no recovery cuts it off."""
+        return broken.position < self.sizes.get(base, 0) or broken.offset < self.point
 
 
 def _unreadable(
-    folder: Path, partition: TopicPartition, bases: Sequence[int], sizes: Mapping[int, int],
-    end_offset: int, *, reads_all: bool,
+    folder: Path, partition: TopicPartition, bases: Sequence[int], synced: _Synced, *,
+    reads_all: bool,
 ) -> Iterator[Finding]:  # fmt: skip
     """Places in segments that do not read; in the last one only what was synced counts."""
     bad = read_bad(folder)
+    filled = [base for base in bases if segment_path(folder, base, LOG).stat().st_size]
+    last = max(filled, default=-1)  # behind it is at most what a cut that was cut short has made
     for base, following in zip(bases, [*bases[1:], None], strict=True):
-        is_last = following is None
+        is_last = base >= last
         summary = read_summary(summary_path(folder, base))
         is_known = (bad is not None and bad.segment_base == base) or (
             summary is not None and summary.unreadable_from >= 0
@@ -140,11 +172,13 @@ def _unreadable(
         if not (reads_all or is_known or is_last):
             continue
         broken = _first_broken(segment_path(folder, base, LOG), base)
-        if broken is None or (is_last and broken.position >= sizes.get(base, 0)):
+        if broken is None or (is_last and not synced.has(base, broken)):
             continue  # recovery cuts that off by itself
-        until = max(end_offset, broken.offset + 1) if following is None else following
+        until = max(synced.end_offset, broken.offset + 1) if following is None else following
         choice = Choice.CUT if is_last else Choice.LET_GO
-        yield Finding(partition, broken.offset, until, broken.why, choice, base, is_offline=is_last)
+        yield Finding(
+            partition, broken.offset, until, broken.why, choice, base, is_offline=following is None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,16 +257,18 @@ def _cut(directory: LogDirectory, fs: Fs, finding: Finding, _config: TopicConfig
     broken = _first_broken(path, base)
     if broken is None:
         return "nothing is to be cut off any more"
-    later = [b for b in offsets_in(os.listdir(folder), LOG) if b > base]
+    end = max(known.end_offset, broken.offset)
+    resumed = _resume(folder, fs, end)  # first: whatever is cut short, no offset is given twice
+    later = [b for b in offsets_in(os.listdir(folder), LOG) if b > base and b != end]
     keeper.strike([base, *later])
     kept = [keep_segment(fs, folder, b) for b in reversed(later)]
     _unlink_segments(folder, fs, later)
     kept.append(keep_tail(fs, folder, base, broken.position))
+    for suffix in SEGMENT_SUFFIXES[1:]:  # they speak of what goes, and are made again
+        fs.unlink(segment_path(folder, base, suffix))
+    fs.fsync_dir(folder)
     fs.truncate(path, broken.position)
     fs.fsync_file(path)
-    for suffix in SEGMENT_SUFFIXES[1:]:
-        fs.unlink(segment_path(folder, base, suffix))
-    resumed = _resume(folder, fs, max(known.end_offset, broken.offset))
     places = ", ".join(str(one) for one in kept if one is not None)
     return f"cut off at byte {broken.position}, offset {broken.offset}{resumed}" + (
         f"; kept as {places}" if places else ""

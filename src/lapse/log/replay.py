@@ -1,7 +1,7 @@
 """Making producers and aborted transactions again from the log, from the newest snapshot on.
 
-What a leader or follower learned batch by batch can always be told from the batches (SEMANTICS
-§11, W-7): `loader` does so when a log is opened, `reader` when somebody looks, `PartitionLog` when
+What a leader or follower learned batch by batch can always be told from the batches (P-1,
+W-7): `loader` does so when a log is opened, `reader` when somebody looks, `PartitionLog` when
 a transaction index turns out to be missing. As Kafka does it, so that snapshots come out alike:
 producers that had expired are dropped when a snapshot is taken up, and snapshots are left at the
 last two segments, at recovered ones and at the end.

@@ -1,5 +1,7 @@
 """One segment: a log file, its indexes and its summary; sealed, or the active one.
 
+What Kafka calls LogSegment.
+
 A sealed segment never changes; a round replaces it by another object. Readers take no lock: what
 `size` and `end_offset` promise is in the file before they say so. A segment's files are opened on
 first use and stay usable for whoever holds them, also after the segment was replaced or deleted:

@@ -1,7 +1,7 @@
 """Where a log starts, kept so that it survives anything: `<partition>/.lapse/log-start` (L11).
 
 Kafka's `log-start-offset-checkpoint` speaks of every log of a directory and is written once a
-minute, so a crash can undo a DeleteRecords that was answered (SEMANTICS D-8). This small file is
+minute, so a crash can undo a DeleteRecords that was answered (D-8). This small file is
 of one log and is synced before the answer. What survives what:
 
 - a crash of ours, or of the machine: opening takes the greater of this file and the checkpoint;

@@ -1,10 +1,10 @@
-"""A segment's summary: what decisions need to know of it without reading it (DESIGN §1).
+"""A segment's summary: what decisions need to know of it without reading it.
 
 Kept as JSON in `<partition>/.lapse/<base>.summary`; written when a segment gets its first
 append, when it is sealed, when a round replaces it, and by whoever takes over what a task found
 out (`lifecycle.round.summarise`). All of it can be made again from the segment except the
 *append clock* (first and last append, by the broker's clock), which is what KIP-354's lag and
-`segment.ms` are measured with (DESIGN L16): for a segment somebody else wrote it is estimated and
+`segment.ms` are measured with (L16): for a segment somebody else wrote it is estimated and
 marked so.
 
 A summary counts only while `size` is the segment's size and `version` ours; anything else is made
@@ -67,7 +67,7 @@ class Begun(NamedTuple):
     """A transaction open at the segment's end, and its first batch in this segment.
 
     `emptied`: all its batches there are bare headers. They hold no data that a verdict would be
-    about, yet keep the transaction's marker alive (SEMANTICS X-7).
+    about, yet keep the transaction's marker alive (X-7).
     """
 
     producer_id: int
@@ -89,7 +89,7 @@ class Ended(NamedTuple):
 
 
 class Bare(NamedTuple):
-    """A batch header without records, kept for its producer (SEMANTICS B-3, F-6).
+    """A batch header without records, kept for its producer (B-3, F-6).
 
     `max_timestamp` is that of the records it had: by it the producer expires.
     """
@@ -112,7 +112,7 @@ class Summary:
         append_last_ms: when its last batch was.
         append_estimated: the two were guessed from mtime and record times.
         min_timestamp: smallest max timestamp of a batch, those without timestamp left out.
-        first_batch_max_timestamp: what SEMANTICS S-6 measures the lag from.
+        first_batch_max_timestamp: what S-6 measures the lag from.
         records: by the batches' counts; v0 and v1 messages count one each, wrappers too.
         tombstones: null values; -1 where some batch was not looked into.
         horizon_earliest_ms: the first delete horizon to pass; -1 for none.
@@ -486,7 +486,7 @@ def maybe_unhandled(rows: NDArray[np.void]) -> NDArray[np.bool_]:
 
 
 def unhandled_reasons(batch: Header) -> list[str]:
-    """Why this version leaves a log with this batch alone (DESIGN §4.12)."""
+    """Why this version leaves a log with this batch alone (ADR-12)."""
     place = f" at offset {batch.base_offset}"
     if batch.magic != 2:
         codec = batch.attributes & CODEC_MASK

@@ -1,12 +1,13 @@
 """Replacing segments by rewritten ones, so that a crash anywhere leaves the old or the new.
 
-SEMANTICS W-2 and W-5: new files go attempt → `.cleaned` → `.swap` → final name, old ones →
+W-2 and W-5: new files go attempt → `.cleaned` → `.swap` → final name, old ones →
 `.deleted`. Until the last `.cleaned` is gone the old segments count; from then on the new ones.
 `prepare`, `commit` and `recover` belong together: change neither without the other.
 
 The new summaries travel along as `.lapse/<base>.summary.swap`, written while `.cleaned` files
 exist and given their names at the end, so that the append clock survives a crash as well. So do
-their append times, under a summary's wings: first in, and the first to get their name.
+their append times, under a summary's wings: it is there before them, and goes, or gets its name,
+after them. So whoever is cut short finds them again.
 
 Which old segments a new one replaces, `recover` learns from the commit's intent (`log.intent`): by
 W-5 alone those past the new one's last offset would stay, half of a group that is in place.
@@ -96,8 +97,8 @@ def prepare(fs: Fs, partition_dir: Path, replacement: Replacement) -> None:
 def abandon(fs: Fs, partition_dir: Path, replacement: Replacement) -> None:
     """Take `prepare` back."""
     for new in replacement.new:
-        fs.unlink(_with(summary_path(partition_dir, new.base_offset), SWAP))
         fs.unlink(_with(append_times_path(partition_dir, new.base_offset), SWAP))
+        fs.unlink(_with(summary_path(partition_dir, new.base_offset), SWAP))
         for suffix in SEGMENT_SUFFIXES:
             fs.unlink(_with(segment_path(partition_dir, new.base_offset, suffix), CLEANED))
 
@@ -260,8 +261,8 @@ def _new_summaries(partition_dir: Path) -> list[Path]:
 def _drop_new_summaries(fs: Fs, partition_dir: Path, which: Callable[[int], bool]) -> None:
     for path in _new_summaries(partition_dir):
         if which(_base(path.name)):
-            fs.unlink(path)
             fs.unlink(_new_append_times(path))
+            fs.unlink(path)
 
 
 def _adopt_summaries(fs: Fs, partition_dir: Path) -> None:

@@ -1,4 +1,6 @@
-"""`.timeindex`: from a timestamp to an offset near it, in Kafka's format (SEMANTICS T-13 to T-16).
+"""`.timeindex`: from a timestamp to an offset near it, in Kafka's format (T-13 to T-16).
+
+What Kafka calls TimeIndex.
 
 Entries of 12 bytes: the greatest timestamp so far (int64), offset - base (int32) of the last
 record of the first batch that had it. Timestamps ascend strictly, offsets never go back. The last

@@ -1,6 +1,8 @@
 """`.txnindex`: the aborted transactions whose ABORT marker is in a segment, in Kafka's format.
 
-Entries of 34 bytes (SEMANTICS F-10): version 0, producer id, first offset, last offset (the
+What Kafka calls TransactionIndex.
+
+Entries of 34 bytes (F-10): version 0, producer id, first offset, last offset (the
 marker's), and the last stable offset at that moment, all big-endian, in the order of the markers.
 There is no file while there is no entry, as Kafka has it. `ReadableLog.aborted_transactions` walks
 these for read_committed fetches (X-1, Y-3), rounds for their verdicts.

@@ -1,7 +1,9 @@
 """The cluster as one broker knows it: an immutable snapshot that handlers ask without waiting.
 
+What Kafka calls MetadataImage.
+
 Built from the store at start; every change to the store makes a new image, which replaces the old
-one in one assignment (`broker.topics`). Whoever holds an image sees one consistent moment.
+one in one assignment (`broker.logs.topics`). Whoever holds an image sees one consistent moment.
 """
 
 from __future__ import annotations

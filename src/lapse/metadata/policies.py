@@ -1,4 +1,4 @@
-"""Settings of the logs in a directory nobody serves: DESIGN §4.12.
+"""Settings of the logs in a directory nobody serves: ADR-12.
 
 From what the user says (`-c`), else Lapse's own metadata, else Kafka's metadata log. A log of
 which none of them knows the cleanup policy has none here: it is not touched.

@@ -1,9 +1,9 @@
 """A broker's settings in layers, and what is told of a setting: value, source, synonyms (KIP-226).
 
 From the top: this broker's own dynamic settings, those of all brokers, the properties file, the
-default. The dynamic layers are in the store and may change while the broker runs (`broker.topics`);
-a layer wins with all names of a setting, so a dynamic log.retention.ms also hides a static
-log.retention.hours.
+default. The dynamic layers are in the store and may change while the broker runs
+(`broker.logs.topics`); a layer wins with all names of a setting, so a dynamic log.retention.ms also
+hides a static log.retention.hours.
 
 Differs from Kafka's in one thing: the source of a topic's setting is the layer that its value came
 from, under whatever name; Kafka says DEFAULT_CONFIG where the file has only log.retention.hours.

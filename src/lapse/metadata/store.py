@@ -1,7 +1,7 @@
 """What must be remembered about topics, producers and users, durably: the seam and its records.
 
 Production on one node: `sqlite`. Called from worker threads only (it waits for the disk), by
-`broker.topics` and the producer id blocks. Every call is atomic and durable when it returns.
+`broker.logs.topics` and the producer id blocks. Every call is atomic and durable when it returns.
 
 Deleting takes two steps, so that a crash between "the topic is gone" and "its files are gone"
 leaves a note of what is still to be removed: `start_deletion` frees the name, `finish_deletion`

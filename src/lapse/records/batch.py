@@ -1,5 +1,7 @@
 """Batches in a buffer: the Python face of `kernels.scan` and `kernels.decode`.
 
+What Kafka calls DefaultRecordBatch.
+
 A batch is a row of `kernels.layout.BATCH`, whatever its format; its records are decoded only on
 request, and are rows of `RECORD` for every format (`legacy` has the old ones).
 """

@@ -1,5 +1,7 @@
 """Make a v2 batch from records: for tools, tests and whatever writes few records.
 
+What Kafka calls MemoryRecordsBuilder.
+
 Bulk writers use kernels; this one is for being obviously right.
 """
 

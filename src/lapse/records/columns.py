@@ -94,7 +94,7 @@ class ArrowColumns:
     def _wanted(self, rows: Rows) -> Rows:
         spec, modern = self.spec, rows["magic"] == 2
         # Where a wrapper's first record lies, its header does not say; nor, where its offset is 0,
-        # the last (SEMANTICS T-11).
+        # the last (T-11).
         wanted = rows["last_offset"] >= spec.offset_from
         wanted |= ~modern & (rows["last_offset"] == 0)
         wanted &= ~modern | (rows["base_offset"] < spec.offset_until)

@@ -4,7 +4,7 @@ Inflating is bounded, since a batch does not say how large it becomes and whoeve
 by `INFLATED_BYTES_MAX`, by `bytes_allowed` for its size, and by what its codec can make of so many
 bytes at the very most. Memory is asked for by that bound and never by a length in the payload.
 
-Which library does what, and why (MEASURED §4): cramjam does zstd and raw snappy blocks (Xerial's
+Which library does what, and why: cramjam does zstd and raw snappy blocks (Xerial's
 framing around them is ours), inflating into a buffer it is given; python-lz4 does lz4, because
 Java refuses the linked blocks cramjam writes; zlib from the standard library does gzip, with the
 very bytes Java gives.
@@ -336,7 +336,7 @@ def _snappy_size(block: NDArray[np.uint8], bytes_max: int) -> int:
 
 
 def deflate(codec: int, plain: NDArray[np.uint8]) -> bytes | memoryview:
-    """Records compressed as Kafka does at the codec's default level (SEMANTICS F-14)."""
+    """Records compressed as Kafka does at the codec's default level (F-14)."""
     packed: bytes | memoryview = _DEFLATERS[codec](plain)
     return packed
 

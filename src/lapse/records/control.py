@@ -1,4 +1,4 @@
-"""Control records: what their keys and values say (SEMANTICS §15, end)."""
+"""Control records: what their keys and values say."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Two reasons: the client is older than the format (Fetch 0-1 reads v0, 2-3 reads v1), or it does not
 know tombstones that carry a value (KIP-87) and would take one for a live value. Called by
-`broker.fetched`, only where `reads_all` says no: everything else goes out untouched.
+`broker.logs.fetch_records`, only where `reads_all` says no: everything else goes out untouched.
 
 As in Kafka's own down-conversion headers, producers, control batches and leader epochs are dropped,
 and a batch keeps its codec. Unlike there, records below the offset asked for are left out of

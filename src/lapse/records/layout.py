@@ -1,15 +1,15 @@
 """What the bits of a batch mean. Where they are, as numbers: `lapse.kernels.layout`.
 
-The document is SEMANTICS §15; the fields that record-lifecycle rules touch:
+The document is docs/internals/record-batch.md; the fields that record-lifecycle rules touch:
 
 - attributes bits 0–2 codec, 3 timestamp type (KIP-32), 4 transactional, 5 control,
   6 delete horizon (KIP-534). Kafka reads only the low byte. Bit 14 (ours): some record in it is
   a tombstone with a value (KIP-87), namely one with bit 5 of its own attributes.
 - the base timestamp *is* the delete horizon while bit 6 is set; deltas count from it all the same.
 - in a LogAppendTime batch max timestamp is the append time of every record; the deltas still hold
-  what the producer said (DESIGN §4.5).
+  what the producer said (ADR-5).
 
-Formats v0 and v1 have of these only the codec and, in v1, the timestamp type (SEMANTICS T-10).
+Formats v0 and v1 have of these only the codec and, in v1, the timestamp type (T-10).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 
-# Bits this version knows. A batch with any other is left alone, never guessed at (DESIGN §4.12).
+# Bits this version knows. A batch with any other is left alone, never guessed at (ADR-12).
 KNOWN_ATTRIBUTES = (
     CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON | VALUED_TOMBSTONES
 )

@@ -1,4 +1,4 @@
-"""Formats v0 and v1, which Kafka wrote before 0.10 and before 0.11 (SEMANTICS T-10 to T-12).
+"""Formats v0 and v1, which Kafka wrote before 0.10 and before 0.11 (T-10 to T-12).
 
 A log of these formats is a run of *messages*. A compressed message is a *wrapper*: its value holds
 the messages. On disk all have absolute offsets but one: inside a v1 wrapper they count from its

@@ -1,8 +1,9 @@
 """A batch without the records below an offset: what consumers get of one that was deleted into.
 
 DeleteRecords may move the log start into a batch (KIP-107). Until a round has taken what is below
-out of the file, `broker.fetched` sends consumers the batch made anew by this; replicas get what is
-stored. The batch keeps its place: base offset and last offset delta stay, as a round leaves them.
+out of the file, `broker.logs.fetch_records` sends consumers the batch made anew by this; replicas
+get what is stored. The batch keeps its place: base offset and last offset delta stay, as a round
+leaves them.
 """
 
 from __future__ import annotations

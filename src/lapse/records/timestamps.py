@@ -2,7 +2,7 @@
 
 CreateTime topics keep the producer's time within `message.timestamp.before.max.ms` and
 `.after.max.ms` of now (T-1). LogAppendTime topics write the append time into the batch's max
-timestamp and set the type bit; deltas stay, so the producer's time survives (DESIGN §4.5).
+timestamp and set the type bit; deltas stay, so the producer's time survives (ADR-5).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def allowed_range(topic: TopicConfig, now_ms: int) -> TimestampRange:
 
 
 def append_time_ms(now_ms: int, last_ms: int, jump_max_ms: int) -> int:
-    """DESIGN L12: the LogAppendTime of a batch in a log whose last one is `last_ms`.
+    """L12: the LogAppendTime of a batch in a log whose last one is `last_ms`.
 
     Never below that (KIP-32's max(last, now)), unless it is ahead of now by more than
     lapse.clock.jump.max.ms: then some clock was wrong, and is not followed. The bounds of create

@@ -1,4 +1,4 @@
-"""KIP-87 in format v2: a tombstone that carries a value (DESIGN §4.4).
+"""KIP-87 in format v2: a tombstone that carries a value (ADR-4).
 
 A record says that it is a tombstone with bit 5 of its own attributes, and its batch says that it
 holds such records with bit 14. Kafka reads neither, so it and its clients see the values. The bits

@@ -1,4 +1,6 @@
-"""What a producer may append: SEMANTICS T-1…T-8 and H-8, decided before a byte is written.
+"""What a producer may append: T-1…T-8 and H-8, decided before a byte is written.
+
+What Kafka calls LogValidator.
 
 `check_produced` takes the records of one partition of a Produce request and gives back the batch
 ready to be appended (its base offset still to be set), or raises `RefusedBatch`: a batch is

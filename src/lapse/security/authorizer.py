@@ -1,5 +1,7 @@
 """Whether a principal may: Kafka's `StandardAuthorizer` as a function of a set of bindings.
 
+What Kafka calls StandardAuthorizer.
+
 The rules, in their order (KIP-11, KIP-290):
 
 1. A super user may do everything.
@@ -47,7 +49,7 @@ _ANY_RESOURCE = "hardcode"  # the name that Kafka asks about when it asks about 
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class RequestContext:
     """Who asks.
 
     Attributes:
@@ -63,18 +65,18 @@ class Authorizer(Protocol):
     """Who may do what. Production: `AclAuthorizer`, or `AllowAll` where no ACLs are wanted."""
 
     def authorize(
-        self, session: Session, operation: Operation, resource_type: ResourceType, name: str
+        self, session: RequestContext, operation: Operation, resource_type: ResourceType, name: str
     ) -> bool:
         """Whether the operation is allowed on the resource of that type and name."""
         ...
 
     def authorize_by_resource_type(
-        self, session: Session, operation: Operation, resource_type: ResourceType
+        self, session: RequestContext, operation: Operation, resource_type: ResourceType
     ) -> bool:
         """Whether it is allowed on some resource of the type (KIP-679: idempotent producers)."""
         ...
 
-    def is_super_user(self, session: Session) -> bool:
+    def is_super_user(self, session: RequestContext) -> bool:
         """Whether it is one of `super.users`; nobody is where no ACLs are wanted."""
         ...
 
@@ -83,18 +85,18 @@ class AllowAll:
     """Everybody may do everything: a broker without `authorizer.class.name`."""
 
     def authorize(
-        self, session: Session, operation: Operation, resource_type: ResourceType, name: str
+        self, session: RequestContext, operation: Operation, resource_type: ResourceType, name: str
     ) -> bool:
         del session, operation, resource_type, name
         return True
 
     def authorize_by_resource_type(
-        self, session: Session, operation: Operation, resource_type: ResourceType
+        self, session: RequestContext, operation: Operation, resource_type: ResourceType
     ) -> bool:
         del session, operation, resource_type
         return True
 
-    def is_super_user(self, session: Session) -> bool:
+    def is_super_user(self, session: RequestContext) -> bool:
         del session
         return False
 
@@ -201,12 +203,12 @@ class AclAuthorizer:
             index.seal()
 
     def authorize(
-        self, session: Session, operation: Operation, resource_type: ResourceType, name: str
+        self, session: RequestContext, operation: Operation, resource_type: ResourceType, name: str
     ) -> bool:
         return self.decide(session, operation, resource_type, name).allowed
 
     def decide(
-        self, session: Session, operation: Operation, resource_type: ResourceType, name: str
+        self, session: RequestContext, operation: Operation, resource_type: ResourceType, name: str
     ) -> Decision:
         """The answer with its reason, for the audit log and for people."""
         if self.is_super_user(session):
@@ -227,11 +229,11 @@ class AclAuthorizer:
             return Decision(True, allowance)
         return Decision(False, "nothing allows it")
 
-    def is_super_user(self, session: Session) -> bool:
+    def is_super_user(self, session: RequestContext) -> bool:
         return session.principal in self.settings.super_users
 
     def authorize_by_resource_type(
-        self, session: Session, operation: Operation, resource_type: ResourceType
+        self, session: RequestContext, operation: Operation, resource_type: ResourceType
     ) -> bool:
         """As Kafka's `Authorizer` does by default; what is implied counts for no name but one.
 
@@ -257,7 +259,7 @@ class AclAuthorizer:
 
 
 def authorized_operations(
-    authorizer: Authorizer, session: Session, resource_type: ResourceType, name: str
+    authorizer: Authorizer, session: RequestContext, resource_type: ResourceType, name: str
 ) -> int:
     """The bits that Metadata, DescribeCluster and DescribeGroups tell: 1 << operation (KIP-430)."""
     return sum(

@@ -1,8 +1,9 @@
 """A listener's keys and certificates, read again when their files change.
 
-`broker.certificates` looks every second. What cannot be used leaves what was in force: a file that
-is half written, a key of another certificate. It is tried again when the files change once more.
-Connections keep what they began with. Keys that stand in the settings themselves do not change.
+`broker.access.certificates` looks every second. What cannot be used leaves what was in force: a
+file that is half written, a key of another certificate. It is tried again when the files change
+once more. Connections keep what they began with. Keys that stand in the settings themselves do not
+change.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Rounds on Spark, through PySpark's RDD API: the only package that knows Spark (DESIGN §2)."""
+"""Rounds on Spark, through PySpark's RDD API: the only package that knows Spark (ADR-9)."""

@@ -1,8 +1,8 @@
 """Spark's Python daemon where a session reads and writes by `format("lapse")` and makes no rounds.
 
-As `spark.daemon`, with what the data source needs loaded in place of what rounds need: Arrow, the
+As `rounds.daemon`, with what the data source needs loaded in place of what rounds need: Arrow, the
 client, the kernels of columns. Measured on two cores: a worker has 22 MiB of its own then, instead
-of 55 to 70, and its first batch half a second of CPU earlier. `spark.daemon` does not load it too:
+of 55 to 70, and its first batch half a second of CPU earlier. `rounds.daemon` does not load it too:
 sessions of rounds would pay 40 MiB and that half a second for nothing.
 
 `source.SETTINGS` names it. Spark's planning processes have daemons of Spark's own.
@@ -15,9 +15,11 @@ import gc
 from pyspark.daemon import manager
 
 from lapse.records import columns, from_arrow
-from lapse.spark import source, source_read, source_stream, source_write
+from lapse.spark import source
+from lapse.spark.scan import read
+from lapse.spark.source import stream, write
 
-__all__ = ["source", "source_read", "source_stream", "source_write"]
+__all__ = ["read", "source", "stream", "write"]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A file system that dies: before any operation, or in the middle of a write (DESIGN §8).
+"""A file system that dies: before any operation, or in the middle of a write.
 
 `CrashFs` counts every operation that lasts. At number `die_at` it raises `Crashed`, after a write
 of random length if that operation is a write; everything after that raises too. What is on disk
@@ -22,7 +22,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -222,6 +222,10 @@ class CrashFs:
                 fs.unlink(inner)
         self._step("removing", path)
         self.fs.remove_tree(path)
+        self._changes = [
+            replace(change, folder=path.parent) if change.folder.is_relative_to(path) else change
+            for change in self._changes
+        ]  # that nobody can sync any more: what was in it goes for good with its own name
 
     def truncate(self, path: Path, size: int) -> None:
         self._step("truncating", path)

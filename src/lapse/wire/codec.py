@@ -74,11 +74,6 @@ def decoder_of(cls: type[Any], version: int) -> Decode:
     return _DECODERS[cls, version]
 
 
-def encoder_of(cls: type[Any], version: int) -> Encode:
-    """The generated function `(message, out, parts)`."""
-    return _ENCODERS[cls, version]
-
-
 def source_of(function: Callable[..., Any]) -> str:
     """The source of a generated function."""
     return inspect.getsource(function)

@@ -271,6 +271,12 @@ class Api:
     versions: VersionRange
     flexible: VersionRange
 
+    @property
+    def newest(self) -> int:
+        """The newest version."""
+        assert self.versions.high is not None
+        return self.versions.high
+
 
 @dataclass(frozen=True, slots=True)
 class MessageSpec:

@@ -10,18 +10,18 @@ Bytes after the end of a message are ignored, as Kafka does.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from lapse.base.errors import ErrorCode
 from lapse.wire.codec import Part, decode, encode, encode_parts, size_of
-from lapse.wire.declaration import message_spec
+from lapse.wire.declaration import Api, message_spec
 from lapse.wire.errors import MalformedMessage, UnsupportedVersion
 from lapse.wire.schema.api_versions import ApiVersionsResponse
 from lapse.wire.schema.header import RequestHeader, ResponseHeader
 from lapse.wire.versions import (
     FALLBACK_VERSION,
-    SERVED,
     request_header_version,
     response_header_version,
 )
@@ -36,10 +36,20 @@ _INT16 = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A decoded request. `message` is of the class that `versions` names for the header's key."""
+    """A decoded request. `message` is of the class of the API that its key names."""
 
     header: RequestHeader
     message: Any
+
+
+class Served(Protocol):
+    """An API that is answered, in all versions that it has."""
+
+    @property
+    def api(self) -> Api: ...
+
+    @property
+    def request(self) -> type[Any]: ...
 
 
 class UnsupportedRequest(UnsupportedVersion):
@@ -55,8 +65,8 @@ class UnsupportedRequest(UnsupportedVersion):
 # --- the broker's side ------------------------------------------------------------------------
 
 
-def decode_request(frame: memoryview) -> Request:
-    """Decode a request; its records are slices of `frame`.
+def decode_request(frame: memoryview, apis: Mapping[int, Served]) -> Request:
+    """Decode a request of one of `apis`, by key; its records are slices of `frame`.
 
     Raises:
         MalformedMessage: the bytes make no sense: close the connection.
@@ -67,11 +77,11 @@ def decode_request(frame: memoryview) -> Request:
     if len(frame) < _KEY_AND_VERSION.size:
         raise MalformedMessage("request header", len(frame), "ends early")
     key, version = _KEY_AND_VERSION.unpack_from(frame)
-    row = SERVED.get(key)
+    row = apis.get(key)
     if row is None:
         raise UnsupportedVersion(f"API key {key} v{version} is not served")
     header, pos = decode(RequestHeader, request_header_version(row.api, version), frame)
-    if version not in row.versions:
+    if version not in row.api.versions:
         raise UnsupportedRequest(row.api.name, header)
     message, _ = decode(row.request, version, frame, pos)
     return Request(header, message)

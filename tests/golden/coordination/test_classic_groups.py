@@ -12,12 +12,12 @@ import pytest
 
 from lapse.base.errors import CorruptData
 from lapse.cli.dump_topics import read_events
-from lapse.coordination.classic_events import GroupSettings
-from lapse.coordination.classic_group import ClassicGroup
-from lapse.coordination.entries import Write, decode_entry, fold
-from lapse.coordination.groups import groups_of
-from lapse.coordination.offset_store import OffsetSettings, OffsetStore
-from lapse.coordination.offsets import GROUP_METADATA, TYPES, GroupMetadataValue
+from lapse.coordination.classic.events import GroupSettings
+from lapse.coordination.classic.group import ClassicGroup
+from lapse.coordination.offsets.store import OffsetSettings, OffsetStore
+from lapse.coordination.records.entries import Write, decode_entry, fold
+from lapse.coordination.records.groups import groups_of
+from lapse.coordination.records.offsets import GROUP_METADATA, TYPES, GroupMetadataValue
 
 SAMPLES = Path(__file__).with_name("records-4.3.1.jsonl.gz")
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from lapse.coordination import consumer_groups
-from lapse.coordination.consumer_events import Beat, ConsumerGroupSettings
-from lapse.coordination.consumer_group import ConsumerGroup
-from lapse.coordination.consumer_state import ConsumerState, load_states
-from lapse.coordination.entries import Write, decode_entry, encode_entry, fold
-from lapse.coordination.offsets import TYPES
+from lapse.coordination.consumer.events import Beat, ConsumerGroupSettings
+from lapse.coordination.consumer.group import ConsumerGroup
+from lapse.coordination.consumer.state import ConsumerState, load_states
+from lapse.coordination.records import consumer_groups
+from lapse.coordination.records.entries import Write, decode_entry, encode_entry, fold
+from lapse.coordination.records.offsets import TYPES
 from lapse.records.batch import records_of, scan_prefix
 
 CONSUMED = uuid.UUID("7beebf9d-b117-42ca-9c3b-3213c53f2bc2")

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from lapse.cli.dump_topics import message_as_json
-from lapse.coordination import offsets, transactions
-from lapse.coordination.entries import decode_entry, encode_entry
+from lapse.coordination.records import offsets, transactions
+from lapse.coordination.records.entries import decode_entry, encode_entry
 from lapse.wire.errors import MalformedMessage, UnsupportedVersion
 
 with gzip.open(Path(__file__).with_name("records-4.3.1.jsonl.gz"), "rt", encoding="utf-8") as lines:

@@ -20,7 +20,7 @@ from typing import Any
 
 from lapse.base.clock import SystemClock
 from lapse.cli.main import main as lapse
-from lapse.lifecycle.control_messages import SOCKET
+from lapse.lifecycle.owner.messages import SOCKET
 from lapse.log.intent import INTENT
 from lapse.log.summary import FOLDER
 from lapse.log.swap import DELETED

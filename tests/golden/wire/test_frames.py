@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from lapse.broker.api.table import APIS
 from lapse.wire import codec, envelope
-from lapse.wire.declared import DECLARED
 from lapse.wire.schema.header import RequestHeader
 from lapse.wire.versions import request_header_version, response_header_version
 
@@ -35,14 +35,14 @@ LEFT_OVER = {"AlterUserScramCredentials": b"\0"}
 
 def cases(kind: str) -> Any:
     chosen = [frame for frame in FRAMES if frame["kind"] == kind]
-    names = [f"{DECLARED[f['api']].api.name}-v{f['version']}" for f in chosen]
+    names = [f"{APIS[f['api']].api.name}-v{f['version']}" for f in chosen]
     return pytest.mark.parametrize("frame", chosen, ids=names)
 
 
 def test_all_apis_are_there_in_both_directions() -> None:
     assert {(frame["api"], frame["kind"]) for frame in FRAMES} == {
         (key, kind)
-        for key, row in DECLARED.items()
+        for key, row in APIS.items()
         if row.api.name not in NOT_RECORDED
         for kind in ("req", "resp")
     }
@@ -51,7 +51,7 @@ def test_all_apis_are_there_in_both_directions() -> None:
 @cases("req")
 def test_a_request_is_read_and_written_back_as_it_was(frame: dict[str, Any]) -> None:
     data = bytes.fromhex(frame["hex"])
-    row, version = DECLARED[frame["api"]], frame["version"]
+    row, version = APIS[frame["api"]], frame["version"]
     # Not by `envelope.decode_request`, which reads only what has a handler.
     header, pos = codec.decode(
         RequestHeader, request_header_version(row.api, version), memoryview(data)
@@ -72,7 +72,7 @@ def test_a_request_is_read_and_written_back_as_it_was(frame: dict[str, Any]) -> 
 @cases("resp")
 def test_a_response_is_read_and_written_back_as_it_was(frame: dict[str, Any]) -> None:
     data = bytes.fromhex(frame["hex"])
-    row, version = DECLARED[frame["api"]], frame["version"]
+    row, version = APIS[frame["api"]], frame["version"]
     view = memoryview(data)
     response = envelope.decode_response(row.response, version, view)
     body = data[4 + response_header_version(row.api, version) :]

@@ -1,4 +1,4 @@
-"""Every setting: default, limits, synonyms, and errors that name it (SEMANTICS §1)."""
+"""Every setting: default, limits, synonyms, and errors that name it (C-1 … C-7)."""
 
 from __future__ import annotations
 
@@ -93,6 +93,7 @@ def test_every_topic_setting_is_tested_here() -> None:
 
 
 def test_topic_defaults_are_kafkas() -> None:
+    """C-1, C-4."""
     config = topic_config({})
     for name, limits in (TOPIC_NUMBERS | TOPIC_WORDS).items():
         assert getattr(config, field(name)) == limits[0], name
@@ -209,7 +210,7 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
 
 
 def test_min_lag_may_not_exceed_max_lag() -> None:
-    """S-9: it is what keeps a must-clean log cleanable."""
+    """C-2, S-9: it is what keeps a must-clean log cleanable."""
     assert topic_config({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"})
     with pytest.raises(ConfigError, match=r"min.compaction.lag.ms=6: .*max.compaction.lag.ms.* 5"):
         topic_config({"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"})
@@ -218,7 +219,7 @@ def test_min_lag_may_not_exceed_max_lag() -> None:
 
 
 def test_tiny_segments_for_tests() -> None:
-    """MEASURED §7: Kafka's own back door past KIP-1030's floor."""
+    """C-4: Kafka's own back door past KIP-1030's floor."""
     tiny = {"internal.segment.bytes": "8192"}
     assert topic_config(tiny).segment_bytes == 8192
     assert topic_config({**tiny, "segment.bytes": str(2 << 20)}).segment_bytes == 8192
@@ -231,7 +232,7 @@ def test_tiny_segments_for_tests() -> None:
 def test_derived_values() -> None:
     both = topic_config({"cleanup.policy": "compact,delete"})
     assert (both.compacts, both.deletes) == (True, True)
-    keeps = topic_config({"cleanup.policy": ""})
+    keeps = topic_config({"cleanup.policy": ""})  # C-3
     assert (keeps.compacts, keeps.deletes) == (False, False)
     assert topic_config({"delete.retention.ms": "77"}).removal_lag_ms == 77  # L4
     own = {"delete.retention.ms": "77", "lapse.tombstone.removal.max.lag.ms": "0"}
@@ -325,6 +326,7 @@ def test_every_broker_setting_is_tested_here() -> None:
 
 @pytest.mark.parametrize("name", BROKER)
 def test_broker_setting(name: str) -> None:
+    """C-7, among others."""
     default, bad, good, value = BROKER[name]
     assert getattr(broker_config({}), field(name)) == default
     assert getattr(broker_config({name: good}), field(name)) == value
@@ -428,7 +430,7 @@ def test_rows_by_name() -> None:
 
 
 def test_split_settings() -> None:
-    """`-c` takes topic and broker names (DESIGN §6)."""
+    """`-c` takes topic and broker names (C-1)."""
     topic, broker = split_settings({
         "retention.ms": "1", "internal.segment.bytes": "9", "log.retention.ms": "2",
         "log.cleaner.dedupe.buffer.size": "4096",

@@ -9,7 +9,7 @@ import pytest
 
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection
-from tests.unit.broker.running import connect, running_node
+from tests.support.broker.running import connect, running_node
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from lapse.base.errors import ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker.conditions import PROBE, SAY_AGAIN_SECONDS, AppendFailures, reason_of
 from lapse.testing.clock import ManualClock
-from tests.unit.broker.failing import FailingFs, FullFs
-from tests.unit.broker.running import batch_of, connect, create, produce, running_node
+from tests.support.broker.failing import FailingFs, FullFs
+from tests.support.broker.running import batch_of, connect, create, produce, running_node
 from tests.unit.broker.test_node import get
 
 HTTP = {"lapse.http.port": "0", "lapse.housekeeping.interval.ms": str(10**9)}

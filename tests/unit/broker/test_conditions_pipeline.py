@@ -12,12 +12,15 @@ import pytest
 from lapse.base.fs import RealFs
 from lapse.broker.node import Node
 from lapse.cli.main import main
-from lapse.lifecycle import conditions as c
 from lapse.lifecycle.clock_guard import BROKER
-from lapse.lifecycle.conditions import KINDS
 from lapse.lifecycle.decide.promises import SLACK_MS
-from lapse.lifecycle.owner_remote import RemoteOwner, ask_conditions
-from lapse.lifecycle.reports import (
+from lapse.lifecycle.owner.remote import RemoteOwner, ask_conditions
+from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.service.loop import Service, ServiceOptions
+from lapse.lifecycle.status import conditions as c
+from lapse.lifecycle.status.backoff import Held
+from lapse.lifecycle.status.conditions import KINDS
+from lapse.lifecycle.status.reports import (
     SILENT_MS,
     EngineTold,
     Queue,
@@ -25,14 +28,11 @@ from lapse.lifecycle.reports import (
     write_progress,
     write_queue,
 )
-from lapse.lifecycle.round.inline import InlineEngine
-from lapse.lifecycle.service import Service, ServiceOptions
-from lapse.lifecycle.setbacks import Held
 from lapse.testing.clock import ManualClock
-from tests.unit.broker.running import running_node
-from tests.unit.broker.test_cleaner_metrics import HTTP, filled, scrape
+from tests.support.broker.running import running_node
+from tests.support.lifecycle.rounds import MEMORY, NOW, env_of
+from tests.unit.broker.http.test_cleaner_metrics import HTTP, filled, scrape
 from tests.unit.broker.test_node import get
-from tests.unit.lifecycle.rounds import MEMORY, NOW, env_of
 
 FS = RealFs()
 SECONDS_MAX = 20

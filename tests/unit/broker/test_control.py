@@ -14,22 +14,24 @@ import pytest
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
-from lapse.broker.control import SWEEP_AGAIN_SECONDS, OwnedLogs
+from lapse.broker.control import PRODUCERS_MS_MAX, SWEEP_AGAIN_SECONDS, OwnedLogs
 from lapse.broker.node import Node
-from lapse.lifecycle import control_messages as messages
-from lapse.lifecycle.control_messages import VERSION, Hello, ListLogs, Refused, Welcome
-from lapse.lifecycle.owner import OwnerGone
-from lapse.lifecycle.owner_remote import RemoteOwner
+from lapse.lifecycle.owner import messages
+from lapse.lifecycle.owner.messages import VERSION, Hello, ListLogs, Refused, Welcome
+from lapse.lifecycle.owner.protocol import OwnerGone
+from lapse.lifecycle.owner.remote import RemoteOwner
 from lapse.lifecycle.round import ledger
+from lapse.lifecycle.round.bad import note
 from lapse.lifecycle.round.engine import failed, run_plan
 from lapse.lifecycle.round.inline import InlineEngine
-from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+from lapse.lifecycle.round.receipt import BadSpot, Receipt, attempt_dir
 from lapse.lifecycle.round.summarise import requests_of, summarise
 from lapse.log import checkpoints
 from lapse.log.env import LogEnv
+from lapse.log.segment import LOG, segment_path
 from lapse.testing.clock import ManualClock
-from tests.unit.broker.running import create, running_node
-from tests.unit.lifecycle.rounds import overwritten, plan_of, records_in, write
+from tests.support.broker.running import create, running_node
+from tests.support.lifecycle.rounds import overwritten, plan_of, records_in, write
 
 SETTINGS = {
     "internal_segment_bytes": "1000",
@@ -75,6 +77,68 @@ async def test_facts_and_commits_over_the_socket(tmp_path: Path) -> None:
         again = await asyncio.to_thread(owner.logs)
         assert [info.facts.cleaner_checkpoint for info in again] == [100, 100]
         owner.close()
+
+
+async def test_a_log_that_did_not_change_is_not_looked_at_again(tmp_path: Path) -> None:
+    """Looking at all logs takes the interpreter from the event loop, each time the service asks."""
+    clock = ManualClock(1_700_000_000_000)
+    async with running_node(tmp_path, clock=clock) as node:
+        await filled(node, "a", "b")
+        a, b = sorted(node.services.partitions.all(), key=lambda log: log.partition)
+        owner = OwnedLogs(node.services.partitions, LogEnv(RealFs(), clock))
+        first = owner.logs()
+        clock.advance(PRODUCERS_MS_MAX // 2 - 1)
+        assert [x is y for x, y in zip(first, owner.logs(), strict=True)] == [True, True]
+        for change in (
+            lambda: write(a, overwritten(), clock.now_ms()),
+            lambda: a.roll(clock.now_ms()),
+            lambda: a.update_config(replace(a.config, delete_retention_ms=1)),
+            lambda: a.delete_records(5),
+        ):
+            change()
+            then = owner.logs()
+            assert [x is y for x, y in zip(first, then, strict=True)] == [False, True], change
+            assert (then[0].facts, then[0].config) == (a.facts(), a.config)
+            first = then
+        clock.advance(PRODUCERS_MS_MAX)  # producers expire, and no mark moves
+        assert [x is y for x, y in zip(first, owner.logs(), strict=True)] == [False, False]
+        assert first[1].facts == b.facts()
+
+
+async def test_a_bad_file_is_looked_at_each_time(tmp_path: Path) -> None:
+    """L10: somebody may have repaired it, and no mark tells."""
+    clock, fs = ManualClock(1_700_000_000_000), RealFs()
+    async with running_node(tmp_path, clock=clock) as node:
+        await filled(node, "a")
+        [log] = node.services.partitions.all()
+        owner = OwnedLogs(node.services.partitions, LogEnv(fs, clock))
+        note(log, fs, BadSpot(0, 3, 210, "its checksum is wrong"), clock.now_ms())
+        [info] = owner.logs()
+        assert info.facts.bad is not None
+        path = segment_path(log.dir, 0, LOG)
+        path.write_bytes(path.read_bytes() + b"\0")
+        [info] = owner.logs()
+        assert info.facts.bad is None
+
+
+async def test_logs_are_told_again_after_their_commit(tmp_path: Path) -> None:
+    """L1: by the stamps of the round, which stand in the ledger alone."""
+    clock = ManualClock(1_700_000_000_000)
+    async with running_node(tmp_path, clock=clock) as node:
+        await create(node, "a", **SETTINGS)
+        [log] = node.services.partitions.all()
+        write(log, [*overwritten(), ("k1", None)], clock.now_ms())
+        log.roll(0)
+        owner = OwnedLogs(node.services.partitions, LogEnv(RealFs(), clock))
+        [info] = owner.logs()
+        assert info.stamps == ()
+        clock.advance(1000)
+        plan = plan_of(info, "r0", clock.now_ms())
+        [result] = owner.commit([run_plan(plan, "x", RealFs(), clock)])
+        assert result.error is None
+        [after] = owner.logs()
+        [stamp] = after.stamps
+        assert stamp.horizon_ms == after.facts.horizon_earliest_ms
 
 
 async def test_what_cannot_be_committed_is_refused_and_swept(tmp_path: Path) -> None:

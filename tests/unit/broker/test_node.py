@@ -11,7 +11,7 @@ from lapse.base.errors import ConfigError, LapseError, LockHeld
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.log.checkpoints import CLEAN_SHUTDOWN, read_meta
-from tests.unit.broker.running import batch_of, connect, create, fetch, produce, running_node
+from tests.support.broker.running import batch_of, connect, create, fetch, produce, running_node
 
 
 async def get(node: Node, path: str) -> tuple[str, str]:

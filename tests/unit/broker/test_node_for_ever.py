@@ -11,7 +11,7 @@ from lapse.base.config import BROKER_SETTINGS, broker_config
 from lapse.base.errors import ConfigError, ErrorCode
 from lapse.base.setting import INT_MAX, LONG_MAX, Kind
 from lapse.testing.clock import ManualClock
-from tests.unit.broker.running import (
+from tests.support.broker.running import (
     batch_of,
     connect,
     create,

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from lapse.base.clock import SystemClock
-from lapse.base.java import JavaNotFound
 from lapse.base.times import FOREVER_MS
 from lapse.cli.main import main
 from lapse.records.batch import records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
-from lapse.spark import session
+from lapse.spark.session import session
+from lapse.spark.session.java import JavaNotFound
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
-from tests.unit.log.logs import open_log
+from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
+from tests.support.log.logs import open_log
 
 SETTINGS = ("-c", "cleanup.policy=compact", "-c", "min.cleanable.dirty.ratio=0.01",
             "-c", "delete.retention.ms=1000")  # fmt: skip
@@ -99,7 +99,7 @@ def test_a_flagged_tombstone_is_one_to_the_end(
 def test_tombstones_that_a_replica_may_need_stay(
     logdir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """DESIGN L3, told by hand: the tombstone at 36 stays while a replica has cleaned to 36 only."""
+    """L3, told by hand: the tombstone at 36 stays while a replica has cleaned to 36 only."""
     clean(capsys, logdir, "--now", NOW + 1)
     late = ("--now", NOW + DAY_MS, "--force")
     clean(capsys, logdir, *late, "--replica-cleaned-to", 36)
@@ -111,7 +111,7 @@ def test_tombstones_that_a_replica_may_need_stay(
 def test_a_clock_that_jumped_removes_nothing(
     logdir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """DESIGN §4.11."""
+    """ADR-11."""
     before = records_in(logdir / "a-0")
     year_ago = SystemClock().now_ms() - 365 * DAY_MS
     record = {"now_ms": year_ago, "monotonic_s": None}
@@ -134,7 +134,7 @@ def test_what_the_user_says_of_the_time_is_believed(
 
 
 def test_the_io_budget_is_kept(logdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """log.cleaner.io.max.bytes.per.second: at least as long as the bytes allow, on any machine."""
+    """log.cleaner.io.max.bytes.per.second (C-6): at least as long as the bytes allow."""
     line = clean(
         capsys, logdir, "--now", NOW + 1, "-c", "log.cleaner.io.max.bytes.per.second=20000"
     )

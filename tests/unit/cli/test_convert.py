@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,16 +21,16 @@ from lapse.base.ids import TopicPartition
 from lapse.cli import convert
 from lapse.cli.main import main
 from lapse.log import checkpoints
-from lapse.log.directory import INCOMPLETE, LogDirectory
-from lapse.log.export import copy_logs
+from lapse.log.directory import INCOMPLETE, LOCK, LogDirectory
+from lapse.log.export import copy_logs, export_logs
 from lapse.metadata.sqlite import STORE, SqliteStore
 from lapse.metadata.store import TopicRecord
 from lapse.records.batch import Record, records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.testing.crash_fs import Crashed, CrashFs
-from tests.unit.log.logs import TP, append, batch, config, env
-from tests.unit.log.test_upgrade import old_log, told
+from tests.support.log.logs import TP, append, batch, config, env
+from tests.support.log.old_logs import old_log, read_log
 
 NOW = 1_700_000_000_000
 PLAIN = TopicPartition("plain", 0)
@@ -192,7 +194,7 @@ def test_what_is_asked_wrongly(
 ) -> None:
     target = str(tmp_path / "target")
     for argv, code, words in (
-        (["--to-kafka", str(source), "--to", str(source)], 2, "new or empty"),
+        (["--to-kafka", str(source), "--to", str(source)], 2, "outside"),
         (["--to-kafka", str(source), "--to", str(source / "in")], 2, "outside"),
         (["--to-v2", str(source), "--to", str(source / "in")], 2, "outside"),
         (["--to-v2", str(source), "--to", str(tmp_path)], 2, "outside"),
@@ -227,7 +229,7 @@ def test_old_formats_become_v2_in_place_or_in_a_copy(
 ) -> None:
     old_log(tmp_path / "old" / str(TP))
     LogDirectory.open(tmp_path / "old", env()).close()
-    before, shown = files(tmp_path / "old"), told(tmp_path / "old" / str(TP))
+    before, shown = files(tmp_path / "old"), read_log(tmp_path / "old" / str(TP))
     copied = ["convert", "--to-v2", str(tmp_path / "old"), "--to", str(tmp_path / "new"), "--json"]
     in_place = ["convert", "--to-v2", str(tmp_path / "old"), "--json"]
     for words, outcome, path in (
@@ -240,7 +242,7 @@ def test_old_formats_become_v2_in_place_or_in_a_copy(
         assert main(words) == 0
         [line] = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
         assert (line["partition"], line["outcome"]) == (str(TP), outcome)
-        assert told(tmp_path / path / str(TP)) == shown
+        assert read_log(tmp_path / path / str(TP)) == shown
         content = (tmp_path / path / str(TP) / f"{1000:020d}.log").read_bytes()
         assert set(scan_batches(content, "t")["magic"].tolist()) == {2}
 
@@ -284,7 +286,7 @@ def old(tmp_path: Path) -> Path:
 def test_stopped_while_it_copies_the_same_command_goes_on_and_nothing_else_does(
     old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    new, shown = tmp_path / "new", told(old / str(TP))
+    new, shown = tmp_path / "new", read_log(old / str(TP))
     with pytest.raises(Crashed):
         copy_logs(old, new, [TP], CrashFs(RealFs(), 30))
     assert 0 < len(list((new / str(TP)).glob("*.log"))) < len(list((old / str(TP)).glob("*.log")))
@@ -299,11 +301,45 @@ def test_stopped_while_it_copies_the_same_command_goes_on_and_nothing_else_does(
     assert main(["convert", "--to-kafka", str(old), "--to", str(new)]) == 2
     assert (files(new), (tmp_path / "more").exists()) == (before, False)
     assert main(again) == 0
-    assert told(new / str(TP)) == shown
+    assert read_log(new / str(TP)) == shown
     assert not (new / INCOMPLETE).exists()
     assert checkpoints.read_clean_shutdown(new) is not None
     assert main(again) == 2  # it is somebody's directory now
-    assert told(new / str(TP)) == shown
+    assert read_log(new / str(TP)) == shown
+
+
+def test_a_copy_for_kafka_that_was_cut_short_is_nobody_s_until_it_is_made_again(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kafka misses what it knows a directory by, and nothing of ours opens it."""
+    kraft, target = source / "__cluster_metadata-0", tmp_path / "target"
+    kraft.mkdir()
+    (kraft / f"{0:020d}.log").write_bytes(batch())
+    checkpoints.write_meta(RealFs(), source, {"version": "1"})
+    fs = CrashFs(RealFs(), None)
+    wanted = {TP: True, PLAIN: True}
+    export_logs(source, tmp_path / "whole", wanted, fs, 4096, kraft.name)
+    last = next(n for n in itertools.count(1) if died(source, target, n, kraft.name))
+    assert 20 < last < fs.operations
+    whole = files(tmp_path / "whole")
+    assert {name for name in whole if "/" in name} <= files(target).keys()
+    again = ["convert", "--to-kafka", str(source), "--to", str(target)]
+    assert main(["convert", "--to-v2", str(target)]) == 3
+    assert f"incomplete copy of {source}: let `lapse {' '.join(again)}`" in capsys.readouterr().err
+    assert main(["convert", "--to-v2", str(source), "--to", str(target)]) == 2
+    assert main(again) == 0
+    assert files(target) == whole
+    assert main(again) == 2  # it is somebody's directory now
+
+
+def died(source: Path, target: Path, at: int, metadata: str) -> bool:
+    """An export killed there; whether Kafka would take what is there for its own."""
+    shutil.rmtree(target, ignore_errors=True)
+    with pytest.raises(Crashed):
+        export_logs(source, target, {TP: True, PLAIN: True}, CrashFs(RealFs(), at), 4096, metadata)
+    if target.exists() and set(files(target)) - {INCOMPLETE + ".tmp", LOCK}:
+        assert (target / INCOMPLETE).exists()
+    return (target / checkpoints.META_PROPERTIES).exists()
 
 
 def test_a_copy_has_kafka_s_metadata_log_unless_only_some_are_wanted(
@@ -327,7 +363,7 @@ def test_nobody_can_have_the_source_while_it_is_copied(
 ) -> None:
     code = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'ab'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     taken = [sys.executable, "-c", code, str(old / ".lock")]
-    name, asked = {"--to-v2": "copy_logs", "--to-kafka": "export_partition"}[to], []
+    name, asked = {"--to-v2": "copy_logs", "--to-kafka": "export_logs"}[to], []
     copying = getattr(convert, name)
 
     def asking(*args: object) -> object:
@@ -343,9 +379,9 @@ def test_nobody_can_have_the_source_while_it_is_copied(
 def test_a_source_that_cannot_be_locked_is_copied(old: Path, tmp_path: Path) -> None:
     (old / ".lock").unlink()
     (old / ".lock").symlink_to(tmp_path / "no" / "such")
-    shown = told(old / str(TP))
+    shown = read_log(old / str(TP))
     assert main(["convert", "--to-v2", str(old), "--to", str(tmp_path / "new")]) == 0
-    assert told(tmp_path / "new" / str(TP)) == shown
+    assert read_log(tmp_path / "new" / str(TP)) == shown
 
 
 def test_a_copy_that_somebody_else_makes_is_left_to_them(old: Path, tmp_path: Path) -> None:

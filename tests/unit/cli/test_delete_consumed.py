@@ -16,9 +16,9 @@ from lapse.cli.delete_consumed import task_of, watch
 from lapse.cli.main import build_parser, main
 from lapse.security.acls import Operation, ResourceType
 from lapse.testing.clock import ManualClock
-from tests.unit.broker.running import batch_of, connect, create, produce, running_node
-from tests.unit.broker.secured import WITH_ACLS, address_of, allow, set_acls
-from tests.unit.client.commits import commit
+from tests.support.broker.running import batch_of, connect, create, produce, running_node
+from tests.support.broker.secured import WITH_ACLS, address_of, allow, set_acls
+from tests.support.client.commits import commit
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 TEN = batch_of(*(b"v%d" % n for n in range(10)))

@@ -20,8 +20,8 @@ from lapse.cli.main import main
 from lapse.client.producer import Producer
 from lapse.records.builder import NewRecord, build_batch
 from lapse.testing.clock import ManualClock
-from tests.unit.broker.running import connect, create, produce, running_node
-from tests.unit.client.commits import commit
+from tests.support.broker.running import connect, create, produce, running_node
+from tests.support.client.commits import commit
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ROW = '{"topic": "t", "partition": 0, "offset": 1}'
@@ -97,7 +97,7 @@ async def test_before_a_time_by_topic_and_by_file(
 async def test_what_has_no_time_is_as_old_as_its_append(
     node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """DESIGN L9: nothing that may be younger than the cutoff goes."""
+    """L9: nothing that may be younger than the cutoff goes."""
     await create(node, "u", message_timestamp_before_max_ms=str((1 << 63) - 1))
     now_ms = SystemClock().now_ms()
     old = NewRecord(b"k", b"v", now_ms - 60 * DAY_MS)

@@ -18,8 +18,8 @@ import pytest
 
 from lapse.cli.dump_log import sequence_after
 from lapse.cli.main import main
-from lapse.coordination.entries import encode_entry
-from lapse.coordination.offsets import OFFSET_COMMIT, OffsetCommitKey, OffsetCommitValue
+from lapse.coordination.records.entries import encode_entry
+from lapse.coordination.records.offsets import OFFSET_COMMIT, OffsetCommitKey, OffsetCommitValue
 from lapse.log.summary import Summary, encode_summary
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec, TimestampType

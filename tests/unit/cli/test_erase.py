@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from lapse.base.fs import RealFs
-from lapse.broker.listeners import Address
+from lapse.broker.access.listeners import Address
 from lapse.broker.node import Node
 from lapse.cli.erase import Row, _exit_code
 from lapse.cli.main import main
@@ -32,8 +32,8 @@ from lapse.lifecycle.erase.sign import fingerprint, unseal
 from lapse.records.builder import NewRecord, build_batch
 from lapse.security.acls import Operation, ResourceType
 from lapse.wire.schema.incremental_alter_configs import INCREMENTAL_ALTER_CONFIGS
-from tests.unit.broker.running import batch_of, connect, create, produce, running_node
-from tests.unit.broker.secured import WITH_ACLS, address_of, allow, set_acls
+from tests.support.broker.running import batch_of, connect, create, produce, running_node
+from tests.support.broker.secured import WITH_ACLS, address_of, allow, set_acls
 
 LAG = "max.compaction.lag.ms"
 FOREVER = str((1 << 63) - 1)

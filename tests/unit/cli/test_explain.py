@@ -11,14 +11,14 @@ import pytest
 from lapse.base.config import topic_config
 from lapse.base.fs import RealFs
 from lapse.cli.main import main
-from lapse.lifecycle.asked import EVERY_LOG, Pause, pause
 from lapse.lifecycle.decide.promises import SLACK_MS, bounds_of
-from lapse.lifecycle.reports import Queue, ServiceProgress, write_progress, write_queue
-from lapse.lifecycle.setbacks import Held
+from lapse.lifecycle.status.backoff import Held
+from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause
+from lapse.lifecycle.status.reports import Queue, ServiceProgress, write_progress, write_queue
 from lapse.testing.clock import ManualClock
+from tests.support.cli.unprivileged import unprivileged
+from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritten
 from tests.unit.cli.test_plan import contents
-from tests.unit.cli.unprivileged import unprivileged
-from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten
 
 Told = dict[str, Any]
 SETTINGS = ("-c", "cleanup.policy=compact", "-c", "delete.retention.ms=60000")

@@ -21,8 +21,8 @@ from lapse.log.summary import read_summary, summary_path, write_summary
 from lapse.metadata.sqlite import STORE, SqliteStore
 from lapse.metadata.store import TopicRecord
 from lapse.testing.clock import ManualClock
-from tests.unit.cli.unprivileged import unprivileged
-from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
+from tests.support.cli.unprivileged import unprivileged
+from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
 
 Line = dict[str, object]
 

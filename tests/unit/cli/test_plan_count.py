@@ -10,14 +10,14 @@ import pytest
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli.plan_count import count, plan_of
-from lapse.lifecycle.decide.select import Wish, decide
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.decide.select import RoundOptions, decide
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.map_size import SLOTS_MIN, room
 from lapse.lifecycle.round.plan import MapMemory
 from lapse.log.directory import LogDirectory
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.rounds import NOW, compacted, env_of, write_keys
+from tests.support.lifecycle.rounds import NOW, compacted, env_of, write_keys
 
 T = TopicPartition("t", 0)
 KEYS = room(SLOTS_MIN) + 1000  # more than a map of the least memory may hold
@@ -34,7 +34,7 @@ def test_what_is_counted_comes_true(tmp_path: Path, memory_bytes: int, variant: 
     directory.close()
     with DirectoryOwner(tmp_path, {T: config}, RealFs(), clock) as owner:
         [info] = owner.logs()
-        plan = plan_of(decide(info, NOW, Wish(force=True)), MapMemory(memory_bytes))
+        plan = plan_of(decide(info, NOW, RoundOptions(force=True)), MapMemory(memory_bytes))
         assert plan.variant == variant
         told = count(plan, lambda _: None)
         [receipt] = InlineEngine(RealFs(), clock).run([plan], lambda _: None)

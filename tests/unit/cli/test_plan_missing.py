@@ -18,7 +18,7 @@ from lapse.log.manifest import Manifest, read_manifest
 from lapse.log.partition_log import PartitionLog
 from lapse.log.roster import ROSTER, Roster, read_roster
 from lapse.log.segment import LOG, segment_path
-from tests.unit.log.logs import TP, append, batch, config, env
+from tests.support.log.logs import TP, append, batch, config, env
 
 
 @pytest.fixture(params=[True, False], ids=["clean", "killed"])

@@ -9,7 +9,7 @@ import pytest
 
 from lapse.cli.main import main
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
+from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
 
 SETTINGS = ("-c", "cleanup.policy=compact", "-c", "min.cleanable.dirty.ratio=0.01")
 

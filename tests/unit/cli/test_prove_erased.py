@@ -17,8 +17,8 @@ from lapse.lifecycle.erase.proof import CANNOT_SEE
 from lapse.lifecycle.erase.sign import fingerprint, load_or_make_key, public_pem, seal, unseal
 from lapse.log.checkpoints import write_meta, write_topic_id
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.erase.replica import batch, written
-from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten
+from tests.support.lifecycle.erase.replica import batch, written
+from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritten
 
 GONE = "k9"
 

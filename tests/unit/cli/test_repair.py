@@ -17,7 +17,7 @@ from lapse.log.directory import LogDirectory
 from lapse.log.facts import BadRange
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import LOG, segment_path
-from tests.unit.log.logs import NOW, TP, append, batch, batches_of, check_sound, config, env
+from tests.support.log.logs import NOW, TP, append, batch, batches_of, check_sound, config, env
 
 SMALL = config(internal_segment_bytes=400)
 Told = list[dict[str, object]]

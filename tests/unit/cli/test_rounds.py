@@ -10,8 +10,11 @@ import pytest
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
 from lapse.cli.main import main
-from lapse.lifecycle.asked import read_pauses
-from lapse.lifecycle.reports import (
+from lapse.lifecycle.round.cancel import is_cancelled
+from lapse.lifecycle.round.engine import LogProgress
+from lapse.lifecycle.status.backoff import Held
+from lapse.lifecycle.status.pauses import read_pauses
+from lapse.lifecycle.status.reports import (
     SILENT_MS,
     Queue,
     ServiceProgress,
@@ -19,9 +22,6 @@ from lapse.lifecycle.reports import (
     write_progress,
     write_queue,
 )
-from lapse.lifecycle.round.cancel import is_cancelled
-from lapse.lifecycle.round.engine import LogProgress
-from lapse.lifecycle.setbacks import Held
 
 FS, MIB = RealFs(), 1 << 20
 

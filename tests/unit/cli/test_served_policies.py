@@ -20,7 +20,7 @@ from lapse.client.admin import Admin
 from lapse.client.connection import ConnectionLost
 from lapse.client.settings import ALL_BROKERS, BROKER, ConfigChange, Resource
 from lapse.metadata.policies import Policies
-from tests.unit.broker.running import batch_of, connect, create, produce, running_node
+from tests.support.broker.running import batch_of, connect, create, produce, running_node
 
 NOBODY = Policies({}, {}, {"t": {"retention.ms": "1"}}, {"log.retention.ms": "2"}, "nobody")
 FILE = {"log.cleanup.policy": "compact", "log.retention.hours": "3"}

@@ -13,7 +13,7 @@ from lapse.broker.node import Node
 from lapse.client.admin import Admin, refusal
 from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
-from tests.unit.broker.running import batch_of, connect, produce, running_node
+from tests.support.broker.running import batch_of, connect, produce, running_node
 
 
 @pytest.fixture

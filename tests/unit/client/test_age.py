@@ -28,14 +28,14 @@ from lapse.wire.schema.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from lapse.wire.schema.metadata import MetadataRequest
-from tests.unit.client.peers import Peer, metadata, running_peers
+from tests.support.client.peers import Peer, metadata, running_peers
 
 T0 = TopicPartition("t", 0)
 ENDS = {EARLIEST_TIMESTAMP: 1, LATEST_TIMESTAMP: 5}
 
 
 def offsets(request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Kafka's answers: offsets 1 to 4, and nothing at or after any time (SEMANTICS T-18)."""
+    """Kafka's answers: offsets 1 to 4, and nothing at or after any time (T-18)."""
     ((asked,),) = (topic.partitions for topic in request.topics)
     found = ListOffsetsPartitionResponse(
         partition_index=0, error_code=0, offset=ENDS.get(asked.timestamp, -1)

@@ -11,7 +11,7 @@ from lapse.base.ids import TopicPartition
 from lapse.client.cluster import NO_LEADER, Address, Cluster, parse_bootstrap
 from lapse.client.connection import ConnectionLost
 from lapse.wire.schema.metadata import MetadataRequest
-from tests.unit.client.peers import HANG_UP, Peer, in_turn, metadata, running_peers
+from tests.support.client.peers import HANG_UP, Peer, in_turn, metadata, running_peers
 
 T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
 

@@ -11,7 +11,7 @@ from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.wire.schema.api_versions import ApiVersion, ApiVersionsResponse
 from lapse.wire.schema.metadata import METADATA, MetadataRequest, MetadataResponse
 from lapse.wire.versions import SUPPORTED_FEATURES, TOMBSTONE_VALUES
-from tests.unit.broker.running import (
+from tests.support.broker.running import (
     batch_of,
     connect,
     create,
@@ -19,7 +19,7 @@ from tests.unit.broker.running import (
     produce_request,
     running_node,
 )
-from tests.unit.client.peers import HANG_UP, Peer, running_peers
+from tests.support.client.peers import HANG_UP, Peer, running_peers
 
 ASK = MetadataRequest(topics=None)
 

@@ -27,9 +27,9 @@ from lapse.wire.schema.fetch import (
     PartitionData,
 )
 from lapse.wire.schema.metadata import MetadataRequest
+from tests.support.broker.running import create, running_node
+from tests.support.client.peers import HANG_UP, Peer, in_turn, metadata, running_peers
 from tests.unit.broker.api.test_fetch_committed import Coordinator
-from tests.unit.broker.running import create, running_node
-from tests.unit.client.peers import HANG_UP, Peer, in_turn, metadata, running_peers
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 NOW_MS = 1_700_000_000_000

@@ -33,8 +33,8 @@ from lapse.wire.schema.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
-from tests.unit.broker.running import create, running_node
-from tests.unit.client.peers import HANG_UP, Peer, in_turn, metadata, running_peers
+from tests.support.broker.running import create, running_node
+from tests.support.client.peers import HANG_UP, Peer, in_turn, metadata, running_peers
 
 T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
 

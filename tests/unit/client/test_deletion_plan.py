@@ -17,8 +17,8 @@ from lapse.client.connection import ConnectionLost
 from lapse.client.deletion_plan import Extent, Judged, extent, judge, objections
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
-from tests.unit.broker.running import connect, create, produce, running_node
-from tests.unit.client.commits import commit
+from tests.support.broker.running import connect, create, produce, running_node
+from tests.support.client.commits import commit
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 NEVER = {"message_timestamp_before_max_ms": str((1 << 63) - 1)}

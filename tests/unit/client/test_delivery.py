@@ -21,7 +21,7 @@ from lapse.wire.schema.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from tests.unit.client.peers import HANG_UP, Peer, in_turn, metadata, running_peers
+from tests.support.client.peers import HANG_UP, Peer, in_turn, metadata, running_peers
 
 QUICK = ProducerConfig(linger_ms=0, retry_backoff_ms=1, retry_backoff_max_ms=5)
 FIRST_ID = 100

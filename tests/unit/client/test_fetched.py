@@ -46,6 +46,7 @@ def test_a_batch_that_begins_below_the_offset_and_one_that_is_cut() -> None:
 
 
 def test_offsets_that_a_cleaner_left_out_are_passed_over() -> None:
+    """Y-4."""
     data = batch(0, b"0", last_offset_delta=9)
     found = fetched(T0, 5, data)
     assert (values(found), found.next_offset) == ([], 10)

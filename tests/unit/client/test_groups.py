@@ -12,6 +12,7 @@ import pytest
 
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
+from lapse.broker.api.table import ADVERTISED
 from lapse.client.admin import Admin
 from lapse.client.groups import GroupOffsets
 from lapse.wire.schema.api_versions import ApiVersionsResponse
@@ -37,10 +38,9 @@ from lapse.wire.schema.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from lapse.wire.versions import advertised
-from tests.unit.broker.running import connect, create, running_node
-from tests.unit.client.commits import commit, delete_group
-from tests.unit.client.peers import HANG_UP, Peer, in_turn, running_peers
+from tests.support.broker.running import connect, create, running_node
+from tests.support.client.commits import commit, delete_group
+from tests.support.client.peers import HANG_UP, Peer, in_turn, running_peers
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -151,7 +151,7 @@ def speaks(**highest: int) -> Callable[[Any], ApiVersionsResponse]:
     cap = {keys[name]: version for name, version in highest.items()}
     rows = tuple(
         replace(row, max_version=min(row.max_version, cap.get(row.api_key, row.max_version)))
-        for row in advertised()
+        for row in ADVERTISED
     )
     return lambda _: ApiVersionsResponse(error_code=0, api_keys=rows)
 

@@ -13,7 +13,7 @@ from lapse.security.sasl import SaslServer, SaslSettings
 from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
 from lapse.wire.schema.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from lapse.wire.schema.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from tests.unit.client.peers import Peer, metadata, running_peers
+from tests.support.client.peers import Peer, metadata, running_peers
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"

@@ -19,7 +19,7 @@ from lapse.client.partitioner import partition_of
 from lapse.client.producer import Producer, ProducerConfig
 from lapse.client.record import ConsumerRecord
 from lapse.records.layout import Codec
-from tests.unit.broker.running import create, running_node
+from tests.support.broker.running import create, running_node
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.wire.schema.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
 from lapse.wire.schema.fetch import PartitionData as Data
 from lapse.wire.schema.metadata import MetadataRequest
-from tests.unit.broker.running import connect, create, produce, running_node
-from tests.unit.broker.transaction_requests import TransactionalProducer
-from tests.unit.client.peers import HANG_UP, Peer, in_turn, metadata, running_peers
+from tests.support.broker.running import connect, create, produce, running_node
+from tests.support.broker.transaction_requests import TransactionalProducer
+from tests.support.client.peers import HANG_UP, Peer, in_turn, metadata, running_peers
 
 T0 = TopicPartition("t", 0)
 A_BATCH = Patience(partition_bytes_max=1)  # an answer has one batch, however large

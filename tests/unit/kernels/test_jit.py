@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept (MEASURED §3: each rule cost minutes to find)."""
+"""Where compiled kernels are kept (each rule cost minutes to find)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DESIGN 4.11: a clock that jumped is not believed until somebody says so, restarts included."""
+"""ADR-11: a clock that jumped is not believed until somebody says so, restarts included."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lapse.lifecycle.clock_guard import (
 )
 from lapse.lifecycle.decide.clock import ClockRecord
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.rounds import NOW
+from tests.support.lifecycle.rounds import NOW
 
 HOUR = 3_600_000
 YEAR = 365 * 24 * HOUR

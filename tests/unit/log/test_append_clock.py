@@ -1,4 +1,4 @@
-"""The append clock of a log, while the wall clock is set back and forth (L16, DESIGN 4.11)."""
+"""The append clock of a log, while the wall clock is set back and forth (L16, ADR-11)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lapse.broker.housekeeping import roll_if_due
+from lapse.broker.logs.housekeeping import roll_if_due
 from lapse.log.append_clock import LogClock, seen_by
 from lapse.log.partition_log import PartitionLog
 from lapse.log.summary import Summary
 from lapse.testing.clock import ManualClock
-from tests.unit.log.logs import NOW, append, batch, config, open_log
+from tests.support.log.logs import NOW, append, batch, config, open_log
 
 HOUR, YEAR = 3_600_000, 31_536_000_000
 JUMP_MAX_MS = 10_000  # lapse.clock.jump.max.ms, not its default

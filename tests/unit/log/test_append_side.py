@@ -19,7 +19,7 @@ from lapse.records.builder import BatchSpec, NewRecord
 from lapse.records.layout import Codec, TimestampType
 from lapse.records.legacy import Message, MessageSpec, build_messages
 from lapse.records.validate import check_produced
-from tests.unit.log.logs import (
+from tests.support.log.logs import (
     NOW,
     TP,
     append,

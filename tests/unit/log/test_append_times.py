@@ -25,7 +25,7 @@ from lapse.log.append_times import (
 from lapse.log.partition_log import PartitionLog
 from lapse.records.append_times import NOTHING, RESOLUTION_MS, AppendTimes
 from lapse.testing.clock import ManualClock
-from tests.unit.log.logs import NOW, append, batch, open_log
+from tests.support.log.logs import NOW, append, batch, open_log
 
 S = RESOLUTION_MS
 

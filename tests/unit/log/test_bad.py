@@ -1,4 +1,4 @@
-"""The bad range of a log, as `.lapse/bad` tells it (DESIGN L10)."""
+"""The bad range of a log, as `.lapse/bad` tells it (L10)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lapse.log.bad import bad_path, read_bad
 from lapse.log.facts import BadRange
 from lapse.log.reader import read_facts
 from lapse.log.segment import LOG, segment_path
-from tests.unit.log.logs import NOW, TP, append, batch, open_log
+from tests.support.log.logs import NOW, TP, append, batch, open_log
 
 BAD = BadRange(0, 3, 90, "bad checksum", NOW, 2, NOW + 120_000)
 

@@ -1,4 +1,4 @@
-"""KIP-107 in the log: DeleteRecords (SEMANTICS D-5 … D-8, D-15, D-16), and what retention takes."""
+"""KIP-107 in the log: DeleteRecords (D-5 … D-8, D-15, D-16), and what retention takes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lapse.log.facts import BadRange, StartMove
 from lapse.log.partition_log import PartitionLog
 from lapse.log.start import start_path
 from lapse.testing.clock import ManualClock
-from tests.unit.log.logs import (
+from tests.support.log.logs import (
     NOW,
     TP,
     append,

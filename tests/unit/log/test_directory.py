@@ -19,7 +19,7 @@ from lapse.log import checkpoints
 from lapse.log.directory import INCOMPLETE, LogDirectory, disk_failed
 from lapse.log.env import LogEnv
 from lapse.testing.clock import ManualClock
-from tests.unit.log.logs import NOW, TP, append, batch, batches_of, config, env
+from tests.support.log.logs import NOW, TP, append, batch, batches_of, config, env
 
 HOLDER = """
 import fcntl, sys
@@ -98,7 +98,7 @@ def test_the_marker_is_not_given_to_logs_nobody_looked_at(tmp_path: Path) -> Non
 
 
 def test_the_log_start_comes_back(tmp_path: Path) -> None:
-    """DESIGN L11: it needs no checkpoint; D-8: that is written where it says something."""
+    """L11: it needs no checkpoint; D-8: that is written where it says something."""
     directory = LogDirectory.open(tmp_path, env())
     log = directory.create_log(TP, config())
     for _ in range(3):

@@ -9,7 +9,7 @@ import pytest
 from lapse.base.fs import Buffer, RealFs
 from lapse.log.checkpoints import LEADER_EPOCHS
 from lapse.log.epochs import LeaderEpochs
-from tests.unit.log.logs import append, batch, config, open_log
+from tests.support.log.logs import append, batch, config, open_log
 
 
 def epochs(path: Path, *entries: tuple[int, int]) -> LeaderEpochs:

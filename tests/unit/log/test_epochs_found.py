@@ -16,7 +16,7 @@ from lapse.log.headers import walk
 from lapse.log.segment import LOG
 from lapse.records.batch import scan_batches
 from lapse.records.legacy import Message, MessageSpec, build_messages
-from tests.unit.log.logs import NOW, append, batch, config, open_log
+from tests.support.log.logs import NOW, append, batch, config, open_log
 
 SMALL = config(internal_segment_bytes=400)
 

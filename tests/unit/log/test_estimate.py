@@ -26,7 +26,7 @@ from lapse.log.summary import (
 from lapse.log.time_index import TimeIndex
 from lapse.records.layout import Codec, TimestampType
 from lapse.records.legacy import Message, MessageSpec, build_messages
-from tests.unit.log.logs import NOW, append, batch, check_sound, config, open_log
+from tests.support.log.logs import NOW, append, batch, check_sound, config, open_log
 
 
 def foreign(path: Path, **settings: object) -> list[int]:

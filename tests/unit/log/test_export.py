@@ -15,7 +15,7 @@ from lapse.log.directory import INCOMPLETE, LOCK, LogDirectory
 from lapse.log.export import copy_logs, export_directory_files, export_partition
 from lapse.log.roster import ROSTER
 from lapse.testing.crash_fs import Crashed, CrashFs
-from tests.unit.log.logs import TP, append, batch, config, env
+from tests.support.log.logs import TP, append, batch, config, env
 
 OTHER, LEFT = TopicPartition("other", 0), TopicPartition("left", 0)
 

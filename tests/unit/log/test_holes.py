@@ -18,7 +18,7 @@ from lapse.log.partition_log import PartitionLog
 from lapse.log.roster import ROSTER
 from lapse.log.segment import LOG, segment_path
 from lapse.log.swap import DELETED
-from tests.unit.log.logs import NOW, TP, append, batch, batches_of, check_sound, config, env
+from tests.support.log.logs import NOW, TP, append, batch, batches_of, check_sound, config, env
 
 SMALL = config(internal_segment_bytes=400)  # three batches of three records
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lapse.log.partition_log import PartitionLog
-from tests.unit.log.logs import (
+from tests.support.log.logs import (
     NOW,
     append,
     batch,
@@ -97,7 +97,7 @@ def test_a_bad_byte_past_the_recovery_point_cuts_the_log(tmp_path: Path) -> None
 
 
 def test_a_bad_byte_below_the_recovery_point_is_left_and_told(tmp_path: Path) -> None:
-    """Kafka trusts what was synced; DESIGN L10: it must not be cleaned as if whole."""
+    """Kafka trusts what was synced; L10: it must not be cleaned as if whole."""
     _, bases = written(tmp_path, closed=True)
     for file in (tmp_path / ".lapse").iterdir():
         file.unlink()  # else nothing is read at all
@@ -136,6 +136,7 @@ def test_offsets_that_go_back_end_the_log(tmp_path: Path) -> None:
 
 
 def test_producers_come_from_the_newest_good_snapshot(tmp_path: Path) -> None:
+    """P-3."""
     _, bases = written(tmp_path, closed=False)
     snapshots = sorted(tmp_path.glob("*.snapshot"))
     assert [int(p.stem) for p in snapshots] == bases[1:]
@@ -188,7 +189,7 @@ def test_an_empty_directory_begins_at_the_log_start(tmp_path: Path) -> None:
     assert (log.log_start_offset, log.log_end_offset) == (41, 41)
 
 
-# --- SEMANTICS W-5: what an interrupted swap may look like ---------------------------------------
+# --- W-5: what an interrupted swap may look like ---------------------------------------
 
 
 def swap_stage(path: Path) -> tuple[PartitionLog, dict[int, bytes], dict[int, bytes], list[str]]:

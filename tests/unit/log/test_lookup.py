@@ -12,7 +12,7 @@ from lapse.log.partition_log import PartitionLog
 from lapse.log.summary import summary_path
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
-from tests.unit.log.logs import NOW, append, config, open_log
+from tests.support.log.logs import NOW, append, config, open_log
 
 DAY = 86_400_000
 OLD, CUTOFF = NOW - 60 * DAY, NOW - 30 * DAY

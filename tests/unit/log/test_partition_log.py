@@ -24,7 +24,7 @@ from lapse.log.partition_log import PartitionLog
 from lapse.log.summary import Summary
 from lapse.log.swap import NewSegment, Replacement, sweep_attempts
 from lapse.testing.clock import ManualClock
-from tests.unit.log.logs import (
+from tests.support.log.logs import (
     NOW,
     TP,
     append,
@@ -252,7 +252,7 @@ def test_a_reader_with_the_old_list_is_served_the_old_bytes(tmp_path: Path) -> N
 
 
 def test_time_lookup_goes_on_where_kafka_stops(tmp_path: Path) -> None:
-    """DESIGN L8, SEMANTICS T-18 (E7): the large timestamp lies below the log start."""
+    """L8, T-18 (E7): the large timestamp lies below the log start."""
     log = open_log(tmp_path)
     append(log, batch(records=1, timestamp=NOW + 1000))
     append(log, batch(records=1, timestamp=NOW + 10))
@@ -269,6 +269,17 @@ def test_time_lookup_goes_on_where_kafka_stops(tmp_path: Path) -> None:
     assert greatest is not None
     assert (greatest.offset, greatest.timestamp) == (2, NOW + 500)
     assert log.offset_for_time(NOW + 2000) is None
+
+
+def test_time_lookup_finds_the_last_record_of_each_segment(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for n in range(3):
+        append(log, batch(records=2, timestamp=NOW + 10 * n))
+        log.roll(NOW)
+    for n in range(3):
+        found = log.offset_for_time(NOW + 10 * n + 1)
+        assert found is not None
+        assert (found.offset, found.timestamp) == (2 * n + 1, NOW + 10 * n + 1)
 
 
 def test_time_lookup_passes_an_emptied_batch(tmp_path: Path) -> None:
@@ -299,7 +310,7 @@ def test_rolling_an_empty_segment_does_nothing(tmp_path: Path) -> None:
 
 
 def test_the_append_clock(tmp_path: Path) -> None:
-    """DESIGN L16: first and last append by the broker's clock, record times left aside."""
+    """L16: first and last append by the broker's clock, record times left aside."""
     log = open_log(tmp_path)
     assert log.active_append_first_ms == -1
     append(log, batch(timestamp=NOW - 50_000), now_ms=NOW)

@@ -20,7 +20,7 @@ from lapse.log.facts import ProducerLast
 from lapse.log.partition_log import PartitionLog
 from lapse.log.producers import Producers
 from lapse.log.swap import Replacement
-from tests.unit.log.logs import (
+from tests.support.log.logs import (
     NOW,
     append,
     batch,

@@ -11,7 +11,7 @@ import pytest
 from lapse.log.facts import BadRange, LogFacts
 from lapse.log.look import SegmentFile, look
 from lapse.log.partition_log import PartitionLog
-from tests.unit.log.logs import NOW, append, batch, config, data, end, open_log, rewrite
+from tests.support.log.logs import NOW, append, batch, config, data, end, open_log, rewrite
 
 
 def filled(path: Path) -> PartitionLog:

@@ -11,7 +11,7 @@ from lapse.log.markers import EndMarker, build_marker
 from lapse.log.producers import Producers
 from lapse.records.batch import Header, headers_of, scan_batches
 from lapse.records.builder import BatchSpec
-from tests.unit.log.logs import NOW, batch
+from tests.support.log.logs import NOW, batch
 
 _MAX = (1 << 31) - 1
 
@@ -55,6 +55,7 @@ def test_sequences_wrap() -> None:
 
 
 def test_the_last_five_batches_are_known_again() -> None:
+    """P-2."""
     producers = Producers()
     for n in range(6):
         producers.update(header(3 * n, offset=100 + 3 * n))
@@ -90,7 +91,7 @@ def test_a_batch_of_an_ended_transaction_is_no_duplicates_model() -> None:
 
 
 def test_an_emptied_batch_still_counts_an_emptied_marker_does_not() -> None:
-    """SEMANTICS W-7."""
+    """W-7."""
     producers = Producers()
     producers.update(header(0, records=0, last_offset_delta=2))
     assert producers.check(header(3), "t") is None

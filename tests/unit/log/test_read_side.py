@@ -9,7 +9,7 @@ import pytest
 
 from lapse.log.partition_log import PartitionLog
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
-from tests.unit.log.logs import NOW, append, batch, data, open_log
+from tests.support.log.logs import NOW, append, batch, data, open_log
 
 FOR_EVER = (1 << 63) - 1
 NOW_LATER = NOW + 1000

@@ -10,7 +10,7 @@ from lapse.base.errors import CorruptData
 from lapse.kernels.layout import CRC
 from lapse.log.readable import SegmentBytes, readable
 from lapse.log.summary import Marker
-from tests.unit.log.logs import append, batch, batches_of, data, end, open_log
+from tests.support.log.logs import append, batch, batches_of, data, end, open_log
 
 
 def read(

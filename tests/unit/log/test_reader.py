@@ -14,7 +14,7 @@ from lapse.log.facts import StartMove
 from lapse.log.reader import DirectoryView, read_facts
 from lapse.log.start import start_path
 from lapse.testing.clock import ManualClock
-from tests.unit.log.logs import NOW, TP, append, batch, config, env, open_log, rewrite
+from tests.support.log.logs import NOW, TP, append, batch, config, env, open_log, rewrite
 
 
 def test_a_live_log_is_seen_as_its_owner_sees_it(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_live_log_is_seen_as_its_owner_sees_it(tmp_path: Path) -> None:
 
 
 def test_a_look_sees_the_log_start_that_only_the_log_itself_keeps(tmp_path: Path) -> None:
-    """DESIGN L11: Kafka's checkpoint is written later; D-6: the stable offset is not below it."""
+    """L11: Kafka's checkpoint is written later; D-6: the stable offset is not below it."""
     directory = LogDirectory.open(tmp_path, env())
     log = directory.create_log(TP, config())
     append(log, batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True))

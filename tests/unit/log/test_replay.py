@@ -15,12 +15,13 @@ from lapse.log.loader import settle_txn_indexes
 from lapse.log.partition_log import PartitionLog
 from lapse.log.producers import Producers
 from lapse.log.reader import aborted_transactions, read_facts
-from lapse.log.segment import TXN_INDEX
+from lapse.log.replay import snapshot_offsets
+from lapse.log.segment import SNAPSHOT, TXN_INDEX, segment_path
 from lapse.log.txn_index import AbortedTxn, encode_entries, parse_entries
 from lapse.records.batch import as_array
 from lapse.testing.clock import ManualClock
 from lapse.testing.crash_fs import CrashFs
-from tests.unit.log.logs import (
+from tests.support.log.logs import (
     NOW,
     TP,
     append,
@@ -66,6 +67,23 @@ def test_each_segment_holds_the_aborts_whose_markers_it_holds(tmp_path: Path) ->
             found += entries
     assert found == aborted
     assert len(indexes(tmp_path)) < len(log.segments)
+
+
+def test_the_snapshot_of_an_earlier_end_goes_once_it_was_taken_up(tmp_path: Path) -> None:
+    """It lies within a segment, and is all there is where the one of the last end is lost."""
+    log = open_log(tmp_path)
+    data(log, 7, 0)
+    log.close()
+    early = segment_path(tmp_path, log.log_end_offset, SNAPSHOT)
+    kept = early.read_bytes()
+    log = open_log(tmp_path, clean_shutdown=True)
+    data(log, 7, 2)
+    log.close()
+    segment_path(tmp_path, log.log_end_offset, SNAPSHOT).unlink()
+    early.write_bytes(kept)
+    again = open_log(tmp_path, clean_shutdown=True)
+    assert snapshot_offsets(tmp_path) == [again.log_end_offset]
+    assert again.facts().producers == log.facts().producers
 
 
 @pytest.mark.parametrize("clean", [False, True])
@@ -282,7 +300,7 @@ def test_settling_leaves_sound_indexes_alone(tmp_path: Path) -> None:
 
 
 def test_nobody_is_forgotten_while_the_clock_is_not_believed(tmp_path: Path) -> None:
-    """DESIGN 4.11: opened under a clock that jumped a year ahead; a roll must not make it final."""
+    """ADR-11: opened under a clock that jumped a year ahead; a roll must not make it final."""
     log = open_log(tmp_path)
     append(log, batch(producer_id=7, producer_epoch=0, base_sequence=0))
     log.roll(NOW)
@@ -355,3 +373,26 @@ def test_a_snapshot_from_before_an_end_that_rounds_took_holds_nothing(
     assert read_facts(tmp_path, TP).last_stable_offset == stable
     again = open_log(tmp_path, recovery_point=log.log_end_offset)
     assert again.last_stable_offset == stable
+
+
+def test_a_snapshot_holds_every_transaction_that_is_open(tmp_path: Path) -> None:
+    """Or readers would be given records that may be aborted yet, and rounds would clean them."""
+    log = open_log(tmp_path)
+    append(log, batch())
+    first = data(log, 7, 0)
+    log.roll(NOW)
+    data(log, 8, 0)
+    log.roll(NOW)
+    taken = log.log_end_offset
+    append(log, batch())
+    log.flush()
+    for path in tmp_path.glob("*.snapshot"):  # a crash may leave just the one that was synced
+        if int(path.stem) > taken:
+            path.unlink()
+    assert taken in snapshot_offsets(tmp_path)
+    again = open_log(tmp_path, recovery_point=log.log_end_offset)
+    assert again.last_stable_offset == first
+    end(again, 7, commit=True)
+    assert again.last_stable_offset == 5
+    end(again, 8, commit=True)
+    assert again.last_stable_offset == again.log_end_offset

@@ -1,4 +1,4 @@
-"""The file that keeps a log's start, and the moves no round has followed yet (DESIGN L11)."""
+"""The file that keeps a log's start, and the moves no round has followed yet (L11)."""
 
 from __future__ import annotations
 

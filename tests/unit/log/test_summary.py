@@ -98,7 +98,7 @@ def test_a_producers_later_markers_are_counted_and_not_listed() -> None:
 
 
 def test_emptied_batches_and_other_control_batches_end_and_begin_nothing() -> None:
-    """SEMANTICS X-6: an emptied marker says nothing, an emptied batch has nothing to judge."""
+    """X-6: an emptied marker says nothing, an emptied batch has nothing to judge."""
     leader_change = header(2, -1, CONTROL)
     found = built(data(0, 7, count=0), end(1, 7, count=0), (leader_change, OTHER))
     assert (found.begun, found.ended, found.other_control) == ((Begun(7, 0, True),), (), 2)

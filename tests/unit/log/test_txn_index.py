@@ -18,7 +18,7 @@ from lapse.log.txn_index import (
     parse_entries,
 )
 from lapse.records.batch import scan_batches
-from tests.unit.log.logs import batch
+from tests.support.log.logs import batch
 
 FIRST = AbortedTxn(7, 3, 9, 5)
 SECOND = AbortedTxn(8, 5, 12, 13)
@@ -31,7 +31,7 @@ def index_of(path: Path, *entries: AbortedTxn, base_offset: int = 0) -> TxnIndex
 
 
 def test_the_file_is_kafkas(tmp_path: Path) -> None:
-    """SEMANTICS F-10."""
+    """F-10."""
     data = encode_entries([FIRST])
     assert struct.unpack(">hqqqq", data) == (0, 7, 3, 9, 5)
     assert parse_entries(encode_entries([FIRST, SECOND]), "t") == [FIRST, SECOND]

@@ -16,9 +16,9 @@ from lapse.metadata.sqlite import STORE, SqliteStore
 from lapse.metadata.store import ALL_BROKERS, TopicRecord
 from lapse.spark.views.spec import PLAN
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.rounds import NOW as WRITTEN
-from tests.unit.lifecycle.rounds import compacted, make_logs, overwritten
-from tests.unit.spark.views.fleet import rows
+from tests.support.lifecycle.rounds import NOW as WRITTEN
+from tests.support.lifecycle.rounds import compacted, make_logs, overwritten
+from tests.support.spark.views.fleet import rows
 
 LOG = TopicPartition("t", 0)
 

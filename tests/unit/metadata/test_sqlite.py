@@ -18,7 +18,7 @@ from lapse.metadata.sqlite import SCHEMA_VERSION, SqliteStore, look_at_settings
 from lapse.metadata.store import ALL_BROKERS, TopicRecord
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 from lapse.security.scram import ScramCredential, ScramMechanism
-from tests.unit.cli.unprivileged import unprivileged
+from tests.support.cli.unprivileged import unprivileged
 
 
 @pytest.fixture

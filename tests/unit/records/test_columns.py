@@ -124,7 +124,7 @@ MESSAGES = [
     ],
 )
 def test_old_formats_read_as_records_of(codec: Codec, magic: int, kind: TimestampType) -> None:
-    """SEMANTICS T-10 to T-12: wrappers and plain messages, in front of and behind v2."""
+    """T-10 to T-12: wrappers and plain messages, in front of and behind v2."""
     spec = MessageSpec(magic, codec, kind, NOW + 99)
     later = [Message(m.offset + 10, m.timestamp, m.key, m.value) for m in MESSAGES]
     old = build_messages(MESSAGES, spec) + build_messages(later, spec)
@@ -181,7 +181,7 @@ def test_a_count_that_lies_is_refused(count: int, record: int) -> None:
 
 
 def test_a_flattened_create_time_is_null() -> None:
-    """DESIGN §4.5: Kafka's cleaner makes all create times of a batch its append time (L15)."""
+    """ADR-5: Kafka's cleaner makes all create times of a batch its append time (L15)."""
     append_time = {"timestamp_type": TimestampType.LOG_APPEND_TIME, "append_time": NOW}
     same = [NewRecord(b"a", b"1", NOW), NewRecord(b"b", b"2", NOW)]
     almost = [NewRecord(b"a", b"1", NOW), NewRecord(b"b", b"2", NOW - 1)]
@@ -239,7 +239,7 @@ def test_an_unknown_column_is_named_with_the_known_ones() -> None:
 
 
 def test_valued_tombstones_count_unless_told_otherwise() -> None:
-    """DESIGN §4.4: the record's bit and the batch's."""
+    """ADR-4: the record's bit and the batch's."""
     records = [NewRecord(b"k", b"why it went", tombstone=True), NewRecord(b"k", b"v")]
     data = build_batch(records)
     assert int(scan_batches(data, "t")["attributes"][0]) & VALUED_TOMBSTONES
@@ -306,6 +306,6 @@ def test_nothing_from_nothing() -> None:
 
 
 def test_a_broker_imports_no_arrow() -> None:
-    """DESIGN §7: its memory is counted; only client and spark may import this module."""
+    """A broker's memory is counted; only client and spark may import this module."""
     code = "import sys, lapse.broker.node, lapse.cli.main; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""The five codecs both ways, as Java writes and reads them (MEASURED §4)."""
+"""The five codecs both ways, as Java writes and reads them."""
 
 from __future__ import annotations
 

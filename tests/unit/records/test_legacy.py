@@ -1,4 +1,4 @@
-"""Formats v0 and v1 (SEMANTICS T-10 to T-12): read whatever old clients and brokers left."""
+"""Formats v0 and v1 (T-10 to T-12): read whatever old clients and brokers left."""
 
 from __future__ import annotations
 

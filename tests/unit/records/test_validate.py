@@ -1,4 +1,4 @@
-"""What a producer may send, rule by rule (SEMANTICS T-1 … T-8, H-8/L2)."""
+"""What a producer may send, rule by rule (T-1 … T-8, H-8/L2)."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_t3_a_wrong_max_timestamp_is_put_right(claimed: int) -> None:
 
 @pytest.mark.parametrize("codec", Codec)
 def test_t4_append_time_is_written_and_the_producers_time_survives(codec: Codec) -> None:
-    """DESIGN §4.5: only the header changes, the deltas still hold the CreateTime."""
+    """ADR-5: only the header changes, the deltas still hold the CreateTime."""
     sent = bytearray(batch(NewRecord(b"k", b"v", 70), NewRecord(b"k", b"w", 90), codec=codec))
     payload = bytes(sent[61:])
     result = checked(sent, APPEND_TIME)
@@ -378,7 +378,7 @@ def test_a_batch_that_recompression_makes_too_large_is_refused() -> None:
     assert checked(sent, topic(max_message_bytes=1000))
 
 
-# --- KIP-87 (DESIGN §4.4) -------------------------------------------------------------------------
+# --- KIP-87 (ADR-4) -------------------------------------------------------------------------
 
 VALUED = [
     NewRecord(b"a", b"live", NOW),

@@ -21,15 +21,15 @@ from lapse.security.authorizer import (
     AclSettings,
     AllowAll,
     Authorizer,
-    Session,
+    RequestContext,
     authorized_operations,
     host_of,
     parse_super_users,
 )
 
 TOPIC = ResourceType.TOPIC
-ALICE = Session("User:alice", "10.0.0.1")
-BOB = Session("User:bob", "10.0.0.2")
+ALICE = RequestContext("User:alice", "10.0.0.1")
+BOB = RequestContext("User:bob", "10.0.0.2")
 
 
 def acl(
@@ -53,7 +53,7 @@ def prefixed(*args: object, **more: object) -> AclBinding:
 
 def allows(
     *bindings: AclBinding,
-    session: Session = ALICE,
+    session: RequestContext = ALICE,
     operation: Operation = Operation.READ,
     name: str = "foo",
     if_none: bool = False,
@@ -148,15 +148,15 @@ def test_allow_everyone_if_no_acl_found(bindings: list[AclBinding], expected: bo
 
 
 def test_a_super_user_may_whatever_is_denied() -> None:
-    root = Session("User:root", "10.0.0.9")
+    root = RequestContext("User:root", "10.0.0.9")
     assert allows(deny("*", Operation.ALL, "User:*"), session=root)
-    assert not allows(session=Session("User:Root", "10.0.0.9"))
-    assert not allows(session=Session(ANONYMOUS, "10.0.0.9"))
+    assert not allows(session=RequestContext("User:Root", "10.0.0.9"))
+    assert not allows(session=RequestContext(ANONYMOUS, "10.0.0.9"))
 
 
 def test_an_answer_has_its_reason() -> None:
     authorizer = AclAuthorizer([acl(), deny("bar")], AclSettings(frozenset({"User:root"})))
-    root = Session("User:root", "10.0.0.9")
+    root = RequestContext("User:root", "10.0.0.9")
     rules = [
         authorizer.decide(session, Operation.READ, TOPIC, name).rule
         for session, name in

@@ -14,7 +14,7 @@ from lapse.base.errors import ConfigError
 from lapse.base.secret import Secret
 from lapse.security.certificates import Certificates
 from lapse.security.tls import PemStore, TlsSettings
-from tests.unit.security.certificates import CHECKED_IN
+from tests.support.security.certificates import CHECKED_IN
 
 
 @pytest.fixture

@@ -152,6 +152,7 @@ def test_handshake_out_of_turn(state: SaslState, closes: bool) -> None:
     answer = broker.handshake("PLAIN", 1, 0)
     assert (answer.error, answer.closes) == (ErrorCode.ILLEGAL_SASL_STATE, closes)
     assert broker.principal == (None if closes else "User:alice")
+    assert broker.state is (SaslState.FAILED if closes else SaslState.COMPLETE)
 
 
 # --- failures ------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from lapse.base.errors import ConfigError
 from lapse.security.mechanism import AuthenticationFailed
 from lapse.security.ssl_principal import parse_mapping_rules, principal_of, subject_of
-from tests.unit.security.certificates import certificates
+from tests.support.security.certificates import certificates
 
 ALICE = "CN=alice,OU=ServiceUsers,O=Org,C=US"
 

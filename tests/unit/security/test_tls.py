@@ -21,7 +21,7 @@ from lapse.security.tls import (
     server_context,
     tls_settings,
 )
-from tests.unit.security.certificates import CHECKED_IN, KEY_PASSWORD, certificates
+from tests.support.security.certificates import CHECKED_IN, KEY_PASSWORD, certificates
 
 
 @pytest.fixture(scope="module", params=["made", "checked in"])

@@ -95,3 +95,20 @@ def test_an_operation_fails_once_and_a_write_is_torn(tmp_path: Path) -> None:
     fs.truncate(path, 0)
     appended(fs, path, DATA, sync=True)
     assert path.read_bytes() == DATA
+
+
+@pytest.mark.parametrize("is_synced", [True, False])
+def test_what_a_folder_held_is_gone_for_good_with_its_name(tmp_path: Path, is_synced: bool) -> None:
+    back = 0
+    for seed in range(20):
+        folder = tmp_path / f"{seed}"
+        inner = folder / "a" / "b"
+        inner.mkdir(parents=True)
+        (inner / "f").write_bytes(DATA)
+        fs = CrashFs(RealFs(), None, lose_renames=True, seed=seed)
+        fs.remove_tree(folder / "a")
+        if is_synced:
+            fs.fsync_dir(folder)
+        fs.cut_power()
+        back += (inner / "f").exists()
+    assert (back == 0) is is_synced

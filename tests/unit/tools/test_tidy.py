@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -145,8 +146,9 @@ def test_dead_modules(tmp_path: Path) -> None:
         src + "cli/main.py": "from lapse.log import segment\nfrom ..base.ids import Id\n",
         src + "log/__init__.py": "",
         src + "log/segment.py": "",
-        src + "base/ids.py": "'''Like lapse.log.forgotten.'''\nMODULE = 'lapse.spark.daemon'\n",
-        src + "spark/daemon.py": "",
+        src
+        + "base/ids.py": "'''Like lapse.log.forgotten.'''\nMODULE = 'lapse.spark.rounds.daemon'\n",
+        src + "spark/rounds/daemon.py": "",
         src + "log/forgotten.py": "import lapse.log.forgotten\n",
         src + "log/only_tested.py": "",
         src + "testing/clock.py": "",
@@ -164,7 +166,7 @@ def test_dead_modules(tmp_path: Path) -> None:
 
 def test_only_spark_knows_spark(tmp_path: Path) -> None:
     code = "from pyspark.sql import SparkSession\n"
-    files = {"src/lapse/spark/engine.py": code, "src/lapse/broker/node.py": code}
+    files = {"src/lapse/spark/rounds/engine.py": code, "src/lapse/broker/node.py": code}
     assert set(keys("spark-only-in-spark", sample(tmp_path, files))) == {"src/lapse/broker/node.py"}
 
 
@@ -223,6 +225,17 @@ def test_a_missing_architecture_page_is_a_finding(tmp_path: Path) -> None:
     assert keys("undocumented-dependencies", sample(tmp_path, files)) == ["lz4"]
 
 
+def test_kafkas_names(tmp_path: Path) -> None:
+    table = "| UnifiedLog, LocalLog | `log/a` |\n| LogSegment | `log/b` |\n| Cleaner | `log/c` |\n"
+    files = {
+        "ARCHITECTURE.md": f"# A\n\n## Kafka's names\n\n{table}\n## Files\n\n| Else | `log/d` |\n",
+        "src/lapse/log/a.py": '"""What Kafka calls UnifiedLog."""\n',
+        "src/lapse/log/b.py": '"""What Kafka calls LogSegment."""\n',
+    }
+    found = keys("kafkas-names", sample(tmp_path, files))
+    assert found == ["log/a: LocalLog", "log/c: Cleaner"]
+
+
 def test_stray_tests(tmp_path: Path) -> None:
     files = dict.fromkeys(
         [
@@ -233,7 +246,6 @@ def test_stray_tests(tmp_path: Path) -> None:
             "tests/unit/log/test_segment_torn.py",
             "tests/unit/log/test_segments.py",
             "tests/unit/log/test_bounds.py",
-            "tests/unit/log/helpers.py",
             "tests/unit/lifecycle/decide/test_bounds.py",
             "tests/unit/lifecycle/test_decide.py",
             "tests/unit/tools/test_deps.py",
@@ -246,6 +258,21 @@ def test_stray_tests(tmp_path: Path) -> None:
         "tests/unit/log/test_bounds.py",
         "tests/unit/test_segment.py",
     }
+
+
+def test_borrowed_tests(tmp_path: Path) -> None:
+    files = {
+        "tests/unit/log/logs.py": "",
+        "tests/unit/log/conftest.py": "from tests.support.log.logs import batch\n",
+        "tests/unit/log/test_swap.py": "from tests.unit.log.test_start import NOW\n",
+        "tests/crash/test_swap.py": "from tests.unit.log.test_start import NOW\n",
+        "tests/support/log/logs.py": "from tests.crash.test_swap import NOW\n",
+    }
+    assert keys("borrowed-tests", sample(tmp_path, files)) == [
+        "tests/crash/test_swap.py",
+        "tests/support/log/logs.py",
+        "tests/unit/log/logs.py",
+    ]
 
 
 def test_allowances_need_a_breach_and_a_reason() -> None:
@@ -264,19 +291,42 @@ FORBIDDEN = (
 WELCOME = "cli>spark cli>web broker>lifecycle broker>log lifecycle>log log>records testing>broker"
 
 
-def lint_imports(root: Path, imports: str) -> subprocess.CompletedProcess[str]:
-    """The contract in pyproject.toml, on a package with just these imports between its rooms."""
+# package → imports that point down, and some that point up
+ROOMS = {
+    "broker": (
+        "node>http http>net net>api api>request request>coordinators limits>logs",
+        "logs>limits limits>access request>api api>net net>http control>node",
+    ),
+    "coordination": (
+        "consumer>classic offsets>records",
+        "records>offsets offsets>classic classic>transactions classic>consumer",
+    ),
+    "lifecycle": (
+        "service>owner owner>status erase>round round>decide",
+        "decide>round round>status status>owner erase>verify owner>service",
+    ),
+    "spark": (
+        "export>source source>views views>scan rounds>session",
+        "session>rounds scan>views rounds>scan views>source source>export",
+    ),
+}
+
+
+def lint_imports(root: Path, contract: str, imports: str) -> subprocess.CompletedProcess[str]:
+    """A contract of pyproject.toml, on a package with just these imports between its rooms."""
     pairs = [pair.split(">") for pair in imports.split()]
     for room in {"", *(room for pair in pairs for room in pair)}:
-        package = root / "lapse" / room
+        package = root / "lapse" / room.replace(".", "/")
         package.mkdir(parents=True, exist_ok=True)
         (package / "__init__.py").write_text("")
     for importer, imported in pairs:
-        (root / "lapse" / importer / f"uses_{imported}.py").write_text(f"import lapse.{imported}\n")
+        folder = root.joinpath("lapse", *importer.split("."))
+        user = folder / f"uses_{imported.rpartition('.')[2]}.py"
+        user.write_text(f"import lapse.{imported}\n")
     config = REPOSITORY / "pyproject.toml"
     tool = Path(sys.prefix) / "bin" / "lint-imports"
     return subprocess.run(
-        [tool, "--config", config, "--no-cache", "--no-logo"],
+        [tool, "--config", config, "--no-cache", "--no-logo", "--contract", contract],
         cwd=root,
         env={"PYTHONPATH": str(root)},
         capture_output=True,
@@ -286,7 +336,7 @@ def lint_imports(root: Path, imports: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_layers_break_on_every_forbidden_import(tmp_path: Path) -> None:
-    done = lint_imports(tmp_path, FORBIDDEN)
+    done = lint_imports(tmp_path, "layers", FORBIDDEN)
     assert done.returncode == 1
     for pair in FORBIDDEN.split():
         importer, imported = pair.split(">")
@@ -294,6 +344,34 @@ def test_layers_break_on_every_forbidden_import(tmp_path: Path) -> None:
 
 
 def test_layers_keep_what_points_down(tmp_path: Path) -> None:
-    done = lint_imports(tmp_path, WELCOME)
+    done = lint_imports(tmp_path, "layers", WELCOME)
     assert done.returncode == 0, done.stdout
     assert "1 kept, 0 broken" in done.stdout
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms_of_a_package(tmp_path: Path, package: str) -> None:
+    """None imports a room above it, and the package has no room that the contract does not know."""
+    down, up = (
+        " ".join(
+            ">".join(f"{package}.{room}" for room in pair.split(">")) for pair in pairs.split()
+        )
+        for pairs in ROOMS[package]
+    )
+    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (contract,) = (one for one in contracts["contracts"] if one["id"] == package)
+    for room in (room for layer in contract["layers"] for room in layer.split(" | ")):
+        (tmp_path / "lapse" / package / room).mkdir(parents=True)
+        (tmp_path / "lapse" / package / room / "__init__.py").write_text("")
+    (tmp_path / "lapse" / package / "__init__.py").write_text("")
+    done = lint_imports(tmp_path, package, down)
+    assert done.returncode == 0, done.stdout
+    done = lint_imports(tmp_path, package, up)
+    assert done.returncode == 1
+    said = " ".join(done.stdout.split())  # it breaks long lines
+    for pair in up.split():
+        importer, imported = pair.split(">")
+        assert f"lapse.{importer}.uses_{imported.rpartition('.')[2]} -> lapse.{imported}" in said
+    (tmp_path / "lapse" / package / "attic.py").write_text("")
+    done = lint_imports(tmp_path, package, down)
+    assert "attic" in done.stdout

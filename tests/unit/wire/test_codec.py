@@ -18,6 +18,7 @@ import pytest
 from kio.serial import entity_reader, entity_writer
 
 from lapse.base.errors import ErrorCode
+from lapse.broker.api.table import APIS
 from lapse.wire import codec, decoder
 from lapse.wire.declaration import (
     INT32,
@@ -33,7 +34,6 @@ from lapse.wire.declaration import (
     struct_spec,
 )
 from lapse.wire.declaration import struct as wire_struct
-from lapse.wire.declared import DECLARED
 from lapse.wire.errors import MalformedMessage, UnsupportedVersion
 from lapse.wire.primitives import uvarint
 from lapse.wire.schema import fetch, list_offsets, metadata, produce
@@ -50,7 +50,7 @@ from lapse.wire.schema.delete_topics import (
     DeleteTopicsResponse,
 )
 from lapse.wire.schema.header import RequestHeader
-from tests.unit.wire.samples import CLASSES, MESSAGES, Sampler, is_own, name_of, versions_of
+from tests.support.wire.samples import CLASSES, MESSAGES, Sampler, is_own, name_of, versions_of
 
 # The versions that Kafka dropped with 4.0 and that are declared all the same.
 DROPPED = {
@@ -584,7 +584,7 @@ def _fetch_response(*records: Any) -> fetch.FetchResponse:
 def test_every_message_of_the_table_is_sampled() -> None:
     """Else the tests above say less than they seem to."""
     assert {message_spec(cls).name for cls in CLASSES} >= {
-        cls.__name__ for row in DECLARED.values() for cls in (row.request, row.response)
+        cls.__name__ for row in APIS.values() for cls in (row.request, row.response)
     }
     topic_ids = {
         topic.topic_id

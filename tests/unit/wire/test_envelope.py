@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lapse.broker.api.table import ADVERTISED, APIS
 from lapse.wire import codec, envelope
 from lapse.wire.declaration import message_spec
 from lapse.wire.errors import MalformedMessage, UnsupportedVersion
@@ -16,22 +17,16 @@ from lapse.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsRespon
 from lapse.wire.schema.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from lapse.wire.schema.header import RequestHeader, ResponseHeader
 from lapse.wire.schema.metadata import MetadataRequest
-from lapse.wire.versions import (
-    FALLBACK_VERSION,
-    SERVED,
-    advertised,
-    response_header_version,
-    too_new,
-)
-from tests.unit.wire.samples import MESSAGES, Sampler, name_of
+from lapse.wire.versions import FALLBACK_VERSION, response_header_version, too_new
+from tests.support.wire.samples import MESSAGES, Sampler, name_of
 
 REQUESTS = [
     (cls, version)
     for cls, version in MESSAGES
     if (api := message_spec(cls).api) is not None
-    and api.key in SERVED
-    and cls is SERVED[api.key].request
-    and version in SERVED[api.key].versions
+    and api.key in APIS
+    and cls is APIS[api.key].request
+    and version in APIS[api.key].api.versions
 ]
 RESPONSES = [case for case in MESSAGES if case[0].__name__.endswith("Response")]
 
@@ -50,7 +45,7 @@ def test_requests_arrive(case: tuple[type[Any], int], client_id: str | None, see
     parts = envelope.encode_request(
         message, version=version, correlation_id=-7, client_id=client_id
     )
-    request = envelope.decode_request(frame_of(parts))
+    request = envelope.decode_request(frame_of(parts), APIS)
     assert request.message == message
     spec = message_spec(cls)
     assert spec.api is not None
@@ -122,29 +117,29 @@ def test_a_newer_api_versions_is_told_apart_and_can_be_answered() -> None:
     frame = frame_of(parts)
     frame[2:4] = struct.pack(">h", 5)
     with pytest.raises(envelope.UnsupportedRequest, match="ApiVersions v5") as caught:
-        envelope.decode_request(frame)
+        envelope.decode_request(frame, APIS)
     header = caught.value.header
     assert (header.request_api_key, header.correlation_id, header.client_id) == (18, 9, "c")
     answer = envelope.encode_response(
-        too_new(), version=FALLBACK_VERSION, correlation_id=header.correlation_id
+        too_new(ADVERTISED), version=FALLBACK_VERSION, correlation_id=header.correlation_id
     )
     response = envelope.decode_response(ApiVersionsResponse, 4, frame_of(answer))
     assert response.error_code == 35
-    assert response.api_keys == advertised()
+    assert response.api_keys == ADVERTISED
 
 
 @pytest.mark.parametrize("version", [12, -1])
 def test_produce_versions_that_are_not_served_are_refused(version: int) -> None:
     frame = memoryview(struct.pack(">hhih", 0, version, 1, -1) + bytes(20))
     with pytest.raises(envelope.UnsupportedRequest, match="Produce"):
-        envelope.decode_request(frame)
+        envelope.decode_request(frame, APIS)
 
 
 @pytest.mark.parametrize("key", [4, 71, 72, 999, -1])
 def test_unknown_apis_are_refused(key: int) -> None:
-    assert key not in SERVED
+    assert key not in APIS
     with pytest.raises(UnsupportedVersion, match=f"API key {key} "):
-        envelope.decode_request(memoryview(struct.pack(">hhih", key, 0, 1, -1)))
+        envelope.decode_request(memoryview(struct.pack(">hhih", key, 0, 1, -1)), APIS)
 
 
 def test_short_frames_are_malformed() -> None:
@@ -154,7 +149,7 @@ def test_short_frames_are_malformed() -> None:
     frame = frame_of(parts)
     for cut in range(len(frame)):
         with pytest.raises(MalformedMessage):
-            envelope.decode_request(frame[:cut])
+            envelope.decode_request(frame[:cut], APIS)
     for cut in range(4):
         with pytest.raises(MalformedMessage):
             envelope.correlation_id_of(frame[:cut])
@@ -169,4 +164,4 @@ def test_bytes_after_a_request_are_ignored_as_kafka_does() -> None:
         MetadataRequest(topics=None), version=9, correlation_id=1, client_id="c"
     )
     longer = memoryview(bytes(frame_of(parts)) + b"more")
-    assert envelope.decode_request(longer).message == MetadataRequest(topics=None)
+    assert envelope.decode_request(longer, APIS).message == MetadataRequest(topics=None)

@@ -27,7 +27,7 @@ from lapse.wire.declaration import (
     message_spec,
     struct_spec,
 )
-from tests.unit.wire.samples import CLASSES, is_own, versions_of
+from tests.support.wire.samples import CLASSES, is_own, versions_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "wire" / "fields-4.3.1.tsv"
 

@@ -7,22 +7,20 @@ from kio.schema.api_versions.v0.response import ApiVersionsResponse as ForeignRe
 from kio.serial import entity_reader
 
 from lapse.base.errors import ErrorCode
+from lapse.broker.api.table import ADVERTISED, APIS
 from lapse.wire import codec
 from lapse.wire.declaration import message_spec
-from lapse.wire.declared import DECLARED
 from lapse.wire.schema.api_versions import ApiVersionsResponse
 from lapse.wire.versions import (
     FALLBACK_VERSION,
-    SERVED,
-    advertised,
     request_header_version,
     response_header_version,
     too_new,
 )
-from tests.unit.wire.samples import MESSAGES
+from tests.support.wire.samples import MESSAGES
 
-# What each API is advertised with once it has a handler: ECOSYSTEM §1, capped as `versions` says.
-ADVERTISED = {
+# What each API is advertised with once it has a handler (capped as `versions` says).
+VERSIONS = {
     "Produce": (0, 0, 11),
     "Fetch": (1, 0, 17),
     "ListOffsets": (2, 0, 10),
@@ -80,21 +78,21 @@ FIRST_FLEXIBLE = {0: 9, 1: 12, 2: 6, 3: 9, 10: 3, 18: 3, 19: 5, 20: 4, 22: 2, 24
 def test_every_advertised_version_is_compared_with_another_codec() -> None:
     """`test_codec` goes over what is sampled, both ways."""
     compared = set(MESSAGES)
-    for row in SERVED.values():
-        for version in range(row.versions.low, row.advertised_max + 1):
+    for row in APIS.values():
+        for version in range(row.api.versions.low, row.api.newest + 1):
             assert {(row.request, version), (row.response, version)} <= compared, row.api.name
 
 
 def test_the_table_of_declared_apis() -> None:
     assert {
         row.api.name: (key, row.api.versions.low, row.api.versions.high)
-        for key, row in DECLARED.items()
-    } == ADVERTISED
+        for key, row in APIS.items()
+    } == VERSIONS
 
 
-@pytest.mark.parametrize("key", DECLARED)
+@pytest.mark.parametrize("key", APIS)
 def test_a_row_has_the_messages_of_its_api(key: int) -> None:
-    row = DECLARED[key]
+    row = APIS[key]
     assert row.api.key == key
     assert row.request.__name__ == f"{row.api.name}Request"
     assert row.response.__name__ == f"{row.api.name}Response"
@@ -102,36 +100,22 @@ def test_a_row_has_the_messages_of_its_api(key: int) -> None:
     assert message_spec(row.response).api is row.api
 
 
-def test_advertised_is_what_has_a_handler() -> None:
-    rows = [(row.api_key, row.min_version, row.max_version) for row in advertised()]
-    assert rows == [row for row in sorted(ADVERTISED.values()) if row[0] in SERVED]
-    assert {0, 1, 2, 3, 10, 18, 19, 20, 22} <= SERVED.keys() <= DECLARED.keys()
-    for key, row in SERVED.items():
-        declared = DECLARED[key]
-        assert (row.api, row.request, row.response) == (
-            declared.api,
-            declared.request,
-            declared.response,
-        )
-
-
-def test_what_is_declared_is_served_and_advertised() -> None:
+def test_what_is_served_is_advertised() -> None:
     """Quirk 1 among it: Produce from 0; and what else clients from before 0.11 need."""
-    assert {key: row.versions for key, row in SERVED.items()} == {
-        key: DECLARED[key].api.versions for key in SERVED
-    }
-    from_0 = {row.api_key for row in advertised() if row.min_version == 0}
+    rows = [(row.api_key, row.min_version, row.max_version) for row in ADVERTISED]
+    assert rows == sorted(VERSIONS.values())
+    from_0 = {row.api_key for row in ADVERTISED if row.min_version == 0}
     assert {0, 1, 2} <= from_0
 
 
 def test_no_row_is_upside_down() -> None:
     """Quirk 4: aiokafka cannot connect to a broker with one."""
-    assert all(0 <= row.min_version <= row.max_version for row in advertised())
+    assert all(0 <= row.min_version <= row.max_version for row in ADVERTISED)
 
 
 @pytest.mark.parametrize("key", FIRST_FLEXIBLE)
 def test_header_versions(key: int) -> None:
-    api, first = DECLARED[key].api, FIRST_FLEXIBLE[key]
+    api, first = APIS[key].api, FIRST_FLEXIBLE[key]
     assert [request_header_version(api, v) for v in (first - 1, first, first + 1)] == [1, 2, 2]
     # Quirk 3: ApiVersions never has the flexible response header.
     flexible = 0 if key == 18 else 1
@@ -143,7 +127,7 @@ def test_header_versions(key: int) -> None:
 @pytest.mark.parametrize("key", [17, 47])
 def test_apis_that_never_are_flexible_keep_the_old_headers(key: int) -> None:
     """Not even in a version that is newer than ours: there is none to expect."""
-    api = DECLARED[key].api
+    api = APIS[key].api
     assert str(api.flexible) == "none"
     assert {request_header_version(api, version) for version in (0, 1, 99)} == {1}
     assert {response_header_version(api, version) for version in (0, 1, 99)} == {0}
@@ -151,8 +135,8 @@ def test_apis_that_never_are_flexible_keep_the_old_headers(key: int) -> None:
 
 def test_a_request_too_new_is_answered_in_version_0_with_the_table() -> None:
     """Quirk 2, read by somebody else's code."""
-    data = codec.encode(too_new(), FALLBACK_VERSION)
-    assert codec.decode(ApiVersionsResponse, 0, memoryview(data))[0].api_keys == advertised()
+    data = codec.encode(too_new(ADVERTISED), FALLBACK_VERSION)
+    assert codec.decode(ApiVersionsResponse, 0, memoryview(data))[0].api_keys == ADVERTISED
     foreign, _ = entity_reader(ForeignResponse)(data, 0)
     assert foreign.error_code.value == ErrorCode.UNSUPPORTED_VERSION == 35
     assert (18, 0, 4) in [(r.api_key, r.min_version, r.max_version) for r in foreign.api_keys]

@@ -1,1 +1,1 @@
-"""One file per API: behaviour, versions, then the code. `broker.dispatch` lists them."""
+"""One file per API: behaviour, versions, who may, then the code. `table` lists them."""

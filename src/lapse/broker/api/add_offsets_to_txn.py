@@ -1,5 +1,7 @@
 """AddOffsetsToTxn (key 25): a transaction is about to commit a group's offsets (KIP-98).
 
+Needs WRITE transactional id; READ group.
+
 Behaviour: adds the partition of `__consumer_offsets` that looks after the group; that topic is made
 if there is none.
 
@@ -8,11 +10,26 @@ v0-1 INVALID_PRODUCER_EPOCH · v2 PRODUCER_FENCED (KIP-588).
 
 from __future__ import annotations
 
+from typing import Any
+
 from lapse.base.errors import ErrorCode, LapseError
-from lapse.broker.services import Services, Session
-from lapse.broker.transaction_coordinator import without_fenced
-from lapse.coordination.transaction_state import ProducerIdAndEpoch
-from lapse.wire.schema.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from lapse.broker.coordinators.transactions import without_fenced
+from lapse.broker.request.authorize import (
+    GROUP_REFUSED,
+    TRANSACTION_REFUSED,
+    Caller,
+    Handle,
+    reads_group,
+)
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.coordination.transactions.state import ProducerIdAndEpoch
+from lapse.security.acls import Operation
+from lapse.wire.schema.add_offsets_to_txn import (
+    ADD_OFFSETS_TO_TXN,
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+)
 
 _FENCED_FROM = 2
 
@@ -31,3 +48,22 @@ async def handle(
     )
     told = error if version >= _FENCED_FROM else without_fenced(error)
     return AddOffsetsToTxnResponse(error_code=told)
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+async def _authorize(
+    caller: Caller, version: int, request: AddOffsetsToTxnRequest, handle: Handle
+) -> Any:
+    del version
+    if not caller.may_transaction(Operation.WRITE, request.transactional_id):
+        return AddOffsetsToTxnResponse(error_code=TRANSACTION_REFUSED)
+    if not reads_group(caller, request):
+        return AddOffsetsToTxnResponse(error_code=GROUP_REFUSED)
+    return await handle(request)
+
+
+API = Endpoint(
+    ADD_OFFSETS_TO_TXN, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, handle, _authorize
+)

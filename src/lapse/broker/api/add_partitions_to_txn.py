@@ -1,5 +1,7 @@
 """AddPartitionsToTxn (key 24): partitions that a transaction is about to write (KIP-98).
 
+Needs WRITE transactional id; WRITE topics.
+
 Behaviour: all are added or none: where one does not exist (UNKNOWN_TOPIC_OR_PARTITION) or is of an
 internal topic (TOPIC_AUTHORIZATION_FAILED), the others are OPERATION_NOT_ATTEMPTED. Answered when
 the transaction's state is in its log.
@@ -11,14 +13,19 @@ on, several transactions at a time and to verify them only; here that is `Transa
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
-from lapse.broker.services import Services, Session
-from lapse.broker.transaction_coordinator import without_fenced
-from lapse.coordination.transaction_state import ProducerIdAndEpoch
+from lapse.broker.coordinators.transactions import without_fenced
+from lapse.broker.request.authorize import TOPIC_REFUSED, TRANSACTION_REFUSED, Caller, Handle
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.coordination.transactions.state import ProducerIdAndEpoch
 from lapse.metadata.image import INTERNAL_TOPICS, Image
+from lapse.security.acls import Operation
 from lapse.wire.schema.add_partitions_to_txn import (
+    ADD_PARTITIONS_TO_TXN,
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -78,3 +85,51 @@ def _answer(
             for topic in request.v3_and_below_topics
         )
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+async def _authorize(
+    caller: Caller,
+    version: int,
+    request: AddPartitionsToTxnRequest,
+    handle: Handle,
+) -> Any:
+    """All or none: where one topic is refused, the others are not attempted."""
+    del version
+    topics = request.v3_and_below_topics
+    if not caller.may_transaction(Operation.WRITE, request.v3_and_below_transactional_id):
+        codes = dict.fromkeys((topic.name for topic in topics), TRANSACTION_REFUSED)
+    else:
+        codes = {
+            topic.name: ErrorCode.OPERATION_NOT_ATTEMPTED
+            if caller.may_topic(Operation.WRITE, topic.name)
+            else TOPIC_REFUSED
+            for topic in topics
+        }
+        if TOPIC_REFUSED not in codes.values():
+            return await handle(request)
+    return AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=tuple(
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=tuple(
+                    AddPartitionsToTxnPartitionResult(
+                        partition_index=number, partition_error_code=codes[topic.name]
+                    )
+                    for number in topic.partitions
+                ),
+            )
+            for topic in topics
+        )
+    )
+
+
+API = Endpoint(
+    ADD_PARTITIONS_TO_TXN,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    handle,
+    _authorize,
+)

@@ -1,5 +1,7 @@
 """AlterClientQuotas (key 49): set and remove quotas, each entity on its own (KIP-546).
 
+Needs ALTER_CONFIGS cluster.
+
 Behaviour: quotas are of users and client ids (bytes, time, KIP-599's partitions), or of addresses
 (KIP-612's connections). What an entity is given is in force and durable at the answer.
 INVALID_REQUEST for what is no entity or no quota of it, for an address that is none and no host
@@ -11,13 +13,18 @@ v0-1 the same to us.
 from __future__ import annotations
 
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
-from lapse.broker.client_quotas import Ops
-from lapse.broker.quotas import entity_of
-from lapse.broker.services import Services, Session
+from lapse.broker.limits.client_quotas import Ops
+from lapse.broker.limits.quotas import entity_of
+from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
 from lapse.metadata.store import Entity
+from lapse.security.acls import Operation
 from lapse.wire.schema.alter_client_quotas import (
+    ALTER_CLIENT_QUOTAS,
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
+    EntityData,
     EntryData,
     EntryResult,
 )
@@ -56,3 +63,32 @@ async def _alter(
     except LapseError as e:
         error, message = ErrorCode.KAFKA_STORAGE_ERROR, str(e)
     return EntryResult(error_code=error, error_message=message, entity=entry.entity)
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+def _no_quotas(
+    request: AlterClientQuotasRequest,
+) -> AlterClientQuotasResponse:
+    return AlterClientQuotasResponse(
+        entries=tuple(
+            EntryResult(
+                **CLUSTER_REFUSAL,
+                entity=tuple(
+                    EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
+                    for part in entry.entity
+                ),
+            )
+            for entry in request.entries
+        )
+    )
+
+
+API = Endpoint(
+    ALTER_CLIENT_QUOTAS,
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    handle,
+    of_cluster(Operation.ALTER_CONFIGS, _no_quotas),
+)

@@ -1,5 +1,7 @@
 """AlterConfigs (key 33): all settings of a resource at once (KIP-133).
 
+Needs ALTER_CONFIGS of the topic, cluster or group.
+
 Behaviour: what a resource is given is all that it has afterwards; a setting that is not named goes
 back to its default. Per resource whole or not at all; in force, and durable, at the answer (a
 broker's on every log without a setting of its own). INVALID_CONFIG names the setting and what is
@@ -14,10 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lapse.broker.config_resources import Alteration, alter_all
-from lapse.broker.services import Services, Session
-from lapse.broker.topics import Change
+from lapse.broker.logs.topics import Change
+from lapse.broker.request.authorize import Items, each
+from lapse.broker.request.config_resources import (
+    Alteration,
+    alter_all,
+    may_settings,
+    refused_settings,
+)
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.security.acls import Operation
 from lapse.wire.schema.alter_configs import (
+    ALTER_CONFIGS,
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -58,3 +69,19 @@ def _change(resource: AlterConfigsResource) -> Change:
         return {c.name: c.value for c in resource.configs if c.value is not None}
 
     return change
+
+
+API = Endpoint(
+    ALTER_CONFIGS,
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    handle,
+    each(
+        Items(
+            "resources",
+            "responses",
+            may_settings(Operation.ALTER_CONFIGS),
+            refused_settings(AlterConfigsResourceResponse),
+        )
+    ),
+)

@@ -1,5 +1,7 @@
 """AlterPartitionReassignments (key 45): move replicas, or call moves off (KIP-455).
 
+Needs ALTER cluster.
+
 Behaviour: there is one broker. Replicas that are this broker alone are where they shall be: done.
 Others are INVALID_REPLICA_ASSIGNMENT; null replicas call a move off, and there is none:
 NO_REASSIGNMENT_IN_PROGRESS. UNKNOWN_TOPIC_OR_PARTITION for what is not there.
@@ -10,9 +12,13 @@ v0 the replication factor may change · v1 only if the request allows it (it nev
 from __future__ import annotations
 
 from lapse.base.errors import ErrorCode
-from lapse.broker.services import Services, Session
+from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
 from lapse.metadata.image import Topic
+from lapse.security.acls import Operation
 from lapse.wire.schema.alter_partition_reassignments import (
+    ALTER_PARTITION_REASSIGNMENTS,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
@@ -66,3 +72,15 @@ def _answer(
     return ReassignablePartitionResponse(
         partition_index=asked.partition_index, error_code=code, error_message=_WORDS[code]
     )
+
+
+API = Endpoint(
+    ALTER_PARTITION_REASSIGNMENTS,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    handle,
+    of_cluster(
+        Operation.ALTER,
+        AlterPartitionReassignmentsResponse(**CLUSTER_REFUSAL, responses=()),
+    ),
+)

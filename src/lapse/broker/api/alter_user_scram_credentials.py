@@ -1,5 +1,7 @@
 """AlterUserScramCredentials (key 51): set and remove SCRAM credentials (KIP-554).
 
+Needs ALTER cluster.
+
 Behaviour: a user's changes are made together or not at all, durable and in force at the answer;
 connections that are logged in stay so. The client has salted and hashed the password: it never
 comes here. UNACCEPTABLE_CREDENTIAL for no name and for iterations out of range,
@@ -13,7 +15,10 @@ v0 the only one.
 from __future__ import annotations
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.broker.services import Services, Session
+from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.security.acls import Operation
 from lapse.security.scram import (
     Credentials,
     ScramCredential,
@@ -23,6 +28,7 @@ from lapse.security.scram import (
     credential_of,
 )
 from lapse.wire.schema.alter_user_scram_credentials import (
+    ALTER_USER_SCRAM_CREDENTIALS,
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     AlterUserScramCredentialsResult,
@@ -89,3 +95,27 @@ def judge(asked: Asked, there: Credentials) -> tuple[ScramMechanism, ScramCreden
             "Attempt to delete a user credential that does not exist",
         )
     return mechanism, None
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+def _no_credentials(
+    request: AlterUserScramCredentialsRequest,
+) -> AlterUserScramCredentialsResponse:
+    names = [*(one.name for one in request.deletions), *(one.name for one in request.upsertions)]
+    return AlterUserScramCredentialsResponse(
+        results=tuple(
+            AlterUserScramCredentialsResult(user=user, **CLUSTER_REFUSAL)
+            for user in dict.fromkeys(names)
+        )
+    )
+
+
+API = Endpoint(
+    ALTER_USER_SCRAM_CREDENTIALS,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    handle,
+    of_cluster(Operation.ALTER, _no_credentials),
+)

@@ -1,5 +1,7 @@
 """ConsumerGroupDescribe (key 69): groups of KIP-848 with their members.
 
+Needs DESCRIBE group and its topics.
+
 Behaviour: GROUP_ID_NOT_FOUND for a group that nobody knows and for one of another kind; clients
 then try DescribeGroups.
 
@@ -8,10 +10,24 @@ v0 flexible · v1 which calls a member uses (KIP-1099).
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.broker.services import Services, Session
-from lapse.coordination import consumer_events as events
+from lapse.broker.request.authorize import (
+    GROUP_REFUSED,
+    TOPIC_REFUSED,
+    Caller,
+    Handle,
+    described,
+    words_of,
+)
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.coordination.consumer import events
+from lapse.security.acls import Operation
 from lapse.wire.schema.consumer_group_describe import (
+    CONSUMER_GROUP_DESCRIBE,
     Assignment,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -94,3 +110,60 @@ def _bare(group_id: str, error: ErrorCode, words: str) -> DescribedGroup:
         assignor_name="",
         members=(),
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+def _undescribed_consumers(group_id: str) -> DescribedGroup:
+    return DescribedGroup(
+        error_code=GROUP_REFUSED,
+        error_message=words_of(GROUP_REFUSED),
+        group_id=group_id,
+        group_state="",
+        group_epoch=0,
+        assignment_epoch=0,
+        assignor_name="",
+        members=(),
+    )
+
+
+async def _authorize(caller: Caller, version: int, request: Any, handle: Handle) -> Any:
+    """A group with a topic that may not be described is refused as a whole, as in Kafka."""
+    answer = await _describe_consumers(caller, version, request, handle)
+    return replace(
+        answer,
+        groups=tuple(
+            group
+            if all(caller.may_topic(Operation.DESCRIBE, name) for name in _topics_of(group))
+            else replace(
+                group,
+                error_code=TOPIC_REFUSED,
+                error_message=words_of(TOPIC_REFUSED),
+                members=(),
+            )
+            for group in answer.groups
+        ),
+    )
+
+
+_describe_consumers = described("group_ids", _undescribed_consumers)
+
+
+def _topics_of(group: DescribedGroup) -> set[str]:
+    return {
+        one.topic_name
+        for member in group.members
+        for assignment in (member.assignment, member.target_assignment)
+        for one in assignment.topic_partitions
+    }
+
+
+API = Endpoint(
+    CONSUMER_GROUP_DESCRIBE,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    handle,
+    _authorize,
+    tells_operations=True,
+)

@@ -1,6 +1,8 @@
 """ConsumerGroupHeartbeat (key 68): a member of a group of KIP-848 joins, lives and leaves.
 
-Behaviour: what the group makes of it is `coordination.consumer_group`'s; answered when what changed
+Needs READ group; DESCRIBE topics.
+
+Behaviour: what the group makes of it is `coordination.consumer.group`'s; answered when what changed
 is in the log. Topics that a member's pattern matches are those it may describe. UNSUPPORTED_VERSION
 where `group.coordinator.rebalance.protocols` lacks `consumer`.
 
@@ -9,12 +11,17 @@ v0 the group makes member ids · v1 patterns; members bring their ids (KIP-1082)
 
 from __future__ import annotations
 
+from typing import Any
+
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.broker.consumer_shard import Asked
-from lapse.broker.services import Services, Session
-from lapse.coordination.consumer_events import Beat, BeatTaken, Partitions
+from lapse.broker.coordinators.consumer_groups import MemberHeartbeat
+from lapse.broker.request.authorize import GROUP_REFUSED, TOPIC_REFUSED, Caller, Handle, words_of
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.coordination.consumer.events import Beat, BeatTaken, Partitions
 from lapse.security.acls import Operation, ResourceType
 from lapse.wire.schema.consumer_group_heartbeat import (
+    CONSUMER_GROUP_HEARTBEAT,
     Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -32,7 +39,7 @@ async def handle(
         words = "The consumer group protocol is not enabled."
         return _refused(ErrorCode.UNSUPPORTED_VERSION, words)
     authorizer, actor = services.access.authorizer, session.actor
-    asked = Asked(
+    asked = MemberHeartbeat(
         request.group_id,
         _beat(session, request),
         lambda name: authorizer.authorize(actor, Operation.DESCRIBE, ResourceType.TOPIC, name),
@@ -91,3 +98,35 @@ def _refused(code: ErrorCode, words: str) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(
         error_code=code, error_message=words, member_epoch=0, heartbeat_interval_ms=0
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+def _no_heartbeat(code: ErrorCode) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(
+        error_code=code, error_message=words_of(code), member_epoch=0, heartbeat_interval_ms=0
+    )
+
+
+async def _authorize(
+    caller: Caller,
+    version: int,
+    request: ConsumerGroupHeartbeatRequest,
+    handle: Handle,
+) -> Any:
+    del version
+    if not caller.may_group(Operation.READ, request.group_id):
+        return _no_heartbeat(GROUP_REFUSED)
+    if all(caller.may_topic(Operation.DESCRIBE, n) for n in request.subscribed_topic_names or ()):
+        return await handle(request)
+    return _no_heartbeat(TOPIC_REFUSED)
+
+
+API = Endpoint(
+    CONSUMER_GROUP_HEARTBEAT,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    handle,
+    _authorize,
+)

@@ -1,5 +1,7 @@
 """CreateAcls (key 30): say who may do what.
 
+Needs ALTER cluster.
+
 Behaviour: each binding is judged by itself (`security.acls.check_binding`): INVALID_REQUEST says
 what is wrong with it. Those that are fine are durable and in force at the answer; one that is there
 already is no error. SECURITY_DISABLED without an authorizer, KAFKA_STORAGE_ERROR for all.
@@ -10,9 +12,12 @@ v1-2 the same · v3 users as resources (KIP-373).
 from __future__ import annotations
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.broker.services import Services, Session
+from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 from lapse.wire.schema.create_acls import (
+    CREATE_ACLS,
     AclCreation,
     AclCreationResult,
     CreateAclsRequest,
@@ -49,3 +54,21 @@ def _result(error: KafkaError | None) -> AclCreationResult:
     if error is None:
         return AclCreationResult(error_code=ErrorCode.NONE, error_message=None)
     return AclCreationResult(error_code=error.code, error_message=str(error))
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+def _no_creations(request: CreateAclsRequest) -> CreateAclsResponse:
+    return CreateAclsResponse(
+        results=tuple(AclCreationResult(**CLUSTER_REFUSAL) for _ in request.creations)
+    )
+
+
+API = Endpoint(
+    CREATE_ACLS,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    handle,
+    of_cluster(Operation.ALTER, _no_creations),
+)

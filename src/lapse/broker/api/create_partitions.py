@@ -1,5 +1,7 @@
 """CreatePartitions (key 37): topics grow (KIP-195).
 
+Needs ALTER topic.
+
 Behaviour: topics are judged and grown one by one; the answer comes when the new number is durable
 and the new logs are open. `count` is of all partitions: one that is not greater than what the topic
 has is INVALID_PARTITIONS, more than 10,000 new ones are POLICY_VIOLATION. Assignments by hand must
@@ -20,11 +22,15 @@ from collections import Counter
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.api.create_topics import PARTITIONS_MAX
-from lapse.broker.charges import charge_mutations
-from lapse.broker.services import Services, Session
-from lapse.broker.topics import require_more
+from lapse.broker.logs.topics import require_more
+from lapse.broker.request.authorize import TOPIC_REFUSED, Items, each, of_topic, words_of
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.throttle import charge_mutations
 from lapse.metadata.image import INTERNAL_TOPICS, Topic
+from lapse.security.acls import Operation
 from lapse.wire.schema.create_partitions import (
+    CREATE_PARTITIONS,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
@@ -88,3 +94,21 @@ def judge(asked: CreatePartitionsTopic, topic: Topic | None, node_id: int) -> in
                 f"one, {node_id}",
             )
     return added
+
+
+API = Endpoint(
+    CREATE_PARTITIONS,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    handle,
+    each(
+        Items(
+            "topics",
+            "results",
+            of_topic(Operation.ALTER),
+            lambda topic: CreatePartitionsTopicResult(
+                name=topic.name, error_code=TOPIC_REFUSED, error_message=words_of(TOPIC_REFUSED)
+            ),
+        )
+    ),
+)

@@ -1,4 +1,6 @@
-"""CreateTopics (key 19).
+"""CreateTopics (key 19): make topics, or only look whether they could be made.
+
+Needs CREATE cluster or topic; DESCRIBE_CONFIGS topic, to be told its settings.
 
 Behaviour: topics are judged and created one by one; the answer comes when a topic is durable and
 its logs are open. INVALID_CONFIG names the setting and what is allowed. There is one broker, so a
@@ -18,17 +20,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError
 from lapse.base.ids import check_topic_name
-from lapse.broker.charges import charge_mutations
-from lapse.broker.services import Services, Session
-from lapse.broker.topics import NewTopic, Topics
+from lapse.broker.logs.topics import NewTopic, Topics
+from lapse.broker.request.authorize import (
+    TOPIC_REFUSED,
+    Caller,
+    Handle,
+    Items,
+    each,
+    may_create,
+    words_of,
+)
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.throttle import charge_mutations
 from lapse.metadata.image import METADATA_LOG, Image, Topic
 from lapse.metadata.settings import BrokerSettings, describe_topic
+from lapse.security.acls import Operation
 from lapse.wire.declaration import ZERO_UUID
 from lapse.wire.schema.create_topics import (
+    CREATE_TOPICS,
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
@@ -155,3 +171,40 @@ def _created(new: NewTopic, topic: Topic | None, settings: BrokerSettings) -> Cr
             for one in describe_topic(new.overrides, settings, in_force)
         ),
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+async def _authorize(
+    caller: Caller, version: int, request: CreateTopicsRequest, handle: Handle
+) -> Any:
+    answer = await _create(caller, version, request, handle)
+    return replace(answer, topics=tuple(_with_settings(caller, topic) for topic in answer.topics))
+
+
+def _with_settings(caller: Caller, topic: CreatableTopicResult) -> Any:
+    if topic.error_code or caller.may_topic(Operation.DESCRIBE_CONFIGS, topic.name):
+        return topic
+    return replace(
+        topic,
+        topic_config_error_code=TOPIC_REFUSED,
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=(),
+    )
+
+
+_create = each(
+    Items(
+        "topics",
+        "topics",
+        lambda caller, topic: may_create(caller, topic.name),
+        lambda topic: CreatableTopicResult(
+            name=topic.name, error_code=TOPIC_REFUSED, error_message=words_of(TOPIC_REFUSED)
+        ),
+    )
+)
+
+
+API = Endpoint(CREATE_TOPICS, CreateTopicsRequest, CreateTopicsResponse, handle, _authorize)

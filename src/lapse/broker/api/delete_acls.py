@@ -1,5 +1,7 @@
 """DeleteAcls (key 31): take away what some filters mean.
 
+Needs ALTER cluster.
+
 Behaviour: each filter tells what it found, all of which is gone, durably, at the answer; what two
 filters mean is told by both. INVALID_REQUEST for a filter with something unknown in it;
 SECURITY_DISABLED without an authorizer, KAFKA_STORAGE_ERROR for all.
@@ -11,9 +13,12 @@ from __future__ import annotations
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.api.describe_acls import filter_of
-from lapse.broker.services import Services, Session
-from lapse.security.acls import AclBinding
+from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.security.acls import AclBinding, Operation
 from lapse.wire.schema.delete_acls import (
+    DELETE_ACLS,
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,
     DeleteAclsRequest,
@@ -57,3 +62,23 @@ def _result(found: tuple[AclBinding, ...] | KafkaError) -> DeleteAclsFilterResul
             for b in found
         ),
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+def _no_deletions(request: DeleteAclsRequest) -> DeleteAclsResponse:
+    return DeleteAclsResponse(
+        filter_results=tuple(
+            DeleteAclsFilterResult(**CLUSTER_REFUSAL, matching_acls=()) for _ in request.filters
+        )
+    )
+
+
+API = Endpoint(
+    DELETE_ACLS,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    handle,
+    of_cluster(Operation.ALTER, _no_deletions),
+)

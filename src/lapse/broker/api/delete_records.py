@@ -1,4 +1,6 @@
-"""DeleteRecords (key 21): nothing below an offset is served any more (KIP-107, SEMANTICS §10).
+"""DeleteRecords (key 21): nothing below an offset is served any more (KIP-107, D-1 … D-16).
+
+Needs DELETE topic.
 
 Behaviour: each partition by itself. The answer comes when its log start is durable, which Kafka
 does not wait for (L11); whole segments are gone then, what is dead in the one that holds the new
@@ -24,15 +26,20 @@ from dataclasses import dataclass
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.broker.faults import code_of
-from lapse.broker.partitions import Partitions
-from lapse.broker.services import Services, Session
+from lapse.broker.logs.faults import code_of
+from lapse.broker.logs.partitions import Partitions
+from lapse.broker.request.authorize import TOPIC_REFUSED, Items, each, of_topic
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
 from lapse.log.partition_log import PartitionLog
 from lapse.metadata.image import INTERNAL_TOPICS, Image
+from lapse.security.acls import Operation
 from lapse.wire.schema.delete_records import (
+    DELETE_RECORDS,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
+    DeleteRecordsTopic,
     DeleteRecordsTopicResult,
 )
 
@@ -42,14 +49,14 @@ _THREADS_AT_ONCE = 2  # of the disk threads: produce and fetch need the others
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DeleteResult:
     """What became of one partition; a low watermark of -1 goes with an error."""
 
     low_watermark: int = NO_LOW_WATERMARK
     error: ErrorCode = ErrorCode.NONE
 
 
-_TIMED_OUT = Outcome(error=ErrorCode.REQUEST_TIMED_OUT)
+_TIMED_OUT = DeleteResult(error=ErrorCode.REQUEST_TIMED_OUT)
 
 
 async def handle(
@@ -78,11 +85,11 @@ async def handle(
 
 async def _delete_all(
     services: Services, asked: Sequence[tuple[TopicPartition, int]], timeout_ms: int
-) -> list[Outcome]:
+) -> list[DeleteResult]:
     """One outcome for each, in order."""
     turns = asyncio.Semaphore(_THREADS_AT_ONCE)
 
-    async def delete(where: TopicPartition, offset: int) -> Outcome:
+    async def delete(where: TopicPartition, offset: int) -> DeleteResult:
         async with turns:
             outcome = await services.disk.run(
                 delete_one, services.partitions, services.topics.image, where, offset
@@ -96,15 +103,17 @@ async def _delete_all(
     return [task.result() if task.done() else _TIMED_OUT for task in tasks]
 
 
-def delete_one(partitions: Partitions, image: Image, where: TopicPartition, offset: int) -> Outcome:
+def delete_one(
+    partitions: Partitions, image: Image, where: TopicPartition, offset: int
+) -> DeleteResult:
     """Delete in one partition, in a worker thread."""
     try:
         _check_deletable(image, where)
         log = partitions.get(where)
         _check_policy(log)
-        return Outcome(log.delete_records(offset))
+        return DeleteResult(log.delete_records(offset))
     except Exception as e:  # noqa: BLE001  (it is logged there)
-        return Outcome(error=code_of(partitions, where, "DeleteRecords", e))
+        return DeleteResult(error=code_of(partitions, where, "DeleteRecords", e))
 
 
 def _check_deletable(image: Image, where: TopicPartition) -> None:
@@ -124,9 +133,33 @@ def _check_policy(log: PartitionLog) -> None:
         )
 
 
-def _answer(partition: int, outcome: Outcome) -> DeleteRecordsPartitionResult:
+def _answer(partition: int, outcome: DeleteResult) -> DeleteRecordsPartitionResult:
     return DeleteRecordsPartitionResult(
         partition_index=partition,
         low_watermark=outcome.low_watermark,
         error_code=outcome.error,
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+def _undeleted(topic: DeleteRecordsTopic) -> DeleteRecordsTopicResult:
+    return DeleteRecordsTopicResult(
+        name=topic.name,
+        partitions=tuple(
+            DeleteRecordsPartitionResult(
+                partition_index=asked.partition_index, low_watermark=-1, error_code=TOPIC_REFUSED
+            )
+            for asked in topic.partitions
+        ),
+    )
+
+
+API = Endpoint(
+    DELETE_RECORDS,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    handle,
+    each(Items("topics", "topics", of_topic(Operation.DELETE), _undeleted)),
+)

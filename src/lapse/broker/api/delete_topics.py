@@ -1,4 +1,6 @@
-"""DeleteTopics (key 20).
+"""DeleteTopics (key 20): topics go, with what they hold.
+
+Needs DELETE topic.
 
 Behaviour: a topic is gone for clients at the answer; its files are renamed then and unlinked after
 `file.delete.delay.ms`. Answers are per topic: UNKNOWN_TOPIC_OR_PARTITION for a name,
@@ -11,13 +13,19 @@ THROTTLING_QUOTA_EXCEEDED, older clients are throttled (KIP-599) · v6 by name o
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.broker.charges import charge_mutations
-from lapse.broker.services import Services, Session
+from lapse.broker.request.authorize import TOPIC_REFUSED, Caller, Handle, words_of
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.throttle import charge_mutations
 from lapse.metadata.image import Image, Topic
+from lapse.security.acls import Operation
 from lapse.wire.declaration import ZERO_UUID
 from lapse.wire.schema.delete_topics import (
+    DELETE_TOPICS,
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
@@ -69,3 +77,38 @@ def _find(image: Image, asked: DeleteTopicState, times: int) -> Topic:
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.name!r}")
     return topic
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+async def _authorize(
+    caller: Caller, version: int, request: DeleteTopicsRequest, handle: Handle
+) -> Any:
+    del version
+    ids = caller.services.topics.image.ids
+
+    def may(asked: DeleteTopicState) -> bool:
+        if asked.name is not None:
+            return caller.may_topic(Operation.DELETE, asked.name)
+        known = ids.get(asked.topic_id)
+        return known is None or caller.may_topic(Operation.DELETE, known.name)
+
+    by_name = tuple(DeleteTopicState(name=name) for name in request.topic_names)
+    fine, others = caller.sorted_out(request.topics or by_name, may)
+    if not others:
+        return await handle(request)
+    answer = await handle(replace(request, topics=fine, topic_names=()))
+    refused = tuple(
+        DeletableTopicResult(
+            name=asked.name,
+            topic_id=asked.topic_id if asked.name is None else ZERO_UUID,
+            error_code=TOPIC_REFUSED,
+            error_message=words_of(TOPIC_REFUSED),
+        )
+        for asked in others
+    )
+    return replace(answer, responses=(*answer.responses, *refused))
+
+
+API = Endpoint(DELETE_TOPICS, DeleteTopicsRequest, DeleteTopicsResponse, handle, _authorize)

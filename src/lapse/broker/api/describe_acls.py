@@ -1,5 +1,7 @@
 """DescribeAcls (key 29): who may do what.
 
+Needs DESCRIBE cluster.
+
 Behaviour: the bindings that a filter means, by resource, in a fixed order. INVALID_REQUEST for a
 filter with something unknown in it; SECURITY_DISABLED without an authorizer.
 
@@ -11,10 +13,13 @@ from __future__ import annotations
 from itertools import groupby
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.broker.services import Services, Session
+from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
 from lapse.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType
 from lapse.wire.schema.delete_acls import DeleteAclsFilter
 from lapse.wire.schema.describe_acls import (
+    DESCRIBE_ACLS,
     AclDescription,
     DescribeAclsRequest,
     DescribeAclsResource,
@@ -65,3 +70,12 @@ def filter_of(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
         Operation(asked.operation),
         Permission(asked.permission_type),
     )
+
+
+API = Endpoint(
+    DESCRIBE_ACLS,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+    handle,
+    of_cluster(Operation.DESCRIBE, DescribeAclsResponse(**CLUSTER_REFUSAL, resources=())),
+)

@@ -1,5 +1,7 @@
 """DescribeClientQuotas (key 48): the quotas of entities that a filter lets pass (KIP-546).
 
+Needs DESCRIBE_CONFIGS cluster.
+
 v0-1 the same to us.
 """
 
@@ -8,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.broker.quotas import CLIENT_ID, IP, USER
-from lapse.broker.services import Services, Session
+from lapse.broker.limits.quotas import CLIENT_ID, IP, USER
+from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
 from lapse.metadata.store import Entity
+from lapse.security.acls import Operation
 from lapse.wire.schema.describe_client_quotas import (
+    DESCRIBE_CLIENT_QUOTAS,
     ComponentData,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
@@ -79,3 +85,15 @@ def _entry(entity: Entity, values: Mapping[str, float]) -> EntryData:
         entity=tuple(EntityData(entity_type=kind, entity_name=name) for kind, name in entity),
         values=tuple(ValueData(key=key, value=values[key]) for key in sorted(values)),
     )
+
+
+API = Endpoint(
+    DESCRIBE_CLIENT_QUOTAS,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    handle,
+    of_cluster(
+        Operation.DESCRIBE_CONFIGS,
+        DescribeClientQuotasResponse(**CLUSTER_REFUSAL, entries=None),
+    ),
+)

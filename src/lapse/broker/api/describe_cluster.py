@@ -1,5 +1,7 @@
 """DescribeCluster (key 60): brokers and controller, without topics (KIP-700).
 
+Needs nothing; DESCRIBE cluster, to be told what one may do.
+
 Behaviour: this broker is the whole cluster and its own controller; it names the address that
 Metadata does, or nobody. Authorized operations are told by `authorization`. Endpoints of
 controllers (type 2) are MISMATCHED_ENDPOINT_TYPE, there are none of their own; any other type is
@@ -10,9 +12,15 @@ v0 brokers only · v1 the type of endpoints is asked for, and told · v2 fenced 
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from lapse.base.errors import ErrorCode
-from lapse.broker.services import Services, Session
+from lapse.broker.request.authorize import Caller, Handle
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
 from lapse.wire.schema.describe_cluster import (
+    DESCRIBE_CLUSTER,
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -48,3 +56,30 @@ async def handle(
         controller_id=node_id,
         brokers=brokers,
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+async def _authorize(
+    caller: Caller,
+    version: int,
+    request: DescribeClusterRequest,
+    handle: Handle,
+) -> Any:
+    """Everybody may ask; what they may do is told to those who may be told."""
+    del version
+    answer = await handle(request)
+    if answer.error_code or not request.include_cluster_authorized_operations:
+        return answer
+    return replace(answer, cluster_authorized_operations=caller.cluster_operations())
+
+
+API = Endpoint(
+    DESCRIBE_CLUSTER,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    handle,
+    _authorize,
+    tells_operations=True,
+)

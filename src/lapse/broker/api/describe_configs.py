@@ -1,5 +1,7 @@
 """DescribeConfigs (key 32): the settings of topics and brokers, and where each comes from.
 
+Needs DESCRIBE_CONFIGS of the topic, cluster or group.
+
 Behaviour: a topic has every topic setting, with the value in force; this broker (by its id) every
 broker setting, topics' defaults under all their names included; all brokers (the empty name) only
 what was set for them while they ran. A value's synonyms are told in the order in which they win:
@@ -19,14 +21,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.broker.config_resources import (
+from lapse.broker.request.authorize import Items, each
+from lapse.broker.request.config_resources import (
     BROKER,
     TOPIC,
     check_named_topic,
+    may_settings,
     no_settings,
     own_broker,
+    refused_settings,
 )
-from lapse.broker.services import Services, Session
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
 from lapse.metadata.settings import (
     Described,
     describe_all_brokers,
@@ -34,7 +40,9 @@ from lapse.metadata.settings import (
     describe_topic,
 )
 from lapse.metadata.store import ALL_BROKERS
+from lapse.security.acls import Operation
 from lapse.wire.schema.describe_configs import (
+    DESCRIBE_CONFIGS,
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
@@ -110,3 +118,19 @@ def _told(one: Described, request: DescribeConfigsRequest) -> DescribeConfigsRes
         config_type=one.kind,
         documentation=one.doc if request.include_documentation else None,
     )
+
+
+API = Endpoint(
+    DESCRIBE_CONFIGS,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    handle,
+    each(
+        Items(
+            "resources",
+            "results",
+            may_settings(Operation.DESCRIBE_CONFIGS),
+            refused_settings(DescribeConfigsResult, configs=()),
+        )
+    ),
+)

@@ -1,5 +1,7 @@
 """DescribeGroups (key 15): a group's state, protocol and members.
 
+Needs DESCRIBE group.
+
 Behaviour: a group that nobody knows is `Dead`, as in Kafka, and so is one of KIP-848, which
 ConsumerGroupDescribe tells of; one that only has offsets is `Empty`.
 
@@ -10,10 +12,13 @@ that nobody knows is GROUP_ID_NOT_FOUND as well (KIP-1043).
 from __future__ import annotations
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.broker.group_shard import Shard
-from lapse.broker.services import Services, Session
-from lapse.coordination.classic_state import State
+from lapse.broker.coordinators.group_partition import Shard
+from lapse.broker.request.authorize import GROUP_REFUSED, described
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.coordination.classic.state import State
 from lapse.wire.schema.describe_groups import (
+    DESCRIBE_GROUPS,
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
@@ -80,3 +85,27 @@ def _bare(
         error_code=error, error_message=message, group_id=group_id, group_state=state,
         protocol_type="", protocol_data="", members=(),
     )  # fmt: skip
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+def _undescribed(group_id: str) -> DescribedGroup:
+    return DescribedGroup(
+        error_code=GROUP_REFUSED,
+        group_id=group_id,
+        group_state="",
+        protocol_type="",
+        protocol_data="",
+        members=(),
+    )
+
+
+API = Endpoint(
+    DESCRIBE_GROUPS,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    handle,
+    described("groups", _undescribed),
+    tells_operations=True,
+)

@@ -1,5 +1,7 @@
 """DescribeLogDirs (key 35): how much is where on the broker's disks (KIP-113).
 
+Needs DESCRIBE cluster.
+
 Behaviour: every directory of `log.dirs` by its absolute path, an offline one with
 KAFKA_STORAGE_ERROR and nothing else. A log's size is that of its segments' records, as in Kafka;
 its offset lag is 0, it is the leader's own, and no log is on its way to another directory. Null
@@ -17,10 +19,14 @@ from pathlib import Path
 
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
-from lapse.broker.partitions import Partitions
-from lapse.broker.services import Services, Session
+from lapse.broker.logs.partitions import Partitions
+from lapse.broker.request.authorize import CLUSTER_REFUSED, of_cluster
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
 from lapse.log.partition_log import PartitionLog
+from lapse.security.acls import Operation
 from lapse.wire.schema.describe_log_dirs import (
+    DESCRIBE_LOG_DIRS,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -89,3 +95,15 @@ def volume_bytes(path: Path) -> tuple[int, int]:
     except OSError:
         return UNKNOWN, UNKNOWN
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+API = Endpoint(
+    DESCRIBE_LOG_DIRS,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    handle,
+    of_cluster(
+        Operation.DESCRIBE,
+        DescribeLogDirsResponse(error_code=CLUSTER_REFUSED, results=()),
+    ),
+)

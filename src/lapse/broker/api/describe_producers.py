@@ -1,5 +1,7 @@
 """DescribeProducers (key 61): the producers a log remembers (KIP-664).
 
+Needs READ topic.
+
 Behaviour: by partition, UNKNOWN_TOPIC_OR_PARTITION or KAFKA_STORAGE_ERROR where there is no log to
 look at. A producer is remembered for `producer.id.expiration.ms`, or while its transaction is open.
 """
@@ -8,13 +10,18 @@ from __future__ import annotations
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.broker.partitions import Partitions
-from lapse.broker.services import Services, Session
+from lapse.broker.logs.partitions import Partitions
+from lapse.broker.request.authorize import TOPIC_REFUSED, Items, each, of_topic, words_of
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.security.acls import Operation
 from lapse.wire.schema.describe_producers import (
+    DESCRIBE_PRODUCERS,
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,
     ProducerState,
+    TopicRequest,
     TopicResponse,
 )
 
@@ -66,3 +73,30 @@ def _partition(partitions: Partitions, tp: TopicPartition) -> PartitionResponse:
             for p in producers
         ),
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+def _without_producers(topic: TopicRequest) -> TopicResponse:
+    return TopicResponse(
+        name=topic.name,
+        partitions=tuple(
+            PartitionResponse(
+                partition_index=number,
+                error_code=TOPIC_REFUSED,
+                error_message=words_of(TOPIC_REFUSED),
+                active_producers=(),
+            )
+            for number in topic.partition_indexes
+        ),
+    )
+
+
+API = Endpoint(
+    DESCRIBE_PRODUCERS,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    handle,
+    each(Items("topics", "topics", of_topic(Operation.READ), _without_producers)),
+)

@@ -1,5 +1,7 @@
 """DescribeTopicPartitions (key 75): Metadata of topics in pages, sorted by name (KIP-966).
 
+Needs DESCRIBE topic.
+
 Behaviour: the topics asked for, or all; from the cursor on, which is a topic and its first
 partition, and for at most as many partitions as the request says and 2,000. There is a next cursor
 where something is left. There is one replica, so nobody else is eligible to lead. A topic asked for
@@ -13,18 +15,25 @@ v0 the only one.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition, check_topic_name
-from lapse.broker.services import Services, Session
+from lapse.broker.request.authorize import TOPIC_REFUSED, Caller, Handle, with_operations
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
 from lapse.metadata.image import INTERNAL_TOPICS, Topic
+from lapse.security.acls import Operation
 from lapse.wire.declaration import ZERO_UUID
 from lapse.wire.schema.describe_topic_partitions import (
+    DESCRIBE_TOPIC_PARTITIONS,
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
+    TopicRequest,
 )
 
 PARTITIONS_MAX = 2000
@@ -114,3 +123,61 @@ def _partition(
         last_known_elr=(),
         offline_replicas=() if online else (node_id,),
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+async def _authorize(
+    caller: Caller,
+    version: int,
+    request: DescribeTopicPartitionsRequest,
+    handle: Handle,
+) -> Any:
+    del version
+    response = DescribeTopicPartitionsResponse
+    fine, others = caller.sorted_out(
+        request.topics, lambda t: caller.may_topic(Operation.DESCRIBE, t.name)
+    )
+    if not request.topics:
+        fine, request = _all_that_may_be(caller, request)
+    elif others:
+        request = replace(request, topics=fine)
+    # No topic at all would be every topic.
+    answer = await handle(request) if fine else response(topics=())
+    topics = tuple(with_operations(caller, topic) for topic in answer.topics)
+    refused = tuple(
+        DescribeTopicPartitionsResponseTopic(
+            error_code=TOPIC_REFUSED, name=topic.name, topic_id=ZERO_UUID, partitions=()
+        )
+        for topic in others
+    )
+    return replace(answer, topics=(*topics, *refused))
+
+
+def _all_that_may_be(
+    caller: Caller, request: DescribeTopicPartitionsRequest
+) -> tuple[tuple[Any, ...], DescribeTopicPartitionsRequest]:
+    """Every topic, by name: the cursor of a page may not name one that must not be known."""
+    known = caller.services.topics.image.topics
+    names = sorted(name for name in known if caller.may_topic(Operation.DESCRIBE, name))
+    topics = tuple(TopicRequest(name=name) for name in names)
+    if len(names) == len(known):
+        return topics, request
+    cursor = request.cursor
+    if cursor is not None and cursor.topic_name not in names and cursor.partition_index >= 0:
+        following = next((name for name in names if name > cursor.topic_name), None)
+        if following is None:
+            return (), request
+        cursor = Cursor(topic_name=following, partition_index=0)
+    return topics, replace(request, topics=topics, cursor=cursor)
+
+
+API = Endpoint(
+    DESCRIBE_TOPIC_PARTITIONS,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    handle,
+    _authorize,
+    tells_operations=True,
+)

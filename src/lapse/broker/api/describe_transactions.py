@@ -1,15 +1,23 @@
 """DescribeTransactions (key 65): transactional ids and how they stand (KIP-664).
 
+Needs DESCRIBE transactional id; topics that may not be described are left out.
+
 Behaviour: TRANSACTIONAL_ID_NOT_FOUND for one that nobody uses, INVALID_REQUEST for an empty one.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
-from lapse.broker.services import Services, Session
-from lapse.coordination.transaction_views import TransactionDescription
+from lapse.broker.request.authorize import TRANSACTION_REFUSED, Caller, Handle, Items, each
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.coordination.transactions.views import TransactionDescription
+from lapse.security.acls import Operation
 from lapse.wire.schema.describe_transactions import (
+    DESCRIBE_TRANSACTIONS,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     TopicData,
@@ -40,3 +48,51 @@ def _state(found: TransactionDescription) -> TransactionState:
             for name, partitions in topics
         ),
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+async def _authorize(caller: Caller, version: int, request: Any, handle: Handle) -> Any:
+    """Topics that must not be known are left out."""
+    answer = await _describe_ids(caller, version, request, handle)
+    states = tuple(
+        replace(
+            state,
+            topics=tuple(t for t in state.topics if caller.may_topic(Operation.DESCRIBE, t.topic)),
+        )
+        for state in answer.transaction_states
+    )
+    return replace(answer, transaction_states=states)
+
+
+def _undescribed_transaction(transactional_id: str) -> TransactionState:
+    return TransactionState(
+        error_code=TRANSACTION_REFUSED,
+        transactional_id=transactional_id,
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=-1,
+        producer_id=-1,
+        producer_epoch=-1,
+        topics=(),
+    )
+
+
+_describe_ids = each(
+    Items(
+        "transactional_ids",
+        "transaction_states",
+        lambda caller, name: caller.may_transaction(Operation.DESCRIBE, name),
+        _undescribed_transaction,
+    )
+)
+
+
+API = Endpoint(
+    DESCRIBE_TRANSACTIONS,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    handle,
+    _authorize,
+)

@@ -1,5 +1,7 @@
 """DescribeUserScramCredentials (key 50): who has which SCRAM credentials (KIP-554).
 
+Needs DESCRIBE cluster.
+
 Behaviour: mechanisms and iterations of the users asked for, or of all; salts and keys are told to
 nobody. RESOURCE_NOT_FOUND for a user without any, DUPLICATE_RESOURCE for one asked for twice.
 
@@ -11,9 +13,13 @@ from __future__ import annotations
 from collections import Counter
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.broker.services import Services, Session
+from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.security.acls import Operation
 from lapse.security.scram import Credentials
 from lapse.wire.schema.describe_user_scram_credentials import (
+    DESCRIBE_USER_SCRAM_CREDENTIALS,
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
@@ -68,3 +74,15 @@ def _result(
             if error is None
         ),
     )
+
+
+API = Endpoint(
+    DESCRIBE_USER_SCRAM_CREDENTIALS,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    handle,
+    of_cluster(
+        Operation.DESCRIBE,
+        DescribeUserScramCredentialsResponse(**CLUSTER_REFUSAL, results=()),
+    ),
+)

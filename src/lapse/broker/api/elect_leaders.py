@@ -1,5 +1,7 @@
 """ElectLeaders (key 43): have leaders elected now (KIP-183, KIP-460).
 
+Needs ALTER cluster.
+
 Behaviour: there is one replica of each partition and it leads, so ELECTION_NOT_NEEDED is what a
 partition is told; where its log is offline, PREFERRED_LEADER_NOT_AVAILABLE, or
 ELIGIBLE_LEADERS_NOT_AVAILABLE for an unclean election. UNKNOWN_TOPIC_OR_PARTITION for what is not
@@ -12,11 +14,21 @@ v0 preferred elections only · v1 unclean ones, and an error for the whole · v2
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
-from lapse.broker.services import Services, Session
+from lapse.broker.request.authorize import (
+    CLUSTER_REFUSAL,
+    CLUSTER_REFUSED,
+    Caller,
+    Handle,
+)
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.security.acls import Operation
 from lapse.wire.schema.elect_leaders import (
+    ELECT_LEADERS,
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
@@ -72,3 +84,30 @@ def _code(services: Services, partition: TopicPartition, kind: int) -> ErrorCode
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     online = services.partitions.is_online(partition)
     return ErrorCode.ELECTION_NOT_NEEDED if online else _NOBODY[kind]
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+async def _authorize(
+    caller: Caller, version: int, request: ElectLeadersRequest, handle: Handle
+) -> Any:
+    """Refused as a whole and each partition, as in Kafka: version 0 has no error of the whole."""
+    if caller.may_cluster(Operation.ALTER):
+        return await handle(request)
+    return ElectLeadersResponse(
+        error_code=CLUSTER_REFUSED if version else ErrorCode.NONE,
+        replica_election_results=tuple(
+            ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=tuple(
+                    PartitionResult(partition_id=number, **CLUSTER_REFUSAL)
+                    for number in topic.partitions
+                ),
+            )
+            for topic in request.topic_partitions or ()
+        ),
+    )
+
+
+API = Endpoint(ELECT_LEADERS, ElectLeadersRequest, ElectLeadersResponse, handle, _authorize)

@@ -1,5 +1,7 @@
 """EndTxn (key 26): commits or aborts (KIP-98).
 
+Needs WRITE transactional id.
+
 Behaviour: answered when the decision is in the transaction's log; the markers are written after
 that. Asking again is harmless.
 
@@ -8,10 +10,13 @@ v0-1 INVALID_PRODUCER_EPOCH · v2 PRODUCER_FENCED (KIP-588) · v3-4 as v2.
 
 from __future__ import annotations
 
-from lapse.broker.services import Services, Session
-from lapse.broker.transaction_coordinator import without_fenced
-from lapse.coordination.transaction_state import ProducerIdAndEpoch
-from lapse.wire.schema.end_txn import EndTxnRequest, EndTxnResponse
+from lapse.broker.coordinators.transactions import without_fenced
+from lapse.broker.request.authorize import TRANSACTION_REFUSED, whole
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.coordination.transactions.state import ProducerIdAndEpoch
+from lapse.security.acls import Operation
+from lapse.wire.schema.end_txn import END_TXN, EndTxnRequest, EndTxnResponse
 
 _FENCED_FROM = 2
 
@@ -26,3 +31,15 @@ async def handle(
     )
     told = error if version >= _FENCED_FROM else without_fenced(error)
     return EndTxnResponse(error_code=told)
+
+
+API = Endpoint(
+    END_TXN,
+    EndTxnRequest,
+    EndTxnResponse,
+    handle,
+    whole(
+        lambda caller, request: caller.may_transaction(Operation.WRITE, request.transactional_id),
+        lambda _: EndTxnResponse(error_code=TRANSACTION_REFUSED),
+    ),
+)

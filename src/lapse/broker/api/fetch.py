@@ -1,11 +1,13 @@
 """Fetch (key 1): batches from given offsets on, with a long poll.
 
+Needs READ topic.
+
 Behaviour:
 - waits up to `max_wait_ms` for `min_bytes` in all; an error in any partition is told at once, and
-  costs no other partition its records (`broker.faults`);
+  costs no other partition its records (`broker.logs.faults`);
 - a partition gives whole batches up to its own limit and what is left of `max_bytes`, but the first
   that has anything gives at least one batch, however large; it may begin below the offset asked for
-  (SEMANTICS Y-1);
+  (Y-1);
 - nothing is shown beyond the high watermark, with isolation level 1 beyond the last stable offset;
   between that and the end of the log the answer is empty; outside of the log it is
   OFFSET_OUT_OF_RANGE (Y-2);
@@ -13,8 +15,8 @@ Behaviour:
   their records is the client's work (Y-3);
 - records are not touched: long slices go from file to socket in the kernel, short ones are read
   along with the look-up, which saves a round of system calls. What a client cannot read is
-  converted for it (`broker.fetched`): formats newer than its version, and tombstones that carry a
-  value (KIP-87), for which null is sent unless it says that it knows them;
+  converted for it (`broker.logs.fetch_records`): formats newer than its version, and tombstones
+  that carry a value (KIP-87), for which null is sent unless it says that it knows them;
 - who tells the epoch of the last record it has (v12; followers do) is told where that epoch ended,
   and given nothing, where its log must have left ours (KIP-595);
 - within a session (KIP-227) what is asked for is the session's and the answer only what is new:
@@ -34,13 +36,12 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.broker.epochs import check_leader_epoch
-from lapse.broker.faults import code_of
-from lapse.broker.fetch_sessions import BY_ID_FROM
-from lapse.broker.fetched import (
+from lapse.broker.logs.faults import code_of
+from lapse.broker.logs.fetch_records import (
     Client,
     Fetched,
     Stretch,
@@ -49,13 +50,19 @@ from lapse.broker.fetched import (
     made_bytes_max,
     records_for,
 )
-from lapse.broker.partitions import Partitions
-from lapse.broker.services import Services, Session
+from lapse.broker.logs.fetch_sessions import BY_ID_FROM
+from lapse.broker.logs.leader_epochs import check_leader_epoch
+from lapse.broker.logs.partitions import Partitions
+from lapse.broker.request.authorize import TOPIC_REFUSED, Caller, Handle
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
 from lapse.log.headers import Pread, pread_cached
 from lapse.log.partition_log import PartitionLog
 from lapse.log.read_side import LogSlice
 from lapse.metadata.image import Image
+from lapse.security.acls import Operation
 from lapse.wire.schema.fetch import (
+    FETCH,
     AbortedTransaction,
     AppendedFrom,
     EpochEndOffset,
@@ -412,3 +419,52 @@ def _error(partition: int, code: ErrorCode) -> PartitionData:
         aborted_transactions=None,
         records=b"",
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+_FETCHED_BY_ID_FROM = 13
+
+
+async def _authorize(caller: Caller, version: int, request: FetchRequest, handle: Handle) -> Any:
+    ids = caller.services.topics.image.ids
+
+    def may(topic: FetchTopic) -> bool:
+        if version < _FETCHED_BY_ID_FROM:
+            return caller.may_topic(Operation.READ, topic.topic)
+        known = ids.get(topic.topic_id)
+        return known is None or caller.may_topic(Operation.READ, known.name)
+
+    fine: tuple[FetchTopic, ...]
+    is_replica = request.replica_id >= 0 or request.replica_state.replica_id >= 0
+    if is_replica and not caller.may_cluster(Operation.CLUSTER_ACTION):
+        fine, others = (), request.topics
+    else:
+        fine, others = caller.sorted_out(request.topics, may)
+    answer = await handle(request if not others else replace(request, topics=fine))
+    if not others:
+        return answer
+    return replace(answer, responses=(*answer.responses, *map(_unread, others)))
+
+
+def _unread(topic: FetchTopic) -> FetchableTopicResponse:
+    return FetchableTopicResponse(
+        topic=topic.topic,
+        topic_id=topic.topic_id,
+        partitions=tuple(
+            PartitionData(
+                partition_index=asked.partition,
+                error_code=TOPIC_REFUSED,
+                high_watermark=-1,
+                last_stable_offset=-1,
+                log_start_offset=-1,
+                aborted_transactions=None,
+                records=b"",
+            )
+            for asked in topic.partitions
+        ),
+    )
+
+
+API = Endpoint(FETCH, FetchRequest, FetchResponse, handle, _authorize)

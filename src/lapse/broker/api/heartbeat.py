@@ -1,14 +1,18 @@
 """Heartbeat (key 12): a member lives, and learns of a rebalance.
 
+Needs READ group.
+
 v0-2 the same to us · v3 instance ids · v4 the same.
 """
 
 from __future__ import annotations
 
 from lapse.base.errors import ErrorCode
-from lapse.broker.services import Services, Session
-from lapse.coordination.classic_events import Heartbeat
-from lapse.wire.schema.heartbeat import HeartbeatRequest, HeartbeatResponse
+from lapse.broker.request.authorize import GROUP_REFUSED, reads_group, whole
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.coordination.classic.events import Heartbeat
+from lapse.wire.schema.heartbeat import HEARTBEAT, HeartbeatRequest, HeartbeatResponse
 
 
 async def handle(
@@ -20,3 +24,12 @@ async def handle(
     beat = Heartbeat(object(), request.member_id, request.generation_id, request.group_instance_id)
     taken = await services.groups.ask(request.group_id, beat)
     return HeartbeatResponse(error_code=taken.error)
+
+
+API = Endpoint(
+    HEARTBEAT,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    handle,
+    whole(reads_group, lambda _: HeartbeatResponse(error_code=GROUP_REFUSED)),
+)

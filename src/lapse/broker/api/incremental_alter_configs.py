@@ -1,5 +1,7 @@
 """IncrementalAlterConfigs (key 44): single settings of a resource (KIP-339).
 
+Needs ALTER_CONFIGS of the topic, cluster or group.
+
 Behaviour: SET gives a value, DELETE goes back to the default, APPEND and SUBTRACT add to a list and
 take from it, what is there already or is not there being no error. They are for lists alone, else
 INVALID_CONFIG. A list that the resource does not have itself begins as the one in force, the
@@ -18,11 +20,21 @@ from functools import partial
 from lapse.base.config import broker_setting, topic_setting
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.setting import Kind
-from lapse.broker.config_resources import TOPIC, Alteration, alter_all
-from lapse.broker.services import Services, Session
-from lapse.broker.topics import Change, Topics
+from lapse.broker.logs.topics import Change, Topics
+from lapse.broker.request.authorize import Items, each
+from lapse.broker.request.config_resources import (
+    TOPIC,
+    Alteration,
+    alter_all,
+    may_settings,
+    refused_settings,
+)
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
 from lapse.metadata.store import ALL_BROKERS
+from lapse.security.acls import Operation
 from lapse.wire.schema.incremental_alter_configs import (
+    INCREMENTAL_ALTER_CONFIGS,
     AlterableConfig,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -31,7 +43,7 @@ from lapse.wire.schema.incremental_alter_configs import (
 )
 
 
-class Operation(IntEnum):
+class ConfigOperation(IntEnum):
     """KIP-339's."""
 
     SET = 0
@@ -52,7 +64,7 @@ async def handle(
             nulls=tuple(
                 config.name
                 for config in resource.configs
-                if config.value is None and config.config_operation != Operation.DELETE
+                if config.value is None and config.config_operation != ConfigOperation.DELETE
             ),
             change=_change(resource, services.topics),
         )
@@ -85,7 +97,7 @@ def _change(resource: AlterConfigsResource, topics: Topics) -> Change:
     def change(before: Mapping[str, str]) -> Mapping[str, str]:
         after = dict(before)
         for config in resource.configs:
-            if config.config_operation in {Operation.APPEND, Operation.SUBTRACT}:
+            if config.config_operation in {ConfigOperation.APPEND, ConfigOperation.SUBTRACT}:
                 _require_list(kind_of(config.name).kind, config)
             apply(after, config, partial(below, config.name))
         return after
@@ -100,14 +112,14 @@ def apply(settings: dict[str, str], config: AlterableConfig, below: Callable[[],
     """
     name, value = config.name, config.value or ""
     match config.config_operation:
-        case Operation.SET:
+        case ConfigOperation.SET:
             settings[name] = value
-        case Operation.DELETE:
+        case ConfigOperation.DELETE:
             settings.pop(name, None)
-        case Operation.APPEND:
+        case ConfigOperation.APPEND:
             there = _items(settings[name] if name in settings else below())
             settings[name] = ",".join(dict.fromkeys((*there, *_items(value))))
-        case Operation.SUBTRACT:
+        case ConfigOperation.SUBTRACT:
             there = _items(settings[name] if name in settings else below())
             settings[name] = ",".join(item for item in there if item not in _items(value))
         case unknown:
@@ -120,7 +132,23 @@ def _items(text: str) -> list[str]:
 
 def _require_list(kind: Kind, config: AlterableConfig) -> None:
     if kind is not Kind.LIST:
-        operation = Operation(config.config_operation).name
+        operation = ConfigOperation(config.config_operation).name
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, f"{config.name}: {operation} is for lists, and it is none"
         )
+
+
+API = Endpoint(
+    INCREMENTAL_ALTER_CONFIGS,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    handle,
+    each(
+        Items(
+            "resources",
+            "responses",
+            may_settings(Operation.ALTER_CONFIGS),
+            refused_settings(AlterConfigsResourceResponse),
+        )
+    ),
+)

@@ -1,9 +1,11 @@
 """JoinGroup (key 11): become a member of a group, or take part in its rebalance.
 
+Needs READ group.
+
 Behaviour: the answer comes when the rebalance's first phase is over, which may take as long as the
 slowest member's rebalance timeout; a member without an id is given one first (KIP-394). Who may
-join and when is `coordination.classic_group`'s. An empty group id: INVALID_GROUP_ID. A group of
-KIP-848 that has members takes consumers in at once (`coordination.consumer_classic_members`); one
+join and when is `coordination.classic.group`'s. An empty group id: INVALID_GROUP_ID. A group of
+KIP-848 that has members takes consumers in at once (`coordination.consumer.classic_members`); one
 without becomes a classic group.
 
 v0 the session timeout is the rebalance timeout · v1 rebalance timeout (KIP-62) · v4 ids first · v5
@@ -14,9 +16,12 @@ a leader that need not assign (KIP-814).
 from __future__ import annotations
 
 from lapse.base.errors import ErrorCode
-from lapse.broker.services import Services, Session
-from lapse.coordination.classic_events import Join, Joined, Protocol
+from lapse.broker.request.authorize import GROUP_REFUSED, reads_group, whole
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.coordination.classic.events import Join, Joined, Protocol
 from lapse.wire.schema.join_group import (
+    JOIN_GROUP,
     JoinGroupRequest,
     JoinGroupResponse,
     JoinGroupResponseMember,
@@ -67,3 +72,21 @@ def _answer(joined: Joined, version: int) -> JoinGroupResponse:
             for m in joined.members
         ),
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+def _not_joined(request: JoinGroupRequest) -> JoinGroupResponse:
+    return JoinGroupResponse(
+        error_code=GROUP_REFUSED,
+        protocol_name="",
+        leader="",
+        member_id=request.member_id,
+        members=(),
+    )
+
+
+API = Endpoint(
+    JOIN_GROUP, JoinGroupRequest, JoinGroupResponse, handle, whole(reads_group, _not_joined)
+)

@@ -1,14 +1,23 @@
 """LeaveGroup (key 13): members go, by themselves or by an administrator's hand (KIP-345).
 
+Needs READ group.
+
 v0-2 one member, whose error is the request's · v3 several, by member or instance id · v5 reasons.
 """
 
 from __future__ import annotations
 
 from lapse.base.errors import ErrorCode
-from lapse.broker.services import Services, Session
-from lapse.coordination.classic_events import Leave, Leaving, Left
-from lapse.wire.schema.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from lapse.broker.request.authorize import GROUP_REFUSED, reads_group, whole
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.coordination.classic.events import Leave, Leaving, Left
+from lapse.wire.schema.leave_group import (
+    LEAVE_GROUP,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberResponse,
+)
 
 _SEVERAL_FROM = 3
 
@@ -41,3 +50,12 @@ async def handle(
 
 def _only_error(left: Left) -> ErrorCode:
     return left.members[0].error if left.members and not left.error else left.error
+
+
+API = Endpoint(
+    LEAVE_GROUP,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    handle,
+    whole(reads_group, lambda _: LeaveGroupResponse(error_code=GROUP_REFUSED)),
+)

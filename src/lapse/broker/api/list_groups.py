@@ -1,5 +1,7 @@
 """ListGroups (key 16): all groups of this broker.
 
+Needs DESCRIBE cluster or group; others are left out.
+
 v0-3 the same to us · v4 states, and a filter by them (KIP-518) · v5 types, and a filter by them
 (KIP-848).
 """
@@ -7,14 +9,24 @@ v0-3 the same to us · v4 states, and a filter by them (KIP-518) · v5 types, an
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.broker.group_shard import Shard
-from lapse.broker.services import Services, Session
-from lapse.coordination.classic_state import State
-from lapse.coordination.consumer_protocol import PROTOCOL_TYPE
-from lapse.coordination.groups import CLASSIC, CONSUMER
-from lapse.wire.schema.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from lapse.broker.coordinators.group_partition import Shard
+from lapse.broker.request.authorize import Caller, Handle
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.coordination.classic.state import State
+from lapse.coordination.records.groups import CLASSIC, CONSUMER
+from lapse.coordination.records.subscription import PROTOCOL_TYPE
+from lapse.security.acls import Operation
+from lapse.wire.schema.list_groups import (
+    LIST_GROUPS,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 
 
 async def handle(
@@ -55,3 +67,20 @@ def _groups(shard: Shard) -> Iterator[ListedGroup]:
             group_state=State.EMPTY if told is None else told.state,
             group_type=CLASSIC,
         )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+async def _authorize(
+    caller: Caller, version: int, request: ListGroupsRequest, handle: Handle
+) -> Any:
+    del version
+    answer = await handle(request)
+    if caller.may_cluster(Operation.DESCRIBE):
+        return answer
+    told = tuple(g for g in answer.groups if caller.may_group(Operation.DESCRIBE, g.group_id))
+    return replace(answer, groups=told)
+
+
+API = Endpoint(LIST_GROUPS, ListGroupsRequest, ListGroupsResponse, handle, _authorize)

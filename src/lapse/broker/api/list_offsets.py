@@ -1,6 +1,8 @@
 """ListOffsets (key 2): the offset for a timestamp, or for one of the places with a name.
 
-Behaviour (SEMANTICS T-17 … T-19, and L8): -1 latest, which is the end of what the isolation level
+Needs DESCRIBE topic.
+
+Behaviour (T-17 … T-19, and L8): -1 latest, which is the end of what the isolation level
 shows; -2 log start; a timestamp: the first record at or after it, in any segment and never below
 the log start; none is offset -1, timestamp -1. A partition asked for twice is INVALID_REQUEST;
 another leader epoch is FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
@@ -26,12 +28,15 @@ from dataclasses import dataclass
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.broker.epochs import check_leader_epoch
-from lapse.broker.faults import code_of
-from lapse.broker.partitions import Partitions
-from lapse.broker.services import Services, Session
+from lapse.broker.logs.faults import code_of
+from lapse.broker.logs.leader_epochs import check_leader_epoch
+from lapse.broker.logs.partitions import Partitions
+from lapse.broker.request.authorize import TOPIC_REFUSED, Items, each, of_topic
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
 from lapse.log.lookup import FoundRecord
 from lapse.log.partition_log import PartitionLog
+from lapse.security.acls import Operation
 from lapse.wire.schema.list_offsets import (
     BY_AGE,
     BY_APPEND,
@@ -40,11 +45,13 @@ from lapse.wire.schema.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
+    LIST_OFFSETS,
     MAX_TIMESTAMP,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
 
@@ -71,7 +78,7 @@ _LOOKUPS: Mapping[int, Callable[[PartitionLog, int], FoundRecord | None]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundOffset:
     """An answer: where, and the timestamp there (-1 for places with a name).
 
     Attributes:
@@ -144,7 +151,7 @@ def _answer(
         found = find(log, asked.timestamp, committed=committed, by=by)
         error = ErrorCode.NONE
     except Exception as e:  # noqa: BLE001  (it is logged there)
-        found, error = Found(), code_of(partitions, where, "ListOffsets", e)
+        found, error = FoundOffset(), code_of(partitions, where, "ListOffsets", e)
     return ListOffsetsPartitionResponse(
         partition_index=where.partition,
         error_code=error,
@@ -198,18 +205,44 @@ def find_old_style(log: PartitionLog, asked: ListOffsetsPartition, now_ms: int) 
     return log.offsets_before(by_ms, asked.max_num_offsets, now_ms)
 
 
-def find(log: PartitionLog, timestamp: int, *, committed: bool, by: int = BY_TIMESTAMP) -> Found:
+def find(
+    log: PartitionLog, timestamp: int, *, committed: bool, by: int = BY_TIMESTAMP
+) -> FoundOffset:
     """The place in one log that a timestamp names."""
     end = log.last_stable_offset if committed else log.high_watermark
     if timestamp == LATEST_TIMESTAMP:
-        return Found(end, leader_epoch=log.leader_epoch)
+        return FoundOffset(end, leader_epoch=log.leader_epoch)
     if timestamp in {EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP}:
         start = log.log_start_offset
-        return Found(start, leader_epoch=log.epoch_at(start))
+        return FoundOffset(start, leader_epoch=log.epoch_at(start))
     if timestamp == LATEST_TIERED_TIMESTAMP:
-        return Found()
+        return FoundOffset()
     greatest = timestamp == MAX_TIMESTAMP
     hit = log.greatest_timestamp() if greatest else _LOOKUPS[by](log, timestamp)
     if hit is None or hit.offset >= end:
-        return Found() if by == BY_TIMESTAMP or greatest else Found(end)
-    return Found(hit.offset, hit.timestamp, log.epoch_at(hit.offset))
+        return FoundOffset() if by == BY_TIMESTAMP or greatest else FoundOffset(end)
+    return FoundOffset(hit.offset, hit.timestamp, log.epoch_at(hit.offset))
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+def _unlisted(topic: ListOffsetsTopic) -> ListOffsetsTopicResponse:
+    return ListOffsetsTopicResponse(
+        name=topic.name,
+        partitions=tuple(
+            ListOffsetsPartitionResponse(
+                partition_index=asked.partition_index, error_code=TOPIC_REFUSED
+            )
+            for asked in topic.partitions
+        ),
+    )
+
+
+API = Endpoint(
+    LIST_OFFSETS,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    handle,
+    each(Items("topics", "topics", of_topic(Operation.DESCRIBE), _unlisted)),
+)

@@ -1,5 +1,7 @@
 """ListPartitionReassignments (key 46): moves of replicas under way (KIP-455).
 
+Needs DESCRIBE cluster.
+
 Behaviour: there is one broker and nothing to move to, so none are, whatever is asked for; unknown
 topics are passed over, as in Kafka.
 
@@ -9,8 +11,12 @@ v0 the only one.
 from __future__ import annotations
 
 from lapse.base.errors import ErrorCode
-from lapse.broker.services import Services, Session
+from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.security.acls import Operation
 from lapse.wire.schema.list_partition_reassignments import (
+    LIST_PARTITION_REASSIGNMENTS,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
@@ -26,3 +32,15 @@ async def handle(
     return ListPartitionReassignmentsResponse(
         error_code=ErrorCode.NONE, error_message=None, topics=()
     )
+
+
+API = Endpoint(
+    LIST_PARTITION_REASSIGNMENTS,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    handle,
+    of_cluster(
+        Operation.DESCRIBE,
+        ListPartitionReassignmentsResponse(**CLUSTER_REFUSAL, topics=()),
+    ),
+)

@@ -1,5 +1,7 @@
 """ListTransactions (key 66): the transactional ids that this broker coordinates (KIP-664).
 
+Needs DESCRIBE transactional id; others are left out.
+
 Behaviour: all that pass every filter; COORDINATOR_LOAD_IN_PROGRESS while any partition of
 `__transaction_state` is read; INVALID_REGULAR_EXPRESSION for a pattern that RE2 does not know.
 
@@ -8,9 +10,16 @@ v0 states and producer ids · v1 a duration (KIP-994) · v2 a pattern (KIP-1152)
 
 from __future__ import annotations
 
-from lapse.broker.services import Services, Session
-from lapse.coordination.transaction_views import TransactionFilter
+from dataclasses import replace
+from typing import Any
+
+from lapse.broker.request.authorize import Caller, Handle
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.coordination.transactions.views import TransactionFilter
+from lapse.security.acls import Operation
 from lapse.wire.schema.list_transactions import (
+    LIST_TRANSACTIONS,
     ListTransactionsRequest,
     ListTransactionsResponse,
     TransactionState,
@@ -41,3 +50,24 @@ async def handle(
             for row in listing.transactions
         ),
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+async def _authorize(
+    caller: Caller, version: int, request: ListTransactionsRequest, handle: Handle
+) -> Any:
+    del version
+    answer = await handle(request)
+    told = tuple(
+        state
+        for state in answer.transaction_states
+        if caller.may_transaction(Operation.DESCRIBE, state.transactional_id)
+    )
+    return replace(answer, transaction_states=told)
+
+
+API = Endpoint(
+    LIST_TRANSACTIONS, ListTransactionsRequest, ListTransactionsResponse, handle, _authorize
+)

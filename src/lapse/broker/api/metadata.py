@@ -1,5 +1,7 @@
 """Metadata (key 3): brokers, controller, and who leads which partition.
 
+Needs DESCRIBE topic; what CreateTopics needs where asking creates.
+
 Behaviour: this broker is the whole cluster: it leads everything and is its own controller. It names
 the address that is advertised for the client's listener, or, where that is no host, the one that
 the client reached. By a listener that is not advertised there is no broker, and no partition has a
@@ -20,18 +22,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition, check_topic_name
 from lapse.broker.api.create_topics import DEFAULT, judge
-from lapse.broker.charges import charge_mutations
-from lapse.broker.services import Services, Session
-from lapse.coordination import offsets, transactions
+from lapse.broker.request.authorize import (
+    TOPIC_REFUSED,
+    Caller,
+    Handle,
+    may_create,
+    with_operations,
+)
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.throttle import charge_mutations
+from lapse.coordination.records import offsets, transactions
 from lapse.log.epochs import NO_EPOCH
 from lapse.metadata.image import INTERNAL_TOPICS, METADATA_LOG, Image, Topic
+from lapse.security.acls import Operation
 from lapse.wire.declaration import ZERO_UUID
 from lapse.wire.schema.create_topics import CreatableTopic
 from lapse.wire.schema.metadata import (
+    METADATA,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -186,3 +199,57 @@ def _unreachable(topic: MetadataResponseTopic, version: int) -> MetadataResponse
         topic,
         partitions=tuple(replace(p, error_code=error, leader_id=-1) for p in topic.partitions),
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+async def _authorize(caller: Caller, version: int, request: MetadataRequest, handle: Handle) -> Any:
+    asks_for_all = request.topics is None or (version == 0 and not request.topics)
+    others: tuple[Any, ...] = ()
+    if asks_for_all:
+        answer = await handle(request)
+        topics = tuple(t for t in answer.topics if caller.may_topic(Operation.DESCRIBE, t.name))
+    else:
+        fine, others = caller.sorted_out(
+            request.topics or (), lambda t: _may_know(caller, request, t)
+        )
+        answer = await handle(replace(request, topics=fine) if others else request)
+        # In version 0 no topic at all is every topic.
+        topics = answer.topics if fine else ()
+    if request.include_topic_authorized_operations:
+        topics = tuple(with_operations(caller, topic) for topic in topics)
+    told = {}
+    if request.include_cluster_authorized_operations:
+        told["cluster_authorized_operations"] = caller.cluster_operations()
+    return replace(answer, topics=(*topics, *map(_unknown, others)), **told)
+
+
+def _may_know(caller: Caller, request: MetadataRequest, asked: MetadataRequestTopic) -> bool:
+    """Whether its metadata may be told; and if asking is creating, whether it may be created."""
+    image = caller.services.topics.image
+    if is_by_id(asked) or asked.name is None:
+        topic = image.ids.get(asked.topic_id)
+        return topic is None or caller.may_topic(Operation.DESCRIBE, topic.name)
+    if not caller.may_topic(Operation.DESCRIBE, asked.name):
+        return False
+    creates = (
+        asked.name not in image.topics
+        and request.allow_auto_topic_creation
+        and caller.services.config.auto_create_topics_enable
+    )
+    return not creates or may_create(caller, asked.name)
+
+
+def _unknown(asked: MetadataRequestTopic) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=TOPIC_REFUSED,
+        name=None if is_by_id(asked) else asked.name,
+        topic_id=asked.topic_id if is_by_id(asked) else ZERO_UUID,
+        partitions=(),
+    )
+
+
+API = Endpoint(
+    METADATA, MetadataRequest, MetadataResponse, handle, _authorize, tells_operations=True
+)

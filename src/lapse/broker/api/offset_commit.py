@@ -1,5 +1,7 @@
 """OffsetCommit (key 8): remember how far a group has read.
 
+Needs READ group; READ topic.
+
 Behaviour: a partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION, the others are committed;
 answered when they are in the log. Without generation and member id the commit comes from outside
 the group, which is fine as long as it has no members.
@@ -16,12 +18,15 @@ from collections.abc import Mapping
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.broker.group_shard import Shard
-from lapse.broker.services import Services, Session
-from lapse.coordination.classic_events import Commit
-from lapse.coordination.offset_store import NewOffset
+from lapse.broker.coordinators.group_partition import Shard
+from lapse.broker.request.authorize import GROUP_REFUSED, committed, reads_group, uncommitted
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.coordination.classic.events import Commit
+from lapse.coordination.offsets.store import NewOffset
 from lapse.metadata.image import Image
 from lapse.wire.schema.offset_commit import (
+    OFFSET_COMMIT,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -105,3 +110,16 @@ async def _commit(
         knows_epochs=version >= _NOT_FOUND_FROM,
     )
     return await shard.commit(request.group_id, member, offsets, request.retention_time_ms)
+
+
+API = Endpoint(
+    OFFSET_COMMIT,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    handle,
+    committed(
+        lambda caller, request: ErrorCode.NONE if reads_group(caller, request) else GROUP_REFUSED,
+        uncommitted(OffsetCommitResponseTopic, OffsetCommitResponsePartition),
+        OffsetCommitResponse,
+    ),
+)

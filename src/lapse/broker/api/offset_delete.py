@@ -1,5 +1,7 @@
 """OffsetDelete (key 47): forget single offsets of a group (KIP-496).
 
+Needs DELETE group; READ topic.
+
 Behaviour: GROUP_SUBSCRIBED_TO_TOPIC for topics that a member reads; a group that nobody knows, or
 whose members are no consumers, is an error of the whole request.
 """
@@ -7,11 +9,25 @@ whose members are no consumers, is an error of the whole request.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.broker.services import Services, Session
+from lapse.broker.request.authorize import (
+    GROUP_REFUSED,
+    TOPIC_REFUSED,
+    Caller,
+    Handle,
+    Items,
+    each,
+    reads_topic,
+    uncommitted,
+)
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.security.acls import Operation
 from lapse.wire.schema.offset_delete import (
+    OFFSET_DELETE,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
@@ -50,3 +66,25 @@ def _topics(
         )
         for topic in request.topics
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+async def _authorize(
+    caller: Caller, version: int, request: OffsetDeleteRequest, handle: Handle
+) -> Any:
+    if not caller.may_group(Operation.DELETE, request.group_id):
+        return OffsetDeleteResponse(error_code=GROUP_REFUSED, topics=())
+    return await _delete_offsets(caller, version, request, handle)
+
+
+_undeleted = uncommitted(OffsetDeleteResponseTopic, OffsetDeleteResponsePartition)
+
+
+_delete_offsets = each(
+    Items("topics", "topics", reads_topic, lambda topic: _undeleted(topic, TOPIC_REFUSED))
+)
+
+
+API = Endpoint(OFFSET_DELETE, OffsetDeleteRequest, OffsetDeleteResponse, handle, _authorize)

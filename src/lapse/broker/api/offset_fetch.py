@@ -1,5 +1,7 @@
 """OffsetFetch (key 9): how far groups have read.
 
+Needs DESCRIBE group; DESCRIBE topic.
+
 Behaviour: offset -1 without an error where nothing was committed, also of partitions that nobody
 knows; null topics ask for all that a group has committed.
 
@@ -11,13 +13,19 @@ they are STALE_MEMBER_EPOCH.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.broker.services import Services, Session
-from lapse.coordination.offset_store import FetchedOffset
+from lapse.broker.request.authorize import GROUP_REFUSED, TOPIC_REFUSED, Caller, Handle
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.coordination.offsets.store import FetchedOffset
+from lapse.security.acls import Operation
 from lapse.wire.schema.offset_fetch import (
+    OFFSET_FETCH,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
@@ -124,3 +132,88 @@ def _of_several(group_id: str, found: Found, error: ErrorCode) -> OffsetFetchRes
         for name, offsets in _by_topic(found)
     )
     return OffsetFetchResponseGroup(group_id=group_id, topics=tuple(topics), error_code=error)
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+_GROUPS_FROM = 8  # OffsetFetch: several groups
+
+
+async def _authorize(
+    caller: Caller, version: int, request: OffsetFetchRequest, handle: Handle
+) -> Any:
+    if version < _GROUPS_FROM:
+        return await _offset_fetch_of_one(caller, request, handle)
+    fine, others = caller.sorted_out(
+        request.groups, lambda group: caller.may_group(Operation.DESCRIBE, group.group_id)
+    )
+    hidden: dict[str, tuple[Any, ...]] = {}
+    asked = []
+    for group in fine:
+        known, hidden[group.group_id] = caller.sorted_out(
+            group.topics or (), lambda t: caller.may_topic(Operation.DESCRIBE, t.name)
+        )
+        asked.append(group if group.topics is None else replace(group, topics=known))
+    answer = await handle(replace(request, groups=tuple(asked)))
+    groups = [_visible(caller, group, hidden[group.group_id]) for group in answer.groups]
+    refused = tuple(
+        OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=GROUP_REFUSED)
+        for group in others
+    )
+    return replace(answer, groups=(*groups, *refused))
+
+
+def _visible(caller: Caller, group: Any, hidden: tuple[Any, ...]) -> Any:
+    """A group's answer without topics that must not be known, and with refusals of `hidden`."""
+    topics = tuple(t for t in group.topics if caller.may_topic(Operation.DESCRIBE, t.name))
+    if group.error_code:
+        return group
+    refused = tuple(
+        OffsetFetchResponseTopics(
+            name=topic.name,
+            partitions=tuple(
+                OffsetFetchResponsePartitions(**_no_offset(number))
+                for number in topic.partition_indexes
+            ),
+        )
+        for topic in hidden
+    )
+    return replace(group, topics=(*topics, *refused))
+
+
+async def _offset_fetch_of_one(caller: Caller, request: OffsetFetchRequest, handle: Handle) -> Any:
+    if not caller.may_group(Operation.DESCRIBE, request.group_id):
+        asked = request.topics or ()
+        topics = tuple(_unfetched(topic, GROUP_REFUSED) for topic in asked)
+        return OffsetFetchResponse(topics=topics, error_code=GROUP_REFUSED)
+    fine, others = caller.sorted_out(
+        request.topics or (), lambda t: caller.may_topic(Operation.DESCRIBE, t.name)
+    )
+    answer = await handle(replace(request, topics=fine) if others else request)
+    topics = tuple(t for t in answer.topics if caller.may_topic(Operation.DESCRIBE, t.name))
+    return replace(
+        answer, topics=(*topics, *(_unfetched(topic, TOPIC_REFUSED) for topic in others))
+    )
+
+
+def _unfetched(topic: Any, code: ErrorCode) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=tuple(
+            OffsetFetchResponsePartition(**_no_offset(number, code))
+            for number in topic.partition_indexes
+        ),
+    )
+
+
+def _no_offset(number: int, code: ErrorCode = TOPIC_REFUSED) -> dict[str, Any]:
+    return {
+        "partition_index": number,
+        "committed_offset": -1,
+        "metadata": "",
+        "error_code": code,
+    }
+
+
+API = Endpoint(OFFSET_FETCH, OffsetFetchRequest, OffsetFetchResponse, handle, _authorize)

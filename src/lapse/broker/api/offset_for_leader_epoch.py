@@ -1,5 +1,7 @@
 """OffsetForLeaderEpoch (key 23): where a leader epoch ended in a partition (KIP-101, KIP-320).
 
+Needs DESCRIBE topic, or CLUSTER_ACTION cluster.
+
 Behaviour: consumers ask it of the epoch of the record before their position, and go back, or reset
 their position, where the epoch ended below it. Answered with the largest epoch that is not above
 the one asked for and the offset after its last; for the current one that is the log's end, above
@@ -15,14 +17,19 @@ from __future__ import annotations
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.broker.epochs import check_leader_epoch
-from lapse.broker.partitions import Partitions
-from lapse.broker.services import Services, Session
+from lapse.broker.logs.leader_epochs import check_leader_epoch
+from lapse.broker.logs.partitions import Partitions
+from lapse.broker.request.authorize import TOPIC_REFUSED, Items, each
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.security.acls import Operation
 from lapse.wire.schema.offset_for_leader_epoch import (
+    OFFSET_FOR_LEADER_EPOCH,
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
     OffsetForLeaderTopicResult,
 )
 
@@ -62,3 +69,38 @@ def _answer(
         leader_epoch=end.epoch,
         end_offset=end.end_offset,
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+def _without_epoch(
+    topic: OffsetForLeaderTopic,
+) -> OffsetForLeaderTopicResult:
+    return OffsetForLeaderTopicResult(
+        topic=topic.topic,
+        partitions=tuple(
+            EpochEndOffset(error_code=TOPIC_REFUSED, partition=asked.partition)
+            for asked in topic.partitions
+        ),
+    )
+
+
+API = Endpoint(
+    OFFSET_FOR_LEADER_EPOCH,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    handle,
+    each(
+        # A broker's right is enough, whoever the request says it is from.
+        Items(
+            "topics",
+            "topics",
+            lambda caller, topic: (
+                caller.may_cluster(Operation.CLUSTER_ACTION)
+                or caller.may_topic(Operation.DESCRIBE, topic.topic)
+            ),
+            _without_epoch,
+        )
+    ),
+)

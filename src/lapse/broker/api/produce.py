@@ -1,5 +1,7 @@
 """Produce (key 0): append one batch to each of some partitions.
 
+Needs WRITE topic; WRITE transactional id.
+
 Behaviour:
 - each partition is judged by itself (`records.validate`, then the log's sequence rules); a batch is
   appended whole or not at all, and its `record_errors` say which records were to blame;
@@ -16,7 +18,7 @@ Behaviour:
   transactional id the whole request is TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
 - a disk that is full or fails: KAFKA_STORAGE_ERROR, with nothing half-written acknowledged or
   visible; one that fails takes its log directory offline (`Partitions.report`);
-- what nobody foresaw is UNKNOWN_SERVER_ERROR for that partition alone (`broker.faults`).
+- what nobody foresaw is UNKNOWN_SERVER_ERROR for that partition alone (`broker.logs.faults`).
 
 v0-2 messages of formats v0 and v1, as many as there are: they become one batch (KIP-32; a batch of
 format v2 is taken too, as by Kafka) · v1 throttle time · v2 append time · v3 exactly one batch of
@@ -36,27 +38,40 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
-from lapse.broker.counters import TopicCounters
-from lapse.broker.faults import code_of
-from lapse.broker.partitions import Partitions
-from lapse.broker.services import CloseConnection, Services, Session
-from lapse.broker.transaction_verification import Verified, verify_produced
+from lapse.broker.coordinators.transaction_verification import Verified, verify_produced
+from lapse.broker.logs.counters import TopicCounters
+from lapse.broker.logs.faults import code_of
+from lapse.broker.logs.partitions import Partitions
+from lapse.broker.request.authorize import (
+    TOPIC_REFUSED,
+    TRANSACTION_REFUSED,
+    Caller,
+    Handle,
+    of_topic,
+    words_of,
+)
+from lapse.broker.request.context import CloseConnection, Services, Session
+from lapse.broker.request.endpoint import Endpoint
 from lapse.kernels.layout import ATTRIBUTES, CODEC_MASK, HEADER_SIZE, MAGIC
 from lapse.log.partition_log import PartitionLog
 from lapse.metadata.image import INTERNAL_TOPICS, METADATA_LOG
 from lapse.records.layout import Codec
 from lapse.records.validate import RecordErrors, RefusedBatch, check_produced
+from lapse.security.acls import Operation
 from lapse.wire.schema.produce import (
+    PRODUCE,
     BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 
@@ -80,7 +95,7 @@ Batches = list[tuple[TopicPartition, PartitionProduceData]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AppendResult:
     """What became of one partition's batch; `error` None means it is in the log.
 
     `created_ms`: the first record's time, -1 where it has none, or nothing was appended.
@@ -126,7 +141,7 @@ async def handle(
 
 def append_at_once(
     partitions: Partitions, now_ms: int, version: int, verified: Verified, batches: Batches
-) -> list[Outcome]:
+) -> list[AppendResult]:
     """Judge and append the first batches, up to one that the event loop must not wait for."""
     outcomes = []
     for where, data in batches:
@@ -139,7 +154,7 @@ def append_at_once(
 
 def append_all(
     partitions: Partitions, now_ms: int, version: int, verified: Verified, batches: Batches
-) -> list[Outcome]:
+) -> list[AppendResult]:
     """Judge and append each batch, in a worker thread."""
     outcomes = (
         _append(partitions, now_ms, version, where, data, verified, _append_checked)
@@ -165,8 +180,8 @@ def _append(
     where: TopicPartition,
     data: PartitionProduceData,
     verified: Verified,
-    append: Callable[[PartitionLog, _Sent], Outcome | None],
-) -> Outcome | None:
+    append: Callable[[PartitionLog, _Sent], AppendResult | None],
+) -> AppendResult | None:
     try:
         verified_at = verified.get(where)
         if isinstance(verified_at, KafkaError):
@@ -181,7 +196,7 @@ def _append(
         return _refused(where, code_of(partitions, where, "Produce", e), e)
 
 
-def _append_if_quick(log: PartitionLog, sent: _Sent) -> Outcome | None:
+def _append_if_quick(log: PartitionLog, sent: _Sent) -> AppendResult | None:
     """None where there is more to do than to copy it: a codec, a roll, a lock that is held."""
     if log.config.compression_type not in PLAIN_TYPES or not _is_plain(sent.records):
         return None
@@ -201,12 +216,12 @@ def _is_plain(records: bytes | memoryview) -> bool:
     )
 
 
-def _append_checked(log: PartitionLog, sent: _Sent) -> Outcome:
+def _append_checked(log: PartitionLog, sent: _Sent) -> AppendResult:
     checked = check_produced(sent.records, log.config, sent.now_ms, str(sent.where))
     done = log.append(
         checked, leader_epoch=log.leader_epoch, now_ms=sent.now_ms, verified_at=sent.verified_at
     )
-    return Outcome(
+    return AppendResult(
         sent.where,
         done.base_offset,
         done.log_append_time_ms,
@@ -232,10 +247,10 @@ def _check_version(records: bytes | memoryview, version: int, where: TopicPartit
         )
 
 
-def _refused(where: TopicPartition, code: ErrorCode, error: Exception) -> Outcome:
+def _refused(where: TopicPartition, code: ErrorCode, error: Exception) -> AppendResult:
     record_errors = error.record_errors if isinstance(error, RefusedBatch) else ()
     said = str(error) if isinstance(error, LapseError) else f"{where}: {type(error).__name__}"
-    return Outcome(where, error=code, message=said, record_errors=record_errors)
+    return AppendResult(where, error=code, message=said, record_errors=record_errors)
 
 
 async def _verify(
@@ -304,7 +319,7 @@ def _batches(request: ProduceRequest) -> Batches:
     ]
 
 
-def _account(services: Services, outcome: Outcome, now_ms: int) -> None:
+def _account(services: Services, outcome: AppendResult, now_ms: int) -> None:
     if outcome.error is not None:
         if services.topics.image.topics.get(outcome.partition.topic):
             services.counters.topics[outcome.partition.topic].failed_produce_requests += 1
@@ -320,7 +335,7 @@ def _account(services: Services, outcome: Outcome, now_ms: int) -> None:
         _tell_dropped(outcome, counters)
 
 
-def _tell_dropped(outcome: Outcome, counters: TopicCounters) -> None:
+def _tell_dropped(outcome: AppendResult, counters: TopicCounters) -> None:
     """One line a topic: the producer was told of success, as one that knows no flag must be."""
     if not counters.tombstone_values_dropped:
         _log.warning(
@@ -331,7 +346,7 @@ def _tell_dropped(outcome: Outcome, counters: TopicCounters) -> None:
     counters.tombstone_values_dropped += outcome.values_dropped
 
 
-def _close_if_failed(outcomes: list[Outcome]) -> None:
+def _close_if_failed(outcomes: list[AppendResult]) -> None:
     failed = [o for o in outcomes if o.error is not None]
     if failed:
         raise CloseConnection(
@@ -340,7 +355,9 @@ def _close_if_failed(outcomes: list[Outcome]) -> None:
         )
 
 
-def _response(request: ProduceRequest, version: int, outcomes: list[Outcome]) -> ProduceResponse:
+def _response(
+    request: ProduceRequest, version: int, outcomes: list[AppendResult]
+) -> ProduceResponse:
     answers = iter([_answer(outcome, version) for outcome in outcomes])
     return ProduceResponse(
         responses=tuple(
@@ -355,7 +372,7 @@ def _response(request: ProduceRequest, version: int, outcomes: list[Outcome]) ->
     )
 
 
-def _answer(outcome: Outcome, version: int) -> PartitionProduceResponse:
+def _answer(outcome: AppendResult, version: int) -> PartitionProduceResponse:
     error = outcome.error or ErrorCode.NONE
     if error == ErrorCode.KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_FROM:
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -373,3 +390,47 @@ def _answer(outcome: Outcome, version: int) -> PartitionProduceResponse:
         ),
         error_message=outcome.message,
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+async def _authorize(caller: Caller, version: int, request: ProduceRequest, handle: Handle) -> Any:
+    del version
+    owner = request.transactional_id
+    fine: tuple[TopicProduceData, ...]
+    if owner is not None and not caller.may_transaction(Operation.WRITE, owner):
+        fine, others, code = (), request.topic_data, TRANSACTION_REFUSED
+    else:
+        fine, others = caller.sorted_out(
+            request.topic_data, lambda t: of_topic(Operation.WRITE)(caller, t)
+        )
+        code = TOPIC_REFUSED
+    if not others:
+        return await handle(request)
+    answer = await handle(replace(request, topic_data=fine)) if fine else None
+    if request.acks == 0:
+        raise CloseConnection("Produce with acks=0: not authorized")
+    refused = tuple(_unwritten(topic, code) for topic in others)
+    if answer is None:
+        return ProduceResponse(responses=refused)
+    return replace(answer, responses=(*answer.responses, *refused))
+
+
+def _unwritten(topic: TopicProduceData, code: ErrorCode) -> TopicProduceResponse:
+    return TopicProduceResponse(
+        name=topic.name,
+        partition_responses=tuple(
+            PartitionProduceResponse(
+                index=partition.index,
+                error_code=code,
+                base_offset=-1,
+                record_errors=(),
+                error_message=words_of(code),
+            )
+            for partition in topic.partition_data
+        ),
+    )
+
+
+API = Endpoint(PRODUCE, ProduceRequest, ProduceResponse, handle, _authorize)

@@ -1,5 +1,7 @@
 """SaslAuthenticate (key 36): a step of a login (KIP-152).
 
+Needs nothing.
+
 Behaviour: SASL_AUTHENTICATION_FAILED is answered late (`login`) and ends the connection. On a
 listener without SASL, or when there is nothing to log in for, it is ILLEGAL_SASL_STATE.
 
@@ -9,9 +11,14 @@ v0 the same · v1 how long the session lasts (KIP-368) · v2 flexible.
 from __future__ import annotations
 
 from lapse.base.errors import ErrorCode
-from lapse.broker import login
-from lapse.broker.services import Services, Session
-from lapse.wire.schema.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from lapse.broker.request import sasl_login
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.wire.schema.sasl_authenticate import (
+    SASL_AUTHENTICATE,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
 
 
 async def handle(
@@ -24,10 +31,15 @@ async def handle(
             error_message="this listener has no SASL",
             auth_bytes=b"",
         )
-    answered = await login.authenticate(services, session, session.sasl, bytes(request.auth_bytes))
+    answered = await sasl_login.authenticate(
+        services, session, session.sasl, bytes(request.auth_bytes)
+    )
     return SaslAuthenticateResponse(
         error_code=answered.error,
         error_message=answered.message,
         auth_bytes=answered.auth_bytes,
         session_lifetime_ms=answered.session_lifetime_ms,
     )
+
+
+API = Endpoint(SASL_AUTHENTICATE, SaslAuthenticateRequest, SaslAuthenticateResponse, handle, None)

@@ -1,5 +1,7 @@
 """SyncGroup (key 14): a member's assignment; the leader brings everybody's.
 
+Needs READ group.
+
 Behaviour: the answer waits for the leader and for its assignment being in the log.
 
 v3 instance ids · v5 protocol type and name, both to be given (KIP-559).
@@ -8,9 +10,11 @@ v3 instance ids · v5 protocol type and name, both to be given (KIP-559).
 from __future__ import annotations
 
 from lapse.base.errors import ErrorCode
-from lapse.broker.services import Services, Session
-from lapse.coordination.classic_events import Sync, Synced
-from lapse.wire.schema.sync_group import SyncGroupRequest, SyncGroupResponse
+from lapse.broker.request.authorize import GROUP_REFUSED, reads_group, whole
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.coordination.classic.events import Sync, Synced
+from lapse.wire.schema.sync_group import SYNC_GROUP, SyncGroupRequest, SyncGroupResponse
 
 _PROTOCOL_FROM = 5
 
@@ -41,3 +45,15 @@ def _answer(synced: Synced) -> SyncGroupResponse:
         protocol_name=synced.protocol,
         assignment=synced.assignment,
     )
+
+
+API = Endpoint(
+    SYNC_GROUP,
+    SyncGroupRequest,
+    SyncGroupResponse,
+    handle,
+    whole(
+        reads_group,
+        lambda _: SyncGroupResponse(error_code=GROUP_REFUSED, assignment=b""),
+    ),
+)

@@ -1,5 +1,7 @@
 """TxnOffsetCommit (key 28): offsets that count once the transaction commits (KIP-98).
 
+Needs WRITE transactional id; READ group; READ topics.
+
 Behaviour: a partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION, the others are committed;
 until the transaction's marker they are pending, which OffsetFetch tells who asks for stable ones.
 Refused unless AddOffsetsToTxn was told of the group (KIP-890): INVALID_TXN_STATE before v4, then
@@ -16,13 +18,24 @@ from collections.abc import Mapping
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.api.offset_commit import known_offsets
-from lapse.broker.group_shard import Shard
-from lapse.broker.services import Services, Session
-from lapse.broker.state_log import Writer
-from lapse.broker.transaction_verification import for_client
-from lapse.coordination.classic_events import Commit
-from lapse.coordination.transaction_state import ProducerIdAndEpoch
+from lapse.broker.coordinators.coordinator_log import Writer
+from lapse.broker.coordinators.group_partition import Shard
+from lapse.broker.coordinators.transaction_verification import for_client
+from lapse.broker.request.authorize import (
+    GROUP_REFUSED,
+    TRANSACTION_REFUSED,
+    Caller,
+    committed,
+    reads_group,
+    uncommitted,
+)
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
+from lapse.coordination.classic.events import Commit
+from lapse.coordination.transactions.state import ProducerIdAndEpoch
+from lapse.security.acls import Operation
 from lapse.wire.schema.txn_offset_commit import (
+    TXN_OFFSET_COMMIT,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
@@ -105,3 +118,28 @@ def _answer(request: TxnOffsetCommitRequest, errors: Errors) -> TxnOffsetCommitR
             for topic in request.topics
         )
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+def _may_commit_in_transaction(caller: Caller, request: TxnOffsetCommitRequest) -> ErrorCode:
+    if not caller.may_transaction(Operation.WRITE, request.transactional_id):
+        return TRANSACTION_REFUSED
+    return ErrorCode.NONE if reads_group(caller, request) else GROUP_REFUSED
+
+
+API = Endpoint(
+    TXN_OFFSET_COMMIT,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    handle,
+    committed(
+        _may_commit_in_transaction,
+        uncommitted(
+            TxnOffsetCommitResponseTopic,
+            TxnOffsetCommitResponsePartition,
+        ),
+        TxnOffsetCommitResponse,
+    ),
+)

@@ -1,5 +1,7 @@
 """WriteTxnMarkers (key 27): ends transactions in the logs of this broker.
 
+Needs CLUSTER_ACTION or ALTER cluster.
+
 Behaviour: sent by administrators, to end a transaction that hangs (KIP-664); our own coordinator
 writes its markers without it. A marker of an older producer epoch is INVALID_PRODUCER_EPOCH, one of
 an older coordinator TRANSACTION_COORDINATOR_FENCED; there need not be a transaction to be ended.
@@ -10,10 +12,14 @@ v1 the only one served.
 from __future__ import annotations
 
 from lapse.base.ids import TopicPartition
-from lapse.broker.services import Services, Session
-from lapse.broker.state_log import Writer
+from lapse.broker.coordinators.coordinator_log import Writer
+from lapse.broker.request.authorize import CLUSTER_REFUSED, whole
+from lapse.broker.request.context import Services, Session
+from lapse.broker.request.endpoint import Endpoint
 from lapse.log.markers import EndMarker
+from lapse.security.acls import Operation
 from lapse.wire.schema.write_txn_markers import (
+    WRITE_TXN_MARKERS,
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -53,3 +59,45 @@ async def _write(services: Services, asked: WritableTxnMarker) -> WritableTxnMar
             for topic in asked.topics
         ),
     )
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+def _no_markers(
+    request: WriteTxnMarkersRequest,
+) -> WriteTxnMarkersResponse:
+    return WriteTxnMarkersResponse(
+        markers=tuple(
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=tuple(
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=tuple(
+                            WritableTxnMarkerPartitionResult(
+                                partition_index=number, error_code=CLUSTER_REFUSED
+                            )
+                            for number in topic.partition_indexes
+                        ),
+                    )
+                    for topic in marker.topics
+                ),
+            )
+            for marker in request.markers
+        )
+    )
+
+
+API = Endpoint(
+    WRITE_TXN_MARKERS,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+    handle,
+    whole(
+        lambda caller, _: (
+            caller.may_cluster(Operation.CLUSTER_ACTION) or caller.may_cluster(Operation.ALTER)
+        ),
+        _no_markers,
+    ),
+)

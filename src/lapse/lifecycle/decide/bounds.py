@@ -1,6 +1,6 @@
 """Which part of a log a round may look at: first dirty and first uncleanable offset.
 
-SEMANTICS S-2 … S-5. All by segments: a round never cleans part of a segment's reach.
+S-2 … S-5. All by segments: a round never cleans part of a segment's reach.
 
 Three bounds are ours. A place that could not be read (L10) and a transaction that nobody has
 decided end everything a round does, so that nothing at or above them is looked at, stamped or

@@ -1,4 +1,4 @@
-"""Which time it is, for whoever removes records: a clock that jumped is not believed (DESIGN 4.11).
+"""Which time it is, for whoever removes records: a clock that jumped is not believed (ADR-11).
 
 The caller (service, housekeeping, `lapse clean`) keeps one `ClockRecord` in a durable file, asks
 `judge_clock` before each look, and takes the verdict's time instead of the wall clock's.

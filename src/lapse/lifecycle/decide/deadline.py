@@ -41,7 +41,7 @@ def compaction_delay_ms(facts: LogFacts, topic: TopicConfig, now_ms: int) -> int
     """By how much the oldest record that was not compacted is past max.compaction.lag.ms.
 
     Kafka's max-compaction-delay-secs tells of the logs it last chose from, and goes stale while
-    nothing is eligible (SEMANTICS §8). This is of the log as it is, the active segment included:
+    nothing is eligible (V-2). This is of the log as it is, the active segment included:
     one that should have been rolled is late too. 0 for a log that is on time, or not compacted.
     """
     if not topic.compacts:

@@ -1,4 +1,4 @@
-"""Which neighbouring segments are rewritten into one: SEMANTICS G-2, G-3 and L13.
+"""Which neighbouring segments are rewritten into one: G-2, G-3 and L13.
 
 Under compact,delete retention drops a segment by its greatest age, so a merged one keeps its older
 records longer than they would have been kept alone: KIP-354 warns of it, Kafka accepts it (T-26).

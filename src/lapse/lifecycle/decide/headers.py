@@ -1,4 +1,4 @@
-"""Headers without records whose producer is gone: when a round must take them (SEMANTICS B-3, P-1).
+"""Headers without records whose producer is gone: when a round must take them (B-3, P-1).
 
 The last batch of a live producer keeps its header, so that its next sequence number can be judged
 after a restart. When the producer has expired (`producer.id.expiration.ms` after its last batch)

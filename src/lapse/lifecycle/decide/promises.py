@@ -1,4 +1,4 @@
-"""What Lapse promises of a topic's records, as formulas (DESIGN §5): docs and `lapse explain`.
+"""What Lapse promises of a topic's records, as formulas: for docs and `lapse explain`.
 
 Times count by the append clock. Slack is what the parts around a decision may take: rolling the
 active segment, and noticing that a round is due. A round is due half-way into each lag of ours, so

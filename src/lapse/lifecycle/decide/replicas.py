@@ -1,4 +1,4 @@
-"""L3: tombstones and markers wait until every replica lost what they cover (SEMANTICS H-9).
+"""L3: tombstones and markers wait until every replica lost what they cover (H-9).
 
 In Kafka each replica removes tombstones by itself. One that was away while another lost both a
 value and its tombstone never learns of the delete, keeps the value, and shows it once it leads. So

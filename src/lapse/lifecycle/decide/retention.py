@@ -1,4 +1,4 @@
-"""Which leading segments expire: SEMANTICS T-23 … T-26, and L9.
+"""Which leading segments expire: T-23 … T-26, and L9.
 
 Three rules, one after the other: by log start in every log, by size and by age only where the
 policy has `delete`. Each stops at the first segment that fails it or is not wholly below the high
@@ -23,7 +23,7 @@ def segments_to_delete(
 ) -> tuple[int, ...]:
     """Base offsets of the leading segments that must go now.
 
-    Without a `now_ms` (the clock is not believed, DESIGN 4.11) nothing goes by age. What is below
+    Without a `now_ms` (the clock is not believed, ADR-11) nothing goes by age. What is below
     the log start and what is too much does: neither asks what time it is. `steps` are those of a
     clock that was set right.
     """

@@ -1,6 +1,8 @@
 """Which logs get a round now, in which order, and why the others do not.
 
-SEMANTICS S-1, S-5 … S-9 with L3 (who is waited for), L4 (expired tombstones, spent markers and
+What Kafka calls LogCleanerManager.
+
+S-1, S-5 … S-9 with L3 (who is waited for), L4 (expired tombstones, spent markers and
 tombstones that nobody gave a horizon are reasons of their own), L6 (what must be cleaned goes
 first), L9, L10 and L11 (deleted records are a reason too, also without `compact`). Nothing here
 reads a file or a clock.
@@ -137,7 +139,7 @@ class Decision(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RoundOptions:
     """What a caller asks beyond the facts.
 
     Attributes:
@@ -145,7 +147,7 @@ class Wish:
         dirty: `--first-dirty`.
         removable_below: `--replica-cleaned-to`: tombstones and markers from there on stay.
         stamp_ms: the time to count horizons from, where that may be later than the time to decide
-            by (DESIGN 4.11).
+            by (ADR-11).
         steps: what a clock that was set right had noted too early.
     """
 
@@ -157,10 +159,10 @@ class Wish:
     steps: tuple[Step, ...] = ()
 
 
-_NOTHING_MORE = Wish()
+_NOTHING_MORE = RoundOptions()
 
 
-def decide(info: LogInfo, now_ms: int, wish: Wish | None = None) -> Decision:
+def decide(info: LogInfo, now_ms: int, wish: RoundOptions | None = None) -> Decision:
     """The decision on one log."""
     wish = wish or _NOTHING_MORE
     facts, config = info.facts, info.config
@@ -254,12 +256,12 @@ class _Case:
     removal: Removal
     passed_ms: int
     told: Survey
-    wish: Wish
+    wish: RoundOptions
     delay_ms: int
     due_ms: Mapping[Due, int | None]  # what only waits for a moment
 
 
-def _passed(info: LogInfo, now_ms: int, wish: Wish) -> int:
+def _passed(info: LogInfo, now_ms: int, wish: RoundOptions) -> int:
     """Horizons at or below this have passed; one that was stamped too early waits for longer."""
     if wish.steps:
         lag_ms = info.config.delete_retention_ms
@@ -267,7 +269,7 @@ def _passed(info: LogInfo, now_ms: int, wish: Wish) -> int:
     return passed_until(now_ms, info.stamps) if info.stamps else now_ms
 
 
-def _removable(facts: LogFacts, config: TopicConfig, now_ms: int, wish: Wish) -> int:
+def _removable(facts: LogFacts, config: TopicConfig, now_ms: int, wish: RoundOptions) -> int:
     """L3; Kafka has no such bound, but a wish for one is followed under its rules too."""
     asked = LONG_MAX if wish.removable_below is None else wish.removable_below
     if not facts.replicas or wish.rules is Rules.KAFKA_43:

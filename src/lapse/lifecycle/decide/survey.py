@@ -1,6 +1,6 @@
 """What the segments of a log hold at all, in one pass: most logs hold nothing that needs more.
 
-Deciding on a hundred thousand logs must not take a second (DESIGN §7). The rules in `bounds` and
+Deciding on a hundred thousand logs must not take a second. The rules in `bounds` and
 `select` that concern few logs look at their segments again only where this says so.
 """
 

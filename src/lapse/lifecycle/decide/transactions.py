@@ -3,7 +3,7 @@
 A summary names the first marker of each producer in its segment (`ended`) and what is open at its
 end (`begun`). Folded in order that says which transactions are open where, how those end that a
 round sees only the beginning of, and which markers are *spent*: no batch of their transaction is
-left (SEMANTICS X-5 … X-7), so that they want a delete horizon (KIP-534).
+left (X-5 … X-7), so that they want a delete horizon (KIP-534).
 
 Estimates (`Summary.is_complete`) say nothing; logs with them get no round anyway.
 """

@@ -2,7 +2,7 @@
 
 DeleteRecords moves the log start; segments wholly below it are dropped by retention. The one that
 holds the new start keeps its dead records until a round rewrites it. In Kafka that may be never
-(SEMANTICS D-7); here it is within `lapse.physical.delete.max.lag.ms`, in which the
+(D-7); here it is within `lapse.physical.delete.max.lag.ms`, in which the
 `file.delete.delay.ms` of the old file counts. Half of what that leaves is for the round.
 
 Called by `select`, `deadline` and `explain`. The active segment is no round's: its owner rolls it

@@ -8,7 +8,7 @@ what runs; `tests/oracle` then tells whether real Kafka agrees.
 The facts of a record:
 
 - covered: its offset is at or below the last offset the map has seen. A record above it has not
-  been compared with anything and must stay (SEMANTICS R-2).
+  been compared with anything and must stay (R-2).
 - keyed: it has a key. A compacted log keeps none without (R-3).
 - superseded: a later covered record has the same key (R-4, R-7).
 - tombstone: its value is null (R-6, R-8; an empty value is a value), or it says itself that it is
@@ -39,7 +39,7 @@ from lapse.kernels import keep
 
 
 class Rules(IntEnum):
-    """Whose rules a round follows (DESIGN §5)."""
+    """Whose rules a round follows (docs/internals/differences.md)."""
 
     LAPSE = 0
     KAFKA_43 = 1  # --kafka-exact: what differs within a round (L1, L2, L9, L13…L18) switched off

@@ -7,14 +7,19 @@ a topic reads every file anew, and its findings are the proof's.
 
 from __future__ import annotations
 
-import asyncio
+import errno
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
+from typing import Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lapse.base.clock import Clock
-from lapse.base.errors import ConfigError, LapseError
+from lapse.base.errors import ConfigError, LapseError, StorageError
 from lapse.base.fs import Fs
 from lapse.lifecycle.erase import served
 from lapse.lifecycle.erase.findings import Findings
@@ -30,27 +35,58 @@ from lapse.lifecycle.erase.order import (
     what_is_left,
 )
 from lapse.lifecycle.erase.proof import (
+    FORMAT,
     GONE,
     NOT_PROVEN,
     PROVEN,
+    Report,
     Verdict,
+    cluster_ids_of,
+    encode_report,
     judge,
     keys_seen,
+    topic_ids_of,
     totals,
     with_never_seen,
 )
 from lapse.lifecycle.erase.replicas import ReplicaFindings, Run, Where, look_through
-from lapse.lifecycle.erase.search import Asked, Search, hash_of, told
-from lapse.lifecycle.erase.served import Broker, Served
+from lapse.lifecycle.erase.search import Search, SearchSpec, hash_of, told
+from lapse.lifecycle.erase.served import Served
+from lapse.lifecycle.erase.sign import fingerprint, public_key_of, seal
+from lapse.log.summary import FOLDER
 
 PATIENCE_MS = 180_000  # doubts that have not changed for so long are not about to go
 HINT_MS = 600_000  # values that have not changed for so long want somebody's attention
 REST_SECONDS = 4.0  # who sleeps for so long has seen no change for as long
 _NAMED_MAX = 10
+# Of file systems that have nothing to sync in a folder, or are mounted to be read.
+_NO_SUCH_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EROFS})
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.25, 30.0
 
 Say = Callable[[str], None]
-ReplicasOf = Callable[[TopicOrder], Mapping[int, Sequence[int]]]
+
+
+class Brokers(Protocol):
+    """What an erasure has its topics' brokers do; over the network that is `served.Network`.
+
+    Raises LapseError.
+    """
+
+    def replicas(self, topic: str, topic_id: str) -> Mapping[int, Sequence[int]]:
+        """Which of them have each partition now."""
+        ...
+
+    def write_tombstones(self, topic: str, keys: Sequence[bytes], due: Sequence[Due]) -> None:
+        """All of them are in the logs when this returns."""
+        ...
+
+    def force(self, topic: str, forced: Forced) -> bool:
+        """Change a setting, once or again; False where somebody has set something else."""
+        ...
+
+    def put_back(self, topic: str, forced: Forced) -> bool:
+        """As it was; False where somebody has set something else meanwhile."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +107,7 @@ class Look:
     """What a look at all replicas came to."""
 
     replicas: tuple[ReplicaFindings, ...]
-    asked: Asked
+    asked: SearchSpec
     verdict: Verdict
     left: Left
     started_ms: int
@@ -124,21 +160,16 @@ def given(order: Order, answers: Iterable[Served], keys: Mapping[str, Sequence[b
 class Erasure:
     """The loop. `targets` are those of the order's topics, in its order.
 
-    `rest` is called before it sleeps for long; `replicas_of` asks which brokers have a topic's
-    partitions now (default: over the network, `served.ask_replicas`), and raises LapseError.
+    `rest` is called before it sleeps for long.
     """
 
     def __init__(
-        self, broker: Broker, order: Order, targets: Sequence[Target], places: Places, clock: Clock,
-        rest: Callable[[], None] = lambda: None, replicas_of: ReplicasOf | None = None,
+        self, brokers: Brokers, order: Order, targets: Sequence[Target], places: Places,
+        clock: Clock, rest: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        self._broker, self._clock, self._places, self._rest = broker, clock, places, rest
-        self._replicas_of = replicas_of or self._ask_replicas
+        self._brokers, self._clock, self._places, self._rest = brokers, clock, places, rest
         self.order, self.targets = order, targets
         self._kept: Order | None = None  # as its file has it, once this process has written it
-
-    def _ask_replicas(self, part: TopicOrder) -> Mapping[int, Sequence[int]]:
-        return asyncio.run(served.ask_replicas(self._broker, part.topic, part.topic_id))
 
     def look(self, target: Target, *, anew: bool = False) -> Look:
         """Look at all replicas; what did not change since the last look is not read again."""
@@ -181,14 +212,15 @@ class Erasure:
         if missing:
             raise ConfigError(f"{missing[0]}; give a --replica for each, of all brokers")
 
-    def _last_look(self, target: Target) -> Look:
+    def _last_look(self, target: Target, fs: Fs) -> Look:
         """All files anew, if these are of all replicas: some may have come or moved meanwhile.
 
-        One that comes after brokers were asked is copied from those that are looked at.
+        One that comes after brokers were asked is copied from those that are looked at. What was
+        found gone is made to stay so: a removal that was not synced, a power cut takes back.
         """
         topic = target.part.topic
         try:
-            expected = self._replicas_of(target.part)
+            expected = self._brokers.replicas(topic, target.part.topic_id)
         except LapseError as e:
             target.doubts = (f"which replicas topic {topic} has now cannot be asked: {e}",)
             return self.look(target)
@@ -196,7 +228,8 @@ class Erasure:
         target.doubts = tuple(replicas_missing(target.last.replicas, topic, expected))
         if not target.doubts:
             look = self.look(target, anew=True)
-            target.doubts = tuple(replicas_missing(look.replicas, topic, expected))
+            target.doubts = (*replicas_missing(look.replicas, topic, expected),
+                             *_sync_removals(look.replicas, fs))  # fmt: skip
             if not target.doubts:
                 return look
         return self.look(target)
@@ -244,7 +277,7 @@ class Erasure:
         else:
             self._force(target, lags, fs, folder, say)
         if look.verdict.reasons == target.doubts:  # nothing in the files speaks against it
-            look = self._last_look(target)
+            look = self._last_look(target, fs)
             target.is_done = look.verdict.state in GONE
         if look.verdict.state == NOT_PROVEN:
             target.is_done = look.ended_ms - target.since_ms > PATIENCE_MS
@@ -281,7 +314,7 @@ class Erasure:
         if not due:
             return
         topic = target.part.topic
-        asyncio.run(served.write_tombstones(self._broker, topic, target.keys, due))
+        self._brokers.write_tombstones(topic, target.keys, due)
         target.written.update(due)
         say(f"{topic}: {len(due)} tombstones written")
 
@@ -302,7 +335,7 @@ class Erasure:
         if is_new:
             self._remember(target, replace(target.part, forced=forced), fs, folder)
         try:
-            target.is_forced = asyncio.run(served.force(self._broker, topic, forced))
+            target.is_forced = self._brokers.force(topic, forced)
             why, nothing_set = "somebody else has changed it meanwhile", True
         except LapseError as e:
             if not served.is_refusal(e):
@@ -330,7 +363,7 @@ class Erasure:
         if forced is None:
             return
         try:
-            done = asyncio.run(served.put_back(self._broker, topic, forced))
+            done = self._brokers.put_back(topic, forced)
         except LapseError as e:
             say(f"{topic}: {forced.name} is still {forced.value}: {e}")
             return
@@ -339,17 +372,25 @@ class Erasure:
         what = "is as it was" if done else "was set by somebody else meanwhile, and stays"
         say(f"{topic}: {forced.name} {what}")
 
-    def note_verdicts(self, fs: Fs, folder: Path) -> None:
-        """Keep since when what is proven has been: a run again does not make it later."""
-        for target in self.targets:
-            look = target.last
-            assert look is not None
-            part = target.part.noted(
-                look.verdict.state, look.left.values, look.ended_ms,
-                tombstones_too=look.asked.tombstones_too,
-            )  # fmt: skip
-            if part != target.part:
-                self._remember(target, part, fs, folder)
+    def end(self, fs: Fs, folder: Path, key: Ed25519PrivateKey) -> list[Path]:
+        """Keep what each last look has proven, and write its signed report, durably.
+
+        Since when it is proven is kept in the order: a run again does not make it later. Of
+        reports none is written over another.
+        """
+        for target in self.targets:  # first: who is killed in between was not late all the same
+            self._note_verdict(target, fs, folder)
+        return [_write_proof(fs, folder, target, key) for target in self.targets]
+
+    def _note_verdict(self, target: Target, fs: Fs, folder: Path) -> None:
+        look = target.last
+        assert look is not None
+        part = target.part.noted(
+            look.verdict.state, look.left.values, look.ended_ms,
+            tombstones_too=look.asked.tombstones_too,
+        )  # fmt: skip
+        if part != target.part:
+            self._remember(target, part, fs, folder)
 
     def _remember(self, target: Target, part: TopicOrder, fs: Fs, folder: Path) -> None:
         order = self.order.with_topic(part)
@@ -363,6 +404,44 @@ class Erasure:
         finally:
             for target in self.targets:
                 self._put_back(target, fs, folder, say)
+
+
+def _sync_removals(replicas: Iterable[ReplicaFindings], fs: Fs) -> Iterator[str]:
+    """Make lasting what was removed from the folders that were looked at; what spoke against it."""
+    for replica in replicas:
+        root = Path(replica.path)
+        logs = {root / home.folder for home in replica.homes}
+        files = {(root / found.path).parent for found in replica.files}
+        for folder in sorted({root, *logs, *(log / FOLDER for log in logs), *files}):
+            try:
+                if folder.is_dir():
+                    fs.fsync_dir(folder)
+            except StorageError as e:
+                cause = e.__cause__
+                if not isinstance(cause, OSError) or cause.errno not in _NO_SUCH_SYNC:
+                    yield f"whether what went from {folder} stays gone cannot be told: {e}"
+
+
+def _write_proof(fs: Fs, folder: Path, target: Target, key: Ed25519PrivateKey) -> Path:
+    look = target.last
+    assert look is not None
+    report = Report(
+        FORMAT, version("lapse"), platform.node(), target.part.topic, None, look.asked,
+        look.started_ms, look.ended_ms, look.replicas, look.verdict,
+        cluster_ids=cluster_ids_of(look.replicas), topic_ids=topic_ids_of(look.replicas),
+        key_id=fingerprint(public_key_of(key)),
+    )  # fmt: skip
+    path = _new_path(folder, target.part.topic)
+    fs.replace_file(path, seal(encode_report(report), key))
+    return path
+
+
+def _new_path(folder: Path, topic: str) -> Path:
+    path, n = folder / f"{topic}.proof.json", 1
+    while path.exists():
+        n += 1
+        path = folder / f"{topic}.proof-{n}.json"
+    return path
 
 
 def _doubted(verdict: Verdict, doubts: tuple[str, ...]) -> Verdict:

@@ -1,8 +1,8 @@
 """An order to erase keys, from the moment it is given until a proof: what of it must be remembered.
 
-One file in a folder of the order's own. It has no key, only salted hashes (DESIGN §1 "ledger"), and
-is written before anything is done, so that whoever is killed goes on with the same order: the same
-bounds, the same deadline, and the settings put back that were changed.
+One file in a folder of the order's own. It has no key, only salted hashes, and is written before
+anything is done, so that whoever is killed goes on with the same order: the same bounds, the same
+deadline, and the settings put back that were changed.
 
 **Bounds.** An order is about records below where the logs ended when it was given. What was written
 later, by somebody who came back, stays. So a key gets a tombstone only where its newest record is a
@@ -21,14 +21,14 @@ from pathlib import Path
 import msgspec
 
 from lapse.base.errors import ConfigError, StorageError
-from lapse.base.fs import Fs
+from lapse.base.fs import Fs, make_lasting_dir
 from lapse.base.ids import TopicPartition
 from lapse.base.secret import Secret
 from lapse.base.times import UNITS_MS, after_ms
 from lapse.lifecycle.erase.findings import Count
 from lapse.lifecycle.erase.proof import GONE, REMAINS, Verdict
 from lapse.lifecycle.erase.replicas import ReplicaFindings
-from lapse.lifecycle.erase.search import Asked, Bound, KeyHash, hash_of
+from lapse.lifecycle.erase.search import Bound, KeyHash, SearchSpec, hash_of
 from lapse.log.directory import LOCK, lock_file
 from lapse.log.segment import LOG, base_offset_of
 
@@ -139,9 +139,11 @@ class Order:
 def locked(fs: Fs, folder: Path) -> Iterator[None]:
     """The folder, made if need be, for one process alone: two would undo each other's settings.
 
+    Durably made: with it would go what settings were before.
+
     Raises LockHeld, naming who has it, and StorageError.
     """
-    fs.make_dir(folder)
+    make_lasting_dir(fs, folder)
     lock = lock_file(folder / LOCK, fs)
     try:
         yield
@@ -285,7 +287,7 @@ class Left:
         return f"{self.values} records and {self.tombstones} tombstones remain"
 
 
-def what_is_left(counts: Mapping[int, Count], asked: Asked, verdict: Verdict) -> Left:
+def what_is_left(counts: Mapping[int, Count], asked: SearchSpec, verdict: Verdict) -> Left:
     """From the totals of a look, and its verdict."""
     values = sum(count.records for count in counts.values())
     tombstones = sum(count.tombstones for count in counts.values()) if asked.tombstones_too else 0

@@ -17,9 +17,10 @@ from pathlib import Path
 
 from lapse.base.errors import LapseError
 from lapse.base.ids import TopicPartition, format_topic_id
-from lapse.lifecycle import clock_guard, reports
+from lapse.lifecycle import clock_guard
 from lapse.lifecycle.round.ledger import LEDGER_FILE
 from lapse.lifecycle.round.ledger import read as read_ledger
+from lapse.lifecycle.status import reports
 from lapse.log import checkpoints
 from lapse.log.append_times import SUFFIX as APPENDED
 from lapse.log.append_times import is_append_times
@@ -76,7 +77,7 @@ class FileState:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReplicaFile:
     """A file of a replica.
 
     Attributes:
@@ -117,7 +118,7 @@ class Listing:
     """
 
     partitions: tuple[str, ...] = ()
-    places: tuple[Place, ...] = ()
+    places: tuple[ReplicaFile, ...] = ()
     is_log_directory: bool = False
     problem: str | None = None
     homes: tuple[Home, ...] = ()
@@ -132,7 +133,7 @@ def list_replica(replica: Path, topic: str, partition: int | None) -> Listing:
     except OSError as e:
         return Listing(problem=f"cannot be listed: {e.strerror or e}")
     partitions: list[str] = []
-    places: list[Place] = []
+    places: list[ReplicaFile] = []
     homes: list[Home] = []
     known = False
     for entry in entries:
@@ -199,7 +200,7 @@ def belongs(name: str, topic: str, partition: int | None) -> bool:
     return len(name) >= _NAME_BYTES_MAX and topic.startswith(leaving["topic"])
 
 
-def _below(root: Path, relative: str, folder: str) -> Iterator[Place]:
+def _below(root: Path, relative: str, folder: str) -> Iterator[ReplicaFile]:
     """All files below a folder, links to folders followed."""
     seen: set[tuple[int, int]] = set()
     waiting = [relative]
@@ -215,7 +216,9 @@ def _below(root: Path, relative: str, folder: str) -> Iterator[Place]:
             continue  # the next listing tells
         except OSError as e:
             problem = f"cannot be listed: {e.strerror or e}"
-            yield Place(path, folder, None, problem) if is_text(path) else _untold(path, folder)
+            yield (
+                ReplicaFile(path, folder, None, problem) if is_text(path) else _untold(path, folder)
+            )
             continue
         for entry in entries:
             below = f"{path}/{entry.name}" if path else entry.name
@@ -230,13 +233,13 @@ def is_text(path: str) -> bool:
     return path.isprintable() or not any("\ud800" <= char <= "\udfff" for char in path)
 
 
-def _untold(path: str, folder: str) -> Place:
+def _untold(path: str, folder: str) -> ReplicaFile:
     """A file whose name no report can tell. With a slash at its end, as no other name has."""
     told = os.fsencode(path).decode(errors="backslashreplace")
-    return Place(f"{told}/", folder, None, "has a name that is not UTF-8: not read")
+    return ReplicaFile(f"{told}/", folder, None, "has a name that is not UTF-8: not read")
 
 
-def _file(root: Path, path: str, folder: str) -> Iterator[Place]:
+def _file(root: Path, path: str, folder: str) -> Iterator[ReplicaFile]:
     if not is_text(path):
         yield _untold(path, folder)
         return
@@ -245,20 +248,20 @@ def _file(root: Path, path: str, folder: str) -> Iterator[Place]:
     except FileNotFoundError:
         if not (root / path).is_symlink():
             return  # it went away: the next listing tells
-        yield Place(path, folder, None, "a link to what is not there")
+        yield ReplicaFile(path, folder, None, "a link to what is not there")
         return
     except OSError as e:
-        yield Place(path, folder, None, f"cannot be looked at: {e.strerror or e}")
+        yield ReplicaFile(path, folder, None, f"cannot be looked at: {e.strerror or e}")
         return
     ordinary = stat.S_ISREG(told.st_mode) or stat.S_ISSOCK(told.st_mode)
     problem = None if ordinary else "no ordinary file: not read"
-    yield Place(path, folder, FileState.of(told), problem)
+    yield ReplicaFile(path, folder, FileState.of(told), problem)
 
 
 # --- files that hold no key -----------------------------------------------------------------------
 
 
-def why_keyless(replica: Path, place: Place) -> str | None:
+def why_keyless(replica: Path, place: ReplicaFile) -> str | None:
     """What a file is, if it can hold no key; None if it has to be searched.
 
     Ours are read, so that one which is not what its name says is searched after all.

@@ -15,7 +15,7 @@ import msgspec
 from lapse.base.errors import StorageError
 from lapse.lifecycle.erase.findings import BATCHES, RAW, Count, Findings
 from lapse.lifecycle.erase.replicas import ReplicaFindings
-from lapse.lifecycle.erase.search import Asked
+from lapse.lifecycle.erase.search import SearchSpec
 
 FORMAT = "lapse-erasure-proof-2"
 FIRST_FORMAT = "lapse-erasure-proof-1"  # knew files by CRC-32C, and neither cluster, ids nor key
@@ -71,7 +71,7 @@ class Report:
     machine: str
     topic: str
     partition: int | None
-    asked: Asked
+    asked: SearchSpec
     started_ms: int
     ended_ms: int
     replicas: tuple[ReplicaFindings, ...]
@@ -123,7 +123,7 @@ def doubted(verdict: Verdict, doubts: Iterable[str]) -> Verdict:
     return Verdict(state, (*verdict.reasons, *more), verdict.never_seen)
 
 
-def judge(replicas: Sequence[ReplicaFindings], asked: Asked, topic: str) -> Verdict:
+def judge(replicas: Sequence[ReplicaFindings], asked: SearchSpec, topic: str) -> Verdict:
     """What follows from the findings. Whatever is not certain is not proven."""
     remains = list(_remains(replicas, asked))
     doubts = list(_doubts(replicas, asked, topic))
@@ -153,13 +153,13 @@ def _first(reasons: list[str]) -> tuple[str, ...]:
     return (*reasons[:REASONS_MAX], f"and {more} more such places")
 
 
-def name_of(target: int, asked: Asked) -> str:
+def name_of(target: int, asked: SearchSpec) -> str:
     """A target as people are told of it; a key by its place among those asked for."""
     keys = len(asked.keys)
     return f"key {target + 1}" if target < keys else f"offset {asked.offsets[target - keys]}"
 
 
-def counts_as_remaining(count: Count, asked: Asked) -> int:
+def counts_as_remaining(count: Count, asked: SearchSpec) -> int:
     """How many records of a file speak against the proof."""
     tombstones_too = asked.tombstones_too or count.target >= len(asked.keys)
     return count.records + tombstones_too * count.tombstones
@@ -180,7 +180,7 @@ def _files(replicas: Iterable[ReplicaFindings]) -> Iterator[tuple[str, Findings]
             yield f"{replica.path}/{found.path}", found
 
 
-def _remains(replicas: Sequence[ReplicaFindings], asked: Asked) -> Iterator[str]:
+def _remains(replicas: Sequence[ReplicaFindings], asked: SearchSpec) -> Iterator[str]:
     for path, found in _files(replicas):
         for count in found.counts:
             number = counts_as_remaining(count, asked)
@@ -188,7 +188,7 @@ def _remains(replicas: Sequence[ReplicaFindings], asked: Asked) -> Iterator[str]
                 yield _remaining(path, found, count, number, asked)
 
 
-def _remaining(path: str, found: Findings, count: Count, number: int, asked: Asked) -> str:
+def _remaining(path: str, found: Findings, count: Count, number: int, asked: SearchSpec) -> str:
     what = "a record" if number == 1 else f"{number} records"
     text = f"{what} with {name_of(count.target, asked)} in {path}"
     spot = next((s for s in found.spots if s.target == count.target), None)
@@ -199,7 +199,7 @@ def _remaining(path: str, found: Findings, count: Count, number: int, asked: Ask
     return f"{text}: {first}at offset {spot.offset}, in the batch at byte {spot.position}{damaged}"
 
 
-def _doubts(replicas: Sequence[ReplicaFindings], asked: Asked, topic: str) -> Iterator[str]:
+def _doubts(replicas: Sequence[ReplicaFindings], asked: SearchSpec, topic: str) -> Iterator[str]:
     for replica in replicas:
         if replica.problem is not None:
             yield f"{replica.path} {replica.problem}"
@@ -209,7 +209,7 @@ def _doubts(replicas: Sequence[ReplicaFindings], asked: Asked, topic: str) -> It
         yield from _doubts_about(path, found, asked)
 
 
-def _doubts_about(path: str, found: Findings, asked: Asked) -> Iterator[str]:
+def _doubts_about(path: str, found: Findings, asked: SearchSpec) -> Iterator[str]:
     if found.problem is not None:
         yield f"{path} {found.problem}"
     for count in found.counts:

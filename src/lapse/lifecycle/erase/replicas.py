@@ -21,7 +21,7 @@ from lapse.lifecycle.erase.places import (
     FileState,
     Home,
     Listing,
-    Place,
+    ReplicaFile,
     is_segment,
     list_folder,
     list_replica,
@@ -41,7 +41,7 @@ Run = Callable[[Sequence[AuditUnit]], Iterable[Findings]]
 
 
 class Runs(Protocol):
-    """Who does that for any search: `inline.InlineRuns`, `spark.erase_job.SparkRuns`."""
+    """Who does that for any search: `inline.InlineRuns`, `spark.rounds.erase.SparkRuns`."""
 
     def __call__(self, search: Search) -> Run: ...
 
@@ -71,7 +71,7 @@ class Where:
         path = Path(self.path)
         return list_folder(path) if self.scratch else list_replica(path, self.topic, self.partition)
 
-    def units(self, places: Sequence[Place]) -> list[AuditUnit]:
+    def units(self, places: Sequence[ReplicaFile]) -> list[AuditUnit]:
         """All of each file."""
         below = {folder: self._below(folder) for folder in {place.folder for place in places}}
         return [AuditUnit(self.path, place.path, below=below[place.folder]) for place in places]
@@ -157,7 +157,7 @@ def _names(listing: Listing, done: dict[str, Findings]) -> set[tuple[str, int, i
     return {_identity(p) for p in listing.places if p.folder or not _is_keyless(done.get(p.path))}
 
 
-def _identity(place: Place) -> tuple[str, int, int]:
+def _identity(place: ReplicaFile) -> tuple[str, int, int]:
     state = place.state
     return (place.path, -1, -1) if state is None else (place.path, state.device, state.inode)
 
@@ -166,7 +166,9 @@ def _is_keyless(found: Findings | None) -> bool:
     return found is not None and found.kind == KEYLESS
 
 
-def _note_missed(places: Sequence[Place], done: dict[str, Findings], missed: Counter[str]) -> None:
+def _note_missed(
+    places: Sequence[ReplicaFile], done: dict[str, Findings], missed: Counter[str]
+) -> None:
     """What is listed time and again, and is not there for who reads it, is nobody's renaming."""
     for place in places:
         found = done.get(place.path)
@@ -179,7 +181,7 @@ def _note_missed(places: Sequence[Place], done: dict[str, Findings], missed: Cou
             )  # fmt: skip
 
 
-def _is_known(found: Findings | None, place: Place) -> bool:
+def _is_known(found: Findings | None, place: ReplicaFile) -> bool:
     """Whether what was found still speaks of the file that is there."""
     if found is None or found.vanished:
         return False
@@ -188,7 +190,7 @@ def _is_known(found: Findings | None, place: Place) -> bool:
     return found.state == place.state or has_grown(found.state, place)
 
 
-def has_grown(state: FileState | None, place: Place) -> bool:
+def has_grown(state: FileState | None, place: ReplicaFile) -> bool:
     """Whether a segment is the same file, with more at its end."""
     if state is None or place.state is None or not is_segment(place.path):
         return False
@@ -196,9 +198,11 @@ def has_grown(state: FileState | None, place: Place) -> bool:
     return same and place.state.size > state.size
 
 
-def _settle(where: Where, places: Sequence[Place], run: Run, done: dict[str, Findings]) -> None:
+def _settle(
+    where: Where, places: Sequence[ReplicaFile], run: Run, done: dict[str, Findings]
+) -> None:
     asked = {place.path: place for place in places}
-    waiting: list[Place] = []
+    waiting: list[ReplicaFile] = []
     for place in places:
         what = None if where.scratch else why_keyless(Path(where.path), place)
         if place.problem is not None or what is not None:

@@ -62,7 +62,7 @@ class KeyHash:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SearchSpec:
     """A search as a report tells it; `salt` is hexadecimal, drawn anew for every report.
 
     Attributes:
@@ -104,9 +104,9 @@ def make_search(
 
 def told(
     search: Search, salt: str, bounds: tuple[Bound, ...] = (), topic_id: str | None = None
-) -> Asked:
+) -> SearchSpec:
     """The search without its keys."""
-    return Asked(
+    return SearchSpec(
         salt,
         tuple(hash_of(key, salt) for key in search.keys),
         search.offsets,
@@ -122,7 +122,7 @@ def hash_of(key: bytes, salt: str) -> KeyHash:
     return KeyHash(hashlib.sha256(salt.encode() + key).hexdigest(), len(key))
 
 
-def recalled(asked: Asked, keys: Sequence[bytes]) -> Search | None:
+def recalled(asked: SearchSpec, keys: Sequence[bytes]) -> Search | None:
     """The search a report tells of, given its keys in any order; None where one is missing."""
     by_hash = {hash_of(key, asked.salt): key for key in keys}
     if not all(named in by_hash for named in asked.keys):

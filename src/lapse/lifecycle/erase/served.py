@@ -68,6 +68,25 @@ class Served:
         return int(entry.value) if entry is not None and entry.value is not None else default
 
 
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The brokers of a topic, asked over the network: what `drive.Brokers` promises."""
+
+    broker: Broker
+
+    def replicas(self, topic: str, topic_id: str) -> Mapping[int, tuple[int, ...]]:
+        return asyncio.run(ask_replicas(self.broker, topic, topic_id))
+
+    def write_tombstones(self, topic: str, keys: Sequence[bytes], due: Sequence[Due]) -> None:
+        asyncio.run(write_tombstones(self.broker, topic, keys, due))
+
+    def force(self, topic: str, forced: Forced) -> bool:
+        return asyncio.run(force(self.broker, topic, forced))
+
+    def put_back(self, topic: str, forced: Forced) -> bool:
+        return asyncio.run(put_back(self.broker, topic, forced))
+
+
 async def ask(broker: Broker, topic: str) -> Served:
     """Raises ConfigError for a topic where no tombstone can remove anything; KafkaError."""
     async with await Admin.open(broker.bootstrap, login=broker.login) as admin:

@@ -1,1 +1,1 @@
-"""One pass over one log: plan → map → rewrite → commit → ledger (DESIGN §3)."""
+"""One pass over one log: plan → map → rewrite → commit → ledger (docs/internals/round.md)."""

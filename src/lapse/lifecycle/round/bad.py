@@ -1,4 +1,4 @@
-"""The bad range of a log: the first place that rounds could not read (DESIGN L10).
+"""The bad range of a log: the first place that rounds could not read (L10).
 
 A round that fails on such a place is repeated after a minute, then after twice as long each time,
 up to an hour; until then rounds stay below it, and nothing at or above it is stamped or removed.

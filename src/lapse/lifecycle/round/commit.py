@@ -1,9 +1,9 @@
 """The commit: the owner puts attempts' segments in place, so that a crash leaves old or new.
 
-check receipts → intents → one sync → per log, its groups ascending: renames (SEMANTICS W-2) → one
+check receipts → intents → one sync → per log, its groups ascending: renames (W-2) → one
 sync → ledgers → one sync → one checkpoint → intents removed → leftovers swept. Many logs of one log
 directory go through each stage together, so that ten thousand small ones cost a few syncs and not
-as many thousands (DESIGN §7); one that fails leaves the stage, and the others go on. Groups of a
+as many thousands; one that fails leaves the stage, and the others go on. Groups of a
 log go in as a prefix only. A commit is refused if the log's generation has moved, and one that was
 done already says so (idempotent by round id).
 
@@ -117,7 +117,7 @@ class _Commit:
     """One receipt on its way in.
 
     Attributes:
-        groups: those that are not in place yet.
+        groups: those that it is to put in place, from when it has begun.
         entries: what the ledger is to say of those that are.
         generation: the log's, unless somebody else changes its files.
         dirty: at or above this the round has read all that it looked at.
@@ -132,11 +132,11 @@ class _Commit:
     error: str | None
     groups: list[GroupReceipt] = field(default_factory=list)
     entries: list[LedgerEntry] = field(default_factory=list)
-    generation: int = -1
-    dirty: int = 0
     offset: int | None = None
     bad: BadRange | None = None
-    foreseen: Path | None = None
+    generation: int = field(init=False)
+    dirty: int = field(init=False)
+    foreseen: Path = field(init=False)
     folder: Path = field(init=False)
     intent: Path = field(init=False)
 
@@ -248,26 +248,26 @@ def _begin(c: _Commit, env: DirectoryEnv) -> None:
     if receipt.end_offset >= 0:  # a trim moves none
         c.offset = receipt.end_offset
     booked = _booked(c.log.dir, receipt)
-    c.groups = [g for g in receipt.groups if g.base_offset not in booked]
-    done_before = bool(booked) and not c.groups  # then the generation has moved by this very round
+    groups = [g for g in receipt.groups if g.base_offset not in booked]
+    done_before = bool(booked) and not groups  # then the generation has moved by this very round
     c.generation = c.log.generation if done_before else receipt.generation
     c.dirty = max(c.log.cleaner_checkpoint or 0, c.log.log_start_offset)
     in_place = not done_before or all(_in_place(c.log.dir, g) for g in receipt.groups)
     if c.generation != c.log.generation or not in_place:
-        c.groups = []  # nothing was begun
         raise _stale(c)
-    if c.groups:
-        _check_files(c.folder, c.groups, contents=not receipt.attempt_id.startswith(THIS_PROCESS))
+    if groups:
+        _check_files(c.folder, groups, contents=not receipt.attempt_id.startswith(THIS_PROCESS))
         if c.log.recovery_point < receipt.end_offset:  # seldom: housekeeping syncs what is sealed
             c.log.flush()
+        c.groups = groups
         env.fs.write_file(c.intent, msgspec.json.encode(receipt))
-        c.foreseen = c.log.foresee_swap([base for g in c.groups for base in g.old_bases])
+        c.foreseen = c.log.foresee_swap([base for g in groups for base in g.old_bases])
 
 
 def _with_old_sizes(receipt: Receipt, log: PartitionLog) -> Receipt:
     sizes = {segment.base_offset: segment.size for segment in log.segments}
     groups = (
-        replace(group, old_sizes=tuple(sizes.get(base, -1) for base in group.old_bases))
+        replace(group, old_sizes=tuple(sizes[base] for base in group.old_bases if base in sizes))
         for group in receipt.groups
     )
     return replace(receipt, groups=tuple(groups))
@@ -277,7 +277,7 @@ def _written(c: _Commit) -> list[Path]:
     """What must be durable before the first rename."""
     folder = c.folder
     files = [folder / attempt_file(g.base_offset, f.kind) for g in c.groups for f in g.files]
-    foreseen = [c.foreseen] if c.foreseen is not None and c.foreseen.exists() else []
+    foreseen = [c.foreseen] if c.foreseen.exists() else []
     return [*files, c.intent, *foreseen, folder, folder.parent, folder.parent.parent]
 
 
@@ -316,7 +316,7 @@ def _put_in_place(c: _Commit, env: DirectoryEnv) -> None:
     """
     try:
         for group in c.groups:
-            entry = _entry(c.log.dir, c.receipt, group)
+            entry = _entry(c.log.dir, c.receipt, group, c.log.latest_ms())
             new = _replacement(c.folder, group)
             if c.log.replace_segments(new, c.generation, sync=False):
                 c.generation += 1
@@ -332,10 +332,10 @@ def _put_in_place(c: _Commit, env: DirectoryEnv) -> None:
 
 
 def _book(c: _Commit, env: DirectoryEnv) -> None:
-    """Tell the ledger of what is in place, durably."""
+    """Tell the ledger of what is in place; its file is the caller's to sync."""
     now_ms = c.log.latest_ms()  # readers get their full retention from then on (L3)
     for entry in c.entries:
-        ledger.append(env.fs, c.log.dir, replace(entry, committed_ms=now_ms), sync=False)
+        ledger.append(env.fs, c.log.dir, replace(entry, committed_ms=now_ms))
 
 
 def _require_unchanged(c: _Commit, env: DirectoryEnv) -> None:
@@ -359,7 +359,8 @@ def _end(c: _Commit, env: DirectoryEnv) -> None:
     if receipt.log_start >= 0:
         _require_unchanged(c, env)
         c.log.trimmed_to(receipt.log_start)
-    if _is_cured(c):
+    known = c.log.mark().bad
+    if known is not None and _got_past(c, known):
         bad.clear(env.fs, log_dir)
         c.log.set_bad(None)
     if c.groups:
@@ -389,21 +390,16 @@ def _note_bad(c: _Commit, env: DirectoryEnv) -> None:
         c.error = f"{c.error}; not kept: {e}"
 
 
-def _is_cured(c: _Commit) -> bool:
+def _got_past(c: _Commit, known: BadRange) -> bool:
     """Whether this round has read the log's bad range after all, or replaced its segment.
 
     What was dirty it has mapped; below that it looks only for what is in the map.
     """
-    if c.log.mark().bad is None:  # nearly always; facts cost far more
-        return False
-    known = c.log.facts().bad
-    if known is None:
-        return False
-    if any(known.segment_base in g.old_bases for g in c.receipt.groups):
-        return True
-    is_clean = c.receipt.kind == RoundKind.CLEAN.value
-    was_read = c.receipt.map_entries > 0 or known.first_offset >= c.dirty
-    return is_clean and was_read and min(c.receipt.upper, c.receipt.end_offset) > known.first_offset
+    receipt = c.receipt
+    is_clean = receipt.kind == RoundKind.CLEAN.value
+    looked = receipt.map_entries > 0 or known.first_offset >= c.dirty
+    was_read = is_clean and looked and min(receipt.upper, receipt.end_offset) > known.first_offset
+    return was_read or any(known.segment_base in g.old_bases for g in receipt.groups)
 
 
 # --- files and books -----------------------------------------------------------------------------
@@ -427,15 +423,15 @@ def _check_files(folder: Path, groups: list[GroupReceipt], *, contents: bool) ->
                 raise CorruptData(str(path), 0, "the attempt's file is not what its receipt says")
 
 
-def _size(path: Path) -> int:
+def _size(path: Path) -> int | None:
     try:
         return path.stat().st_size
     except OSError:
-        return -1
+        return None
 
 
-def _checksum(path: Path) -> tuple[int, int]:
-    """Size and CRC-32C of a file, read through a buffer that stays in cache; -1 if unreadable."""
+def _checksum(path: Path) -> tuple[int, int] | None:
+    """Size and CRC-32C of a file, read through a buffer that stays in cache; None if unreadable."""
     buffer = np.empty(CHECK_BYTES, np.uint8)
     size = crc = 0
     try:
@@ -444,7 +440,7 @@ def _checksum(path: Path) -> tuple[int, int]:
                 crc = crc32c_more(crc, buffer, 0, n)
                 size += n
     except OSError:
-        return -1, -1
+        return None
     return size, crc
 
 
@@ -460,10 +456,7 @@ def _replacement(folder: Path, group: GroupReceipt) -> Replacement:
     return Replacement((new,), group.old_bases, (group.summary,))
 
 
-def _entry(
-    log_dir: Path, receipt: Receipt, group: GroupReceipt, committed_ms: int = -1
-) -> LedgerEntry:
-    known = bool(group.old_sizes) and min(group.old_sizes) >= 0  # else by an older version's intent
+def _entry(log_dir: Path, receipt: Receipt, group: GroupReceipt, committed_ms: int) -> LedgerEntry:
     folder = attempt_dir(log_dir, receipt.round_id, receipt.attempt_id)
     blobs = _removed(folder / attempt_file(group.base_offset, REMOVED))
     return LedgerEntry(
@@ -473,7 +466,7 @@ def _entry(
         horizon_ms=receipt.horizon_ms,
         committed_ms=committed_ms,
         stamped=group.stamped,
-        bytes_before=sum(group.old_sizes) if known else -1,
+        bytes_before=sum(group.old_sizes) if group.old_sizes else -1,  # an older version's intent
         bytes_after=_file(group, "records").size,
         removed=tuple(Removed(*blob) for blob in blobs),
         end_offset=receipt.end_offset,
@@ -511,10 +504,11 @@ def finish_commit(log_dir: Path, env: CommitEnv) -> str | None:
     groups = [g for g in receipt.groups if _in_place(log_dir, g)]
     if groups:
         env.fs.sync_all(_renamed(log_dir, groups))  # whoever died may not have come to it
+        ledger.write_anew(env.fs, log_dir)  # nor is it known whether a sync of it has failed
         booked, now_ms = _booked(log_dir, receipt), env.committed_ms()
         for group in (g for g in groups if g.base_offset not in booked):
             entry = _entry(log_dir, receipt, group, now_ms)
-            ledger.append(env.fs, log_dir, entry, sync=False)
+            ledger.append(env.fs, log_dir, entry)
         env.fs.sync_all(_booked_files(log_dir))
     if receipt.end_offset >= 0 and len(groups) == len(receipt.groups):
         env.set_checkpoint(receipt.end_offset)
@@ -539,9 +533,9 @@ def _in_place(log_dir: Path, group: GroupReceipt) -> bool:
     """
     file = _file(group, "records")
     others = (base for base in group.old_bases if base != group.base_offset)
-    if any(segment_path(log_dir, base, LOG).exists() for base in others):
-        return False
-    return _checksum(segment_path(log_dir, group.base_offset, LOG)) == (file.size, file.crc)
+    has_old = any(segment_path(log_dir, base, LOG).exists() for base in others)
+    new = segment_path(log_dir, group.base_offset, LOG)
+    return not has_old and _checksum(new) == (file.size, file.crc)
 
 
 def sweep(log_dir: Path, round_id: str, fs: Fs) -> None:

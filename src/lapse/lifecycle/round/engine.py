@@ -74,7 +74,7 @@ OnProgress = Callable[[Progress], None]
 
 
 class Engine(Protocol):
-    """Runs plans somewhere. Production: `spark.engine`; small tools and tests: `inline`."""
+    """Runs plans somewhere. Production: `spark.rounds.engine`; small tools and tests: `inline`."""
 
     name: str
 
@@ -220,7 +220,23 @@ def cleared_to(plan: RoundPlan, end_offset: int) -> int:
 def failed(plan: RoundPlan, attempt_id: str, error: str, bad: BadSpot | None = None) -> Receipt:
     """The receipt of an attempt that came to nothing."""
     return Receipt(
-        plan.round_id, attempt_id, plan.name, plan.generation, os.getpid(), plan.now_ms,
-        plan.horizon_ms, plan.dirty, (), 0, 0, 0, 0, 0, Seconds(), error, bad, plan.kind.value,
-        plan.upper,
-    )  # fmt: skip
+        round_id=plan.round_id,
+        attempt_id=attempt_id,
+        name=plan.name,
+        generation=plan.generation,
+        pid=os.getpid(),
+        now_ms=plan.now_ms,
+        horizon_ms=plan.horizon_ms,
+        end_offset=plan.dirty,
+        groups=(),
+        map_entries=0,
+        records_read=0,
+        records_written=0,
+        bytes_read=0,
+        bytes_written=0,
+        seconds=Seconds(),
+        error=error,
+        bad=bad,
+        kind=plan.kind.value,
+        upper=plan.upper,
+    )

@@ -45,7 +45,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SegmentTransactions:
     """What it makes of the batches of one segment.
 
     Attributes:
@@ -102,15 +102,15 @@ class _Metadata:
         return False, entry
 
 
-def replay(reads: Sequence[Read]) -> list[Told]:
+def replay(reads: Sequence[Read]) -> list[SegmentTransactions]:
     """What the cleaner makes of segments that it reads one after the other."""
     metadata = _Metadata()
     return [_replay(metadata, read) for read in reads]
 
 
-def _replay(metadata: _Metadata, read: Read) -> Told:
+def _replay(metadata: _Metadata, read: Read) -> SegmentTransactions:
     rows, types = read.rows, read.types
-    told = Told(np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_), {})
+    told = SegmentTransactions(np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_), {})
     metadata.add(read.listed)
     entries: dict[int, AbortedTxn] = {}
     for b in np.flatnonzero(rows["attributes"] & (TRANSACTIONAL | CONTROL)).tolist():
@@ -127,7 +127,7 @@ def _replay(metadata: _Metadata, read: Read) -> Told:
                 entries[last_offset] = entry
         else:
             told.spent[b] = True
-    return Told(told.aborted, told.spent, entries)
+    return SegmentTransactions(told.aborted, told.spent, entries)
 
 
 def listed_for(
@@ -148,7 +148,9 @@ def listed_for(
 
 
 def as_round(
-    told: Sequence[Told], mapped: Sequence[NDArray[np.bool_]], types: Sequence[NDArray[np.uint8]]
+    told: Sequence[SegmentTransactions],
+    mapped: Sequence[NDArray[np.bool_]],
+    types: Sequence[NDArray[np.uint8]],
 ) -> RoundTxns:
     """In the terms of ours: each marker is a transaction of its own, observed unless it is spent.
 

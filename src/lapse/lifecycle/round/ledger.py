@@ -2,7 +2,7 @@
 
 One append-only file a partition, `.lapse/ledger`. An entry speaks of one rewritten group: per old
 segment and reason a roaring bitmap of the offsets removed, at most two bytes a record. Never a key,
-never a value (DESIGN §1).
+never a value.
 
 A frame is `length u32 | 2^31 · CRC-32C u32 · head's CRC-32C u32 · head's length u32 · head ·
 bitmaps · length u32 | 2^31` (big-endian; head and bitmaps msgpack; length and CRC are of both
@@ -105,10 +105,10 @@ def ledger_path(log_dir: Path) -> Path:
     return log_dir / FOLDER / LEDGER_FILE
 
 
-def append(fs: Fs, log_dir: Path, entry: LedgerEntry, *, sync: bool = True) -> None:
+def append(fs: Fs, log_dir: Path, entry: LedgerEntry) -> None:
     """Add an entry; what is there already is not read, but for its last frame.
 
-    Durably, unless the caller says that it will sync the file itself.
+    The caller syncs the file: once for many entries.
     """
     path = ledger_path(log_dir)
     fs.make_dir(path.parent)
@@ -123,10 +123,19 @@ def append(fs: Fs, log_dir: Path, entry: LedgerEntry, *, sync: bool = True) -> N
         own = _crc(_WORD.pack(len(head)) + head)
         front = _FRONT.pack(length, _crc(head + body), own, len(head))
         file.write(front, head, body, _WORD.pack(length))
-        if sync:
-            file.fsync()
     finally:
         file.close()
+
+
+def write_anew(fs: Fs, log_dir: Path) -> None:
+    """The same, in another file, durably.
+
+    After a sync that failed, what reads well may never come to be on the disk, and the next sync
+    says nothing of it.
+    """
+    path = ledger_path(log_dir)
+    if path.exists():
+        fs.replace_file(path, path.read_bytes()[: _valid_end(path)])
 
 
 def read(log_dir: Path) -> Iterator[LedgerEntry]:

@@ -1,5 +1,7 @@
 """The map stage: which records of the round's segments are superseded.
 
+What Kafka calls SkimpyOffsetMap.
+
 Reads every sealed segment once: from `dirty` on records go into the map, below it they are looked
 up in the finished map. What is left of it is a bitmap a segment, which is all a rewrite needs.
 Records of aborted transactions and control records are in no map (M-3).
@@ -77,7 +79,7 @@ def _zeroed(n_slots: int) -> NDArray[np.uint64]:
 
 
 class OffsetMap:
-    """Key → last ordinal, for one attempt; the seed never leaves it (DESIGN §4.2)."""
+    """Key → last ordinal, for one attempt; the seed never leaves it (ADR-2)."""
 
     def __init__(self, entries_max: int, dirty: int, *, valued: bool = False) -> None:
         self.entries_max = entries_max
@@ -181,7 +183,7 @@ class Bits:
 
 
 def build_map(plan: RoundPlan, tick: Tick, workplace: Workplace | None = None) -> MapResult:
-    """Run the map stage of a plan (SEMANTICS M-1 … M-8).
+    """Run the map stage of a plan (M-1 … M-8).
 
     The caller closes the segments of the result.
     """

@@ -276,7 +276,7 @@ def _horizon_ms(decision: Decision, rules: Rules) -> int:
 
 
 def _legacy_horizon_ms(facts: LogFacts, config: TopicConfig, dirty: int) -> int:
-    """SEMANTICS R-6: from the last segment that begins below `dirty`."""
+    """R-6: from the last segment that begins below `dirty`."""
     below = [s.mtime_ms for s in facts.segments if s.base_offset < dirty]
     return below[-1] - config.delete_retention_ms if below else 0
 

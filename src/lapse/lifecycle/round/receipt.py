@@ -1,4 +1,4 @@
-"""The receipt: what a task hands back. Counts and checksums, no paths (DESIGN §1).
+"""The receipt: what a task hands back. Counts and checksums, no paths (ADR-13).
 
 Where an attempt's files lie follows from the round and attempt ids: `attempt_dir`. They never end
 in Kafka's suffixes, so that no Kafka would take one for a segment.
@@ -43,7 +43,7 @@ class GroupReceipt:
         stamped: batches that got a delete horizon.
         removed: records removed, by reason.
         old_sizes: bytes of each segment it replaces, which the owner notes in its intent: by them
-            recovery knows what it finds; -1 for one that is not the log's.
+            recovery knows what it finds. One that is not the log's has none.
     """
 
     base_offset: int
@@ -80,7 +80,7 @@ class BadSpot:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """The outcome of one attempt at one plan.
 

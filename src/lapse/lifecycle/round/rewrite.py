@@ -1,5 +1,7 @@
 """The rewrite stage: bitmaps and plan in, new segments out. Hashes nothing, knows no rule.
 
+What Kafka calls Cleaner.
+
 Segments are taken in the order of their offsets, since a marker may go only when nothing of its
 transaction stays, in whatever segment that is. Per segment the batches fall into three kinds: long
 stretches that lose nothing are copied file to file by the kernel of the operating system; plain

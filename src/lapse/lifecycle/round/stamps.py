@@ -32,12 +32,16 @@ class StampCache:
     """The same for a process that asks again and again: a ledger is read when it has changed."""
 
     def __init__(self) -> None:
+        self._paths: dict[Path, str] = {}  # making one takes longer than looking at the file
         self._known: dict[Path, tuple[tuple[int, int, int], tuple[Stamp, ...]]] = {}
 
     def of(self, log_dir: Path, horizon_earliest_ms: int, now_ms: int) -> tuple[Stamp, ...]:
         """As `stamps_of`, of a log with that first horizon (-1: none)."""
+        path = self._paths.get(log_dir)
+        if path is None:
+            path = self._paths[log_dir] = str(ledger.ledger_path(log_dir))
         try:
-            state = os.stat(ledger.ledger_path(log_dir))
+            state = os.stat(path)
         except FileNotFoundError:
             self._known.pop(log_dir, None)
             return ()

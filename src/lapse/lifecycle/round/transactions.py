@@ -1,4 +1,6 @@
-"""Which transaction each batch of a round belongs to, and how that one ended (SEMANTICS X-1 … X-7).
+"""Which transaction each batch of a round belongs to, and how that one ended (X-1 … X-7).
+
+What Kafka calls CleanedTransactionMetadata.
 
 Headers and markers say it all: a producer's transactional batches up to its next marker are one
 transaction, and the marker says how it ended. Of one that ends above the round the plan knows the

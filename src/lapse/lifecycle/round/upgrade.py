@@ -1,7 +1,7 @@
 """A segment with messages of v0 or v1 as a round sees it: every one of them as a v2 batch.
 
 Made beside the segment, batch for batch, so that the rules and kernels of a round know one format
-(SEMANTICS F-2: what a round rewrites is upgraded). Offsets, keys, values, times and codec stay;
+(F-2: what a round rewrites is upgraded). Offsets, keys, values, times and codec stay;
 tombstones get their delete horizon like any other, which they cannot have in the old formats.
 """
 

@@ -1,6 +1,7 @@
 """What a check has to say: findings by rule, and counts of what went.
 
-A rule is an id of SEMANTICS (`R-4`, `P-1` …) or of DESIGN §5 (`L1` …); docs/verify.md lists them.
+A rule is an id of docs/internals/kafka-cleaner.md (`R-4`, `P-1` …) or a difference from Kafka
+(`L1` …); docs/verify.md lists them.
 """
 
 from __future__ import annotations

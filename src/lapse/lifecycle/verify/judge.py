@@ -1,4 +1,4 @@
-"""What became of one batch, and whether that is right: the rules of SEMANTICS §5, one by one."""
+"""What became of one batch, and whether that is right: rule by rule (X-3 … H-7)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lapse.lifecycle.verify.keys import KEYLESS, Hashes, KeyHash, NewestOffsets,
 from lapse.lifecycle.verify.pairs import Pair
 from lapse.lifecycle.verify.transactions import Transactions
 
-# A rewrite changes nothing of a header but what these and `_judge_header` do not name (§15).
+# A rewrite changes nothing of a header but what these and `_judge_header` do not name.
 _SAME = ("leader_epoch", "producer_id", "producer_epoch", "base_sequence")
 _FLAGS = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 

@@ -1,7 +1,7 @@
 """The batches of both sides, each beside what has become of it.
 
 Batches are never merged or split, so a batch of v2 is found again by its offsets; a v0 or v1
-message was upgraded to a batch that spans what is left of it (SEMANTICS F-3).
+message was upgraded to a batch that spans what is left of it (F-3).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How each transaction of a log ended, told by its markers (SEMANTICS X-1 … X-7).
+"""How each transaction of a log ended, told by its markers (X-1 … X-7).
 
 The markers are the only authority here: transaction indexes are what is checked against them.
 Producers' last batches (P-1) are folded on the way, since both need nothing but headers.

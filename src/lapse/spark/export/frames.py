@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from lapse.spark.export.decide import Kind, Run, Step, changed
-from lapse.spark.source import TYPES
+from lapse.spark.source.format import TYPES
 
 COLUMNS = (
     "partition", "offset", "key", "value", "headers",

@@ -16,14 +16,14 @@ from lapse.client.settings import TOPIC, Resource
 from lapse.log.checkpoints import read_topic_id
 from lapse.metadata.policies import find_policies
 from lapse.spark.export.decide import LogNow
-from lapse.spark.source_options import TOMBSTONE_VALUES, parse_options
-from lapse.spark.source_place import place_of
+from lapse.spark.scan.options import TOMBSTONE_VALUES, parse_options
+from lapse.spark.scan.place import place_of
 
 _RETENTION, _POLICY = "delete.retention.ms", "cleanup.policy"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SourceTopic:
     """A topic that can be looked at.
 
     Attributes:
@@ -46,7 +46,7 @@ class Asked:
         return LogNow(self.topic, self.topic_id, found, now_ms, self.delete_retention_ms)
 
 
-def in_files(topic: str, folders: str, said: Mapping[str, str]) -> Asked:
+def in_files(topic: str, folders: str, said: Mapping[str, str]) -> SourceTopic:
     """In log directories, comma-separated. Raises ConfigError where they hold two such topics."""
     places = [Path(name) for name in folders.split(",")]
     logs = [
@@ -64,12 +64,12 @@ def in_files(topic: str, folders: str, said: Mapping[str, str]) -> Asked:
     retention = min((c.delete_retention_ms for c in known if c is not None), default=None)
     counts = all(policy.flags_count(first) for policy in policies)
     options = {"path": folders, **_flags(counts=counts)}
-    return Asked(topic, options, min(ids, default=None), _said(said, retention))
+    return SourceTopic(topic, options, min(ids, default=None), _said(said, retention))
 
 
 def at_brokers(
     topic: str, bootstrap: str, properties: Mapping[str, str], said: Mapping[str, str]
-) -> Asked:
+) -> SourceTopic:
     """At a broker, Lapse or Kafka. Raises ConfigError, ConnectionLost, KafkaError."""
     topic_id, settings = asyncio.run(_asked(topic, bootstrap, properties))
     retention = settings.get(_RETENTION)
@@ -77,7 +77,7 @@ def at_brokers(
     options = {f"kafka.{name}": text for name, text in properties.items()}
     options |= {"kafka.bootstrap.servers": bootstrap, **_flags(counts="compact" in policy)}
     known_ms = None if retention is None else int(retention)
-    return Asked(topic, options, topic_id, _said(said, known_ms))
+    return SourceTopic(topic, options, topic_id, _said(said, known_ms))
 
 
 async def _asked(

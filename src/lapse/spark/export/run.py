@@ -34,7 +34,7 @@ from lapse.spark.export.table import LOCK, Table, is_there
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ExportOptions:
     """What is asked for.
 
     Attributes:
@@ -66,7 +66,11 @@ class Done:
 
 
 def export(
-    table: Table, source: frames.Source, look: Callable[[], LogNow], wish: Wish, clock: Clock
+    table: Table,
+    source: frames.Source,
+    look: Callable[[], LogNow],
+    wish: ExportOptions,
+    clock: Clock,
 ) -> Done:
     """Bring the table up to date. `look` asks the log.
 
@@ -111,12 +115,12 @@ def _locked(table: Table) -> Iterator[None]:
         lock.close()
 
 
-def delta_of(wish: Wish, version: int) -> int | None:
+def delta_of(wish: ExportOptions, version: int) -> int | None:
     """What the state of a table says of Delta."""
     return version if wish.delta else None
 
 
-def _require_format(table: Table, state: ExportState | None, wish: Wish) -> None:
+def _require_format(table: Table, state: ExportState | None, wish: ExportOptions) -> None:
     if state is None:
         if not table.is_empty():
             raise ConfigError(
@@ -156,7 +160,11 @@ def _written(
 
 
 def _put_in_place(
-    table: Table, state: ExportState | None, left: ExportState, wish: Wish, newest: int | None
+    table: Table,
+    state: ExportState | None,
+    left: ExportState,
+    wish: ExportOptions,
+    newest: int | None,
 ) -> int:
     """Make the new files count; returns how many others are gone."""
     if wish.delta:

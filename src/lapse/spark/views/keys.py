@@ -38,8 +38,8 @@ from lapse.log.txn_index import AbortedTxn
 from lapse.records.batch import scan_batches
 from lapse.records.builder import NewRecord, build_batch
 from lapse.records.columns import ColumnSpec, record_batches
-from lapse.spark.source_plan import Log, Slice, look
-from lapse.spark.source_read import ReadSpec, read_slice
+from lapse.spark.scan.plan import Log, Slice, look
+from lapse.spark.scan.read import ReadSpec, read_slice
 from lapse.spark.views.key_table import KEY_BYTES, NO_TIME, KeyTable
 from lapse.spark.views.logs import logs_of, of_log, partitions_of, unless_gone
 from lapse.spark.views.plan import policies_of

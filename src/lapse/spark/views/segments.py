@@ -21,7 +21,7 @@ from lapse.log.reader import DirectoryView
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, segment_path
 from lapse.log.summary import Summary, read_summary, summary_path
 from lapse.log.time_index import TimeIndex
-from lapse.spark.source_files import list_segments, offset_index, time_index
+from lapse.spark.scan.files import list_segments, offset_index, time_index
 from lapse.spark.views.logs import of_log, partitions_of, unless_gone
 from lapse.spark.views.schema import Row, known, micros
 from lapse.spark.views.spec import ViewUnit

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lapse.base.errors import ErrorCode
-from lapse.broker.quotas import (
+from lapse.broker.limits.quotas import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
@@ -21,7 +21,7 @@ from lapse.client.connection import BrokerConnection
 from lapse.metadata.store import Entity
 from lapse.wire.schema import alter_client_quotas as alters
 from lapse.wire.schema import describe_client_quotas as describes
-from tests.unit.broker.running import connect, running_node
+from tests.support.broker.running import connect, running_node
 
 ALICE: Entity = ((USER, "alice"),)
 ALICES_CONSOLE: Entity = ((CLIENT_ID, "console"), (USER, "alice"))

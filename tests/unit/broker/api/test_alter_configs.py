@@ -14,7 +14,7 @@ from lapse.wire.schema.alter_configs import (
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
-from tests.unit.broker.running import create
+from tests.support.broker.running import create
 
 TOPIC, BROKER = 2, 4
 

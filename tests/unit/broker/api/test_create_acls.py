@@ -12,8 +12,8 @@ from lapse.client.connection import BrokerConnection
 from lapse.wire.schema.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from lapse.wire.schema.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
 from lapse.wire.schema.describe_acls import DescribeAclsRequest, DescribeAclsResponse
-from tests.unit.broker.running import running_node
-from tests.unit.broker.secured import WITH_ACLS, logged_in
+from tests.support.broker.running import running_node
+from tests.support.broker.secured import WITH_ACLS, logged_in
 
 TOPIC, GROUP, LITERAL, PREFIXED, MATCH, READ, WRITE, ALLOW = 2, 3, 3, 4, 2, 3, 4, 3
 INVALID = 42

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
+from lapse.broker.logs.topics import NewTopic
 from lapse.broker.node import Node
-from lapse.broker.topics import NewTopic
 from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
 from lapse.wire.schema.create_partitions import (
@@ -16,8 +16,8 @@ from lapse.wire.schema.create_partitions import (
     CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
-from tests.unit.broker.failing import FailingFs
-from tests.unit.broker.running import batch_of, connect, create, fetch, produce, running_node
+from tests.support.broker.failing import FailingFs
+from tests.support.broker.running import batch_of, connect, create, fetch, produce, running_node
 
 
 def more(name: str, count: int, *brokers: tuple[int, ...] | None) -> CreatePartitionsTopic:

@@ -11,8 +11,8 @@ import pytest
 from lapse.base.errors import ErrorCode
 from lapse.base.fs import Buffer, RealFs
 from lapse.base.ids import TopicPartition
+from lapse.broker.logs.topics import NewTopic
 from lapse.broker.node import Node
-from lapse.broker.topics import NewTopic
 from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
 from lapse.client.settings import TOPIC, ConfigChange, DeleteRecordsResult, Resource
@@ -24,9 +24,8 @@ from lapse.wire.schema.delete_records import (
     DeleteRecordsTopic,
 )
 from lapse.wire.schema.fetch import FetchResponse
-from tests.unit.broker.api.test_fetch import until_waiting
-from tests.unit.broker.failing import FailingFs
-from tests.unit.broker.running import (
+from tests.support.broker.failing import FailingFs
+from tests.support.broker.running import (
     batch_of,
     connect,
     create,
@@ -36,6 +35,7 @@ from tests.unit.broker.running import (
     produce,
     running_node,
 )
+from tests.unit.broker.api.test_fetch import until_waiting
 
 EARLIEST = -2
 

@@ -12,8 +12,8 @@ from lapse.client.connection import BrokerConnection
 from lapse.wire.schema.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from lapse.wire.schema.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
-from tests.unit.broker.running import create, running_node
-from tests.unit.broker.secured import address_of
+from tests.support.broker.running import create, running_node
+from tests.support.broker.secured import address_of
 
 
 async def ask(

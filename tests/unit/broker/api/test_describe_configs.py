@@ -18,7 +18,7 @@ from lapse.wire.schema.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
 )
-from tests.unit.broker.running import connect, create, running_node
+from tests.support.broker.running import connect, create, running_node
 
 T = Resource(TOPIC, "t")
 THIS = Resource(BROKER, "0")

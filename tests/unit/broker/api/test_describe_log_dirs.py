@@ -18,8 +18,8 @@ from lapse.wire.schema.describe_log_dirs import (
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
 )
-from tests.unit.broker.failing import FailingFs
-from tests.unit.broker.running import batch_of, connect, create, produce, running_node
+from tests.support.broker.failing import FailingFs
+from tests.support.broker.running import batch_of, connect, create, produce, running_node
 
 Sizes = dict[tuple[str, int], int]
 

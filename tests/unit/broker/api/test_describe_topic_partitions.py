@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lapse.base.errors import ErrorCode
+from lapse.broker.logs.topics import NewTopic
 from lapse.broker.node import Node
-from lapse.broker.topics import NewTopic
 from lapse.client.connection import BrokerConnection
 from lapse.metadata.image import INTERNAL_TOPICS
 from lapse.wire.schema.describe_topic_partitions import (
@@ -14,7 +14,7 @@ from lapse.wire.schema.describe_topic_partitions import (
     TopicRequest,
 )
 from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
-from tests.unit.broker.running import create
+from tests.support.broker.running import create
 
 Told = list[tuple[str | None, int]]
 

@@ -25,8 +25,8 @@ from lapse.wire.schema.list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
     ListPartitionReassignmentsTopics,
 )
-from tests.unit.broker.failing import FailingFs
-from tests.unit.broker.running import batch_of, connect, create, produce, running_node
+from tests.support.broker.failing import FailingFs
+from tests.support.broker.running import batch_of, connect, create, produce, running_node
 
 PREFERRED, UNCLEAN = 0, 1
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

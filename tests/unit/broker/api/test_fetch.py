@@ -14,7 +14,7 @@ from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
 from lapse.records.batch import scan_batches
 from lapse.wire.schema.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from tests.unit.broker.running import batch_of, connect, create, fetch, fetch_request, produce
+from tests.support.broker.running import batch_of, connect, create, fetch, fetch_request, produce
 
 LONG_MS = 60_000
 
@@ -39,7 +39,7 @@ async def test_gives_batches_and_bounds(node: Node, connection: BrokerConnection
 async def test_begins_with_the_batch_that_holds_the_offset(
     node: Node, connection: BrokerConnection
 ) -> None:
-    """SEMANTICS Y-1."""
+    """Y-1."""
     await create(node, "t")
     await produce(connection, "t", (0, batch_of(b"a", b"b", b"c")))
     (got,) = await fetch(connection, "t", (0, 2))
@@ -48,7 +48,7 @@ async def test_begins_with_the_batch_that_holds_the_offset(
 
 @pytest.mark.parametrize("offset", [-1, 2])
 async def test_out_of_range(node: Node, connection: BrokerConnection, offset: int) -> None:
-    """SEMANTICS Y-2, told at once however long the client would wait."""
+    """Y-2, told at once however long the client would wait."""
     await create(node, "t")
     await produce(connection, "t", (0, batch_of(b"a")))
     (got,) = await fetch(connection, "t", (0, offset), max_wait_ms=LONG_MS)

@@ -21,8 +21,8 @@ from lapse.wire.schema.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from tests.support.broker.running import batch_of, connect, create, fetch, fetch_request, produce
 from tests.unit.broker.api.test_fetch import offsets, until_waiting
-from tests.unit.broker.running import batch_of, connect, create, fetch, fetch_request, produce
 
 T0 = TopicPartition("t", 0)
 COMMITTED = {"isolation_level": 1}
@@ -92,7 +92,7 @@ def _marker_after(rows, producer_id: int, first: int) -> int:  # type: ignore[no
 async def test_bound_and_aborted(
     transactions: Coordinator, connection: BrokerConnection, version: int
 ) -> None:
-    """SEMANTICS Y-2, Y-3."""
+    """Y-2, Y-3."""
     transactions.send(1, b"gone", b"gone")  # 0, 1
     await produce(connection, "t", (0, batch_of(b"plain")))  # 2
     transactions.send(2, b"kept")  # 3
@@ -116,7 +116,7 @@ async def test_bound_and_aborted(
 async def test_between_the_stable_offset_and_the_end_there_is_nothing(
     transactions: Coordinator, connection: BrokerConnection
 ) -> None:
-    """SEMANTICS Y-2."""
+    """Y-2."""
     transactions.send(1, b"open", b"open")
     for offset in (0, 1, 2):
         (got,) = await fetch(connection, "t", (0, offset), **COMMITTED)
@@ -196,7 +196,7 @@ async def test_list_offsets(
     uncommitted: int,
     stable: int,
 ) -> None:
-    """SEMANTICS T-17: an answer at or beyond what may be seen is none."""
+    """T-17: an answer at or beyond what may be seen is none."""
     await produce(connection, "t", (0, build_batch([NewRecord(b"k", b"v", timestamp=100)])))
     transactions.send(1, b"open", timestamp=200)
     for level, offset in ((0, uncommitted), (1, stable)):

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from lapse.base.errors import ErrorCode
-from lapse.broker.metrics import registry
+from lapse.broker.http.metrics import registry
+from lapse.broker.limits.quotas import CLIENT_ID, CONSUMER_BYTE_RATE
 from lapse.broker.node import Node
-from lapse.broker.quotas import CLIENT_ID, CONSUMER_BYTE_RATE
 from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection
 from lapse.security.acls import Operation, ResourceType
 from lapse.wire.schema.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from tests.unit.broker.api.test_fetch import LONG_MS, offsets, until_waiting
-from tests.unit.broker.running import (
+from tests.support.broker.running import (
     BY_NAME,
     batch_of,
     connect,
@@ -28,7 +27,8 @@ from tests.unit.broker.running import (
     produce,
     running_node,
 )
-from tests.unit.broker.secured import WITH_ACLS, allow, logged_in, set_acls
+from tests.support.broker.secured import WITH_ACLS, allow, logged_in, set_acls
+from tests.unit.broker.api.test_fetch import LONG_MS, offsets, until_waiting
 
 BY_ID = 17
 MANY = 100

@@ -27,7 +27,7 @@ from lapse.wire.schema.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from tests.unit.broker.running import batch_of, connect, create, produce, running_node
+from tests.support.broker.running import batch_of, connect, create, produce, running_node
 
 T, U = Resource(TOPIC, "t"), Resource(TOPIC, "u")
 THIS, ALL = Resource(BROKER, "0"), Resource(BROKER, ALL_BROKERS)

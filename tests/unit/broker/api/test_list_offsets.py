@@ -1,4 +1,4 @@
-"""ListOffsets: named places, timestamps, and which version may ask for what (SEMANTICS T-17)."""
+"""ListOffsets: named places, timestamps, and which version may ask for what (T-17)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lapse.wire.schema.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from tests.unit.broker.running import create, list_offset, produce
+from tests.support.broker.running import create, list_offset, produce
 
 TIMES = ((100, 200), (500, 300), (400,))
 

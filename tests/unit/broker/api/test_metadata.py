@@ -8,7 +8,7 @@ from lapse.base.errors import ErrorCode
 from lapse.broker.node import Node
 from lapse.client.connection import BrokerConnection
 from lapse.wire.schema.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from tests.unit.broker.running import create
+from tests.support.broker.running import create
 
 
 @pytest.mark.parametrize("name", [None, ""])

@@ -13,8 +13,8 @@ from lapse.client.connection import BrokerConnection
 from lapse.log.checkpoints import LEADER_EPOCHS
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.wire.schema.offset_for_leader_epoch import EpochEndOffset
-from tests.unit.broker.epoch_requests import CURRENT, epoch_ends, epoch_request, led_before
-from tests.unit.broker.running import (
+from tests.support.broker.epoch_requests import CURRENT, epoch_ends, epoch_request, led_before
+from tests.support.broker.running import (
     batch_of,
     connect,
     create,

@@ -15,9 +15,9 @@ import pytest
 from lapse.base.errors import ErrorCode, StorageError
 from lapse.base.fs import AppendFile, Buffer, RealFs
 from lapse.base.ids import TopicPartition
-from lapse.broker.metrics import BrokerCollector
+from lapse.broker.http.metrics import BrokerCollector
+from lapse.broker.logs.topics import NewTopic
 from lapse.broker.node import Node
-from lapse.broker.topics import NewTopic
 from lapse.client.connection import BrokerConnection
 from lapse.metadata.image import INTERNAL_TOPICS, METADATA_LOG
 from lapse.records.batch import headers_of, scan_batches
@@ -27,8 +27,8 @@ from lapse.testing.clock import ManualClock
 from lapse.wire.envelope import encode_request
 from lapse.wire.schema.metadata import MetadataRequest
 from tests.property.strategies import OLD_CODECS
-from tests.unit.broker.old_requests import T, magics, messages, old_produce, seen
-from tests.unit.broker.running import (
+from tests.support.broker.old_requests import T, magics, messages, old_produce, seen
+from tests.support.broker.running import (
     batch_of,
     connect,
     create,
@@ -38,7 +38,7 @@ from tests.unit.broker.running import (
     running_node,
     until,
 )
-from tests.unit.broker.secured import PASSWORDS, WITH_ACLS, address_of, log_in
+from tests.support.broker.secured import PASSWORDS, WITH_ACLS, address_of, log_in
 
 T0 = TopicPartition("t", 0)
 
@@ -75,7 +75,7 @@ async def test_append_time_is_told(node: Node, connection: BrokerConnection) -> 
     await create(node, "t", message_timestamp_type="LogAppendTime")
     before = node.services.clock.now_ms()
     (answer,) = await produce(connection, "t", (0, batch_of(b"a")))
-    assert before <= answer.log_append_time_ms <= node.services.clock.now_ms()  # SEMANTICS T-4
+    assert before <= answer.log_append_time_ms <= node.services.clock.now_ms()  # T-4
 
 
 async def test_wrong_crc_writes_nothing(node: Node, connection: BrokerConnection) -> None:
@@ -111,7 +111,7 @@ async def test_errors_are_per_partition(node: Node, connection: BrokerConnection
 
 
 async def test_keyless_records_are_named(node: Node, connection: BrokerConnection) -> None:
-    """SEMANTICS T-7: the batch is refused whole."""
+    """T-7: the batch is refused whole."""
     await create(node, "t", cleanup_policy="compact")
     records = [
         NewRecord(b"a", b"1"),

@@ -1,4 +1,4 @@
-"""First dirty and first uncleanable offset, case by case (SEMANTICS S-2 … S-5, L9, L10)."""
+"""First dirty and first uncleanable offset, case by case (S-2 … S-5, L9, L10)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lapse.lifecycle.decide.bounds import (
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.log.facts import BadRange, LogFacts
 from lapse.log.summary import Begun, Ended
-from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, segment
+from tests.support.lifecycle.decide.logs import DAY, NOW, compacted, log, segment
 
 FOUR = [segment(0), segment(10, 200), segment(20, 400), segment(30, 7)]
 

@@ -1,4 +1,4 @@
-"""A clock that jumped is not believed, and nothing goes early by it (DESIGN §4.11)."""
+"""A clock that jumped is not believed, and nothing goes early by it (ADR-11)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lapse.lifecycle.decide.clock import (
     judge_clock,
     lag_over,
 )
-from tests.unit.lifecycle.decide.logs import DAY, NOW
+from tests.support.lifecycle.decide.logs import DAY, NOW
 
 HOUR = 3_600_000
 YEAR = 365 * DAY

@@ -13,7 +13,7 @@ import pytest
 from lapse.lifecycle.decide.deadline import ROLL_SLACK_MS, compaction_delay_ms, next_look_ms
 from lapse.lifecycle.decide.select import LogInfo, decide
 from lapse.log.facts import LogFacts
-from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
+from tests.support.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
 
 EMPTY = segment(10, 0, append_first_ms=-1, first_batch_max_timestamp=-1)
 
@@ -57,7 +57,7 @@ def test_nothing_comes_by_the_clock_to_what_is_not_compacted() -> None:
     ],
 )
 def test_s6_delay_is_of_the_log_as_it_is(checkpoint: int | None, lag: int, delay: int) -> None:
-    """Kafka's gauge stands still while nothing is eligible (SEMANTICS §8)."""
+    """Kafka's gauge stands still while nothing is eligible (V-2)."""
     ages = (9000, 5000, 3000)
     facts = log(
         [segment(10 * n, append_first_ms=NOW - age) for n, age in enumerate(ages)],

@@ -8,11 +8,11 @@ import pytest
 
 from lapse.lifecycle.decide.clock import ClockRecord, judge_clock
 from lapse.lifecycle.decide.explain import RULES, Context, Explanation, explain
-from lapse.lifecycle.decide.select import Decision, LogInfo, Wish, decide
+from lapse.lifecycle.decide.select import Decision, LogInfo, RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.log.facts import BadRange, CleanedTo, LogFacts, ReplicaFacts, SegmentFacts, StartMove
 from lapse.log.summary import Begun, Ended
-from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
+from tests.support.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
 
 THEN = NOW - 60_000  # 2023-11-14 22:12:20Z
 
@@ -101,7 +101,7 @@ def test_s3b_under_kafkas_rules_the_future_timestamp_binds() -> None:
     """E17; with us the append clock bounds it (L9)."""
     odd = sealed(segment(0, largest_timestamp=NOW + DAY, append_last_ms=NOW - DAY))
     info = LogInfo(odd, compacted(min_compaction_lag_ms=1000))
-    exact = decide(info, NOW, Wish(rules=Rules.KAFKA_43))
+    exact = decide(info, NOW, RoundOptions(rules=Rules.KAFKA_43))
     found = explain(exact, Context(rules=Rules.KAFKA_43))
     assert (found.rule, found.until_ms) == ("future-timestamp", NOW + DAY + 1000)
     assert explain(decide(info, NOW)).rule == "due"

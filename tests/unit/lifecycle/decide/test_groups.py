@@ -1,4 +1,4 @@
-"""Which segments become one (SEMANTICS G-2 and T-26; DESIGN L13)."""
+"""Which segments become one (G-2 and T-26; L13)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lapse.lifecycle.decide.groups import (
     worth_rewriting,
 )
 from lapse.lifecycle.decide.verdict import Rules
-from tests.unit.lifecycle.decide.logs import compacted
+from tests.support.lifecycle.decide.logs import compacted
 
 LIMITS = Limits(segment_bytes=100, index_bytes=50)
 

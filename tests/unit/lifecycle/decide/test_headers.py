@@ -10,11 +10,11 @@ from lapse.base.times import FOREVER_MS
 from lapse.lifecycle.decide.deadline import next_look_ms
 from lapse.lifecycle.decide.explain import explain
 from lapse.lifecycle.decide.headers import next_expiry_ms
-from lapse.lifecycle.decide.select import Blocked, Decision, Due, LogInfo, Wish, decide
+from lapse.lifecycle.decide.select import Blocked, Decision, Due, LogInfo, RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.log.facts import LogFacts, ProducerLast
 from lapse.log.summary import Bare
-from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, segment
+from tests.support.lifecycle.decide.logs import DAY, NOW, compacted, log, segment
 
 HEADER = Bare(7, 1, 0, NOW - DAY)
 MARKER = Bare(8, 2, 3, NOW - DAY + 40, control=True)
@@ -27,7 +27,7 @@ def clean(*bare: Bare, **facts: object) -> LogFacts:
     return log(kept, cleaner_checkpoint=20, **facts)
 
 
-def decided(facts: LogFacts, now_ms: int, wish: Wish | None = None) -> Decision:
+def decided(facts: LogFacts, now_ms: int, wish: RoundOptions | None = None) -> Decision:
     return decide(LogInfo(facts, compacted(**LAG)), now_ms, wish)
 
 
@@ -38,7 +38,7 @@ def test_headers_of_expired_producers_are_due_by_the_clock() -> None:
     assert next_look_ms(early) == NOW + 500
     assert explain(early).text == "clean; headers of producers that are gone wait to go"
     assert due.due == (Due.HEADERS,)
-    assert decided(facts, NOW, Wish(force=True)).due == (Due.HEADERS, Due.FORCED)
+    assert decided(facts, NOW, RoundOptions(force=True)).due == (Due.HEADERS, Due.FORCED)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_no_round_reaches_what_is_not_sealed_or_cannot_be_read() -> None:
 
 
 def test_kafka_makes_no_round_for_them() -> None:
-    found = decided(clean(HEADER), NOW + DAY, Wish(rules=Rules.KAFKA_43))
+    found = decided(clean(HEADER), NOW + DAY, RoundOptions(rules=Rules.KAFKA_43))
     assert (found.due, found.headers_due_ms) == ((), None)
 
 

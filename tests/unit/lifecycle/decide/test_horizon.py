@@ -16,7 +16,7 @@ from lapse.lifecycle.decide.horizon import (
     tombstones_due_ms,
 )
 from lapse.log.summary import Ended
-from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, segment
+from tests.support.lifecycle.decide.logs import DAY, NOW, compacted, log, segment
 
 
 def test_without_rounds_of_ours_the_clock_decides() -> None:

@@ -10,7 +10,7 @@ from lapse.lifecycle.decide.promises import RETENTION_SLACK_MS, SLACK_MS
 from lapse.lifecycle.decide.select import Decision, LogInfo, decide
 from lapse.log.facts import LogFacts, StartMove
 from lapse.log.summary import Ended
-from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
+from tests.support.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
 
 SETTINGS = {
     "max_compaction_lag_ms": 5000, "segment_ms": 100_000, "delete_retention_ms": 300,

@@ -1,4 +1,4 @@
-"""The bounds as formulas (DESIGN §5)."""
+"""The bounds as formulas."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from lapse.base.config import TopicConfig
 from lapse.lifecycle.decide.promises import RETENTION_SLACK_MS, SLACK_MS, Promise, bounds_of
-from tests.unit.lifecycle.decide.logs import compacted
+from tests.support.lifecycle.decide.logs import compacted
 
 SETTINGS = {
     "max_compaction_lag_ms": 5000, "segment_ms": 100_000, "delete_retention_ms": 300,

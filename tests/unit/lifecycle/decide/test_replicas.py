@@ -1,4 +1,4 @@
-"""Tombstones wait until every replica lost what they cover (DESIGN L3, SEMANTICS H-9)."""
+"""Tombstones wait until every replica lost what they cover (L3, H-9)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_next_removable_is_when_a_commit_becomes_old_enough() -> None:
     assert next_removable_ms(two, 350, RETENTION) is None
 
 
-# --- the slow obvious twin: of one tombstone, as DESIGN §5 says it --------------------------------
+# --- the slow obvious twin: of one tombstone, as L3 says it -----------------------------------
 
 
 def cleaned_past_ms(one: ReplicaFacts, offset: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Which leading segments expire (SEMANTICS T-23 … T-25, L9, D-7)."""
+"""Which leading segments expire (T-23 … T-25, L9, D-7)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from lapse.lifecycle.decide.clock import Step
 from lapse.lifecycle.decide.retention import segments_to_delete
 from lapse.log.facts import BadRange, LogFacts, SegmentFacts
-from tests.unit.lifecycle.decide.logs import NOW, compacted, log, segment
+from tests.support.lifecycle.decide.logs import NOW, compacted, log, segment
 
 
 def old(base: int, age: int, size: int = 100) -> SegmentFacts:
@@ -106,7 +106,7 @@ def test_other_policies_keep_all_but_what_is_below_the_log_start(policy: str) ->
 def test_without_a_trusted_clock_nothing_goes_by_age(
     start: int, limit: int, expected: tuple[int, ...]
 ) -> None:
-    """DESIGN 4.11: what is too much and what was deleted by offset ask for no time."""
+    """ADR-11: what is too much and what was deleted by offset ask for no time."""
     topic = compacted(cleanup_policy="compact,delete", retention_ms=0, retention_bytes=limit)
     assert segments_to_delete(log(FOUR, log_start_offset=start), topic, None) == expected
 

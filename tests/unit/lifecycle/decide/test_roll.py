@@ -13,7 +13,7 @@ from lapse.lifecycle.decide.roll import (
 )
 from lapse.log.facts import StartMove
 from lapse.log.roll import age_limit_ms
-from tests.unit.lifecycle.decide.logs import compacted
+from tests.support.lifecycle.decide.logs import compacted
 
 HOUR = 3_600_000  # lapse.clock.jump.max.ms
 

@@ -1,4 +1,4 @@
-"""Which logs get a round, why, and in which order (SEMANTICS S-1, S-5 … S-9; L3 … L6, L9 … L11)."""
+"""Which logs get a round, why, and in which order (S-1, S-5 … S-9; L3 … L6, L9 … L11)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lapse.lifecycle.decide.select import (
     Due,
     LogInfo,
     RoundKind,
-    Wish,
+    RoundOptions,
     decide,
     order,
 )
@@ -26,14 +26,14 @@ from lapse.lifecycle.round.plan import MapMemory, make_plan
 from lapse.lifecycle.round.summarise import requests_due, wants_look
 from lapse.log.facts import BadRange, CleanedTo, LogFacts, ReplicaFacts, SegmentFacts, StartMove
 from lapse.log.summary import Begun, Ended
-from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
+from tests.support.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
 
-EXACT = Wish(rules=Rules.KAFKA_43)
+EXACT = RoundOptions(rules=Rules.KAFKA_43)
 
 
 def decided(
     facts: LogFacts,
-    wish: Wish | None = None,
+    wish: RoundOptions | None = None,
     stamps: tuple[Stamp, ...] | None = None,
     **settings: object,
 ) -> Decision:
@@ -106,11 +106,11 @@ def test_kip_354_the_bound_is_the_lag_and_not_the_lag_and_twice_the_difference()
     facts = sealed(segment(0, append_first_ms=NOW, first_batch_max_timestamp=NOW + off))
     config = compacted(max_compaction_lag_ms=lag, min_cleanable_dirty_ratio=1)
 
-    def due_at(later_ms: int, wish: Wish) -> bool:
+    def due_at(later_ms: int, wish: RoundOptions) -> bool:
         return bool(decide(LogInfo(facts, config), NOW + later_ms, wish).due)
 
-    assert not due_at(lag, Wish())
-    assert due_at(lag + 1, Wish())  # by the append clock
+    assert not due_at(lag, RoundOptions())
+    assert due_at(lag + 1, RoundOptions())  # by the append clock
     assert not due_at(off + lag, EXACT)
     assert due_at(off + lag + 1, EXACT)
 
@@ -226,8 +226,8 @@ def test_a_horizon_waits_for_the_commit_of_its_round() -> None:
 
 
 def test_what_a_clock_stamped_and_noted_too_early_waits_for_as_much_longer() -> None:
-    """DESIGN 4.11: it was 500 behind, and was set right 900 ago."""
-    wish = Wish(steps=(Step(NOW - 3000, NOW - 901, 500),))
+    """ADR-11: it was 500 behind, and was set right 900 ago."""
+    wish = RoundOptions(steps=(Step(NOW - 3000, NOW - 901, 500),))
     facts = with_horizon(NOW - 100)
     settings = compacted(delete_retention_ms=1000)
     assert decide(LogInfo(facts, settings), NOW).passed_until_ms == NOW
@@ -236,14 +236,14 @@ def test_what_a_clock_stamped_and_noted_too_early_waits_for_as_much_longer() -> 
     young = log([segment(0, largest_timestamp=NOW, append_last_ms=NOW - 1100), segment(10)])
     lag = compacted(min_compaction_lag_ms=1000)
     for now_ms, given, upper in (
-        (NOW, Wish(), 10), (NOW, wish, 0), (NOW + 98, wish, 0), (NOW + 100, wish, 10),
+        (NOW, RoundOptions(), 10), (NOW, wish, 0), (NOW + 98, wish, 0), (NOW + 100, wish, 10),
     ):  # fmt: skip
         assert decide(LogInfo(young, lag), now_ms, given).bounds.upper == upper
 
 
 def test_s1_not_compacted_is_not_cleaned_even_by_force() -> None:
     for policy, words in (("delete", "delete"), ("", "(empty)")):
-        found = decided(sealed(segment(0)), Wish(force=True), cleanup_policy=policy)
+        found = decided(sealed(segment(0)), RoundOptions(force=True), cleanup_policy=policy)
         assert (found.due, found.blocked) == ((), Blocked.NOT_COMPACTED)
         assert found.detail == f"cleanup.policy is {words}"
     assert decided(sealed(segment(0)), cleanup_policy="compact,delete").due == (Due.RATIO,)
@@ -251,7 +251,7 @@ def test_s1_not_compacted_is_not_cleaned_even_by_force() -> None:
 
 def test_what_we_do_not_handle_is_left_alone_with_the_reason() -> None:
     odd = segment(0, unhandled=("control batch at offset 3",))
-    found = decided(sealed(odd, segment(10)), Wish(force=True))
+    found = decided(sealed(odd, segment(10)), RoundOptions(force=True))
     assert (found.due, found.blocked) == ((), Blocked.UNHANDLED)
     assert found.detail == "control batch at offset 3"
 
@@ -259,8 +259,8 @@ def test_what_we_do_not_handle_is_left_alone_with_the_reason() -> None:
 def test_force_skips_ratio_and_lag_but_needs_something_to_do() -> None:
     half = sealed(segment(0), segment(10, 1), cleaner_checkpoint=10)
     assert decided(half).due == ()
-    assert decided(half, Wish(force=True)).due == (Due.FORCED,)
-    clean = decided(sealed(segment(0), cleaner_checkpoint=10), Wish(force=True))
+    assert decided(half, RoundOptions(force=True)).due == (Due.FORCED,)
+    clean = decided(sealed(segment(0), cleaner_checkpoint=10), RoundOptions(force=True))
     assert (clean.due, clean.blocked) == ((), Blocked.NOTHING_TO_DO)
 
 
@@ -271,7 +271,7 @@ def test_what_nobody_looked_through_is_not_decided_on(unknown: dict[str, object]
     """Before anything that an estimate cannot know: that the log is not handled, or clean."""
     odd = segment(0, unhandled=("control batch at offset 3",))
     for segments in ([segment(10, **unknown)], [odd, segment(10, **unknown), segment(20)]):
-        found = decided(sealed(*segments), Wish(force=True))
+        found = decided(sealed(*segments), RoundOptions(force=True))
         assert (found.due, found.blocked) == ((), Blocked.SUMMARIES)
         assert found.detail == "1 segments without summary are to be looked through"
         assert next_look_ms(found) is None
@@ -356,7 +356,7 @@ def test_l11_what_cannot_be_rewritten_is_not_trimmed(
 ) -> None:
     facts = late_trim()
     broken = replace(facts, segments=(facts.segments[0], segment(10, **odd), facts.segments[2]))
-    found = decided(broken, Wish(force=True), **LAG)
+    found = decided(broken, RoundOptions(force=True), **LAG)
     assert (found.due, found.blocked) == ((), blocked)
 
 
@@ -385,7 +385,7 @@ def test_l11_l10_a_bad_place_holds_the_segment_it_is_in(base: int, trimmed: bool
 
 
 def test_l11_force_waits_for_nothing() -> None:
-    found = decided(late_trim(NOW), Wish(force=True), cleanup_policy="delete", **LAG)
+    found = decided(late_trim(NOW), RoundOptions(force=True), cleanup_policy="delete", **LAG)
     assert (found.due, found.kind) == ((Due.DELETED,), RoundKind.TRIM)
 
 
@@ -465,12 +465,12 @@ def test_l3_by_time_too_and_looked_at_again_when_it_has_come() -> None:
 def test_l3_replica_cleaned_to_may_be_told_to_a_tool() -> None:
     facts = with_horizon(NOW - 9 * DAY)
     for rules in Rules:
-        found = decided(facts, Wish(rules=rules, removable_below=0))
+        found = decided(facts, RoundOptions(rules=rules, removable_below=0))
         assert (found.due, found.removable_below) == ((), 0)
-    assert decided(facts, Wish(removable_below=4)).due == (Due.HORIZON,)
+    assert decided(facts, RoundOptions(removable_below=4)).due == (Due.HORIZON,)
     both = replace(facts, replicas=replicated(10, 3))
-    assert decided(both, Wish(removable_below=4)).removable_below == 3
-    assert decided(both, Wish(removable_below=2)).removable_below == 2
+    assert decided(both, RoundOptions(removable_below=4)).removable_below == 3
+    assert decided(both, RoundOptions(removable_below=2)).removable_below == 2
 
 
 def test_l10_a_bad_place_stops_what_is_above_it_and_nothing_else() -> None:

@@ -11,21 +11,21 @@ from lapse.lifecycle.decide.select import (
     Decision,
     Due,
     LogInfo,
-    Wish,
+    RoundOptions,
     decide,
     must_be_made,
     oldest_ms,
 )
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.log.facts import LogFacts, SegmentFacts, StartMove
-from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
+from tests.support.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
 
-EXACT = Wish(rules=Rules.KAFKA_43)
+EXACT = RoundOptions(rules=Rules.KAFKA_43)
 
 
 def decided(
     facts: LogFacts,
-    wish: Wish | None = None,
+    wish: RoundOptions | None = None,
     stamps: tuple[Stamp, ...] | None = None,
     **settings: object,
 ) -> Decision:
@@ -62,20 +62,20 @@ def test_s3_a_wish_by_force_waits_for_nothing_however_fresh() -> None:
     fresh = sealed(segment(0, largest_timestamp=NOW, append_last_ms=NOW))
     held = decided(fresh, min_compaction_lag_ms=1)
     assert held.bounds.upper == 0
-    assert decided(fresh, Wish(force=True), min_compaction_lag_ms=1).bounds.upper == 10
+    assert decided(fresh, RoundOptions(force=True), min_compaction_lag_ms=1).bounds.upper == 10
 
 
 def test_a_clock_that_was_set_right_prolongs_even_the_least_min_lag() -> None:
     """What it noted half a second ago may have been appended just now."""
     facts = sealed(segment(0, largest_timestamp=NOW - 500, append_last_ms=NOW - 500))
-    stepped = Wish(steps=(Step(NOW - 2000, NOW - 1, 1000),))
+    stepped = RoundOptions(steps=(Step(NOW - 2000, NOW - 1, 1000),))
     assert decided(facts, stepped, min_compaction_lag_ms=1).bounds.upper == 0
     assert decided(facts, min_compaction_lag_ms=1).bounds.upper == 10
 
 
 def test_what_is_stamped_is_stamped_with_no_earlier_time_than_the_decisions() -> None:
-    assert decided(sealed(segment(0)), Wish(stamp_ms=NOW - 5)).stamp_ms == NOW
-    assert decided(sealed(segment(0)), Wish(stamp_ms=NOW + 5)).stamp_ms == NOW + 5
+    assert decided(sealed(segment(0)), RoundOptions(stamp_ms=NOW - 5)).stamp_ms == NOW
+    assert decided(sealed(segment(0)), RoundOptions(stamp_ms=NOW + 5)).stamp_ms == NOW + 5
 
 
 def test_l6_what_has_a_deadline_must_be_made() -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from lapse.lifecycle.decide.deadline import next_look_ms
-from lapse.lifecycle.decide.select import Blocked, Due, RoundKind, Wish
+from lapse.lifecycle.decide.select import Blocked, Due, RoundKind, RoundOptions
 from lapse.log.facts import LogFacts, SegmentFacts
-from tests.unit.lifecycle.decide.logs import DAY, NOW, segment, stamped
+from tests.support.lifecycle.decide.logs import DAY, NOW, segment, stamped
 from tests.unit.lifecycle.decide.test_select import EXACT, decided, sealed
 
 
@@ -74,4 +74,4 @@ def test_l1_l2_a_horizon_that_nobody_of_ours_set_is_none() -> None:
 
 def test_l4_force_waits_for_no_tombstone() -> None:
     young = sealed(unstamped(0), cleaner_checkpoint=10)
-    assert decided(young, Wish(force=True), **STAMP_LAG).due == (Due.TOMBSTONES, Due.FORCED)
+    assert decided(young, RoundOptions(force=True), **STAMP_LAG).due == (Due.TOMBSTONES, Due.FORCED)

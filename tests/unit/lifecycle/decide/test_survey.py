@@ -6,7 +6,7 @@ import pytest
 
 from lapse.lifecycle.decide.survey import Survey, survey
 from lapse.log.summary import Bare, Begun
-from tests.unit.lifecycle.decide.logs import log, segment
+from tests.support.lifecycle.decide.logs import log, segment
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What summaries tell of transactions over several segments (SEMANTICS X-1 … X-7)."""
+"""What summaries tell of transactions over several segments (X-1 … X-7)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lapse.lifecycle.decide.transactions import (
     spent_since_ms,
 )
 from lapse.log.summary import Begun, Ended
-from tests.unit.lifecycle.decide.logs import segment
+from tests.support.lifecycle.decide.logs import segment
 
 
 def test_x7_bare_headers_keep_a_marker_alive_but_hold_no_round() -> None:

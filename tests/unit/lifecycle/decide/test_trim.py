@@ -1,4 +1,4 @@
-"""Records below the log start that are still in a file (L11, SEMANTICS D-6, D-7)."""
+"""Records below the log start that are still in a file (L11, D-6, D-7)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from lapse.lifecycle.decide.trim import dead_records, trim_due_ms
 from lapse.log.facts import StartMove
-from tests.unit.lifecycle.decide.logs import compacted, log, segment
+from tests.support.lifecycle.decide.logs import compacted, log, segment
 
 THREE = [segment(0), segment(10), segment(20)]
 

@@ -30,7 +30,7 @@ from lapse.records.compression import deflate
 from lapse.records.layout import Codec
 from lapse.records.legacy import Message, MessageSpec, build_messages
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.erase.replica import (
+from tests.support.lifecycle.erase.replica import (
     FIRST,
     KEY,
     NOW,

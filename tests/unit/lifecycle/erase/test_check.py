@@ -34,7 +34,7 @@ from lapse.lifecycle.erase.search import Bound, make_search, told
 from lapse.log.checkpoints import write_topic_id
 from lapse.records.batch import as_array
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.erase.replica import (
+from tests.support.lifecycle.erase.replica import (
     FIRST,
     KEY,
     NOW,

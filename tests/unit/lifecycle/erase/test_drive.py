@@ -5,13 +5,16 @@ What it asks of them is in test_served.py and tests/unit/cli/test_erase.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+import contextlib
+import errno
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from lapse.base.errors import ConfigError
+from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import RealFs
 from lapse.client.connection import ConnectionLost
 from lapse.client.login import PLAINTEXT
@@ -21,7 +24,6 @@ from lapse.lifecycle.erase.drive import (
     REST_SECONDS,
     Erasure,
     Places,
-    ReplicasOf,
     Target,
     given,
 )
@@ -30,9 +32,10 @@ from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.order import FORMAT, Order, TopicOrder, load_order
 from lapse.lifecycle.erase.proof import NEVER_SEEN, NOT_PROVEN, PROVEN, REMAINS
 from lapse.lifecycle.erase.search import Bound, hash_of, make_search
-from lapse.lifecycle.erase.served import Broker, Served
+from lapse.lifecycle.erase.served import Broker, Network, Served
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.erase.replica import FIRST, KEY, NOW, batch, others, written
+from lapse.testing.crash_fs import Crashed, CrashFs
+from tests.support.lifecycle.erase.replica import FIRST, KEY, NOW, batch, others, written
 
 NOBODY = Broker("127.0.0.1:1", PLAINTEXT)
 LATER = "00000000000000000010.log"
@@ -53,7 +56,21 @@ class Sleeper(ManualClock):
             self.waiting.pop(0)()
 
 
-def one_broker(_: TopicOrder) -> dict[int, tuple[int, ...]]:
+ReplicasOf = Callable[[str], Mapping[int, tuple[int, ...]]]
+
+
+@dataclass(frozen=True)
+class Gone(Network):
+    """Brokers that do not listen; which of them have a topic's partitions is known all the same."""
+
+    replicas_of: ReplicasOf
+
+    def replicas(self, topic: str, topic_id: str) -> Mapping[int, tuple[int, ...]]:
+        assert topic_id == ""
+        return self.replicas_of(topic)
+
+
+def one_broker(_: str) -> dict[int, tuple[int, ...]]:
     return {0: (0,)}
 
 
@@ -69,7 +86,7 @@ def erasure_of(
     run = InlineAudits(search, clock, lambda _: None, threads=1)
     target = Target(part, (KEY,), search, "5a", run)
     places = Places(((str(replica), False),))
-    return Erasure(NOBODY, order, [target], places, clock, rest, replicas_of), target
+    return Erasure(Gone(NOBODY, replicas_of), order, [target], places, clock, rest), target
 
 
 def run(
@@ -194,6 +211,48 @@ def test_an_order_about_nothing_ends_at_once_and_says_so(tmp_path: Path) -> None
     assert said[0].startswith("t: 1 of 1 keys are in no file (key 1)")
 
 
+def test_who_is_killed_with_a_proof_was_in_time_when_run_again(tmp_path: Path) -> None:
+    """By the order it is proven before there is a report that says so, wherever the end is cut."""
+    written(tmp_path / "t-0" / FIRST, others(0))
+    proofs = 0
+    for die_at in range(1, 12):
+        folder = tmp_path / str(die_at)
+        folder.mkdir()
+        erasure, target = erasure_of(tmp_path, Sleeper())
+        erasure.look(target)
+        with contextlib.suppress(Crashed):
+            erasure.end(CrashFs(RealFs(), die_at), folder, Ed25519PrivateKey.generate())
+        kept = load_order(folder)
+        if (folder / "t.proof.json").exists():
+            proofs += 1
+            assert kept is not None
+            assert kept.topics[0].proven_ms == NOW
+    assert proofs > 2
+
+
+class Unsyncable(RealFs):
+    """A disk that fails, or a file system that has nothing to sync in a folder."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def fsync_dir(self, path: Path) -> None:
+        if path.name == "t-0":
+            raise StorageError(f"syncing {path}") from OSError(self.number, "")
+
+
+@pytest.mark.parametrize(("number", "state"), [(errno.EIO, NOT_PROVEN), (errno.EINVAL, PROVEN)])
+def test_what_may_come_back_after_a_power_cut_is_not_proven_gone(
+    tmp_path: Path, number: int, state: str
+) -> None:
+    written(tmp_path / "t-0" / FIRST, others(0))
+    erasure, target = erasure_of(tmp_path, Sleeper())
+    erasure.look(target)
+    erasure.run(Unsyncable(number), tmp_path, lambda _: None, until_ms=NOW + 1000, lags={})
+    assert verdict_of(target) == state
+    assert all("stays gone cannot be told" in doubt for doubt in target.doubts)
+
+
 MOVED = "t-0 has 2 replicas (on brokers 0, 7), and 1 of the given directories have it"
 
 
@@ -215,8 +274,8 @@ def test_a_reassignment_that_ends_is_waited_for(tmp_path: Path) -> None:
     written(tmp_path / "t-0" / FIRST, others(0))
     asked: list[str] = []
 
-    def replicas_of(part: TopicOrder) -> dict[int, tuple[int, ...]]:
-        asked.append(part.topic)
+    def replicas_of(topic: str) -> dict[int, tuple[int, ...]]:
+        asked.append(topic)
         if len(asked) == 1:
             raise ConnectionLost("nobody is there")
         return {0: (0, 7)} if len(asked) < 4 else {0: (0,)}
@@ -235,7 +294,7 @@ def test_a_replica_that_goes_while_it_is_read_for_the_last_time_is_missed(tmp_pa
     written(tmp_path / "t-0" / FIRST, others(0))
     written(tmp_path / "t-1" / FIRST, others(0))
 
-    def replicas_of(_: TopicOrder) -> dict[int, tuple[int, ...]]:
+    def replicas_of(_: str) -> dict[int, tuple[int, ...]]:
         return {0: (0,), 1: (0,)}
 
     erasure, target = erasure_of(tmp_path, Sleeper(), replicas_of=replicas_of)

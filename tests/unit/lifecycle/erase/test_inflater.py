@@ -13,7 +13,7 @@ from lapse.records.batch import as_array, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.compression import Spans
 from lapse.records.layout import Codec
-from tests.unit.lifecycle.erase.replica import with_tail
+from tests.support.lifecycle.erase.replica import with_tail
 
 SIZES = [100, 300_000, 200_000, 400_000, 50, 3 * ROOM_BYTES, 70, 500_000]
 BAD = 4

@@ -9,7 +9,7 @@ from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.search import make_search
 from lapse.lifecycle.round.engine import Progress
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.erase.replica import KEY, NOW, batch, counted, others, written
+from tests.support.lifecycle.erase.replica import KEY, NOW, batch, counted, others, written
 
 
 def test_findings_come_in_order_and_progress_ends_at_the_whole(tmp_path: Path) -> None:

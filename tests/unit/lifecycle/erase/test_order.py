@@ -19,6 +19,7 @@ from lapse.lifecycle.erase.order import (
     Order,
     TopicOrder,
     load_order,
+    locked,
     parse_deadline,
     replicas_missing,
     require_same,
@@ -31,7 +32,7 @@ from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, REMAINS, Verdict
 from lapse.lifecycle.erase.replicas import ReplicaFindings
 from lapse.lifecycle.erase.search import Bound, hash_of, make_search, told
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
-from tests.unit.lifecycle.erase.replica import FIRST, KEY, NOW, batch, looked, written
+from tests.support.lifecycle.erase.replica import FIRST, KEY, NOW, batch, looked, written
 
 OTHER = b"u-2"
 
@@ -45,6 +46,25 @@ def order_of(*topics: str) -> Order:
 
 
 # --- what is kept ---------------------------------------------------------------------------------
+
+
+class Synced(RealFs):
+    """Which folders were synced."""
+
+    def __init__(self) -> None:
+        self.folders: set[Path] = set()
+
+    def fsync_dir(self, path: Path) -> None:
+        self.folders.add(path)
+        super().fsync_dir(path)
+
+
+def test_the_folder_of_an_order_outlasts_a_power_cut(tmp_path: Path) -> None:
+    """With it would go what settings were before they were changed."""
+    fs, folder = Synced(), tmp_path / "orders" / "case-17"
+    with locked(fs, folder):
+        assert folder.is_dir()
+    assert fs.folders == {tmp_path, folder.parent}
 
 
 def test_an_order_is_kept_whole_and_without_keys(tmp_path: Path) -> None:

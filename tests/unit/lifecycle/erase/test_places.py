@@ -12,7 +12,7 @@ from lapse.base.clock import Clock
 from lapse.base.fs import RealFs
 from lapse.lifecycle.erase.places import (
     Home,
-    Place,
+    ReplicaFile,
     belongs,
     is_segment,
     is_text,
@@ -22,8 +22,8 @@ from lapse.lifecycle.erase.places import (
 )
 from lapse.lifecycle.round.ledger import LedgerEntry, append
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.erase.replica import FIRST, written
-from tests.unit.lifecycle.rounds import NOW, compacted, make_logs
+from tests.support.lifecycle.erase.replica import FIRST, written
+from tests.support.lifecycle.rounds import NOW, compacted, make_logs
 
 HEX = "0123456789abcdef0123456789abcdef"
 
@@ -181,8 +181,8 @@ def test_anything_else_is_searched_ours_too_where_they_do_not_parse(
     assert why_keyless(tmp_path, place_of(path)) is None
 
 
-def place_of(path: str) -> Place:
-    return Place(path, "t-0" if "/" in path else "", None)
+def place_of(path: str) -> ReplicaFile:
+    return ReplicaFile(path, "t-0" if "/" in path else "", None)
 
 
 def test_our_own_files_are_told_once_they_were_read(tmp_path: Path) -> None:

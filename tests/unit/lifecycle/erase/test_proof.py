@@ -42,7 +42,7 @@ from lapse.lifecycle.erase.proof import (
     with_never_seen,
 )
 from lapse.lifecycle.erase.replicas import ReplicaFindings
-from lapse.lifecycle.erase.search import Asked, make_search, told
+from lapse.lifecycle.erase.search import SearchSpec, make_search, told
 
 KEYS = told(make_search([b"a", b"b"]), "5a17")
 OFFSETS = told(make_search([], [10, 20]), "5a17")
@@ -57,7 +57,7 @@ def having(**more: object) -> ReplicaFindings:
     return replace(FINE, files=(CLEAN, replace(CLEAN, path="t-0/1.log", **more)))
 
 
-def judged(replica: ReplicaFindings, asked: Asked = KEYS) -> Verdict:
+def judged(replica: ReplicaFindings, asked: SearchSpec = KEYS) -> Verdict:
     return judge([FINE, replica], asked, "t")
 
 
@@ -74,7 +74,7 @@ def judged(replica: ReplicaFindings, asked: Asked = KEYS) -> Verdict:
         (ReplicaFindings("/other disk", partitions=()), KEYS),
     ],
 )
-def test_proven(replica: ReplicaFindings, asked: Asked) -> None:
+def test_proven(replica: ReplicaFindings, asked: SearchSpec) -> None:
     assert judged(replica, asked) == Verdict(PROVEN)
 
 
@@ -92,7 +92,7 @@ def test_proven(replica: ReplicaFindings, asked: Asked) -> None:
          "a record with offset 20 in /r/t-0/1.log"),
     ],
 )  # fmt: skip
-def test_remains(replica: ReplicaFindings, asked: Asked, says: str) -> None:
+def test_remains(replica: ReplicaFindings, asked: SearchSpec, says: str) -> None:
     assert judged(replica, asked) == Verdict(REMAINS, (says,))
 
 
@@ -111,7 +111,7 @@ def test_remains(replica: ReplicaFindings, asked: Asked, says: str) -> None:
         (having(regions_more=4), KEYS, "4 more places of /r/t-0/1.log cannot be read"),
     ],
 )  # fmt: skip
-def test_not_proven(replica: ReplicaFindings, asked: Asked, says: str) -> None:
+def test_not_proven(replica: ReplicaFindings, asked: SearchSpec, says: str) -> None:
     assert judged(replica, asked) == Verdict(NOT_PROVEN, (says,))
 
 

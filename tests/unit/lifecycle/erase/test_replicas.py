@@ -24,7 +24,7 @@ from lapse.lifecycle.erase.replicas import (
 from lapse.lifecycle.erase.search import Bound, make_search
 from lapse.log.checkpoints import write_topic_id
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.erase.replica import (
+from tests.support.lifecycle.erase.replica import (
     FIRST,
     KEY,
     NOW,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError
+from lapse.broker.logs.topics import NewTopic
 from lapse.broker.node import Node
-from lapse.broker.topics import NewTopic
 from lapse.client.admin import Admin
 from lapse.client.connection import ConnectionLost
 from lapse.client.login import PLAINTEXT
@@ -28,7 +28,7 @@ from lapse.lifecycle.erase.served import (
     to_force,
     write_tombstones,
 )
-from tests.unit.broker.running import batch_of, connect, create, fetch, produce, running_node
+from tests.support.broker.running import batch_of, connect, create, fetch, produce, running_node
 
 LAG = "max_compaction_lag_ms"
 FOREVER = str((1 << 63) - 1)

@@ -8,7 +8,7 @@ from lapse.kernels import find_key
 from lapse.lifecycle.erase.warm_up import warm_up
 from lapse.records.layout import Codec
 from lapse.records.legacy import Message, MessageSpec, build_messages
-from tests.unit.lifecycle.erase.replica import FIRST, KEY, batch, damaged, found_in, written
+from tests.support.lifecycle.erase.replica import FIRST, KEY, batch, damaged, found_in, written
 
 
 def test_a_search_finds_its_kernels_there(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""DESIGN L10: the place that rounds could not read, kept for as long as it is what it was."""
+"""L10: the place that rounds could not read, kept for as long as it is what it was."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lapse.lifecycle.round.receipt import BadSpot
 from lapse.log.bad import bad_path, read_bad
 from lapse.log.directory import LogDirectory
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.rounds import NOW, compacted, env_of, make_logs, overwritten
+from tests.support.lifecycle.rounds import NOW, compacted, env_of, make_logs, overwritten
 
 SPOT = BadSpot(40, 43, 210, "its checksum is wrong")
 MINUTE = 60_000

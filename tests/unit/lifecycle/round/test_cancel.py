@@ -13,9 +13,9 @@ from lapse.lifecycle.round.choice import Split
 from lapse.lifecycle.round.engine import PROGRESS_SECONDS, run_plan
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.round.split.splits import SPLIT
-from tests.unit.lifecycle.rounds import NOW, overwritten
-from tests.unit.lifecycle.served import parts
+from tests.support.lifecycle.round.split.splits import SPLIT
+from tests.support.lifecycle.rounds import NOW, overwritten
+from tests.support.lifecycle.served import parts
 
 FS = RealFs()
 

@@ -14,18 +14,18 @@ from lapse.base.errors import StorageError
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.kernels.crc32c import crc32c
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.commit import CommitEnv, commit, finish_commit, intent_path
 from lapse.lifecycle.round.inline import InlineEngine
-from lapse.lifecycle.round.receipt import BadSpot, FileReceipt, Receipt, attempt_dir, attempt_file
+from lapse.lifecycle.round.receipt import FileReceipt, Receipt, attempt_dir, attempt_file
 from lapse.log import checkpoints
-from lapse.log.bad import read_bad
 from lapse.log.partition_log import PartitionLog
+from lapse.log.segment import LOG, segment_path
 from lapse.log.swap import sweep_attempts
 from lapse.log.txn_index import AbortedTxn, encode_entries
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.rounds import (
+from tests.support.lifecycle.rounds import (
     NOW,
     Pair,
     compacted,
@@ -33,6 +33,7 @@ from tests.unit.lifecycle.rounds import (
     overwritten,
     plan_of,
     records_in,
+    write,
 )
 
 
@@ -115,7 +116,7 @@ def owned(data: Path, *topics: str, pairs: list[Pair] | None = None) -> Iterator
 
 
 def test_many_logs_share_syncs_and_a_checkpoint(tmp_path: Path) -> None:
-    """DESIGN §7: three syncs (files, renames, ledgers) and one checkpoint, however many logs."""
+    """Three syncs (files, renames, ledgers) and one checkpoint, however many logs."""
     topics = [f"t{n}" for n in range(12)]
     with owned(tmp_path / "data", *topics) as o:
         results = o.owner.commit(o.receipts)
@@ -147,6 +148,28 @@ def test_one_that_is_refused_leaves_the_others(tmp_path: Path) -> None:
         assert not any(intent_path(o.data / f"{t}-0").exists() for t in "abcd")
 
 
+def test_what_the_round_read_is_durable_before_anything_of_it_goes(tmp_path: Path) -> None:
+    """Else a power cut could take a record and the one that it superseded."""
+    with owned(tmp_path / "data", "a") as o:
+        write(o.log, [("k0", "newest")], NOW)
+        end = o.log.log_end_offset
+        assert o.log.recovery_point < end
+        [result] = o.owner.commit([replace(o.receipt, end_offset=end)])
+        assert result.error is None
+        assert o.log.recovery_point == end
+
+
+def test_what_the_round_read_is_not_synced_a_second_time(tmp_path: Path) -> None:
+    """Appends go on meanwhile: those need not be durable for a round that ended below them."""
+    with owned(tmp_path / "data", "a") as o:
+        write(o.log, [("late", "value")], NOW)
+        assert o.log.recovery_point == o.receipt.end_offset
+        [result] = o.owner.commit(o.receipts)
+        assert result.error is None
+        assert len(o.fs.syncs) == 3
+        assert o.log.recovery_point == o.receipt.end_offset
+
+
 @pytest.mark.parametrize("kind", ["records", "times", "removed"])
 def test_a_tasks_files_have_the_bytes_that_it_wrote(tmp_path: Path, kind: str) -> None:
     """Not only as many: between a task and its owner there may be another machine's disk."""
@@ -163,7 +186,8 @@ def test_a_tasks_files_have_the_bytes_that_it_wrote(tmp_path: Path, kind: str) -
         good = path.read_bytes()
         path.write_bytes(bytes([good[0] ^ 1]) + good[1:])
         [result] = o.owner.commit([elsewhere])
-        assert f"{path}: the attempt's file is not what its receipt says" in str(result.error)
+        said = f"{path}: the attempt's file is not what its receipt says at byte 0"
+        assert said in str(result.error)
         assert o.kept("a-0") == 42
         assert not intent_path(o.log.dir).exists()
         path.write_bytes(good)
@@ -377,11 +401,17 @@ def test_a_group_that_is_partly_gone_does_not_come_back(tmp_path: Path, how: str
         assert min(records_in(log.dir)) == second
 
 
+def refused_halfway(receipt: Receipt) -> Receipt:
+    """Its second group is none, the first goes in."""
+    first, second, *rest = receipt.groups
+    apart = replace(second, old_bases=(second.old_bases[0], rest[-1].old_bases[-1]))
+    return replace(receipt, groups=(first, apart, *rest))
+
+
 def test_a_refusal_halfway_books_what_is_in(tmp_path: Path) -> None:
     with owned(tmp_path / "data", "a") as o:
-        first, second, *rest = o.receipt.groups
-        apart = replace(second, old_bases=(second.old_bases[0], rest[-1].old_bases[-1]))
-        [result] = o.owner.commit([replace(o.receipt, groups=(first, apart, *rest))])
+        first = o.receipt.groups[0]
+        [result] = o.owner.commit([refused_halfway(o.receipt)])
         assert "are not sealed neighbours" in str(result.error)
         assert result.groups == 1
         [entry] = ledger.read(o.log.dir)
@@ -390,6 +420,17 @@ def test_a_refusal_halfway_books_what_is_in(tmp_path: Path) -> None:
         assert o.fs.order == ["sync", "sync", "sync", "ledger"]  # files, renames, ledger
         assert not intent_path(o.log.dir).exists()
         assert o.checkpoint() == {}
+
+
+@pytest.mark.parametrize(("failing", "booked"), [(1, 0), (2, 1)], ids=["renames", "ledger"])
+def test_a_refusal_halfway_books_what_is_durable(tmp_path: Path, failing: int, booked: int) -> None:
+    """As a commit that goes through does: the renames first, then the ledger that tells of them."""
+    with owned(tmp_path / "data", "a") as o:
+        o.fs.failing_sync = failing
+        [result] = o.owner.commit([refused_halfway(o.receipt)])
+        assert "Input/output error" in str(result.error)
+        assert len(list(ledger.read(o.log.dir))) == booked
+        assert intent_path(o.log.dir).exists()
 
 
 # --- after a crash -------------------------------------------------------------------------------
@@ -420,6 +461,46 @@ def test_what_is_booked_but_not_in_place_holds_the_checkpoint(tmp_path: Path) ->
         assert moved == [100]
 
 
+def test_a_group_of_which_an_old_segment_is_left_is_not_in_place(tmp_path: Path) -> None:
+    """A disk that lied about a removal: what is there still is not booked as gone."""
+    data, clock, fs = tmp_path / "data", ManualClock(NOW), Counting()
+    configs = make_logs(data, {"a": overwritten()}, compacted(), clock)
+    larger = dict.fromkeys(configs, compacted(internal_segment_bytes=8000))
+    with DirectoryOwner(data, larger, fs, clock) as owner:
+        plans = [plan_of(info, "r1", NOW, force=True) for info in owner.logs()]
+        [receipt] = InlineEngine(RealFs(), clock).run(plans, lambda _: None)
+        first = receipt.groups[0]
+        log_dir = data / receipt.name
+        left = segment_path(log_dir, first.old_bases[-1], LOG)
+        old = left.read_bytes()
+        fs.failing_sync = 1
+        owner.commit([receipt])
+        left.write_bytes(old)
+        moved: list[int] = []
+        assert finish_commit(log_dir, CommitEnv(RealFs(), clock, moved.append)) == receipt.round_id
+        assert moved == []
+        booked = [entry.base_offset for entry in ledger.read(log_dir)]
+        assert booked == [group.base_offset for group in receipt.groups[1:]]
+
+
+def test_a_commit_whose_attempt_is_gone_is_not_given_up(tmp_path: Path) -> None:
+    """Only the attempt knows what its groups removed, and the ledger is to tell of all of it."""
+    with owned(tmp_path / "data", "a") as o:
+        o.fs.failing_sync = 1
+        o.owner.commit(o.receipts)
+        attempt = attempt_dir(o.log.dir, o.receipt.round_id, o.receipt.attempt_id)
+        elsewhere = attempt.rename(tmp_path / "elsewhere")
+        moved: list[int] = []
+        env = CommitEnv(RealFs(), ManualClock(NOW), moved.append)
+        with pytest.raises(StorageError, match="-removed: No such file or directory"):
+            finish_commit(o.log.dir, env)
+        assert moved == []
+        elsewhere.rename(attempt)
+        assert finish_commit(o.log.dir, env) == o.receipt.round_id
+        assert moved == [100]
+        assert len(list(ledger.read(o.log.dir))) == len(o.receipt.groups)
+
+
 def test_books_are_completed_on_durable_renames(tmp_path: Path) -> None:
     """Whoever was killed may not have synced them, and the next one may lose its power."""
     with owned(tmp_path / "data", "a") as o:
@@ -435,7 +516,7 @@ def test_books_are_completed_on_durable_renames(tmp_path: Path) -> None:
         fs.failing_sync = -1
         finish_commit(o.log.dir, CommitEnv(fs, ManualClock(NOW), moved.append))
         assert moved == [100]
-        assert fs.single == 0
+        assert fs.single == 2  # the ledger, which was written anew, and its folder
         assert len(list(ledger.read(o.log.dir))) == len(o.receipt.groups)
 
 
@@ -489,68 +570,3 @@ def again(data: Path, topic: str) -> Iterator[DirectoryOwner]:
 
 def _sizes(intent: bytes) -> list[tuple[int, ...]]:
     return [group.old_sizes for group in msgspec.json.decode(intent, type=Receipt).groups]
-
-
-# --- places that cannot be read ------------------------------------------------------------------
-
-SPOT = BadSpot(0, 4, 200, "torn")
-
-
-def test_a_place_that_cannot_be_read_is_noted(tmp_path: Path) -> None:
-    """L10: durably, and told with the result; nothing else of the receipt counts."""
-    with owned(tmp_path / "data", "a") as o:
-        [log] = o.owner._directory.logs.values()
-        [receipt] = o.receipts
-        failed = replace(receipt, error="a-0: torn", bad=SPOT)
-        for tries in (1, 2):
-            [result] = o.owner.commit([failed])
-            assert result.error == "a-0: torn"
-            assert result.bad is not None
-            assert (result.bad.tries, result.bad.since_ms) == (tries, NOW)
-            assert log.facts().bad == read_bad(log.dir) == result.bad
-        assert o.kept("a-0") == 100
-
-        [result] = o.owner.commit([replace(failed, generation=1)])  # of files that are gone
-        assert result.bad is None
-        [result] = o.owner.commit([replace(failed, bad=replace(SPOT, segment_base=5))])
-        assert result.bad is None
-        assert log.facts().bad.tries == 2
-
-
-@pytest.mark.parametrize(
-    ("changes", "cured"),
-    [
-        ({}, True),
-        ({"upper": 4}, False),
-        ({"end_offset": 4}, False),
-        ({"kind": "trim", "end_offset": -1}, False),
-        ({"map_entries": 0}, True),  # it lay in the dirty part, which is read
-    ],
-)
-def test_a_round_that_got_past_it_forgets_it(
-    tmp_path: Path, changes: dict[str, object], cured: bool
-) -> None:
-    with owned(tmp_path / "data", "a") as o:
-        [log] = o.owner._directory.logs.values()
-        [receipt] = o.receipts
-        o.owner.commit([replace(receipt, error="a-0: torn", bad=SPOT)])
-        assert log.facts().bad is not None
-        past = replace(receipt, groups=(), upper=100, end_offset=100)
-        [result] = o.owner.commit([replace(past, **changes)])
-        assert result.error is None
-        assert (log.facts().bad is None) == cured
-        assert (read_bad(log.dir) is None) == cured
-
-
-@pytest.mark.parametrize(("first_offset", "cured"), [(49, False), (50, True)])
-def test_a_round_that_maps_nothing_has_not_read_the_clean_part(
-    tmp_path: Path, first_offset: int, cured: bool
-) -> None:
-    """An empty map is not looked into: what is below the first dirty offset stays unread."""
-    with owned(tmp_path / "data", "a") as o:
-        o.log.cleaner_checkpoint = 50
-        spot = replace(SPOT, first_offset=first_offset)
-        o.owner.commit([replace(o.receipt, error="a-0: torn", bad=spot)])
-        [result] = o.owner.commit([replace(o.receipt, groups=(), map_entries=0)])
-        assert result.error is None
-        assert (o.log.facts().bad is None) == (read_bad(o.log.dir) is None) == cured

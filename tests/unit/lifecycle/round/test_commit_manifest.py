@@ -8,12 +8,12 @@ import pytest
 
 from lapse.base.errors import MissingData
 from lapse.base.fs import RealFs
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.log.manifest import read_manifest
 from lapse.log.segment import LOG, offsets_in, segment_path
 from lapse.testing.clock import ManualClock
+from tests.support.lifecycle.rounds import NOW, compacted
 from tests.unit.lifecycle.round.test_commit import owned
-from tests.unit.lifecycle.rounds import NOW, compacted
 
 
 def test_a_committed_segment_that_goes_is_missed(tmp_path: Path) -> None:

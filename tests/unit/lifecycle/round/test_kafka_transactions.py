@@ -6,14 +6,14 @@ import numpy as np
 
 from lapse.kernels.layout import BATCH, CONTROL, TRANSACTIONAL
 from lapse.kernels.markers import ABORT, COMMIT, OTHER
-from lapse.lifecycle.round.kafka_transactions import Read, Told, listed_for, replay
+from lapse.lifecycle.round.kafka_transactions import Read, SegmentTransactions, listed_for, replay
 from lapse.log.txn_index import AbortedTxn
 
 FIRST = AbortedTxn(7, 0, 3, 0)  # (producer id, first offset, last offset, last stable offset)
 DATA = OTHER
 
 
-def told(*kinds: int, listed: tuple[AbortedTxn, ...] = (), first: int = 0) -> Told:
+def told(*kinds: int, listed: tuple[AbortedTxn, ...] = (), first: int = 0) -> SegmentTransactions:
     """Of batches of producer 7, one offset each."""
     rows = np.zeros(len(kinds), BATCH)
     rows["base_offset"] = rows["last_offset"] = np.arange(len(kinds))

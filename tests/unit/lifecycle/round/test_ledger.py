@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from pyroaring import BitMap
 
+from lapse.base.errors import CorruptData
 from lapse.base.fs import RealFs
 from lapse.kernels.crc32c import crc32c
 from lapse.lifecycle.round.ledger import (
@@ -175,8 +176,22 @@ def test_what_comes_after_a_bad_entry_is_still_known(tmp_path: Path) -> None:
     assert path.read_bytes()[: len(whole)] == bytes(garbled)
 
 
+def test_a_bitmap_that_has_changed_is_not_believed(tmp_path: Path) -> None:
+    """Its head is sound, so whoever asks about rounds is answered all the same."""
+    append(FS, tmp_path, FIRST)
+    path = ledger_path(tmp_path)
+    in_bitmap = path.stat().st_size - 5  # the last byte before the length that ends a frame
+    append(FS, tmp_path, SECOND)
+    data = bytearray(path.read_bytes())
+    data[in_bitmap] ^= 1
+    path.write_bytes(data)
+    assert [head.round_id for head in read_heads(tmp_path)] == ["r1", "r2"]
+    with pytest.raises(CorruptData, match="checksum does not match at byte 0"):
+        list(read(tmp_path))
+
+
 def test_two_bytes_a_removed_record_at_most(tmp_path: Path) -> None:
-    """DESIGN §1; for offsets as scattered as they come."""
+    """At most two bytes a record, for offsets as scattered as they come."""
     offsets = np.flatnonzero(np.random.default_rng(1).random(500_000) < 0.3)
     bitmap = BitMap(offsets)
     append(FS, tmp_path, entry("r", Removed(0, "superseded", bitmap.serialize())))

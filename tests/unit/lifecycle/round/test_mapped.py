@@ -71,6 +71,21 @@ def test_a_file_that_shrinks_reads_as_zeros_and_is_told(tmp_path: Path) -> None:
     assert f"at byte {PAGE + 7}" in done.stdout
 
 
+def test_a_file_that_is_whole_again_is_told_of_all_the_same(tmp_path: Path) -> None:
+    """What was read meanwhile were zeros."""
+    path = tmp_path / "f"
+    content = b"x" * (3 * PAGE)
+    path.write_bytes(content)
+    file = MappedFile(path, len(content))
+    os.truncate(path, PAGE)
+    assert file.data[-1] == 0
+    with path.open("r+b") as again:
+        again.write(content)
+    with pytest.raises(CorruptData, match="shorter than planned"):
+        file.check()
+    file.close()
+
+
 @pytest.mark.parametrize("others_open", [True, False])
 def test_a_fault_elsewhere_goes_where_it_went_before(others_open: bool, tmp_path: Path) -> None:
     """Masking somebody else's fault would hand out zeros for his data."""

@@ -18,7 +18,7 @@ from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir, attempt_file
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.round.split.splits import data, planned
+from tests.support.lifecycle.round.split.splits import data, planned
 
 PAGE = 4096
 BIG = b"x" * 3000

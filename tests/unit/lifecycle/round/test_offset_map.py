@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.kernels import offset_map as kernel
-from lapse.lifecycle.decide.select import Wish, decide
+from lapse.lifecycle.decide.select import RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round import offset_map
 from lapse.lifecycle.round.choice import BATCH_BYTES, BITMAP_BYTES_A_RECORD
 from lapse.lifecycle.round.engine import run_plan
@@ -26,7 +26,7 @@ from lapse.lifecycle.round.offset_map import MapResult, build_map
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
 from lapse.log.directory import LogDirectory
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.rounds import NOW, compacted, env_of, write_keys
+from tests.support.lifecycle.rounds import NOW, compacted, env_of, write_keys
 
 T = TopicPartition("t", 0)
 FIRST = room(SLOTS_MIN)
@@ -43,7 +43,7 @@ def planned(path: Path, keys: NDArray[np.int64], batch: int, memory_bytes: int) 
     directory.close()
     with DirectoryOwner(path, {T: config}, RealFs(), clock) as owner:
         [info] = owner.logs()
-        decision = decide(info, NOW, Wish(force=True))
+        decision = decide(info, NOW, RoundOptions(force=True))
     return make_plan(decision, "r", Rules.LAPSE, MapMemory(memory_bytes))
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lapse.lifecycle.decide.select import LogInfo, Wish, decide
+from lapse.lifecycle.decide.select import LogInfo, RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.choice import Load
 from lapse.lifecycle.round.map_size import entries_within
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
 from lapse.log.facts import LogFacts, ProducerLast
-from tests.unit.lifecycle.decide.logs import NOW, compacted, log, segment
+from tests.support.lifecycle.decide.logs import NOW, compacted, log, segment
 
 MEMORY = MapMemory(1 << 20)
 
 
 def planned(facts: LogFacts, rules: Rules = Rules.LAPSE, **settings: object) -> RoundPlan:
-    decision = decide(LogInfo(facts, compacted(**settings)), NOW, Wish(rules=rules))
+    decision = decide(LogInfo(facts, compacted(**settings)), NOW, RoundOptions(rules=rules))
     return make_plan(decision, "r7", rules, MEMORY)
 
 
@@ -87,7 +87,7 @@ def test_a_plan_survives_json() -> None:
     ],
 )
 def test_m5_kafkas_map_holds_so_many(slots: int, load_factor: float, entries: int) -> None:
-    """SEMANTICS §1: 128 MiB are 5 033 164 keys; a map for none would never get anywhere."""
+    """C-5: 128 MiB are 5 033 164 keys; a map for none would never get anywhere."""
     memory = MapMemory(24 * slots + 23, load_factor)
     assert memory.entries(Rules.KAFKA_43, Load(100, 1)) == entries
 

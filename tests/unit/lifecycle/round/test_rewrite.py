@@ -274,7 +274,7 @@ def flagged(directory: Path, content: bytes, *, passed_ms: int = 0, **more: obje
 def test_a_tombstone_with_a_value_is_the_last_word_until_its_horizon(
     tmp_path: Path, codec: Codec
 ) -> None:
-    """DESIGN §4.4: it takes the older values, stays with its own, and goes when that has passed."""
+    """ADR-4: it takes the older values, stays with its own, and goes when that has passed."""
     said = NewRecord(b"k", b"asked for by 17", NOW, tombstone=True)
     content = data(0, b"k", b"x") + build_batch([said], BatchSpec(2, codec))
     first = flagged(tmp_path, content)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lapse.base.fs import RealFs
-from lapse.lifecycle.decide.select import Decision, LogInfo, Wish, decide
+from lapse.lifecycle.decide.select import Decision, LogInfo, RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round import sizing
 from lapse.lifecycle.round.choice import BATCH_BYTES
@@ -20,7 +20,7 @@ from lapse.log.facts import LogFacts, SegmentFacts
 from lapse.log.reader import DirectoryView
 from lapse.log.summary import write_summary
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten
+from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritten
 
 KEYS, TIMES = 10, 30
 BOUND = 1000  # as if a batch had so many records: more keys than every map has room for
@@ -52,7 +52,7 @@ def sketch(facts: LogFacts, *, but: int = 0) -> None:
 
 
 def due(facts: LogFacts) -> Decision:
-    return decide(LogInfo(facts, compacted()), NOW, Wish(force=True))
+    return decide(LogInfo(facts, compacted()), NOW, RoundOptions(force=True))
 
 
 def test_what_is_kept_is_put_together(facts: LogFacts) -> None:

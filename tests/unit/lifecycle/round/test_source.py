@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from lapse.base.fs import RealFs
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.source import open_source
 from lapse.records import batch
 from lapse.testing.clock import ManualClock
+from tests.support.lifecycle.rounds import NOW, compacted, make_logs, plan_of
 from tests.unit.lifecycle.round.test_mapped_forget import file_pages_kib
-from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, plan_of
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -10,7 +10,7 @@ from lapse.lifecycle.decide.horizon import Stamp
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.ledger import LedgerEntry
 from lapse.lifecycle.round.stamps import StampCache, stamps_of
-from tests.unit.lifecycle.decide.logs import log, segment
+from tests.support.lifecycle.decide.logs import log, segment
 
 
 def entry(now_ms: int, stamped: int, **more: int) -> LedgerEntry:

@@ -28,7 +28,7 @@ from lapse.log.summary import read_keys, read_summary, summary_path, write_summa
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.records.legacy import Message, MessageSpec, build_messages
-from tests.unit.log.logs import NOW, append, batch, config, open_log, rewrite
+from tests.support.log.logs import NOW, append, batch, config, open_log, rewrite
 
 TP = TopicPartition("t", 3)
 

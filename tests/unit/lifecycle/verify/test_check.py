@@ -14,7 +14,7 @@ from lapse.lifecycle.verify.files import find_log
 from lapse.lifecycle.verify.findings import SHOWN_MAX, Level
 from lapse.log.txn_index import AbortedTxn
 from lapse.records.builder import BatchSpec
-from tests.unit.lifecycle.verify.logs import (
+from tests.support.lifecycle.verify.logs import (
     ACTIVE,
     AFTER,
     APPENDED,
@@ -149,7 +149,7 @@ def test_every_wrong_is_told(name: str, tmp_path: Path) -> None:
 
 
 WARNINGS = {
-    # SEMANTICS H-7: the value at 1 is left, its tombstone at 17 was stamped.
+    # H-7: the value at 1 is left, its tombstone at 17 was stamped.
     "stamped over an older value": (
         "L1", put("abca", batch(0, ("b", "1"), ("c", "1"), spec=KEPT, at=(1, 2)))
     ),
@@ -309,7 +309,7 @@ def test_a_marker_may_be_stamped_with_the_pass_that_takes_its_data(tmp_path: Pat
 
 
 def test_the_log_start_and_what_is_below_it(tmp_path: Path) -> None:
-    """SEMANTICS D-6, L11: records below it go, if not all of the batch's header."""
+    """D-6, L11: records below it go, if not all of the batch's header."""
     trimmed = {**AFTER, "abca": bare(BEFORE["abca"]), "ad": BEFORE["ad"]}
     verdict = check(tmp_path / "trim", replace(NEW_SIDE, batches=trimmed, start=5))
     assert verdict.is_fine
@@ -323,7 +323,7 @@ def test_the_log_start_and_what_is_below_it(tmp_path: Path) -> None:
     [(None, {("T-23", "warning")}), ("compact", {("T-23", "error")}), ("compact,delete", set())],
 )
 def test_segments_that_are_gone(policy: str | None, expected: set[object], tmp_path: Path) -> None:
-    """SEMANTICS T-23: retention takes whole segments, if the policy lets it."""
+    """T-23: retention takes whole segments, if the policy lets it."""
     config = None if policy is None else compacted(**{"cleanup.policy": policy})
     side = replace(lost("abca", "ad"), first_base=7)
     assert rules(check(tmp_path, side, config=config)) == expected

@@ -8,7 +8,7 @@ from lapse.lifecycle.decide.horizon import Stamp
 from lapse.lifecycle.decide.select import Decision, Due, LogInfo, decide
 from lapse.log.facts import LogFacts, StartMove
 from lapse.spark.views.deadlines import bytes_to_free, due_since_ms
-from tests.unit.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
+from tests.support.lifecycle.decide.logs import DAY, NOW, compacted, log, ours, segment
 
 SETTINGS = {
     "max_compaction_lag_ms": 5000, "segment_ms": 100_000, "delete_retention_ms": 300,

@@ -17,16 +17,16 @@ from lapse.log.start import KeptStart, write_start
 from lapse.log.summary import read_summary, summary_path, write_summary
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
-from lapse.spark.source_files import DataLost
+from lapse.spark.scan.files import DataLost
 from lapse.spark.views import keys as keys_view
 from lapse.spark.views.key_table import KEY_BYTES
 from lapse.spark.views.keys import key_batches, key_units, warm_up
 from lapse.spark.views.spec import KEYS, ViewFilter, ViewOptions
 from lapse.testing.clock import ManualClock
+from tests.support.lifecycle.rounds import NOW
+from tests.support.log.logs import TP, append, config, data, end, open_log
+from tests.support.spark.views.fleet import clean, make_fleet, rows
 from tests.unit.cli.test_plan import many_keys
-from tests.unit.lifecycle.rounds import NOW
-from tests.unit.log.logs import TP, append, config, data, end, open_log
-from tests.unit.spark.views.fleet import clean, make_fleet, rows
 
 CLOCK = ManualClock(NOW)
 Told = dict[bytes, tuple[Any, ...]]

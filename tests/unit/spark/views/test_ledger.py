@@ -12,8 +12,8 @@ from lapse.base.fs import RealFs
 from lapse.lifecycle.round.ledger import LedgerEntry, Removed, append
 from lapse.spark.views.ledger import RANGES_MAX
 from lapse.spark.views.spec import LEDGER, ViewFilter
-from tests.unit.lifecycle.rounds import NOW
-from tests.unit.spark.views.fleet import clean, make_fleet, rows
+from tests.support.lifecycle.rounds import NOW
+from tests.support.spark.views.fleet import clean, make_fleet, rows
 
 FAR = 1 << 40
 

@@ -17,8 +17,8 @@ from lapse.log.segment import LOG, segment_path
 from lapse.log.sketch import encode_sketch
 from lapse.log.summary import write_summary
 from lapse.spark.views.spec import PLAN, ViewFilter
-from tests.unit.lifecycle.rounds import NOW
-from tests.unit.spark.views.fleet import clean, make_fleet, rows
+from tests.support.lifecycle.rounds import NOW
+from tests.support.spark.views.fleet import clean, make_fleet, rows
 
 DELAY_MS = 60_000  # file.delete.delay.ms
 DEADLINE = NOW + 90_000 + SLACK_MS + DELAY_MS  # of the oldest append

@@ -10,9 +10,9 @@ from lapse.base.errors import ConfigError
 from lapse.spark.views.read import view_units
 from lapse.spark.views.spec import VIEWS, ViewOptions
 from lapse.testing.clock import ManualClock
+from tests.support.lifecycle.rounds import NOW
+from tests.support.spark.views.fleet import clean, make_fleet, rows, table
 from tests.unit.cli.test_plan import contents
-from tests.unit.lifecycle.rounds import NOW
-from tests.unit.spark.views.fleet import clean, make_fleet, rows, table
 
 
 @pytest.fixture(scope="module")

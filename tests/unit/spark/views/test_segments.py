@@ -12,8 +12,8 @@ from lapse.records.batch import scan_batches
 from lapse.spark.views.segments import estimated_segments
 from lapse.spark.views.spec import SEGMENTS, ViewFilter
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.rounds import NOW
-from tests.unit.spark.views.fleet import clean, make_fleet, rows
+from tests.support.lifecycle.rounds import NOW
+from tests.support.spark.views.fleet import clean, make_fleet, rows
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.log.directory import LogDirectory
@@ -29,7 +29,7 @@ from lapse.testing.history.judge import judge
 from lapse.testing.history.promise import Promise
 from lapse.testing.history.recorder import Recorder
 from lapse.testing.history.verdict import Fault
-from tests.unit.lifecycle.rounds import NOW, compacted, env_of, plan_of
+from tests.support.lifecycle.rounds import NOW, compacted, env_of, plan_of
 
 TP = TopicPartition("prices", 0)
 KEYS, TIMES = 5, 6

@@ -22,7 +22,7 @@ from lapse.testing.history.events import (
 from lapse.testing.history.judge import judge
 from lapse.testing.history.promise import Promise
 from lapse.testing.history.verdict import Fault
-from tests.unit.testing.history.histories import COMPACTED, TOPIC, History
+from tests.support.testing.history.histories import COMPACTED, TOPIC, History
 
 FILES = Isolation.FILES
 UNCOMMITTED = Isolation.UNCOMMITTED

@@ -76,6 +76,29 @@ def test_effects_are_dropped_and_change_places() -> None:
     assert all("assert self.a > 1" in new and "%d', 3" in new for new in made.values())
 
 
+@pytest.mark.parametrize(
+    ("call", "is_left_alone"),
+    [
+        ("_log.info('done')", True),
+        ("logger.exception('done')", True),
+        ("logging.warning('done')", True),
+        ("log.flush()", False),
+        ("self.log.set_bad(None)", False),
+    ],
+)
+def test_what_is_told_is_left_alone_and_a_partitions_log_is_not(
+    call: str, is_left_alone: bool
+) -> None:
+    made = changes(f"def f(self):\n    {call}\n")
+    assert bool(made) == (not is_left_alone)
+
+
+def test_statements_that_change_places_stand_where_the_first_does() -> None:
+    """A test in which that one fails runs no other line, and is the one to notice."""
+    found = operators.sites(ast.parse("def f():\n    a()\n    b()\n"))
+    assert [site.line for site in found if site.operator == "swap"] == [2]
+
+
 def test_a_loop_that_leaves_has_its_place() -> None:
     assert not any(
         "swap" in name

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,10 @@ from tools.run_tests import ROOT
 
 MODULE = """
 LIMIT = 3
+
+left = LIMIT
+while left:
+    left -= 1
 
 
 def is_full(n):
@@ -91,8 +97,9 @@ def run(project: Path) -> dict[str, job.Result]:
         settings = job.settings_from(Path("settings.json"))
         covered = job.covered_from(Path("work/covered.json"))
         rest = [m for m in settings.mutants if m.outermost is None]
-        for name in [n for n in sys.modules if n.startswith("lapse_sample")]:
+        for name in [n for n in sys.modules if n.startswith(("lapse_sample", "test"))]:
             del sys.modules[name]
+        fresh.IMPORT_SECONDS = 0.5
         fresh.try_mutants(rest, settings, covered)
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
@@ -109,6 +116,9 @@ def test_what_tests_notice_is_killed_and_the_rest_is_told(project: Path) -> None
     outcomes = {key.partition(":")[2]: r.outcome for key, r in results.items()}
     assert outcomes == {
         "<module> constant 1": "survived",  # nobody asks at the border
+        "<module> negate 1": "survived",
+        "<module> drop 1": "time",  # while it is imported
+        "<module> constant 2": "time",  # past 0
         "is_full return 1": "killed",
         "is_full compare 1": "survived",
         "halves compare 1": "killed",
@@ -132,9 +142,9 @@ def test_the_report_counts_accepted_ones_as_survivors(project: Path, tmp_path: P
     results = {m.key: job.Result(m.key, "killed") for m in mutants[1:]}
     results[mutants[0].key] = job.Result(mutants[0].key, "survived")
     found = report.Report("x", mutants, results)
-    assert found.share_killed == pytest.approx(10 / 11)
+    assert found.share_killed == pytest.approx(13 / 14)
     accepted = {mutants[0].key: "a border that no user can see"}
-    assert report.findings([found], accepted) == ["x: 90.9% killed, 95% wanted"]
+    assert report.findings([found], accepted) == ["x: 92.9% killed, 95% wanted"]
     assert "(accepted)" in found.text(accepted)
     list_path = tmp_path / "accepted.toml"
     list_path.write_text(
@@ -150,6 +160,28 @@ def test_the_report_counts_accepted_ones_as_survivors(project: Path, tmp_path: P
     report.record(record, [found], accepted, seed=3)
     report.record(record, [dataclasses.replace(found, name="y")], {}, seed=4)
     assert set(json.loads(record.read_text())["scopes"]) == {"x", "y"}
+
+
+def test_mutants_end_with_the_driver(tmp_path: Path) -> None:
+    """It may be ended by a time limit of its own."""
+    code = f"""
+        import os, signal, sys, time
+        sys.path.insert(0, {str(ROOT)!r})
+        from pathlib import Path
+        from tools.mutants import forks
+        print(forks.in_fork(Path.cwd(), lambda: time.sleep(300)), flush=True)
+        while not list(Path.cwd().glob("t*")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    stat = Path("/proc", done.stdout.strip(), "stat")
+    until = time.monotonic() + 20
+    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < until, "it goes on"
+        time.sleep(0.01)
 
 
 def test_slow_things_do_not_include_what_is_mutated() -> None:

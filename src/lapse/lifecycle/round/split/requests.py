@@ -3,7 +3,7 @@
 A request holds everything its task needs. Where the files of an earlier stage lie follows from the
 attempt ids in it; which attempt of several counts, the answers that came back say. The seed of the
 keys' hash goes from the driver to the tasks that hash and nowhere else: no answer, file or text of
-an error has it (DESIGN §4.2).
+an error has it (ADR-2).
 """
 
 from __future__ import annotations

@@ -63,19 +63,24 @@ final class Checks {
         String full = suite + "." + name;
         if (why == null) {
             passed++;
-            OUT.println("ok " + full);
+            say("ok " + full);
         } else {
             failed++;
             why.printStackTrace();
             String text = why.toString().replaceAll("\\s+", " ");
-            OUT.println("not ok " + full + ": "
+            say("not ok " + full + ": "
                 + text.substring(0, Math.min(text.length(), WHY_CHARACTERS_MAX)));
         }
     }
 
+    /** A line of its own, whatever half a line other threads have printed; in one write. */
+    private static void say(String line) {
+        OUT.print("\n" + line + "\n");
+    }
+
     /** Prints the counts and ends the process, whatever threads are left. */
     void end() {
-        OUT.println(passed + " passed, " + failed + " failed");
+        say(passed + " passed, " + failed + " failed");
         System.err.flush();
         Runtime.getRuntime().halt(failed == 0 ? 0 : 1);
     }

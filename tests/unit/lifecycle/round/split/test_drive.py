@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from lapse.base.fs import RealFs
-from lapse.lifecycle.decide.select import LogInfo, Wish, decide
+from lapse.lifecycle.decide.select import LogInfo, RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.owner_directory import DirectoryOwner
+from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory, make_plan
 from lapse.lifecycle.round.receipt import THIS_PROCESS
@@ -20,8 +20,8 @@ from lapse.lifecycle.round.split.drive import draw_seed, run_split, run_split_he
 from lapse.lifecycle.round.split.requests import Answer, folder_of
 from lapse.lifecycle.round.split.rounds import Job
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.round.split.splits import data, planned
-from tests.unit.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
+from tests.support.lifecycle.round.split.splits import data, planned
+from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritten, records_in
 
 TWO = [(0, data(0, (b"a", b"1"), (b"b", b"1"))), (2, data(2, (b"a", b"2")))]
 
@@ -106,7 +106,10 @@ def test_a_log_too_large_for_a_task_is_split_committed_and_the_same(
         with DirectoryOwner(tmp_path / name, configs, RealFs(), clock) as owner:
             [info] = owner.logs()
             plan = make_plan(
-                decide(info, NOW, Wish(force=True)), "r", Rules.LAPSE, MapMemory(memory_bytes)
+                decide(info, NOW, RoundOptions(force=True)),
+                "r",
+                Rules.LAPSE,
+                MapMemory(memory_bytes),
             )
             assert plan.split is not None
             assert plan.variant == "split"

@@ -16,7 +16,7 @@ from lapse.lifecycle.round.split.requests import Stage, Superseded, bits_file, f
 from lapse.lifecycle.round.split.task import read_bits
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from tests.reference import split_rounds
-from tests.unit.lifecycle.round.split.splits import SPLIT, Driver, data, marker, planned
+from tests.support.lifecycle.round.split.splits import SPLIT, Driver, data, marker, planned
 
 
 def test_what_the_merges_found_becomes_one_bitmap(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from lapse.lifecycle.round.split.requests import (
     runs_file,
     superseded_file,
 )
-from tests.unit.lifecycle.round.split.splits import Driver, data, planned
+from tests.support.lifecycle.round.split.splits import Driver, data, planned
 
 KEYS = 40
 

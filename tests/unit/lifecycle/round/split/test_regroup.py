@@ -9,7 +9,7 @@ import pytest
 from lapse.lifecycle.round.split.edges import Begun
 from lapse.lifecycle.round.split.requests import Stage
 from tests.reference import split_rounds
-from tests.unit.lifecycle.round.split.splits import SPLIT, Driver, data, marker, planned
+from tests.support.lifecycle.round.split.splits import SPLIT, Driver, data, marker, planned
 
 
 def long_transaction(first_stays: bool, touched: bool = True) -> list[tuple[int, bytes]]:

@@ -12,7 +12,7 @@ from lapse.lifecycle.round.receipt import BadSpot
 from lapse.lifecycle.round.split.parts import PartsReceipt
 from lapse.lifecycle.round.split.requests import Answer, Blob, JudgedSegment, Merged, Scanned, Stage
 from lapse.lifecycle.round.split.rounds import Job, Result, steps
-from tests.unit.lifecycle.round.split.splits import SEED, planned
+from tests.support.lifecycle.round.split.splits import SEED, planned
 
 SEGMENTS = [(0, b""), (10, b""), (20, b"")]
 NO_PARTS = PartsReceipt(0, 0, 3)

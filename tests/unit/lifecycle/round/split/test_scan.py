@@ -14,7 +14,7 @@ from lapse.lifecycle.round.split.parts import PartsReader
 from lapse.lifecycle.round.split.requests import Scanned, Stage, folder_of, runs_file
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from tests.reference import split_rounds
-from tests.unit.lifecycle.round.split.splits import (
+from tests.support.lifecycle.round.split.splits import (
     NOW,
     SEED,
     SPLIT,

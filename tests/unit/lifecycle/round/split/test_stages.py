@@ -10,10 +10,10 @@ import msgspec
 
 from lapse.base.errors import StorageError
 from lapse.base.fs import Buffer, RealFs
-from lapse.lifecycle.round.split.requests import Answer, Stage
+from lapse.lifecycle.round.split.requests import Answer, Stage, runs_file
 from lapse.lifecycle.round.split.stages import decode_answer, encode, run_encoded, run_request
 from lapse.testing.clock import ManualClock
-from tests.unit.lifecycle.round.split.splits import Driver, data, marker, planned
+from tests.support.lifecycle.round.split.splits import Driver, data, marker, planned
 
 
 def a_log() -> list[tuple[int, bytes]]:
@@ -79,3 +79,17 @@ def test_the_io_budget_holds(tmp_path: Path) -> None:
     assert clock.monotonic() >= 2
     assert answer.seconds == clock.monotonic()
     assert answer.bytes_read == len(content)
+
+
+def test_the_io_budget_holds_for_what_stages_leave_each_other(tmp_path: Path) -> None:
+    """A merge reads no log, and yet it may read as much."""
+    content = data(0, *((b"%d" % n, b"v") for n in range(100)))
+    plan = planned(tmp_path, [(0, content)], 100, io_bytes_per_second=100)
+    driver = Driver(plan)
+    [request] = driver.until(Stage.MERGE).requests[:1]
+    clock = ManualClock()
+    answer = run_request(Stage.MERGE, request, "x", RealFs(), clock)
+    assert answer.error is None
+    run_bytes = sum(path.stat().st_size for path in tmp_path.rglob(runs_file(0)))
+    assert run_bytes > 1000
+    assert clock.monotonic() >= run_bytes / 100 / 4

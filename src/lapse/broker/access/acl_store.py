@@ -1,0 +1,157 @@
+"""ACLs and SCRAM credentials of a running broker: kept in the store, decided by in memory.
+
+A change goes to the store first, then takes the place of what was there, in one assignment: who
+asks meanwhile goes by one or the other. Called by the handlers of the ACL and credential calls;
+`authorizer` and `credential` are asked by everything that lets somebody in or do something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError, StorageError
+from lapse.base.security_settings import SecurityConfig
+from lapse.broker.logs.disk import DiskThreads
+from lapse.metadata.store import MetadataStore
+from lapse.security.acls import (
+    AclBinding,
+    AclFilter,
+    Created,
+    Deleted,
+    create_acls,
+    delete_acls,
+    describe_acls,
+)
+from lapse.security.authorizer import (
+    AclAuthorizer,
+    AclSettings,
+    AllowAll,
+    Authorizer,
+    parse_super_users,
+)
+from lapse.security.scram import (
+    Credentials,
+    ScramCredential,
+    ScramMechanism,
+    UnknownUsers,
+)
+
+# Kafka's own, and the one before it, whose settings are the same.
+AUTHORIZERS = (
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "kafka.security.authorizer.AclAuthorizer",
+)
+_UNKNOWN_USERS = "scram_unknown_users"
+
+
+class Access:
+    """Who may come in, and do what.
+
+    Attributes:
+        authorizer: by the bindings of now; `AllowAll` where none is configured.
+        credentials: SCRAM's, of now.
+        unknown: credentials of users that do not exist.
+    """
+
+    def __init__(self, store: MetadataStore, disk: DiskThreads, security: SecurityConfig) -> None:
+        self._store = store
+        self._disk = disk
+        self._changing = asyncio.Lock()
+        self._settings = acl_settings(security)
+        self._bindings: frozenset[AclBinding] = frozenset()
+        self.authorizer: Authorizer = AllowAll()
+        self.credentials: Credentials = {}
+        self.unknown = UnknownUsers(b"")
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether ACLs are wanted."""
+        return self._settings is not None
+
+    async def load(self) -> None:
+        """Read the store."""
+        bindings = await self._disk.run(self._store.acls)
+        self.credentials = await self._disk.run(self._store.credentials)
+        key = await self._disk.run(
+            self._store.secret_of, _UNKNOWN_USERS, lambda: secrets.token_bytes(32)
+        )
+        self.unknown = UnknownUsers(key)
+        self._install(bindings)
+
+    def _install(self, bindings: frozenset[AclBinding]) -> None:
+        self._bindings = bindings
+        if self._settings is not None:
+            self.authorizer = AclAuthorizer(bindings, self._settings)
+
+    # --- ACLs -----------------------------------------------------------------------------------
+
+    async def create_acls(self, wanted: list[AclBinding]) -> Created:
+        """Add bindings, each judged alone; in force at the return. Raises KafkaError."""
+        async with self._changing:
+            self._require_authorizer()
+            created = create_acls(self._bindings, wanted)
+            await self._store_acls(created.bindings)
+            return created
+
+    async def delete_acls(self, filters: list[AclFilter]) -> Deleted:
+        """Take bindings away; in force at the return. Raises KafkaError."""
+        async with self._changing:
+            self._require_authorizer()
+            deleted = delete_acls(self._bindings, filters)
+            await self._store_acls(deleted.bindings)
+            return deleted
+
+    def describe_acls(self, wanted: AclFilter) -> tuple[AclBinding, ...]:
+        """The bindings that a filter means; raises KafkaError."""
+        self._require_authorizer()
+        return describe_acls(self._bindings, wanted)
+
+    def _require_authorizer(self) -> None:
+        if not self.is_restricted:
+            raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
+
+    async def _store_acls(self, bindings: frozenset[AclBinding]) -> None:
+        before = self._bindings
+        if bindings == before:
+            return
+        await self._durably(
+            lambda: self._store.change_acls(bindings - before, before - bindings), "ACLs"
+        )
+        self._install(bindings)
+
+    # --- credentials ----------------------------------------------------------------------------
+
+    def credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+        """A user's, if there is one."""
+        return self.credentials.get((user, mechanism))
+
+    async def change_credentials(
+        self, changes: Mapping[tuple[str, ScramMechanism], ScramCredential | None]
+    ) -> None:
+        """Set credentials, or take those that are None away; in force at the return.
+
+        Raises KAFKA_STORAGE_ERROR, and then nothing changed.
+        """
+        async with self._changing:
+            await self._durably(lambda: self._store.change_credentials(changes), "credentials")
+            after = {**self.credentials, **changes}
+            self.credentials = {key: kept for key, kept in after.items() if kept is not None}
+
+    async def _durably(self, change: Callable[[], None], what: str) -> None:
+        try:
+            await self._disk.run(change)
+        except StorageError as e:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{what}: {e}") from e
+
+
+def acl_settings(security: SecurityConfig) -> AclSettings | None:
+    """What decides besides bindings; None where there is no authorizer. Raises ConfigError."""
+    name = security.authorizer_class_name
+    super_users = parse_super_users(security.super_users)
+    if not name:
+        return None
+    if name not in AUTHORIZERS:
+        raise ConfigError(f"authorizer.class.name={name}: allowed is {AUTHORIZERS[0]}")
+    return AclSettings(super_users, security.allow_everyone_if_no_acl_found)

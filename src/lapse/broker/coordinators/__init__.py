@@ -1,0 +1,1 @@
+"""Groups and transactions of this broker: their logs, their partitions, their timers."""

@@ -1,0 +1,468 @@
+"""One partition of `__consumer_offsets`: its log, its groups, its offsets.
+
+What Kafka calls GroupCoordinatorShard and GroupMetadataManager.
+
+Machines live in the event loop and do no I/O: a request goes in, effects come out. A `Store` goes
+to the shard's log, which says when it is appended; a `Reply` ends the wait of one request. Offsets
+change in memory only by what was appended, in the order of the log.
+
+A group is in `groups` or in `consumers`, never in both. Who changes its kind holds the lock that
+`consumers` has for its name, so that whoever asks meanwhile waits (`ask`); a classic group that is
+being converted is ticked no more until that failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.ids import TopicPartition
+from lapse.base.times import after_ms
+from lapse.broker.coordinators.consumer_groups import ConsumerShard, Retired, Surroundings
+from lapse.broker.coordinators.coordinator_log import KeyValue, Parts, StateLog, Writer
+from lapse.broker.coordinators.timers import Timers
+from lapse.coordination.classic.events import (
+    Answer,
+    Commit,
+    Effects,
+    GroupSettings,
+    Heartbeat,
+    Join,
+    Leave,
+    Reply,
+    Request,
+    Store,
+    Sync,
+    creates_group,
+    refusal,
+)
+from lapse.coordination.classic.group import ClassicGroup
+from lapse.coordination.classic.state import APPEND_ERRORS, State
+from lapse.coordination.consumer.checks import check_commit, check_fetch
+from lapse.coordination.consumer.events import Cluster, ConsumerGroupSettings
+from lapse.coordination.consumer.migration import upgraded
+from lapse.coordination.consumer.state import ConsumerState, Draft
+from lapse.coordination.offsets.expiry import ExpiryRule
+from lapse.coordination.offsets.store import (
+    CommitDecision,
+    Expiry,
+    NewOffset,
+    OffsetSettings,
+    OffsetStore,
+)
+from lapse.coordination.records.entries import NO_VERSION, Entry, Marker, Write, encode_entry, fold
+from lapse.coordination.records.offsets import GROUP_METADATA, TYPES, GroupMetadataKey
+from lapse.log.markers import EndMarker
+
+_METHODS: Mapping[type[Request], Callable[[ClassicGroup, Any, int], Effects]] = {
+    Join: ClassicGroup.join,
+    Sync: ClassicGroup.sync,
+    Heartbeat: ClassicGroup.heartbeat,
+    Leave: ClassicGroup.leave,
+}
+
+
+def new_id() -> str:
+    """What makes a member id unique."""
+    return str(uuid.uuid4())
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorSettings:
+    """What a broker's settings say of groups.
+
+    Attributes:
+        partitions: of the offsets topic, if it is yet to be made.
+        topic_overrides: its settings then.
+        expire_every_ms: `offsets.retention.check.interval.ms`.
+        groups: of the classic protocol.
+        consumers: of KIP-848.
+    """
+
+    groups: GroupSettings = field(default_factory=GroupSettings)
+    consumers: ConsumerGroupSettings = field(default_factory=ConsumerGroupSettings)
+    offsets: OffsetSettings = field(default_factory=OffsetSettings)
+    partitions: int = 50
+    topic_overrides: Mapping[str, str] = field(default_factory=dict)
+    expire_every_ms: int = 600_000
+
+
+class Shard:
+    """The groups and offsets of one partition of the offsets topic.
+
+    Attributes:
+        groups: those of the classic protocol.
+        consumers: those of KIP-848; no id is in both.
+    """
+
+    def __init__(
+        self,
+        log: StateLog,
+        parts: Parts,
+        settings: CoordinatorSettings,
+        cluster: Callable[[], Cluster],
+    ) -> None:
+        self._log, self._clock, self._settings = log, parts.clock, settings
+        self._partitions = parts.partitions
+        self.groups: dict[str, ClassicGroup] = {}
+        self._cluster = cluster
+        around = Surroundings(
+            self._append, cluster, self._predecessor, self._retire, self._succeed, new_id
+        )
+        self.consumers = ConsumerShard(parts, settings.consumers, around)
+        self.offsets = OffsetStore(settings.offsets)
+        self._converting: set[str] = set()
+        self._when_stored: list[asyncio.Future[None]] = []
+        self._waiting: dict[object, asyncio.Future[Answer]] = {}
+        self._timers = Timers(parts.clock)
+        self._tasks: set[asyncio.Task[ErrorCode]] = set()
+        self._last: asyncio.Future[ErrorCode] | None = None
+
+    async def load(self) -> None:
+        """Read the log; raises CorruptData, StorageError."""
+        events = await self._log.load(TYPES)
+        for event in events:
+            self.offsets.apply(event)
+        now_ms, folded = self._clock.now_ms(), fold(events)
+        self.consumers.load(folded)
+        for key, value in folded.of(GROUP_METADATA).items():
+            group = ClassicGroup.load(key.group, value, self._settings.groups, new_id, now_ms)
+            self.groups[key.group] = group
+            self._carry_out(group, group.tick(now_ms))
+
+    # --- members --------------------------------------------------------------------------------
+
+    async def ask(self, group_id: str, request: Request) -> Answer:
+        """What a group answers, maybe much later."""
+        while self.consumers.holds(group_id):
+            # It is a group of KIP-848, or is just being made, removed or converted.
+            answer = await self.consumers.ask(group_id, request)
+            if answer is not None:
+                return answer
+        group = self.groups.get(group_id)
+        if group is None:
+            if not creates_group(request):
+                return refusal(request, ErrorCode.UNKNOWN_MEMBER_ID).answer
+            group = ClassicGroup(group_id, self._settings.groups, new_id, self._clock.now_ms())
+            self.groups[group_id] = group
+        waits: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[request.token] = waits
+        self._carry_out(group, _METHODS[type(request)](group, request, self._clock.now_ms()))
+        try:
+            return await waits
+        finally:
+            self._waiting.pop(request.token, None)
+
+    def _carry_out(self, group: ClassicGroup, effects: Effects) -> None:
+        for effect in effects:
+            match effect:
+                case Reply(token, answer):
+                    waits = self._waiting.get(token)
+                    if waits is not None and not waits.done():
+                        waits.set_result(answer)
+                case Store(ticket):
+                    self._log.append([effect.record()], self._teller(group, ticket))
+        if group.is_unused or group.state is State.DEAD:
+            self._forget(group)
+        else:
+            self._set_timer(group)
+
+    def _teller(self, group: ClassicGroup, ticket: int) -> Callable[[ErrorCode, int], None]:
+        def stored(error: ErrorCode, _offset: int) -> None:
+            self._stored(group, ticket, error)
+
+        return stored
+
+    def _stored(self, group: ClassicGroup, ticket: int, error: ErrorCode) -> None:
+        self._carry_out(group, group.stored(ticket, error, self._clock.now_ms()))
+        waiting, self._when_stored = self._when_stored, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def _forget(self, group: ClassicGroup) -> None:
+        if self.groups.get(group.group_id) is group and not group.storing:
+            del self.groups[group.group_id]
+        self._timers.stop(group.group_id)
+
+    # --- timers ---------------------------------------------------------------------------------
+
+    def _set_timer(self, group: ClassicGroup) -> None:
+        """Have the group ticked when something comes due."""
+        self._timers.set(group.group_id, group.next_deadline_ms, lambda: self._tick(group))
+
+    def _tick(self, group: ClassicGroup) -> None:
+        if group.group_id not in self._converting:
+            self._carry_out(group, group.tick(self._clock.now_ms()))
+
+    # --- from one protocol to the other ---------------------------------------------------------
+
+    async def _predecessor(self, group_id: str) -> Draft:
+        """What a group of KIP-848 begins with: the members of the classic group, if there are any.
+
+        Waits for what that one is having stored. Raises KafkaError where it may not be converted.
+        """
+        while (group := self.groups.get(group_id)) is not None and group.storing:
+            stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._when_stored.append(stored)
+            await stored
+        if group is None or group.state is State.EMPTY:
+            return Draft(ConsumerState(group_id))
+        return upgraded(group, self._settings.consumers, self._cluster())
+
+    def _retire(self, group_id: str) -> Retired:
+        """Take a classic group out of the way of one of KIP-848: nothing happens to it meanwhile.
+
+        One without members is being deleted from now on; one with members hands them over.
+        """
+        group = self.groups.get(group_id)
+        if group is None:
+            return (), lambda _: None
+        entry = Entry(GROUP_METADATA, GroupMetadataKey(group=group_id), None, NO_VERSION)
+        if group.state is State.EMPTY:
+            _, effects = group.delete(self._clock.now_ms())
+            return [entry], self._deletion_teller(group, effects)
+        self._converting.add(group_id)
+
+        def told(error: ErrorCode) -> None:
+            self._converting.discard(group_id)
+            if error is ErrorCode.NONE:
+                self._carry_out(group, group.hand_over(self._clock.now_ms()))
+            else:
+                self._set_timer(group)
+
+        return [entry], told
+
+    def _deletion_teller(
+        self, group: ClassicGroup, effects: Effects
+    ) -> Callable[[ErrorCode], None]:
+        """Carry out what a group's deletion brings, but for the stores: these it is told of."""
+        stores = [effect for effect in effects if isinstance(effect, Store)]
+        self._carry_out(group, tuple(e for e in effects if not isinstance(e, Store)))
+
+        def told(error: ErrorCode) -> None:
+            for store in stores:
+                self._stored(group, store.ticket, error)
+
+        return told
+
+    def _succeed(self, group: ClassicGroup) -> None:
+        """A classic group in the place of one of KIP-848; it is in the log."""
+        self.groups[group.group_id] = group
+        self._carry_out(group, ())
+
+    # --- offsets --------------------------------------------------------------------------------
+
+    async def commit(
+        self, group_id: str, member: Commit, offsets: Mapping[TopicPartition, NewOffset],
+        retention_ms: int,
+    ) -> Mapping[TopicPartition, ErrorCode]:  # fmt: skip
+        """Errors by partition; those without are in the log."""
+        now_ms = self._partitions.noting_ms()  # offsets are kept from then on
+        error = self._check_commit(group_id, member, offsets, now_ms, ErrorCode.GROUP_ID_NOT_FOUND)
+        if error is not ErrorCode.NONE:
+            return dict.fromkeys(offsets, error)
+        return await self._settle(self.offsets.commit(group_id, offsets, now_ms, retention_ms))
+
+    @property
+    def end_offset(self) -> int:
+        """Where its log ends: what a transaction is verified at before it commits offsets."""
+        return self._log.end_offset
+
+    async def commit_in_transaction(
+        self, group_id: str, member: Commit, offsets: Mapping[TopicPartition, NewOffset],
+        writer: Writer,
+    ) -> Mapping[TopicPartition, ErrorCode]:  # fmt: skip
+        """As `commit`, of offsets that are pending until the transaction's marker comes."""
+        now_ms = self._partitions.noting_ms()  # offsets are kept from then on
+        error = self._check_commit(group_id, member, offsets, now_ms, ErrorCode.ILLEGAL_GENERATION)
+        if error is not ErrorCode.NONE:
+            return dict.fromkeys(offsets, error)
+        return await self._settle(self.offsets.commit(group_id, offsets, now_ms), writer)
+
+    def _check_commit(
+        self, group_id: str, member: Commit, offsets: Mapping[TopicPartition, NewOffset],
+        now_ms: int, unknown: ErrorCode,
+    ) -> ErrorCode:  # fmt: skip
+        """Whether a member may commit; `unknown` where it names a group that nobody knows."""
+        group, consumer = self.groups.get(group_id), self.consumers.groups.get(group_id)
+        if group is not None:
+            error = group.commit(member, now_ms)
+            self._set_timer(group)
+            return error
+        if consumer is not None:
+            return check_commit(consumer.state, member, _by_id(offsets))
+        # No group need be known for offsets to be kept.
+        return ErrorCode.NONE if member.generation < 0 else unknown
+
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whether a group's offsets may be fetched; members of classic ones need not say who."""
+        group, consumer = self.groups.get(group_id), self.consumers.groups.get(group_id)
+        if consumer is not None:
+            return check_fetch(consumer.state, member_id, epoch)
+        return ErrorCode.NONE if group is None else group.check_fetch()
+
+    async def end_transaction(self, writer: Writer, marker: EndMarker) -> ErrorCode:
+        """Write a transaction's marker; what it committed counts from then on, or is dropped."""
+        self._last = written = asyncio.get_running_loop().create_future()
+
+        def done(error: ErrorCode, _offset: int) -> None:
+            if error is ErrorCode.NONE:
+                self.offsets.apply(Marker(writer.producer_id, commit=marker.commit))
+            if not written.done():
+                written.set_result(error)
+
+        self._log.append_marker(writer, marker, done)
+        return await asyncio.shield(written)
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Errors by partition; raises KafkaError for the group as a whole."""
+        group, consumer = self.groups.get(group_id), self.consumers.groups.get(group_id)
+        asked = list(partitions)
+        subscribed: list[str] = []
+        if consumer is not None:
+            subscribed = list(consumer.state.subscribed())
+        elif group is not None:
+            error = group.check_delete_offsets()
+            if error is not ErrorCode.NONE:
+                raise KafkaError(error, f"group {group_id}")
+            subscribed = [tp.topic for tp in asked if group.is_subscribed_to(tp.topic)]
+        elif group_id not in self.offsets.groups():
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id}")
+        return await self._settle(self.offsets.delete(group_id, asked, subscribed))
+
+    async def delete_group(self, group_id: str) -> ErrorCode:
+        """Remove a group without members, and all its offsets."""
+        if self.consumers.holds(group_id):
+            error = await self.consumers.delete(
+                group_id, lambda: self.offsets.delete_group(group_id)
+            )
+            if error is not None:
+                return error
+        group = self.groups.get(group_id)
+        entries = self.offsets.delete_group(group_id)
+        if group is None:
+            return await self._append(entries) if entries else ErrorCode.GROUP_ID_NOT_FOUND
+        error, effects = group.delete(self._clock.now_ms())
+        return error or await self._remove(group, effects, entries)
+
+    async def _remove(
+        self, group: ClassicGroup, effects: Effects, entries: Sequence[Entry]
+    ) -> ErrorCode:
+        """A group's tombstone and those of its offsets, in one batch."""
+        records = [effect.record() for effect in effects if isinstance(effect, Store)]
+        tell = self._deletion_teller(group, effects)
+        error = await self._append(entries, records)
+        tell(error)
+        return APPEND_ERRORS.get(error, error)
+
+    async def _settle(
+        self, outcome: CommitDecision, writer: Writer | None = None
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        error = await self._append(outcome.entries, writer=writer)
+        if error is ErrorCode.NONE:
+            return outcome.errors
+        fine = (tp for tp, code in outcome.errors.items() if code is ErrorCode.NONE)
+        return {**outcome.errors, **dict.fromkeys(fine, APPEND_ERRORS.get(error, error))}
+
+    async def _append(
+        self,
+        entries: Sequence[Entry],
+        more: Sequence[KeyValue] = (),
+        writer: Writer | None = None,
+    ) -> ErrorCode:
+        """Offsets, and then records of groups, in one batch."""
+        if not entries and not more:
+            return ErrorCode.NONE
+        self._last = written = asyncio.get_running_loop().create_future()
+
+        def done(error: ErrorCode, offset: int) -> None:
+            if error is ErrorCode.NONE:
+                producer_id = -1 if writer is None else writer.producer_id
+                for n, entry in enumerate(entries):
+                    self.offsets.apply(Write(offset + n, entry, producer_id))
+            if not written.done():
+                written.set_result(error)
+
+        records = [encode_entry(e.type, e.key, e.value, e.version) for e in entries]
+        self._log.append([*records, *more], done, writer)
+        return await asyncio.shield(written)  # whoever asked may go; the append goes on
+
+    def forget_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """The offsets of partitions that are no more, those on their way to the log included."""
+        self._begin(self._forget_partitions(tuple(partitions)))
+
+    async def _forget_partitions(self, partitions: Sequence[TopicPartition]) -> ErrorCode:
+        if self._last is not None:
+            await asyncio.wait([self._last])
+        return await self._append(self.offsets.delete_partitions(partitions))
+
+    def forget_strangers(self, topics: Mapping[str, uuid.UUID]) -> None:
+        """The offsets of all topics but these: deletions that this shard was not there for."""
+        self._begin(self._append(self.offsets.delete_strangers(topics)))
+
+    def expire(self) -> None:
+        """Remove offsets that are over their retention, and groups that nothing is left of.
+
+        By the time that is believed: none go because a clock jumped.
+        """
+        past_ms = self._partitions.past_ms(self._settings.offsets.retention_ms)
+        if past_ms is None:
+            return
+        now_ms = after_ms(past_ms, self._settings.offsets.retention_ms)
+        for group_id in self.consumers.groups:
+            self._begin(self._expire_consumers(group_id, now_ms))
+        for group_id in {*self.offsets.groups(), *self.groups} - self.consumers.groups.keys():
+            group = self.groups.get(group_id)
+            rule = ExpiryRule() if group is None else group.expiry_rule()
+            expiry = self.offsets.expire(group_id, rule, now_ms)
+            if group is not None and expiry.is_group_unused and group.state is State.EMPTY:
+                _, effects = group.delete(self._clock.now_ms())
+                self._begin(self._remove(group, effects, expiry.entries))
+            elif expiry.entries:
+                self._begin(self._append(expiry.entries))
+
+    async def _expire_consumers(self, group_id: str, now_ms: int) -> ErrorCode:
+        """The same of a group of KIP-848: offsets of topics that no member reads age."""
+
+        def expired() -> Expiry:
+            group = self.consumers.groups.get(group_id)
+            subscribed = frozenset[str]() if group is None else group.state.subscribed()
+            rule = ExpiryRule(subscribed=subscribed)
+            return self.offsets.expire(group_id, rule, now_ms)
+
+        def all_of_it() -> Sequence[Entry] | None:
+            expiry = expired()
+            return expiry.entries if expiry.is_group_unused else None
+
+        await self.consumers.delete(group_id, all_of_it)
+        return await self._append(expired().entries)
+
+    def _begin(self, work: Coroutine[Any, Any, ErrorCode]) -> None:
+        """Something that nobody waits for; what fails is tried at the next turn."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Tell whoever waits to look for the group elsewhere, and write what is queued."""
+        await self.consumers.close()  # first: a group may be on its way back to the classic ones
+        now_ms = self._clock.now_ms()
+        for group in list(self.groups.values()):
+            self._carry_out(group, group.unload(now_ms))
+        self._timers.stop_all()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._log.close()
+
+
+def _by_id(offsets: Mapping[TopicPartition, NewOffset]) -> list[tuple[uuid.UUID, int]]:
+    return [(offset.topic_id, tp.partition) for tp, offset in offsets.items()]

@@ -1,0 +1,216 @@
+"""The coordinator of consumer groups: it runs `coordination`'s machines over `__consumer_offsets`.
+
+What Kafka calls GroupCoordinatorService.
+
+Each partition of that topic is a *shard* (`group_partition`). It is loaded when it is first asked
+for; whoever asks meanwhile waits. The topic is made when the first group is looked for, as in
+Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import overload
+
+from lapse.base.config import BrokerConfig
+from lapse.base.errors import ErrorCode, KafkaError, LapseError
+from lapse.base.ids import TopicPartition
+from lapse.broker.coordinators.coordinator_log import Parts, StateLog, Writer
+from lapse.broker.coordinators.group_partition import CoordinatorSettings, Shard
+from lapse.broker.coordinators.internal_topic import InternalTopic
+from lapse.broker.logs.topics import NewTopic, Topics
+from lapse.coordination.classic.events import (
+    Answer,
+    GroupSettings,
+    Heartbeat,
+    HeartbeatTaken,
+    Join,
+    Joined,
+    Leave,
+    Left,
+    Request,
+    Sync,
+    Synced,
+    refusal,
+)
+from lapse.coordination.consumer.events import ConsumerGroupSettings, MigrationPolicy
+from lapse.coordination.offsets.store import OffsetSettings
+from lapse.coordination.partitioning import partition_for
+from lapse.log.markers import EndMarker
+from lapse.metadata.image import Topic
+
+logger = logging.getLogger(__name__)
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+def settings_of(config: BrokerConfig) -> CoordinatorSettings:
+    """From the broker's settings."""
+    classic = GroupSettings(
+        session_timeout_min_ms=config.group_min_session_timeout_ms,
+        session_timeout_max_ms=config.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        size_max=config.group_max_size,
+    )
+    return CoordinatorSettings(
+        classic,
+        ConsumerGroupSettings(
+            session_timeout_ms=config.group_consumer_session_timeout_ms,
+            heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            size_max=config.group_consumer_max_size,
+            assignors=config.group_consumer_assignors,
+            assignment_interval_ms=config.group_consumer_assignment_interval_ms,
+            regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,
+            migration=MigrationPolicy(config.group_consumer_migration_policy),
+            classic=classic,
+        ),
+        OffsetSettings(
+            metadata_size_max=config.offset_metadata_max_bytes,
+            retention_ms=config.offsets_retention_minutes * 60_000,
+        ),
+        partitions=config.offsets_topic_num_partitions,
+        topic_overrides={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+        },
+        expire_every_ms=config.offsets_retention_check_interval_ms,
+    )
+
+
+class GroupCoordinator:
+    """All groups of this broker, which is every group: it is the only one."""
+
+    def __init__(self, topics: Topics, parts: Parts, settings: CoordinatorSettings) -> None:
+        self._topics, self._parts, self._settings = topics, parts, settings
+        self._shards: dict[int, asyncio.Task[Shard]] = {}
+        new = NewTopic(OFFSETS_TOPIC, settings.partitions, settings.topic_overrides)
+        self._topic = InternalTopic(topics, new)
+        self._expiring: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        topics.when_deleted.append(self.topic_deleted)
+
+    def start(self) -> None:
+        """Let offsets expire from now on."""
+        self._expiring = asyncio.get_running_loop().create_task(self._expire_for_ever())
+
+    async def require_topic(self) -> int:
+        """Make the offsets topic if there is none; returns its partitions.
+
+        Raises KafkaError where it cannot be made.
+        """
+        return (await self._topic.require()).partitions
+
+    @overload
+    async def ask(self, group_id: str, request: Join) -> Joined: ...
+    @overload
+    async def ask(self, group_id: str, request: Sync) -> Synced: ...
+    @overload
+    async def ask(self, group_id: str, request: Heartbeat) -> HeartbeatTaken: ...
+    @overload
+    async def ask(self, group_id: str, request: Leave) -> Left: ...
+
+    async def ask(self, group_id: str, request: Request) -> Answer:
+        """What a group answers, maybe much later; a refusal where nobody looks after it."""
+        try:
+            shard = await self.shard_of(group_id)
+        except KafkaError as e:
+            return refusal(request, e.code).answer
+        return await shard.ask(group_id, request)
+
+    async def partition_of(self, group_id: str) -> TopicPartition:
+        """The partition of the offsets topic that looks after a group; raises KafkaError."""
+        number = partition_for(group_id, await self.require_topic())
+        return TopicPartition(OFFSETS_TOPIC, number)
+
+    async def shard_of(self, group_id: str) -> Shard:
+        """The shard that looks after a group, loaded; raises KafkaError."""
+        try:
+            count = await self.require_topic()
+            return await self._shard(partition_for(group_id, count))
+        except LapseError as e:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group_id}: {e}") from e
+
+    async def end_transaction(self, number: int, writer: Writer, marker: EndMarker) -> ErrorCode:
+        """Write a transaction's marker into a partition of the offsets topic."""
+        try:
+            shard = await self._shard(number)
+        except KafkaError as e:
+            return e.code
+        except LapseError as e:
+            logger.warning("%s-%d cannot be loaded for a marker: %s", OFFSETS_TOPIC, number, e)
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return await shard.end_transaction(writer, marker)
+
+    async def all_shards(self) -> list[Shard]:
+        """All of them, loaded; none where there was never a group. Raises KafkaError."""
+        topic = self._topics.image.topics.get(OFFSETS_TOPIC)
+        numbers = range(0 if topic is None else topic.partitions)
+        try:
+            return list(await asyncio.gather(*(self._shard(n) for n in numbers)))
+        except LapseError as e:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(e)) from e
+
+    async def _shard(self, number: int) -> Shard:
+        partition = TopicPartition(OFFSETS_TOPIC, number)
+        self._parts.partitions.get(partition)  # raises where its log is offline
+        loading = self._shards.get(number)
+        if loading is None or (loading.done() and loading.exception() is not None):
+            loading = asyncio.get_running_loop().create_task(self._load(partition))
+            self._shards[number] = loading
+        return await asyncio.shield(loading)
+
+    async def _load(self, partition: TopicPartition) -> Shard:
+        log = StateLog(self._parts.partitions.get(partition), self._parts)
+        shard = Shard(log, self._parts, self._settings, lambda: self._topics.image)
+        await shard.load()
+        topics = self._topics.image.topics.values()
+        shard.forget_strangers({topic.name: topic.topic_id for topic in topics})
+        return shard
+
+    def _loaded(self) -> list[Shard]:
+        tasks = (t for t in list(self._shards.values()) if t.done() and not t.cancelled())
+        return [task.result() for task in tasks if task.exception() is None]
+
+    def committed(self) -> list[tuple[str, TopicPartition, int]]:
+        """Group, partition and offset of all that is committed in shards that are loaded.
+
+        From any thread, as of about now.
+        """
+        return [one for shard in self._loaded() for one in shard.offsets.committed()]
+
+    def topic_deleted(self, topic: Topic) -> None:
+        """Forget what groups committed for a topic that is no more.
+
+        Shards that are not loaded find out when they are. Without the offsets topic there are no
+        groups: whoever waits is told to look for them again.
+        """
+        if topic.name == OFFSETS_TOPIC:
+            for shard in self._loaded():
+                task = asyncio.get_running_loop().create_task(shard.close())
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+            self._shards.clear()
+            return
+        gone = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+        for shard in self._loaded():
+            shard.forget_partitions(gone)
+
+    async def _expire_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.expire_every_ms / 1000)
+            try:
+                for shard in await self.all_shards():
+                    shard.expire()
+            except KafkaError as e:
+                logger.warning("no offsets expire now: %s", e)
+
+    async def close(self) -> None:
+        """End all waits and write what is queued."""
+        if self._expiring is not None:
+            self._expiring.cancel()
+        for shard in self._loaded():
+            await shard.close()
+        if self._closing:
+            await asyncio.wait(self._closing)

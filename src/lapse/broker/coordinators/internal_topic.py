@@ -1,0 +1,31 @@
+"""A coordinator's own topic, made when it is first asked for, as in Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lapse.broker.logs.topics import NewTopic, Topics
+from lapse.metadata.image import Topic
+
+
+class InternalTopic:
+    """`__consumer_offsets` or `__transaction_state`."""
+
+    def __init__(self, topics: Topics, new: NewTopic) -> None:
+        self._topics, self._new = topics, new
+        self._making = asyncio.Lock()
+
+    @property
+    def found(self) -> Topic | None:
+        """The topic, if there is one."""
+        return self._topics.image.topics.get(self._new.name)
+
+    async def require(self) -> Topic:
+        """Make the topic if there is none; raises KafkaError where it cannot be made."""
+        if self.found is None:
+            async with self._making:
+                if self.found is None:
+                    return await self._topics.create(self._new)
+        found = self.found
+        assert found is not None
+        return found

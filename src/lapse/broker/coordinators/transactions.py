@@ -1,0 +1,417 @@
+"""The coordinator of transactions: it runs `coordination`'s machine over `__transaction_state`.
+
+The machine lives in the event loop and does no I/O: a request goes in, effects come out and are
+carried out in their order. A `Store` goes to its partition's log, which says when it is appended;
+`WriteMarkers` goes to the logs that the transaction wrote to; a `Reply` ends the wait of one
+request. Each is reported back, also when it failed, as the machine is promised.
+
+A *tenure* is the time for which a partition of the topic is looked after. All partitions are loaded
+when the broker starts, and not when they are asked for: what was decided before a crash must be
+finished, and what nobody ends must time out, or readers of committed data would wait for ever. A
+tenure ends with its log: when that goes offline, or the topic is deleted.
+
+Markers carry the tenure's coordinator epoch. The first is above all that the logs of this broker
+remember, so no log refuses it, whoever wrote there before: a Kafka, or this broker in an earlier
+life. Producer ids of idempotent producers come from here too, without the topic.
+
+Ids that nobody uses go by the time that the broker believes (ADR-11): a clock that jumped
+lets none expire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lapse.base.config import BrokerConfig
+from lapse.base.errors import ErrorCode, KafkaError, LapseError, StorageError
+from lapse.base.ids import TopicPartition
+from lapse.broker.coordinators.coordinator_log import Parts, StateLog, Writer
+from lapse.broker.coordinators.internal_topic import InternalTopic
+from lapse.broker.coordinators.transaction_markers import MarkerWriter
+from lapse.broker.logs.topics import NewTopic, Topics
+from lapse.coordination.partitioning import partition_for
+from lapse.coordination.records.transactions import TOPIC, TYPES, fold_transactions
+from lapse.coordination.transactions.coordinator import TransactionCoordinator
+from lapse.coordination.transactions.effects import (
+    AllocateProducerIds,
+    Answer,
+    Effect,
+    Reply,
+    Store,
+    WriteMarkers,
+)
+from lapse.coordination.transactions.producer_ids import ProducerIds
+from lapse.coordination.transactions.settings import TransactionSettings
+from lapse.coordination.transactions.state import ProducerIdAndEpoch
+from lapse.coordination.transactions.views import (
+    TransactionDescription,
+    TransactionFilter,
+    TransactionListing,
+)
+from lapse.log.markers import EndMarker
+from lapse.log.partition_log import PartitionLog
+from lapse.metadata.image import Topic
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.25
+
+Act = Callable[[Hashable, int], list[Effect]]
+Errors = Mapping[TopicPartition, ErrorCode]
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorSettings:
+    """What a broker's settings say of transactions.
+
+    Attributes:
+        machine: `state_partitions` is of the topic, if it is yet to be made.
+        topic_overrides: its settings then.
+        verifies: `transaction.partition.verification.enable`.
+    """
+
+    machine: TransactionSettings
+    topic_overrides: Mapping[str, str]
+    verifies: bool = True
+
+
+def settings_of(config: BrokerConfig, topics: Topics) -> CoordinatorSettings:
+    """From the broker's settings; how many partitions there are, the topic knows best."""
+    topic = topics.image.topics.get(TOPIC)
+    return CoordinatorSettings(
+        TransactionSettings(
+            max_timeout_ms=config.transaction_max_timeout_ms,
+            id_expiration_ms=config.transactional_id_expiration_ms,
+            abort_timed_out_interval_ms=(
+                config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+            ),
+            remove_expired_interval_ms=(
+                config.transaction_remove_expired_transaction_cleanup_interval_ms
+            ),
+            state_partitions=(
+                config.transaction_state_log_num_partitions if topic is None else topic.partitions
+            ),
+        ),
+        {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "segment.bytes": str(config.transaction_state_log_segment_bytes),
+        },
+        config.transaction_partition_verification_enable,
+    )
+
+
+def without_fenced(error: ErrorCode) -> ErrorCode:
+    """What a client is told that came before PRODUCER_FENCED (KIP-588)."""
+    fenced = error is ErrorCode.PRODUCER_FENCED
+    return ErrorCode.INVALID_PRODUCER_EPOCH if fenced else error
+
+
+@dataclass(frozen=True, slots=True)
+class _Tenure:
+    """A partition that is looked after; `loading` ends when its log was read."""
+
+    log: PartitionLog
+    state: StateLog
+    loading: asyncio.Task[None]
+
+
+class Transactions:
+    """All transactional ids of this broker, which is every one: it is the only broker."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        parts: Parts,
+        markers: MarkerWriter,
+        allocate: Callable[[int], range],
+        settings: CoordinatorSettings,
+    ) -> None:
+        """`allocate` takes that many producer ids, durably; it may wait for a disk."""
+        self.markers = markers
+        self.verifies = settings.verifies
+        self._topics, self._parts, self._allocate = topics, parts, allocate
+        self._partitions = settings.machine.state_partitions
+        new = NewTopic(TOPIC, self._partitions, settings.topic_overrides)
+        self._topic = InternalTopic(topics, new)
+        self._machine = TransactionCoordinator(settings.machine, ProducerIds())
+        self._waiting: dict[Hashable, asyncio.Future[Answer]] = {}
+        self._tenures: dict[int, _Tenure] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._allocating: asyncio.Task[None] | None = None
+        self._epochs: asyncio.Task[Iterator[int]] | None = None
+        self._ticking: asyncio.Task[None] | None = None
+        topics.when_deleted.append(self._topic_deleted)
+
+    def start(self) -> None:
+        """Take up what an earlier life left, and keep time from now on."""
+        self._ticking = self._begin(self._run())
+
+    # --- requests -------------------------------------------------------------------------------
+
+    async def init_producer_id(
+        self, transactional_id: str | None, timeout_ms: int, expected: ProducerIdAndEpoch | None
+    ) -> Answer:
+        """An identity for a producer (`TransactionCoordinator.init_producer_id`)."""
+
+        def act(token: Hashable, now_ms: int) -> list[Effect]:
+            return self._machine.init_producer_id(
+                token, transactional_id, timeout_ms, expected, now_ms
+            )
+
+        answer = await self._ask(transactional_id, act)
+        if answer.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and self._allocating is not None:
+            await asyncio.wait([self._allocating])  # a block is on its way: no need to ask again
+            answer = await self._ask(transactional_id, act)
+        return answer
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Collection[TopicPartition],
+    ) -> ErrorCode:
+        """Partitions that the transaction is about to write to."""
+
+        def act(token: Hashable, now_ms: int) -> list[Effect]:
+            return self._machine.add_partitions(
+                token, transactional_id, producer, partitions, now_ms
+            )
+
+        return (await self._ask(transactional_id, act)).error
+
+    async def end(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool
+    ) -> ErrorCode:
+        """Commit or abort; decided for good when this returns, the markers come after."""
+
+        def act(token: Hashable, now_ms: int) -> list[Effect]:
+            return self._machine.end(token, transactional_id, producer, now_ms, commit=commit)
+
+        return (await self._ask(transactional_id, act)).error
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Collection[TopicPartition],
+    ) -> Errors:
+        """Whether each partition is in the producer's open transaction (KIP-890).
+
+        TRANSACTION_ABORTABLE where it is not; what is wrong with the whole is told of each.
+        """
+        try:
+            await self._lead(transactional_id)
+            return self._machine.verify_partitions(transactional_id, producer, partitions)
+        except KafkaError as e:
+            return dict.fromkeys(partitions, e.code)
+
+    async def describe(self, transactional_id: str) -> TransactionDescription:
+        """One id, for DescribeTransactions."""
+        try:
+            await self._lead(transactional_id)
+        except KafkaError as e:
+            return TransactionDescription(transactional_id, e.code)
+        return self._machine.describe(transactional_id)
+
+    def list(self, wanted: TransactionFilter) -> TransactionListing:
+        """All ids that pass, for ListTransactions."""
+        return self._machine.list_transactions(wanted, self._now_ms())
+
+    async def require_topic(self) -> None:
+        """Make the topic if there is none.
+
+        Raises KafkaError where it cannot be made, or where somebody made one with other partitions
+        while this broker ran: ids would be looked for where they are not.
+        """
+        topic = await self._topic.require()
+        if topic.partitions != self._partitions:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"{TOPIC} has {topic.partitions} partitions, but had {self._partitions} when this "
+                "broker started; start it again",
+            )
+
+    # --- the machine ----------------------------------------------------------------------------
+
+    async def _ask(self, transactional_id: str | None, act: Act) -> Answer:
+        """What the machine answers, once what it tells of is stored."""
+        try:
+            if transactional_id:
+                await self._lead(transactional_id)
+        except KafkaError as e:
+            return Answer(e.code)
+        token = object()
+        waits: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = waits
+        try:
+            self._carry_out(act(token, self._now_ms()))
+            return await waits
+        finally:
+            del self._waiting[token]
+
+    def _now_ms(self) -> int:
+        """Never behind what was believed: an id would seem unused for longer than it is."""
+        return self._parts.partitions.noting_ms()
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reply(token, answer):
+                    waits = self._waiting.get(token)
+                    if waits is not None and not waits.done():
+                        waits.set_result(answer)
+                case Store(ticket, number):
+                    self._tenures[number].state.append([effect.record()], self._teller(ticket))
+                case WriteMarkers():
+                    self._begin(self._write_markers(effect))
+                case AllocateProducerIds(count):
+                    self._allocating = self._begin(self._take_producer_ids(count))
+
+    def _teller(self, ticket: int) -> Callable[[ErrorCode, int], None]:
+        def stored(error: ErrorCode, _offset: int) -> None:
+            self._carry_out(self._machine.stored(ticket, error, self._now_ms()))
+
+        return stored
+
+    async def _write_markers(self, effect: WriteMarkers) -> None:
+        writer = Writer(effect.producer_id, effect.producer_epoch)
+        marker = EndMarker(effect.commit, effect.coordinator_epoch)
+        results: Errors = dict.fromkeys(effect.partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
+        try:
+            results = await self.markers.write(writer, marker, effect.partitions)
+        except Exception:  # an error of ours is told too: they go out again at a tick
+            logger.exception("markers of %r could not be written", effect.transactional_id)
+        gone = [tp for tp in effect.partitions if self._is_gone(tp)]
+        self._carry_out(self._machine.markers_written(effect, results, gone))
+
+    def _is_gone(self, tp: TopicPartition) -> bool:
+        topic = self._topics.image.topics.get(tp.topic)
+        return topic is None or tp.partition >= topic.partitions
+
+    async def _take_producer_ids(self, count: int) -> None:
+        block = None
+        try:
+            taken = await self._parts.disk.run(self._allocate, count)
+            block = taken.start, len(taken)
+        except StorageError as e:
+            logger.warning("no producer ids can be taken: %s", e)
+        finally:
+            self._carry_out(self._machine.producer_ids_allocated(block, self._now_ms()))
+
+    def _begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # --- tenures --------------------------------------------------------------------------------
+
+    async def _lead(self, transactional_id: str) -> None:
+        """See to it that the id's partition is loaded, if there is one; raises KafkaError."""
+        number = partition_for(transactional_id, self._partitions)
+        if not await self._holds(number):
+            return
+        tenure = self._tenures[number]
+        try:
+            await asyncio.shield(tenure.loading)
+        except LapseError as e:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(e)) from e
+
+    async def _holds(self, number: int) -> bool:
+        """Whether the partition is here, and then its tenure has begun."""
+        epochs = await self._coordinator_epochs()
+        try:
+            log = self._parts.partitions.get(TopicPartition(TOPIC, number))
+        except KafkaError:
+            self._leave(number)
+            return False
+        tenure = self._tenures.get(number)
+        if tenure is not None and tenure.log is log:
+            return True
+        self._leave(number)
+        epoch, state = next(epochs), StateLog(log, self._parts)
+        self._carry_out(self._machine.begin_load(number, epoch))
+        self._tenures[number] = _Tenure(log, state, self._begin(self._load(number, epoch, state)))
+        return True
+
+    async def _load(self, number: int, epoch: int, state: StateLog) -> None:
+        try:
+            values = fold_transactions(await state.load(TYPES))
+            effects = self._machine.load(number, epoch, values, self._now_ms())
+        except LapseError as e:
+            logger.error("%s-%d cannot be loaded: %s", TOPIC, number, e)  # noqa: TRY400
+            tenure = self._tenures.get(number)
+            if tenure is not None and tenure.state is state:
+                self._leave(number)
+            raise
+        self._carry_out(effects)
+
+    def _leave(self, number: int) -> None:
+        """The partition's log is here no more: its ids are nobody's, until they are loaded."""
+        if self._tenures.pop(number, None) is not None:
+            self._carry_out(self._machine.unload(number))
+
+    def _topic_deleted(self, topic: Topic) -> None:
+        if topic.name == TOPIC:
+            for number in list(self._tenures):
+                self._leave(number)
+
+    async def _coordinator_epochs(self) -> Iterator[int]:
+        if self._epochs is None:
+            self._epochs = self._begin(self._parts.disk.run(self._unused_epochs))
+        return await asyncio.shield(self._epochs)
+
+    def _unused_epochs(self) -> Iterator[int]:
+        """In a worker thread."""
+        logs = self._parts.partitions.all()
+        return itertools.count(max((log.latest_coordinator_epoch() for log in logs), default=0) + 1)
+
+    # --- time -----------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """Load everything, then tick for ever."""
+        if self._topic.found is not None:
+            held = [number for number in range(self._partitions) if await self._holds(number)]
+            await asyncio.gather(
+                *(self._tenures[number].loading for number in held if number in self._tenures),
+                return_exceptions=True,
+            )
+        while True:
+            try:
+                self._tick()
+            except Exception:  # or nothing would time out any more
+                logger.exception("a tick of the transaction coordinator failed")
+            await asyncio.sleep(TICK_SECONDS)
+
+    def _tick(self) -> None:
+        for number, tenure in list(self._tenures.items()):
+            if not self._is_hosted(tenure.log):
+                self._leave(number)
+        unused_since_ms = self._parts.partitions.past_ms(self._machine.settings.id_expiration_ms)
+        self._carry_out(self._machine.tick(self._now_ms(), unused_since_ms))
+
+    def _is_hosted(self, log: PartitionLog) -> bool:
+        try:
+            return self._parts.partitions.get(log.partition) is log
+        except KafkaError:
+            return False
+
+    # --- the end --------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Tell whoever waits to look elsewhere, and let what is under way end."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+        states = [tenure.state for tenure in self._tenures.values()]
+        for number in list(self._tenures):
+            self._leave(number)
+        for state in states:
+            await state.close()
+        while self._tasks:
+            await asyncio.wait(self._tasks)

@@ -1,0 +1,1 @@
+"""The HTTP port: health, rounds and metrics."""

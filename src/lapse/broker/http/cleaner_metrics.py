@@ -1,0 +1,495 @@
+"""What a broker's metrics say of compaction: Kafka's names for it, and ours, log by log.
+
+Kafka's gauges tell what a cleaner thread last saw, and go stale when nothing is eligible (V-1,
+V-2). These are decided from the logs as they are, by the very functions that choose rounds,
+whenever somebody asks; so they also tell what waits while no lifecycle service runs. What rounds
+have cost comes from the service's reports in the first log directory.
+
+A log has a sample only where there is something to say of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+from prometheus_client.core import GaugeMetricFamily, Metric, Sample
+from prometheus_client.registry import Collector
+
+from lapse.base.errors import CorruptData, StorageError
+from lapse.base.times import after_ms
+from lapse.broker.conditions import conditions
+from lapse.broker.control import ServiceSeen
+from lapse.broker.http.lateness import lateness_of, overdue
+from lapse.broker.request.context import Services
+from lapse.lifecycle.clock_guard import ClockGuard
+from lapse.lifecycle.decide.bounds import Bound, record_age_from
+from lapse.lifecycle.decide.deadline import ROLL_SLACK_MS, compaction_delay_ms, next_look_ms
+from lapse.lifecycle.decide.horizon import Stamp
+from lapse.lifecycle.decide.lateness import Deadline, deadlines_of
+from lapse.lifecycle.decide.select import Blocked, Decision, LogInfo, decide
+from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.round.stamps import StampCache
+from lapse.lifecycle.status.conditions import (
+    KINDS,
+    Condition,
+    Connection,
+    Seen,
+    engine_told,
+    pipeline_conditions,
+)
+from lapse.lifecycle.status.pauses import EVERY_LOG, pauses_told
+from lapse.lifecycle.status.reports import (
+    ENGINE_STATES,
+    HELD,
+    Queue,
+    RoundReport,
+    RoundTail,
+    ServiceProgress,
+    read_progress,
+    read_queue,
+)
+from lapse.log.facts import BadRange
+from lapse.log.partition_log import LogMark, PartitionLog
+
+_CLEANER = "kafka_log_logcleaner"
+_MANAGER = "kafka_log_logcleanermanager"
+_WHERE = ("topic", "partition")
+_AFTER_ALL_MS = 1 << 64  # later than any time and any lag together
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One log that rounds have to do with, for as long as no decision on it can come out otherwise.
+
+    Attributes:
+        where: its labels.
+        name: as reports name it.
+        directory: the log directory it is in.
+        ratio: of dirty bytes.
+        late_from_ms: when it is late, or has been since (KIP-354); None if it never will be.
+        due: whether a round is due.
+        next_ms: when one is, or may be, after that; None if nothing ever comes.
+        uncleanable: why rounds leave (the rest of) it alone, "" if they do not.
+        uncleanable_bytes: of its sealed segments, those.
+        bad: where rounds could not read, if there is such a place.
+        dirty_bytes: that a round would clean (S-5).
+        deadlines: by when what must be gone.
+        failures: rounds that failed, one after the other, while one is due.
+    """
+
+    where: dict[str, str]
+    name: str
+    directory: str
+    ratio: float
+    late_from_ms: int | None
+    due: bool
+    next_ms: int | None
+    uncleanable: str
+    uncleanable_bytes: int
+    bad: BadRange | None
+    dirty_bytes: int = 0
+    failures: int = 0
+    deadlines: tuple[Deadline, ...] = ()
+
+    def delay_ms(self, now_ms: int) -> int:
+        """By how much it is late, 0 if it is not."""
+        return 0 if self.late_from_ms is None else max(now_ms - self.late_from_ms, 0)
+
+    def deadline_ms(self, now_ms: int) -> int | None:
+        """When something is due next at the latest."""
+        return now_ms if self.due else self.next_ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was found out of a log; good while its mark and stamps are these, at those times.
+
+    Attributes:
+        stamps: None where none could matter.
+        horizon_ms: the log's first, which they are asked for by.
+    """
+
+    mark: LogMark
+    stamps: tuple[Stamp, ...] | None
+    from_ms: int
+    until_ms: float
+    row: Row | None
+    horizon_ms: int = -1
+
+
+class Rows:
+    """A row a log, made anew only where it may have changed; for one thread at a time.
+
+    Kept by mark (`PartitionLog.mark`), stamps and time: what only the clock changes is either a
+    moment of the row's own, counted from whenever somebody asks, or ends the row.
+    """
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[PartitionLog, _Known] = WeakKeyDictionary()
+        self._stamps = StampCache()
+
+    def of(self, log: PartitionLog, now_ms: int) -> Row | None:
+        """What there is to say of a log; None if rounds have nothing to do with it."""
+        known = self._known.get(log)
+        if (
+            known is None
+            or not known.from_ms <= now_ms < known.until_ms
+            or known.mark != log.mark()
+            or (
+                known.stamps is not None and known.stamps != self._of(log, known.horizon_ms, now_ms)
+            )
+        ):
+            known = self._known[log] = self._look(log, now_ms)
+        return known.row
+
+    def _of(self, log: PartitionLog, horizon_ms: int, now_ms: int) -> tuple[Stamp, ...]:
+        return self._stamps.of(log.dir, horizon_ms, now_ms)
+
+    def _look(self, log: PartitionLog, now_ms: int) -> _Known:
+        mark, facts = log.marked_facts()
+        if not mark.config.compacts and not facts.start_moves:
+            return _Known(mark, None, now_ms, math.inf, None)
+        horizon_ms = facts.horizon_earliest_ms
+        stamps = self._of(log, horizon_ms, now_ms)
+        decision = decide(LogInfo(facts, mark.config, stamps), now_ms)
+        matter = stamps if horizon_ms >= 0 else None
+        until_ms = same_until_ms(decision)
+        return _Known(mark, matter, now_ms, until_ms, row_of(decision), horizon_ms)
+
+
+def row_of(decision: Decision) -> Row:
+    """What there is to say of a log."""
+    facts, config = decision.info.facts, decision.info.config
+    topic, partition = facts.partition.topic, str(facts.partition.partition)
+    reason, held_bytes = _uncleanable(decision)
+    late_ms = compaction_delay_ms(facts, config, _AFTER_ALL_MS)  # it grows with the clock
+    return Row(
+        where=dict(zip(_WHERE, (topic, partition), strict=True)),
+        name=str(facts.partition),
+        directory=os.path.dirname(facts.dir),
+        ratio=decision.bounds.ratio,
+        late_from_ms=_AFTER_ALL_MS - late_ms if late_ms else None,
+        due=bool(decision.due),
+        next_ms=next_look_ms(decision),
+        uncleanable=reason,
+        uncleanable_bytes=held_bytes,
+        bad=facts.bad,
+        dirty_bytes=decision.bounds.dirty_bytes,
+        deadlines=deadlines_of(decision),
+    )
+
+
+def failing(row: Row, failures: int) -> Row:
+    """The row of a log whose last rounds came to nothing: as little is cleaned as if left alone.
+
+    Not while no round is due: then the last failure is history.
+    """
+    if not failures or not row.due:
+        return row
+    if row.uncleanable:
+        return replace(row, failures=failures)
+    return replace(
+        row, failures=failures, uncleanable="rounds_fail", uncleanable_bytes=row.dirty_bytes
+    )
+
+
+def same_until_ms(decision: Decision) -> float:
+    """Up to this moment, exclusive, a row of the decision says what one made later would.
+
+    Sooner than `next_look_ms` where that names what rounds wait for: min lag also holds logs that
+    get no round (their ratio is told all the same), and a move of the log start from the future
+    counts only once that is there. What waits for the owner to roll has a moment that moves with
+    the clock: such a row is not kept.
+    """
+    facts, bounds, now_ms = decision.info.facts, decision.bounds, decision.now_ms
+    moments: list[float] = [math.inf]
+    look_ms = next_look_ms(decision)
+    if look_ms is not None:
+        moments.append(look_ms if look_ms > now_ms + ROLL_SLACK_MS else now_ms)
+    if bounds.bound is Bound.MIN_LAG:
+        held = next(s for s in facts.segments if s.base_offset == bounds.held_segment)
+        age_from_ms = record_age_from(held, Rules.LAPSE)
+        moments.append(after_ms(age_from_ms, decision.info.config.min_compaction_lag_ms))
+    moments += (m.moved_ms for m in facts.start_moves if m.moved_ms > now_ms)
+    return min(moments)
+
+
+def _uncleanable(decision: Decision) -> tuple[str, int]:
+    facts, bounds = decision.info.facts, decision.bounds
+    if decision.blocked is Blocked.UNHANDLED:
+        reason, first = "unhandled", 0
+    elif facts.bad is not None:
+        reason, first = "bad_range", facts.bad.segment_base
+    elif bounds.bound is Bound.UNREADABLE:
+        reason, first = "unreadable", bounds.upper
+    else:
+        return "", 0
+    return reason, sum(s.size for s in facts.segments[:-1] if s.base_offset >= first)
+
+
+class CleanerCollector(Collector):
+    """What one broker has to say of compaction; `seen` tells of its lifecycle service.
+
+    `conditions` is what it finds out of order, logs that take no writes among it.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        seen: Callable[[], ServiceSeen],
+        guard: ClockGuard,
+        data_dir: Path,
+    ) -> None:
+        self._services, self._seen, self._guard = services, seen, guard
+        self._data_dir = data_dir
+        self._known = Rows()
+        self._tail = RoundTail(data_dir)
+        self._asking = threading.Lock()
+
+    def collect(self) -> Iterable[Metric]:
+        now_ms = self._services.clock.now_ms()
+        rows, last_run, by_log = self._look(now_ms)
+        yield from self._kafka(rows, now_ms)
+        yield overdue(self._online(), _deadlines(rows), now_ms)
+        yield from _costs(last_run)
+        yield from self._service()
+        yield from _of_health(self._pipeline(rows, now_ms), self._writes())
+        yield from _of_logs(rows, now_ms)
+        yield from _of_rounds(rows, by_log)
+
+    def conditions(self) -> list[Condition]:
+        """All that is out of order; from any thread, for it reads files."""
+        now_ms = self._services.clock.now_ms()
+        rows, _, _ = self._look(now_ms)
+        return [*self._writes(), *pipeline_conditions(self._pipeline(rows, now_ms))]
+
+    def _look(self, now_ms: int) -> tuple[list[Row], list[RoundReport], dict[str, RoundReport]]:
+        with self._asking:
+            self._tail.refresh()
+            failures = self._failures(now_ms)
+            rows = [failing(row, failures.get(row.name, 0)) for row in self._rows(now_ms)]
+            return rows, list(self._tail.last_run), dict(self._tail.by_log)
+
+    def _online(self) -> list[PartitionLog]:
+        return [log for log in self._services.partitions.all() if log.offline_reason is None]
+
+    def _writes(self) -> list[Condition]:
+        topics = self._services.topics.image.topics.values()
+        return conditions(self._services.partitions, topics)
+
+    def _pipeline(self, rows: Sequence[Row], now_ms: int) -> Seen:
+        """What is known of rounds: by the logs, by the socket and by the service's files."""
+        seen, reasons = self._seen(), {h.log: h.reason for h in self._queue().held}
+        late = lateness_of(self._online(), _deadlines(rows), now_ms)
+        told = self._told()
+        held = self._guard.trouble if self._guard.held else ""
+        if not held and seen.pid is not None and told is not None and told.state == HELD:
+            held = told.detail
+        connection = Connection(seen.pid, seen.left_ms, seen.last_pid, round(seen.idle_s * 1000))
+        return Seen(
+            now_ms=now_ms,
+            wanted=self._services.config.log_cleaner_enable,
+            service=told,
+            connection=connection,
+            due=sum(row.due for row in rows),
+            failing={r.name: (r.failures, reasons.get(r.name, "")) for r in rows if r.failures},
+            late_ms={(str(one.log), one.kind): one.ms for one in late},
+            clock=held,
+        )
+
+    def _told(self) -> ServiceProgress | None:
+        """The service's last words; None too where they cannot be read: nothing is known then."""
+        with contextlib.suppress(CorruptData, StorageError):
+            return read_progress(self._data_dir)
+        return None
+
+    def _queue(self) -> Queue:
+        with contextlib.suppress(CorruptData, StorageError):
+            return read_queue(self._data_dir) or Queue()
+        return Queue()
+
+    def _rows(self, now_ms: int) -> Iterator[Row]:
+        for log in self._services.partitions.all():
+            row = self._known.of(log, now_ms) if log.offline_reason is None else None
+            if row is not None:
+                yield row
+
+    def _failures(self, now_ms: int) -> dict[str, int]:
+        """Rounds that came to nothing in a row, by log; also where no plan could be made at all."""
+        queue = self._queue()
+        held = {h.log: h.count for h in queue.held if now_ms < h.until_ms and h.count}
+        return {**held, **self._tail.failures}
+
+    def _kafka(self, rows: list[Row], now_ms: int) -> Iterator[Metric]:
+        cleanable = [r for r in rows if not r.uncleanable]
+        dirtiest = max((r.ratio for r in cleanable), default=0.0)
+        yield _gauge(
+            f"{_MANAGER}_max_dirty_percent", "Of the dirtiest log that may be cleaned.",
+            int(100 * dirtiest),
+        )  # fmt: skip
+        yield _gauge(
+            f"{_CLEANER}_max_compaction_delay_secs",
+            "By how much the latest log is past max.compaction.lag.ms.",
+            max((r.delay_ms(now_ms) for r in rows), default=0) / 1000,
+        )
+        directories = [str(d.path) for d in self._services.partitions.directories]
+        counts, sizes = dict.fromkeys(directories, 0), dict.fromkeys(directories, 0)
+        for row in rows:
+            if row.uncleanable and row.directory in counts:
+                counts[row.directory] += 1
+                sizes[row.directory] += row.uncleanable_bytes
+        for name, doc, values in (
+            ("uncleanable_partitions_count", "Logs that rounds leave alone, or part of.", counts),
+            ("uncleanable_bytes", "Bytes that rounds leave alone.", sizes),
+        ):
+            family = GaugeMetricFamily(f"{_MANAGER}_{name}", doc, labels=["logDirectory"])
+            for path, value in values.items():
+                family.add_metric([path], value)
+            yield family
+
+    def _service(self) -> Iterator[Metric]:
+        """Whether rounds run at all."""
+        seen = self._seen()
+        progress = None if seen.pid is None else self._told()
+        missing = seen.pid is None and self._services.config.log_cleaner_enable
+        yield _gauge(
+            f"{_MANAGER}_time_since_last_run_ms",
+            "Since the lifecycle service last looked at the logs.", round(seen.idle_s * 1000),
+        )  # fmt: skip
+        yield _gauge(
+            f"{_CLEANER}_deadthreadcount", "1 while rounds should run and no service is there.",
+            int(missing),
+        )  # fmt: skip
+        yield _gauge(
+            "lapse_lifecycle_service_up", "Whether a lifecycle service is connected.",
+            int(seen.pid is not None),
+        )  # fmt: skip
+        yield from self._run(progress)
+        yield _gauge(
+            "lapse_lifecycle_clock_ahead_seconds",
+            "How far the clock jumped while nobody has confirmed it: nothing is removed then.",
+            max(0 if progress is None else progress.clock_ahead_ms, self._guard.ahead_ms) / 1000,
+        )
+
+    def _run(self, progress: ServiceProgress | None) -> Iterator[Metric]:
+        """How far the rounds under way are, and whether somebody holds others back."""
+        now_ms = self._services.clock.now_ms()
+        pauses = pauses_told(self._data_dir, now_ms)
+        named = sum(p.log != EVERY_LOG for p in pauses)
+        done, total, eta_ms = 0, 0, 0
+        if progress is not None:
+            done, total, eta_ms = progress.bytes_done, progress.bytes_total, progress.eta_ms
+        for name, doc, value in (
+            ("paused", "1 where somebody has paused the rounds of all logs.", len(pauses) > named),
+            ("paused_logs", "Logs whose rounds somebody has paused by name.", named),
+            ("run_bytes_done", "Of the rounds under way.", done),
+            ("run_bytes", "That the rounds under way are to read and write.", total),
+            ("run_seconds_left", "If they go on as they did; 0 where that is not known.",
+             max(eta_ms - now_ms, 0) / 1000 if eta_ms else 0),
+        ):  # fmt: skip
+            yield _gauge(f"lapse_lifecycle_{name}", doc, float(value))
+
+
+def _deadlines(rows: Iterable[Row]) -> dict[str, tuple[Deadline, ...]]:
+    return {row.name: row.deadlines for row in rows}
+
+
+def _of_health(seen: Seen, writes: Iterable[Condition]) -> Iterator[Metric]:
+    """Every class of conditions that degrades a broker, and the engine's state."""
+    present = {one.reason for one in (*writes, *pipeline_conditions(seen))}
+    degraded = GaugeMetricFamily(
+        "lapse_degraded", "1 where the broker is degraded, by reason.", labels=["reason"]
+    )
+    for reason, kind in KINDS.items():
+        if kind.degrades:
+            degraded.add_metric([reason], reason in present)
+    engine = engine_told(seen)
+    state = GaugeMetricFamily(
+        "lapse_lifecycle_engine", "1 for the state of what runs rounds.", labels=["state"]
+    )
+    for name in ENGINE_STATES:
+        state.add_metric([name], name == engine.state)
+    failures = _gauge(
+        "lapse_lifecycle_engine_failures", "How often in a row it failed.", engine.failures
+    )
+    yield from (degraded, state, failures)
+
+
+def _gauge(name: str, doc: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, doc, value)
+
+
+def _costs(last_run: list[RoundReport]) -> Iterator[Metric]:
+    """Of the run of rounds that ended last."""
+    read = sum(r.bytes_read for r in last_run)
+    written = sum(r.bytes_written for r in last_run)
+    fill = (r.map_entries / r.map_entries_max for r in last_run if r.map_entries_max)
+    yield _gauge(
+        f"{_CLEANER}_cleaner_recopy_percent", "Bytes written of those read by the last rounds.",
+        100 * written / read if read else 0,
+    )  # fmt: skip
+    yield _gauge(
+        f"{_CLEANER}_max_clean_time_secs", "What the longest of the last rounds took.",
+        max((r.total_seconds for r in last_run), default=0),
+    )  # fmt: skip
+    yield _gauge(
+        f"{_CLEANER}_max_buffer_utilization_percent", "How full a map got in the last rounds.",
+        int(100 * max(fill, default=0)),
+    )  # fmt: skip
+
+
+def _of_logs(rows: list[Row], now_ms: int) -> Iterator[Metric]:
+    ratio = _family("lapse_compaction_dirty_ratio", "Share of dirty bytes.")
+    delay = _family("lapse_compaction_delay_seconds", "By how much max.compaction.lag.ms is past.")
+    deadline = _family(
+        "lapse_lifecycle_next_deadline_timestamp_seconds",
+        "When a round is due next at the latest, or may be.",
+    )
+    alone = _family("lapse_lifecycle_uncleanable", "1 where rounds leave it alone.", "reason")
+    failures = _family("lapse_round_failures", "Rounds that failed, one after the other.")
+    first = _family("lapse_bad_range_first_offset", "From where on rounds could not read.")
+    tries = _family("lapse_bad_range_tries", "Rounds that failed there.")
+    again = _family("lapse_bad_range_next_try_timestamp_seconds", "When the next will try.")
+    for row in rows:
+        _tell(ratio, row, row.ratio)
+        _tell(delay, row, row.delay_ms(now_ms) / 1000)
+        deadline_ms = row.deadline_ms(now_ms)
+        if deadline_ms is not None:
+            _tell(deadline, row, deadline_ms / 1000)
+        if row.uncleanable:
+            alone.add_metric((*row.where.values(), row.uncleanable), 1)
+        if row.failures:
+            _tell(failures, row, row.failures)
+        if row.bad is not None:
+            _tell(first, row, row.bad.first_offset)
+            _tell(tries, row, row.bad.tries)
+            _tell(again, row, row.bad.next_try_ms / 1000)
+    yield from (ratio, delay, deadline, alone, failures, first, tries, again)
+
+
+def _of_rounds(rows: list[Row], by_log: dict[str, RoundReport]) -> Iterator[Metric]:
+    """What each log's last round cost (L13)."""
+    read = _family("lapse_round_read_bytes_per_dirty_byte", "By the last round.")
+    written = _family("lapse_round_written_bytes_per_dirty_byte", "By the last round.")
+    for row in rows:
+        report = by_log.get(row.name)
+        if report is not None and report.dirty_bytes:
+            _tell(read, row, report.bytes_read / report.dirty_bytes)
+            _tell(written, row, report.bytes_written / report.dirty_bytes)
+    yield from (read, written)
+
+
+def _family(name: str, doc: str, *more: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, doc, labels=[*_WHERE, *more])
+
+
+def _tell(family: GaugeMetricFamily, row: Row, value: float) -> None:
+    """As `add_metric`, with the row's labels as they are."""
+    family.samples.append(Sample(family.name, row.where, value))

@@ -1,0 +1,117 @@
+"""Logins at the HTTP port: basic authentication (RFC 7617) by the users of the SASL listeners.
+
+Whether there are to be any is `lapse.http.login`'s. Without one, `/health` answers serving or not
+and nothing else. With ACLs, what the other pages tell needs DESCRIBE of the cluster; what changes
+something (`rounds`) needs ALTER, and a login in any case. Attempts are limited together with
+those at the listeners (`security.attempts`), and a failure is held back as one there is. Without
+`lapse.http.protocol=https` the password comes as it is: leave the port at an address that only this
+machine has then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from enum import Enum, auto
+
+from lapse.base.errors import ConfigError
+from lapse.base.secret import Secret
+from lapse.broker.access.authentication import HTTP, Passwords
+from lapse.broker.request.context import Services
+from lapse.security.acls import CLUSTER_NAME, Operation, ResourceType
+from lapse.security.authorizer import RequestContext, host_of
+from lapse.security.throttle import FailedAuthentications
+
+
+class Admission(Enum):
+    """What an HTTP client may: come in, log in first, try later or nothing; or nobody may here."""
+
+    GRANTED = auto()
+    LOGIN = auto()
+    LATER = auto()
+    FORBIDDEN = auto()
+    NOBODY = auto()
+
+
+class HttpLogin:
+    """Who may read the pages; failed logins are counted as those of a listener called HTTP."""
+
+    def __init__(self, services: Services) -> None:
+        """Raises ConfigError where a login is wanted that nobody could pass."""
+        config, entrances, access = services.config, services.entrances, services.access
+        with_users = any(entrance.sasl is not None for entrance in entrances)
+        wanted = config.security.http_login
+        if wanted == "required" and not with_users:
+            raise ConfigError(
+                "lapse.http.login=required: there are no users, as no listener has SASL"
+            )
+        self._is_needed = with_users and wanted != "none"
+        self._passwords = Passwords(entrances, access)
+        self._access = access
+        self._clock = services.clock
+        self._counters = services.counters
+        self._attempts = services.attempts
+        self._failures = FailedAuthentications(
+            config.security.connection_failed_authentication_delay_ms
+        )
+
+    async def admit(self, authorization: str | None, address: str) -> Admission:
+        """Whether what an `Authorization` header says is enough.
+
+        Args:
+            authorization: its text, if there was one.
+            address: the client's.
+        """
+        if not self._is_needed:
+            return Admission.GRANTED
+        return await self._admit(authorization, address, Operation.DESCRIBE)
+
+    async def admit_change(self, authorization: str | None, address: str) -> Admission:
+        """Likewise for what changes something: ALTER of the cluster, and never without a login."""
+        if not self._is_needed:
+            return Admission.NOBODY
+        return await self._admit(authorization, address, Operation.ALTER)
+
+    async def _admit(
+        self, authorization: str | None, address: str, operation: Operation
+    ) -> Admission:
+        if authorization is None:
+            return Admission.LOGIN
+        given = _parsed(authorization)
+        attempt = self._attempts.begin(address, given[0] if given else "", self._now_ms())
+        if attempt is None:
+            await self._refuse(address)
+            return Admission.LATER
+        if attempt.wait_ms:
+            await asyncio.sleep(attempt.wait_ms / 1000)
+        if given is None or not await asyncio.to_thread(self._passwords.fit, *given):
+            await self._refuse(address)
+            return Admission.LOGIN
+        self._attempts.succeeded(attempt, self._now_ms())
+        actor = RequestContext(f"User:{given[0]}", host_of(address))
+        may = self._access.authorizer.authorize(
+            actor, operation, ResourceType.CLUSTER, CLUSTER_NAME
+        )
+        return Admission.GRANTED if may else Admission.FORBIDDEN
+
+    async def _refuse(self, address: str) -> None:
+        """Count a failure, and hold its answer back."""
+        self._counters.logins_refused[HTTP] += 1
+        await asyncio.sleep(self._failures.failed(address, self._now_ms()) / 1000)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+
+def _parsed(authorization: str) -> tuple[str, Secret] | None:
+    """User and password; None for what is not of the form."""
+    scheme, _, encoded = authorization.partition(" ")
+    try:
+        text = base64.b64decode(encoded.strip(), validate=True).decode()
+    except (binascii.Error, ValueError):
+        return None
+    user, colon, password = text.partition(":")
+    if scheme.lower() != "basic" or not colon or not user:
+        return None
+    return user, Secret(password)

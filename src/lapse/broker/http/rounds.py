@@ -1,0 +1,152 @@
+"""Rounds at the HTTP port: what goes on, for who may read; pause, resume and cancel by ALTER.
+
+    GET  /rounds            the service's state, its rounds under way, the queue, the pauses
+    POST /rounds/pause      {"logs": ["orders-0"], "for_ms": 3600000, "reason": "…", "now": true}
+    POST /rounds/resume     {"logs": ["orders-0"]}
+    POST /rounds/cancel     {"logs": ["orders-0"]}
+
+No logs are all logs. Answers are JSON. The broker only reads and leaves files in the first data
+directory, as `lapse rounds` does there: the service need not be running. Without logins at this
+port nobody may change anything by it. A POST says it is JSON, which no other site's form can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from lapse.base.clock import Clock
+from lapse.base.errors import CorruptData, LapseError
+from lapse.base.fs import Fs
+from lapse.base.times import after_ms
+from lapse.broker.http.login import Admission, HttpLogin
+from lapse.broker.logs.disk import DiskThreads
+from lapse.lifecycle.status import pauses
+from lapse.lifecycle.status.pauses import EVERY_LOG, Pause
+from lapse.lifecycle.status.reports import UnderWay
+from lapse.lifecycle.status.snapshot import Status, read_status
+from lapse.security.attempts import WAIT_MAX_MS
+
+BODY_BYTES_MAX = 64 << 10
+REFUSALS = {
+    Admission.LOGIN: PlainTextResponse(
+        "log in first\n", 401, {"WWW-Authenticate": 'Basic realm="lapse", charset="UTF-8"'}
+    ),
+    Admission.LATER: PlainTextResponse(
+        "too many logins failed (lapse.login.failures.per.minute): try later\n", 429,
+        {"Retry-After": str(WAIT_MAX_MS // 1000)},
+    ),
+    Admission.FORBIDDEN: PlainTextResponse("this is not allowed of the cluster by ACL\n", 403),
+    Admission.NOBODY: PlainTextResponse(
+        "this port has no logins (lapse.http.login), so it changes nothing: use `lapse rounds` "
+        "on the broker's machine\n", 403,
+    ),
+}  # fmt: skip
+
+
+class RoundsCommand(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a POST.
+
+    Attributes:
+        logs: `topic-partition`; none are all.
+        for_ms: how long a pause is to be; None: until it is ended.
+        now: with a pause, cancel what is under way too.
+    """
+
+    logs: tuple[str, ...] = ()
+    for_ms: int | None = None
+    reason: str = ""
+    now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPages:
+    """The routes, over a data directory."""
+
+    data_dir: Path
+    fs: Fs
+    clock: Clock
+    disk: DiskThreads
+    login: HttpLogin
+
+    def routes(self) -> list[Route]:
+        """For the broker's app."""
+        return [
+            Route("/rounds", self._show),
+            Route("/rounds/pause", self._posted(self._pause), methods=["POST"]),
+            Route("/rounds/resume", self._posted(self._resume), methods=["POST"]),
+            Route("/rounds/cancel", self._posted(self._cancel), methods=["POST"]),
+        ]
+
+    async def _show(self, request: Request) -> Response:
+        admission = await self.login.admit(*_who(request))
+        if admission is not Admission.GRANTED:
+            return REFUSALS[admission]
+        try:
+            return _json(await self.disk.run(self._status))
+        except CorruptData as e:
+            return PlainTextResponse(f"{e}\n", 500)
+
+    def _status(self) -> Status:
+        return read_status(self.data_dir, self.clock.now_ms())
+
+    def _posted(self, do: Callable[[RoundsCommand], object]) -> Callable[[Request], object]:
+        async def handle(request: Request) -> Response:
+            admission = await self.login.admit_change(*_who(request))
+            if admission is not Admission.GRANTED:
+                return REFUSALS[admission]
+            if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+                return PlainTextResponse("say it with Content-Type: application/json\n", 415)
+            try:
+                told = msgspec.json.decode(await _body(request) or b"{}", type=RoundsCommand)
+                if told.for_ms is not None and told.for_ms <= 0:
+                    raise msgspec.ValidationError("for_ms must be above 0")
+            except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as e:
+                return PlainTextResponse(f"not what is asked here: {e}\n", 400)
+            try:
+                return _json(await self.disk.run(lambda: do(told)))
+            except LapseError as e:
+                return PlainTextResponse(f"{e}\n", 500)
+
+        return handle
+
+    def _pause(self, told: RoundsCommand) -> Status:
+        now_ms = self.clock.now_ms()
+        until_ms = None if told.for_ms is None else after_ms(now_ms, told.for_ms)
+        said = Pause(EVERY_LOG, now_ms, until_ms, told.reason)
+        pauses.pause(self.fs, self.data_dir, told.logs, said)
+        if told.now:
+            pauses.call_off(self.fs, self.data_dir, told.logs, now_ms)
+        return self._status()
+
+    def _resume(self, told: RoundsCommand) -> Status:
+        pauses.resume(self.fs, self.data_dir, told.logs, self.clock.now_ms())
+        return self._status()
+
+    def _cancel(self, told: RoundsCommand) -> tuple[UnderWay, ...]:
+        return pauses.call_off(self.fs, self.data_dir, told.logs, self.clock.now_ms())
+
+
+def _who(request: Request) -> tuple[str | None, str]:
+    address = "" if request.client is None else request.client.host
+    return request.headers.get("authorization"), address
+
+
+async def _body(request: Request) -> bytes:
+    """Raises ValueError where there is more than anybody needs to say."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > BODY_BYTES_MAX:
+            raise ValueError(f"more than {BODY_BYTES_MAX} bytes")
+    return body
+
+
+def _json(told: object) -> Response:
+    return Response(msgspec.json.encode(told) + b"\n", media_type="application/json")

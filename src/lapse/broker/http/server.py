@@ -1,0 +1,147 @@
+"""The broker's HTTP port: health, metrics and rounds, under TLS where that is wanted.
+
+A Starlette app served by uvicorn in the broker's own event loop. `/health` answers 200 once the
+broker serves and 503 before and after. While something is out of order that
+`lifecycle.status.conditions` calls a fault (a log takes no writes, rounds are not running) it is
+503 and `degraded`. It says what else is out of order all the same; `/metrics` is Prometheus text
+(`broker.http.metrics`); `/rounds` is in `rounds`. Who may read them is for `login` to say;
+that the broker serves or does not is told to everybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import uvicorn
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from lapse.broker.access.listeners import Address
+from lapse.broker.http.login import Admission
+from lapse.broker.http.rounds import REFUSALS, RoundPages
+from lapse.broker.net.server import bind
+
+STOP_SECONDS_MAX = 1
+LOOK_SECONDS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What is out of order.
+
+    Attributes:
+        is_degraded: something is a fault (`lifecycle.status.conditions`).
+        troubles: lines for people.
+    """
+
+    is_degraded: bool
+    troubles: Sequence[str]
+
+
+def app(
+    registry: CollectorRegistry,
+    is_serving: Callable[[], bool],
+    look: Callable[[], Health],
+    rounds: RoundPages,
+) -> Starlette:
+    """All pages."""
+    login, looking = rounds.login, _Looking(look)
+
+    async def health(request: Request) -> Response:
+        serving, state = is_serving(), await looking.look()
+        lines = ["not serving" if not serving else "degraded" if state.is_degraded else "serving"]
+        if await _admit(request) is Admission.GRANTED:
+            lines += state.troubles
+        text = "".join(f"{line}\n" for line in lines)
+        return PlainTextResponse(text, 200 if serving and not state.is_degraded else 503)
+
+    async def metrics(request: Request) -> Response:
+        admission = await _admit(request)
+        if admission is not Admission.GRANTED:
+            return REFUSALS[admission]
+        text = await asyncio.to_thread(generate_latest, registry)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    async def _admit(request: Request) -> Admission:
+        address = "" if request.client is None else request.client.host
+        return await login.admit(request.headers.get("authorization"), address)
+
+    return Starlette(
+        routes=[Route("/health", health), Route("/metrics", metrics), *rounds.routes()]
+    )
+
+
+class _Looking:
+    """Looks in a thread, one at a time: files are read for it, and a disk may not answer."""
+
+    def __init__(self, look: Callable[[], Health]) -> None:
+        self._look = look
+        self._under_way: asyncio.Task[Health] | None = None
+
+    async def look(self) -> Health:
+        if self._under_way is None or self._under_way.done():
+            self._under_way = asyncio.create_task(asyncio.to_thread(self._look))
+        done, _ = await asyncio.wait([self._under_way], timeout=LOOK_SECONDS_MAX)
+        if not done:
+            return Health(
+                True, [f"health is not known: no look at it ended in {LOOK_SECONDS_MAX} s"]
+            )
+        return self._under_way.result()
+
+
+class _Server(uvicorn.Server):
+    """Signals are the process's business, not a library's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer:
+    """Serves an app at `address`, whose port is filled in when it was 0; by TLS with `tls`."""
+
+    def __init__(
+        self, application: Starlette, address: Address, tls: ssl.SSLContext | None = None
+    ) -> None:
+        config = uvicorn.Config(
+            application,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            proxy_headers=False,  # anybody can send X-Forwarded-For: a client is its connection
+            ssl_context_factory=None if tls is None else lambda _config, _default: tls,
+            timeout_graceful_shutdown=STOP_SECONDS_MAX,
+        )
+        self.address = address
+        self._server = _Server(config)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Bind and accept."""
+        sock = bind(self.address.host, self.address.port, "lapse.http.port")
+        self.address.port = sock.getsockname()[1]
+        self._task = asyncio.create_task(self._serve(sock))
+
+    async def _serve(self, sock: socket.socket) -> None:
+        try:
+            await self._server.serve(sockets=[sock])
+        finally:
+            sock.close()
+
+    async def stop(self) -> None:
+        """Let answers under way finish, for a second at most."""
+        if self._task is not None:
+            self._server.should_exit = True
+            await self._task
+            self._task = None

@@ -1,0 +1,1 @@
+"""What one client, address or user may take: quotas, connections, memory."""

@@ -1,0 +1,49 @@
+"""Addresses of clients, as they are compared with what somebody wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+
+_LOOK_UP_SECONDS_MAX = 5
+_MAPPED = "::ffff:"
+
+
+def plain(host: str) -> str:
+    """An address as the system says it; one of IPv4 alike, whatever family it came by."""
+    return host[len(_MAPPED) :] if host.startswith(_MAPPED) and "." in host else host
+
+
+def parsed(name: str) -> str | None:
+    """What somebody wrote, as the system would say it; None where it is no address."""
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return str(address)
+
+
+async def resolved(name: str) -> str | None:
+    """The address that is meant: of a host's name, the first that is found, of IPv4 if possible.
+
+    None where there is none. Names are looked up by the system, in another thread.
+    """
+    address = parsed(name)
+    if address is not None:
+        return address
+    # In a task, which the request that asks may not have yet (`broker.net.eager_task`).
+    return await asyncio.get_running_loop().create_task(_looked_up(name))
+
+
+async def _looked_up(name: str) -> str | None:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(_LOOK_UP_SECONDS_MAX):
+            found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, TimeoutError):
+        return None
+    found.sort(key=lambda one: one[0] != socket.AF_INET)
+    return parsed(str(found[0][4][0])) if found else None

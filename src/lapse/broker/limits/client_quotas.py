@@ -1,0 +1,173 @@
+"""The quotas of this broker's clients: kept in the store, changed while it runs (KIP-546)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from lapse.base.clock import Clock
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.setting import INT_MAX, LONG_MAX
+from lapse.broker.limits.addresses import resolved
+from lapse.broker.limits.quotas import (
+    ADDRESS_KEYS,
+    CLIENT_ID,
+    CLIENT_KEYS,
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    IP,
+    PRODUCER_BYTE_RATE,
+    USER,
+    Quotas,
+)
+from lapse.broker.logs.disk import DiskThreads
+from lapse.metadata.store import Entity, MetadataStore
+
+logger = logging.getLogger(__name__)
+
+# Quotas that are whole numbers, and the greatest of each, as in Kafka.
+_WHOLE_NUMBERS = {
+    PRODUCER_BYTE_RATE: LONG_MAX,
+    CONSUMER_BYTE_RATE: LONG_MAX,
+    CONNECTION_CREATION_RATE: INT_MAX,
+}
+_FRACTION_MAX = 1e-6  # what a client's arithmetic may leave
+_EVERY_ADDRESS: Entity = ((IP, None),)
+
+# What is to become of an entity's quotas: by key a value, or None to remove it.
+Ops = Mapping[str, float | None]
+
+# From what somebody wrote to the address that is meant; None where there is none.
+Resolve = Callable[[str], Awaitable[str | None]]
+
+
+class ClientQuotas:
+    """Quotas in force; whoever answers a client asks `use` how long that client has to wait.
+
+    The quota of an address may be set by a host's name. It is looked up then, and at each start.
+    """
+
+    def __init__(
+        self, store: MetadataStore, disk: DiskThreads, clock: Clock, quotas: Quotas,
+        resolve: Resolve = resolved,
+    ) -> None:  # fmt: skip
+        self._store, self._disk, self._clock = store, disk, clock
+        self._changing = asyncio.Lock()
+        self._quotas = quotas
+        self._resolve = resolve
+        self._by_address: dict[str, Entity] = {}
+
+    @property
+    def any(self) -> bool:
+        """Whether any quota of users or client ids is set."""
+        return self._quotas.any
+
+    async def load(self) -> None:
+        """Read the store."""
+        kept = await self._disk.run(self._store.client_quotas)
+        await asyncio.gather(*(self._load(entity, values) for entity, values in kept.items()))
+
+    async def _load(self, entity: Entity, values: Mapping[str, float]) -> None:
+        address = await self._address_of(entity)
+        if address is None and _is_of_address(entity):
+            logger.warning("the quota of %s is not in force: no such host is found", entity[0][1])
+        self._put(entity, address, values)
+
+    async def _address_of(self, entity: Entity) -> str | None:
+        """Of an entity that is one address."""
+        name = entity[0][1]
+        return await self._resolve(name) if _is_of_address(entity) and name is not None else None
+
+    def _put(self, entity: Entity, address: str | None, values: Mapping[str, float]) -> None:
+        self._quotas.put(entity, values)
+        if address is not None and values:
+            self._by_address[address] = entity
+        elif address is not None and self._by_address.get(address) == entity:
+            del self._by_address[address]
+
+    def all(self) -> Sequence[tuple[Entity, Mapping[str, float]]]:
+        """What is set, in a fixed order."""
+        return list(self._quotas.items())
+
+    async def alter(self, entity: Entity, ops: Ops, *, validate_only: bool = False) -> None:
+        """Change an entity's quotas; raises KafkaError where that is refused."""
+        _check_entity(entity)
+        _check_ops(entity, ops)
+        address = await self._address_of(entity)
+        if address is None and _is_of_address(entity):
+            raise _refused(f"{entity[0][1]} is neither an IP address nor a host that is found")
+        async with self._changing:
+            values = dict(self._quotas.of(entity))
+            for key, value in ops.items():
+                if value is None:
+                    values.pop(key, None)
+                else:
+                    values[key] = value
+            if not validate_only and values != self._quotas.of(entity):
+                await self._disk.run(self._store.set_client_quotas, {entity: values})
+                self._put(entity, address, values)
+
+    def use(self, key: str, user: str, client_id: str, amount: float) -> int:
+        """Note what a client used; the milliseconds it is to wait."""
+        return self._quotas.use(key, user, client_id, amount, self._now_ms())
+
+    def give_back(self, key: str, user: str, client_id: str, amount: float) -> None:
+        """It did not use it after all."""
+        self._quotas.give_back(key, user, client_id, amount, self._now_ms())
+
+    def mutate(self, user: str, client_id: str, partitions: int, *, strict: bool) -> int:
+        """Note partitions created or deleted; the milliseconds that the client is to wait.
+
+        `strict`: who has to wait may not do it, and nothing is noted.
+        """
+        return self._quotas.mutate(user, client_id, partitions, self._now_ms(), strict=strict)
+
+    def connection_rate(self, address: str) -> float | None:
+        """Connections a second that an address may open; None: as many as it likes."""
+        entity = self._by_address.get(address, _EVERY_ADDRESS)
+        return self._quotas.of(entity).get(CONNECTION_CREATION_RATE)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)  # waits must not hang on a clock that jumps
+
+
+def _check_entity(entity: Entity) -> None:
+    """Raises INVALID_REQUEST as Kafka's controller does."""
+    kinds = [kind for kind, _ in entity]
+    if not entity:
+        raise _refused("an entity without parts")
+    for kind, name in entity:
+        if kind not in {USER, CLIENT_ID, IP}:
+            raise _refused(f"entity type {kind} is not known: user, client-id and ip are")
+        if name == "":
+            raise _refused(f"an empty {kind}")
+    if len(set(kinds)) < len(kinds):
+        raise _refused("an entity with two parts of one type")
+    if IP in kinds and len(kinds) > 1:
+        raise _refused("an address cannot be combined with a user or client id")
+
+
+def _check_ops(entity: Entity, ops: Ops) -> None:
+    known = ADDRESS_KEYS if entity[0][0] == IP else CLIENT_KEYS
+    for key, value in ops.items():
+        if value is None:
+            continue  # what is not there may be removed, whatever it is
+        if key not in known:
+            raise _refused(
+                f"{key} is no quota of {entity[0][0]}: {', '.join(sorted(known))} may be set"
+            )
+        if not 0 < value < float("inf"):
+            raise _refused(f"quota {key}={value:g}: allowed is more than 0")
+        greatest = _WHOLE_NUMBERS.get(key)
+        if greatest is not None and (value % 1 > _FRACTION_MAX or value > greatest):
+            raise _refused(f"quota {key}={value:g}: allowed is a whole number up to {greatest}")
+
+
+def _is_of_address(entity: Entity) -> bool:
+    """Whether it is one address, not all of them."""
+    return entity[0][0] == IP and entity[0][1] is not None
+
+
+def _refused(reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, reason)

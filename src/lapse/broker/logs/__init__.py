@@ -1,0 +1,1 @@
+"""The logs of this broker: partitions, topics, disks, housekeeping, and fetching from them."""

@@ -1,0 +1,364 @@
+"""Fetch sessions (KIP-227): the broker remembers what a client fetches, so that it says it once.
+
+What Kafka calls FetchSessionCache.
+
+A full fetch (epoch 0) makes a session of all its partitions; from then on a request holds only what
+changes, and an answer only partitions that have something to say: records, a bound that moved, an
+error. `api.fetch` makes the whole fetch of a request here before anybody else sees it, and the
+incremental answer of the whole one: what lies between, authorization and quotas too, knows nothing
+of sessions. So each fetch asks again who may read what.
+
+A session belongs to the principal that made it; to others its id is not known. Its epoch counts its
+requests: one that was sent twice, or got lost, is found out. Where a session cannot be made the
+answer has id 0, and the client goes on with full fetches.
+
+Kafka's rule of who makes place, when there are as many sessions as there may be: one that nobody
+used for the eviction time; else the smallest one that is smaller than the new one and older than
+that time, of followers' sessions only if a follower asks. Followers take the place of younger ones
+of consumers too. What Kafka has not: partitions of all sessions are bounded as well, since their
+number is what costs memory.
+
+Pure: time and new ids are arguments. Lives in the event loop.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
+from typing import Protocol
+
+from lapse.base.errors import ErrorCode
+from lapse.broker.logs.fetch_records import REPLICA, client_of
+from lapse.wire.schema.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+
+NO_SESSION = 0
+INITIAL_EPOCH, FINAL_EPOCH = 0, -1
+EPOCH_MAX = 0x7FFFFFFF
+BY_ID_FROM = 13
+# About 300 bytes each.
+PARTITIONS_MAX = 100_000
+
+# A topic's name, from version 13 on the number of its id (a UUID is slow to hash); a partition's.
+Key = tuple[str | int, int]
+
+
+@dataclass(slots=True, eq=False)
+class _Cached:
+    """A partition of a session: what is asked of it, and the bounds that its client knows."""
+
+    topic: str | uuid.UUID
+    asked: FetchPartition
+    high_watermark: int = -1
+    log_start_offset: int = -1
+
+    def tells(self, data: PartitionData) -> bool:
+        """Whether the client must hear of an answer, which is noted as heard."""
+        must = (
+            bool(data.records)
+            or self.high_watermark != data.high_watermark
+            or self.log_start_offset != data.log_start_offset
+            or data.error_code != ErrorCode.NONE
+            or data.preferred_read_replica >= 0
+            or data.diverging_epoch.epoch >= 0
+        )
+        # After an error -1, so that the partition is told of when the error is over.
+        self.high_watermark = -1 if data.error_code else data.high_watermark
+        self.log_start_offset = data.log_start_offset
+        return must
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    """What one client fetches.
+
+    Attributes:
+        partitions: in the order in which they are read. One that gave records goes to the end, so
+            that none starves where the limit of an answer is less than there is to read.
+        topics: the same as a full request says it; None until somebody asks.
+    """
+
+    id: int
+    owner: str
+    privileged: bool
+    by_id: bool
+    partitions: dict[Key, _Cached]
+    created_ms: int
+    used_ms: int
+    epoch: int = INITIAL_EPOCH + 1
+    topics: tuple[FetchTopic, ...] | None = None
+
+    @property
+    def worth(self) -> tuple[bool, int, int]:
+        """Of two sessions that may be evicted, the lesser goes."""
+        return self.privileged, len(self.partitions), self.id
+
+    def whole(self) -> tuple[FetchTopic, ...]:
+        """All that is fetched; a topic comes as often as its partitions are not in a row."""
+        if self.topics is None:
+            self.topics = tuple(
+                FetchTopic(topic_id=topic, partitions=asked)
+                if isinstance(topic, uuid.UUID)
+                else FetchTopic(topic=topic, partitions=asked)
+                for topic, asked in _in_rows(self.partitions.values())
+            )
+        return self.topics
+
+
+class FetchContext(Protocol):
+    """One request, from what it asks for to what its client is told.
+
+    Attributes:
+        request: it asks for all that is to be read.
+    """
+
+    @property
+    def request(self) -> FetchRequest: ...
+
+    def answer(self, whole: FetchResponse, now_ms: int) -> FetchResponse:
+        """What the client gets of the answer to the whole request."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The session is not what the client thinks: it is told so, and nothing is read."""
+
+    request: FetchRequest
+    code: ErrorCode
+
+    def answer(self, whole: FetchResponse, now_ms: int) -> FetchResponse:
+        del now_ms
+        return replace(whole, error_code=self.code)
+
+
+@dataclass(frozen=True, slots=True)
+class Sessionless:
+    """A fetch by itself."""
+
+    request: FetchRequest
+
+    def answer(self, whole: FetchResponse, now_ms: int) -> FetchResponse:
+        del now_ms
+        return whole
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """A fetch that a session is made of."""
+
+    request: FetchRequest
+    sessions: FetchSessions
+    owner: str
+    by_id: bool
+    privileged: bool
+
+    def answer(self, whole: FetchResponse, now_ms: int) -> FetchResponse:
+        if whole.throttle_time_ms and not whole.responses:
+            return whole  # over its quota it got nothing, and asks again (KIP-219)
+        return replace(whole, session_id=self.sessions.make(self, whole, now_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class Incremental:
+    """A fetch within a session; `epoch` is what the next one will say."""
+
+    request: FetchRequest
+    session: _Session
+    epoch: int
+
+    def answer(self, whole: FetchResponse, now_ms: int) -> FetchResponse:
+        del now_ms
+        known = replace(whole, session_id=self.session.id)
+        if self.session.epoch != self.epoch:  # another request came, which the client sent later
+            code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            return replace(known, error_code=code, responses=())
+        return replace(known, responses=tuple(self._news(whole.responses)))
+
+    def _news(
+        self, responses: Sequence[FetchableTopicResponse]
+    ) -> Iterator[FetchableTopicResponse]:
+        session = self.session
+        for topic in responses:
+            name, told = _name(topic, by_id=session.by_id), []
+            for data in topic.partitions:
+                key = name, data.partition_index
+                cached = session.partitions[key]
+                if not cached.tells(data):
+                    continue
+                told.append(data)
+                if data.records:
+                    session.partitions[key] = session.partitions.pop(key)
+                    session.topics = None
+            if len(told) == len(topic.partitions):
+                yield topic
+            elif told:
+                yield replace(topic, partitions=tuple(told))
+
+
+class FetchSessions:
+    """All sessions of a broker.
+
+    Attributes:
+        evictions: sessions that made place for others.
+        partitions: of all sessions together.
+    """
+
+    def __init__(self, slots: int, eviction_ms: int, new_id: Callable[[], int]) -> None:
+        self.evictions = 0
+        self.partitions = 0
+        self._slots = slots
+        self._eviction_ms = eviction_ms
+        self._new_id = new_id
+        self._sessions: OrderedDict[int, _Session] = OrderedDict()  # the longest unused first
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, owner: str, version: int, request: FetchRequest, now_ms: int) -> FetchContext:
+        """What a request of a principal comes to."""
+        session = self._sessions.get(request.session_id)
+        if session is not None and session.owner != owner:
+            session = None
+        by_id = version >= BY_ID_FROM
+        if request.session_epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
+            if session is not None:
+                self._remove(session)
+            if request.session_epoch == FINAL_EPOCH:
+                return Sessionless(request)
+            return Full(request, self, owner, by_id, client_of(version, request) == REPLICA)
+        if session is None:
+            return _refused(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != request.session_epoch:
+            return _refused(request, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.by_id != by_id:
+            return _refused(request, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        return self._go_on(session, request, now_ms)
+
+    def _go_on(self, session: _Session, request: FetchRequest, now_ms: int) -> FetchContext:
+        self._update(session, request)
+        if not session.partitions:
+            self._remove(session)
+            return Sessionless(request)
+        if self.partitions > PARTITIONS_MAX:
+            self._remove(session)
+            return _refused(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        session.used_ms = now_ms
+        self._sessions.move_to_end(session.id)
+        session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
+        return Incremental(replace(request, topics=session.whole()), session, session.epoch)
+
+    def _update(self, session: _Session, request: FetchRequest) -> None:
+        before = len(session.partitions)
+        _add(session.partitions, request.topics, by_id=session.by_id)
+        for gone in request.forgotten_topics_data:
+            name = _name(gone, by_id=session.by_id)
+            for number in gone.partitions:
+                session.partitions.pop((name, number), None)
+        if request.topics or request.forgotten_topics_data:
+            session.topics = None
+        self.partitions += len(session.partitions) - before
+
+    def make(self, full: Full, whole: FetchResponse, now_ms: int) -> int:
+        """A session of what was asked for and answered; its id, 0 where there is no place."""
+        partitions: dict[Key, _Cached] = {}
+        _add(partitions, full.request.topics, by_id=full.by_id)
+        if not self._has_place(full.privileged, len(partitions), now_ms):
+            return NO_SESSION
+        for told in whole.responses:
+            name = _name(told, by_id=full.by_id)
+            for data in told.partitions:
+                partitions[name, data.partition_index].tells(data)
+        number = self._new_id()
+        while number in self._sessions or number == NO_SESSION:
+            number = self._new_id()
+        self._sessions[number] = _Session(
+            number, full.owner, full.privileged, full.by_id, partitions, now_ms, now_ms
+        )
+        self.partitions += len(partitions)
+        return number
+
+    def _has_place(self, privileged: bool, size: int, now_ms: int) -> bool:
+        if len(self._sessions) >= self._slots:
+            victim = self._victim((privileged, size, 0), now_ms)
+            if victim is None:
+                return False
+            self._evict(victim)
+        while self.partitions + size > PARTITIONS_MAX:
+            stale = self._stale(now_ms)
+            if stale is None:
+                return False
+            self._evict(stale)
+        return True
+
+    def _victim(self, worth: tuple[bool, int, int], now_ms: int) -> _Session | None:
+        stale = self._stale(now_ms)
+        if stale is not None:
+            return stale
+        mine = [s for s in self._sessions.values() if self._may_go(s, for_privileged=worth[0])]
+        least = min(mine, key=lambda s: s.worth, default=None)
+        return least if least is not None and worth >= least.worth else None
+
+    def _stale(self, now_ms: int) -> _Session | None:
+        oldest = next(iter(self._sessions.values()), None)
+        return oldest if oldest and now_ms - oldest.used_ms > self._eviction_ms else None
+
+    def _may_go(self, session: _Session, *, for_privileged: bool) -> bool:
+        is_old = session.used_ms - session.created_ms > self._eviction_ms
+        return is_old or (for_privileged and not session.privileged)
+
+    def _evict(self, session: _Session) -> None:
+        self._remove(session)
+        self.evictions += 1
+
+    def _remove(self, session: _Session) -> None:
+        del self._sessions[session.id]
+        self.partitions -= len(session.partitions)
+
+
+def _refused(request: FetchRequest, code: ErrorCode) -> Refused:
+    return Refused(replace(request, topics=()), code)
+
+
+class _Named(Protocol):
+    """What names a topic, by its name or by its id."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def topic_id(self) -> uuid.UUID: ...
+
+
+def _name(named: _Named, *, by_id: bool) -> str | int:
+    return named.topic_id.int if by_id else named.topic
+
+
+def _add(partitions: dict[Key, _Cached], topics: Sequence[FetchTopic], *, by_id: bool) -> None:
+    """What is asked of them from now on; new ones come last."""
+    for topic in topics:
+        name = _name(topic, by_id=by_id)
+        for asked in topic.partitions:
+            cached = partitions.get((name, asked.partition))
+            if cached is None:
+                known_by = topic.topic_id if by_id else topic.topic
+                partitions[name, asked.partition] = _Cached(known_by, asked)
+            else:
+                cached.asked = asked
+
+
+def _in_rows(
+    partitions: Iterable[_Cached],
+) -> Iterator[tuple[str | uuid.UUID, tuple[FetchPartition, ...]]]:
+    """Neighbours of one topic together."""
+    for topic, row in groupby(partitions, attrgetter("topic")):
+        yield topic, tuple(one.asked for one in row)

@@ -1,0 +1,428 @@
+"""The logs a broker hosts: opening, finding, creating and removing them, over all its directories.
+
+What Kafka calls ReplicaManager.
+
+What exists is the metadata's word, not the directories': a partition of a known topic that has no
+directory gets one, unless it may lie in a directory that is offline; a directory of no known topic,
+or of another topic with the same name, is left alone and said once. A log that cannot be opened, or
+that lies in two directories, or lacks what it should have (`log.holes`, `log.roster`), is offline
+with its reason, and stops no other.
+
+Whoever meets an error of a log says so with `report`: if a disk failed, its whole directory goes
+offline, as in Kafka, and clients are told KAFKA_STORAGE_ERROR for the logs in it.
+
+`get`, `report`, `all` and the attributes may be used from any thread; everything that opens,
+creates or removes is called by one worker thread at a time (`broker.logs.topics`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from lapse.base.config import BrokerConfig
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LapseError, StorageError
+from lapse.base.ids import TopicPartition, format_topic_id
+from lapse.broker.conditions import AppendFailures, look_for_room
+from lapse.broker.logs.log_dirs import LogDirectories
+from lapse.lifecycle.decide.clock import ClockVerdict, lag_over
+from lapse.lifecycle.owner.recovery import finish_rounds
+from lapse.log import checkpoints
+from lapse.log.directory import LogDirectory, disk_failed
+from lapse.log.env import LogEnv
+from lapse.log.epochs import NO_EPOCH
+from lapse.log.partition_log import PartitionLog
+from lapse.metadata.image import Image, Topic
+
+logger = logging.getLogger(__name__)
+
+_FIRST_SEGMENT = "00000000000000000000.log"
+_NAMED_MAX = 10
+
+
+class NotUsable(StorageError):
+    """A partition's directory is not what it should be; nothing is wrong with the disk."""
+
+
+class PerhapsElsewhere(StorageError):
+    """A partition has no directory, but there are log directories that are not looked into."""
+
+
+class Partitions:
+    """The hosted logs.
+
+    Attributes:
+        offline: why a partition's log is not open.
+        append_failures: whoever appends to a log notes there what failed.
+        when_offline: called with the partitions of a directory that just went offline, from the
+            thread that noticed.
+    """
+
+    def __init__(self, paths: Sequence[Path], config: BrokerConfig, env: LogEnv) -> None:
+        self.offline: dict[TopicPartition, str] = {}
+        self.append_failures = AppendFailures(env.clock)
+        self.when_offline: Callable[[Sequence[TopicPartition]], None] = lambda _: None
+        self._directories = LogDirectories(paths, config, env)
+        self._config = config
+        self._env = env
+        self._believed_ms: int | None = None
+        self._noted: tuple[int, float] | None = None
+        self._verdict: ClockVerdict | None = None
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._changing = threading.Lock()
+
+    # --- asking ---------------------------------------------------------------------------------
+
+    def get(self, partition: TopicPartition) -> PartitionLog:
+        """A hosted log; raises UNKNOWN_TOPIC_OR_PARTITION, or KAFKA_STORAGE_ERROR if offline."""
+        log = self._logs.get(partition)
+        if log is not None:
+            return log
+        if partition in self.offline:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: offline: {self.offline[partition]}"
+            )
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this broker has no partition {partition}"
+        )
+
+    def is_online(self, partition: TopicPartition) -> bool:
+        """Whether its log is open."""
+        return partition in self._logs
+
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        """The epoch that it is led in; -1 while its log is not open, and only then."""
+        log = self._logs.get(partition)
+        return NO_EPOCH if log is None else log.leader_epoch
+
+    def all(self) -> tuple[PartitionLog, ...]:
+        """The open logs, as of now."""
+        return tuple(self._logs.values())
+
+    @property
+    def directories(self) -> tuple[LogDirectory, ...]:
+        """The log directories in order, once `lock` was called."""
+        return self._directories.online
+
+    @property
+    def offline_directories(self) -> Mapping[Path, str]:
+        """The other ones, and why."""
+        return self._directories.offline
+
+    @property
+    def directories_offline_since_ms(self) -> Mapping[Path, int]:
+        """Since when each of those is."""
+        return self._directories.offline_since_ms
+
+    @property
+    def not_open(self) -> Mapping[TopicPartition, str]:
+        """Logs that are offline for another reason than their directory, and why."""
+        of_directory = {_offline(*one) for one in self.offline_directories.items()}
+        return {tp: why for tp, why in tuple(self.offline.items()) if why not in of_directory}
+
+    # --- directories ----------------------------------------------------------------------------
+
+    def lock(self) -> None:
+        """Own the directories; raises LockHeld, or StorageError if that leaves too few."""
+        self._directories.lock()
+
+    def cluster_id(self) -> str:
+        """The id the directories were written under, or a new one."""
+        return self._directories.cluster_id()
+
+    def stamp(self, cluster_id: str) -> None:
+        """Write whose the directories are, or raise ConfigError if they are somebody else's."""
+        self._directories.stamp(cluster_id)
+
+    def report(self, partition: TopicPartition, error: Exception) -> bool:
+        """An error came from a partition's log: if its disk failed, its directory goes offline.
+
+        True if that is so, and told already.
+        """
+        directory = self._directories.with_log(partition)
+        return directory is not None and self._failed(directory, error)
+
+    def _failed(self, directory: LogDirectory, error: Exception) -> bool:
+        """Take a directory offline if that is what an error means."""
+        if not disk_failed(error, directory.path):
+            return False
+        with self._changing:
+            if not self._directories.fail(directory, error):
+                return True
+            logs = self._logs
+            gone = dict.fromkeys(tp for tp, log in logs.items() if log.dir.parent == directory.path)
+            # Before they leave, so that `get` never says that there is no such partition.
+            self.offline.update(dict.fromkeys(gone, _offline(directory.path, str(error))))
+            self._logs = {tp: log for tp, log in logs.items() if tp not in gone}
+        self.when_offline(tuple(gone))
+        return True
+
+    def _host(self, log: PartitionLog) -> None:
+        """Serve a log, unless its directory failed meanwhile."""
+        with self._changing:
+            path = log.dir.parent
+            if path in self._directories.offline:
+                raise StorageError(_offline(path, self._directories.offline[path]))
+            if self._noted is not None:
+                log.believe(self._reached_ms(*self._noted))
+            self._logs[log.partition] = log
+
+    # --- the time -------------------------------------------------------------------------------
+
+    def believe(self, clock: ClockVerdict) -> None:
+        """The time that the broker notes by (ADR-11): logs that are open go on from it.
+
+        Those that are opened take it as the time to go by as well, while the clock is believed.
+        """
+        self._noted = clock.latest_ms, self._env.clock.monotonic()
+        self._verdict = clock
+        if not clock.held:
+            self._believed_ms = clock.latest_ms
+        for log in self.all():
+            log.believe(clock.latest_ms)
+
+    def noting_ms(self) -> int:
+        """The time to note uses by: the wall clock, or what must have been reached by now."""
+        now_ms = self._env.clock.now_ms()
+        return now_ms if self._noted is None else max(now_ms, self._reached_ms(*self._noted))
+
+    def past_ms(self, lag_ms: int) -> int | None:
+        """What was noted then or before is `lag_ms` ago for sure; None while no clock is believed.
+
+        A clock that jumps between two looks of the guard changes nothing here.
+        """
+        clock = self._verdict
+        if clock is None or clock.held:
+            return None
+        return clock.now_ms - lag_over(clock.record.steps, clock.now_ms, lag_ms)
+
+    def _reached_ms(self, noted_ms: int, since_s: float) -> int:
+        return noted_ms + int((self._env.clock.monotonic() - since_s) * 1000)
+
+    # --- opening --------------------------------------------------------------------------------
+
+    def open_all(self, image: Image) -> None:
+        """Open every partition of every topic."""
+        known = {
+            TopicPartition(topic.name, number): topic
+            for topic in image.topics.values()
+            for number in range(topic.partitions)
+        }
+
+        def warn_of_strangers(directory: LogDirectory) -> None:
+            for partition in directory.partitions():
+                if partition not in known:
+                    path = directory.path / str(partition)
+                    logger.warning("%s: no such partition in the metadata; left alone", path)
+
+        self._directories.on_each(warn_of_strangers, self._failed)
+        not_found = []
+        for partition, topic in known.items():
+            try:
+                self._host(self._open(partition, topic))
+            except PerhapsElsewhere as e:
+                self.offline[partition] = str(e)
+                not_found.append(partition)
+            except (LapseError, OSError) as e:
+                self.offline[partition] = str(e)
+                logger.error("%s is offline: %s", partition, e)  # noqa: TRY400  (no traceback: it is for people)
+        self._remember()
+        if not_found:
+            logger.error(
+                "%d partitions are offline, perhaps in a log directory that is: %s%s",
+                len(not_found), ", ".join(map(str, not_found[:_NAMED_MAX])),
+                " …" if len(not_found) > _NAMED_MAX else "",
+            )  # fmt: skip
+
+    def create(self, topic: Topic, first: int = 0) -> None:
+        """Make a topic's logs from partition `first` on; raises StorageError, with some made.
+
+        None is served before all are there.
+        """
+        made = []
+        for number in range(first, topic.partitions):
+            partition = TopicPartition(topic.name, number)
+            directory = self._holder_of(partition, topic.topic_id)
+            if directory is None:
+                made.append(self._create(partition, topic))
+            else:
+                made.append(self._open_in(directory, partition, topic))
+        self._remember()
+        for log in made:
+            self._host(log)
+
+    def _remember(self) -> None:
+        """Have every directory remember what it has: what is gone later is missed."""
+        self._directories.on_each(LogDirectory.remember, self._failed)
+
+    def _open(self, partition: TopicPartition, topic: Topic) -> PartitionLog:
+        directory = self._holder_of(partition, topic.topic_id)
+        if directory is not None:
+            self._forget_elsewhere(partition, directory)
+            return self._open_in(directory, partition, topic)
+        for one in self.directories:
+            one.require_not_lost(partition, topic.topic_id)
+        if self.offline_directories:
+            # An empty log in its place would be taken for the partition's own.
+            places = ", ".join(map(str, self.offline_directories))
+            raise PerhapsElsewhere(f"not found; log directories that are offline: {places}")
+        return self._create(partition, topic)
+
+    def _forget_elsewhere(self, partition: TopicPartition, holder: LogDirectory) -> None:
+        """It was moved from one directory to another while nobody served it."""
+        for directory in self.directories:
+            if directory is not holder and directory.lost(partition) is not None:
+                logger.info("%s is in %s, and not in %s", partition, holder.path, directory.path)
+                directory.forget(partition)
+
+    def _holder_of(self, partition: TopicPartition, topic_id: uuid.UUID) -> LogDirectory | None:
+        """The directory with a partition's files; leftovers of a failed creation are removed.
+
+        Raises NotUsable where there are two, or where only another topic's files are there.
+        """
+        own, others = self._holders_of(partition, topic_id)
+        if others and not own:
+            path = others[0].path / str(partition)
+            found = checkpoints.read_topic_id(path)
+            whose = "none" if found is None else format_topic_id(found)
+            raise NotUsable(
+                f"{path} holds another topic's records (topic id {whose}, not "
+                f"{format_topic_id(topic_id)}); move it away"
+            )
+        while len(own) > 1:
+            unused = next((d for d in own if _is_unused(d.path / str(partition))), None)
+            if unused is None:
+                break
+            own.remove(unused)
+            unused.delete_log(partition)
+        if len(own) > 1:
+            places = " and ".join(str(d.path) for d in own)
+            raise NotUsable(f"it is in {places}; move one of them away")
+        return own[0] if own else None
+
+    def _holders_of(
+        self, partition: TopicPartition, topic_id: uuid.UUID
+    ) -> tuple[list[LogDirectory], list[LogDirectory]]:
+        """Directories with this topic's partition, and with another topic's of that name."""
+        own: list[LogDirectory] = []
+        others: list[LogDirectory] = []
+
+        def look_into(directory: LogDirectory) -> None:
+            if directory.holds(partition):
+                (own if _is_of(directory, partition, topic_id) else others).append(directory)
+
+        self._directories.on_each(look_into, self._failed)
+        return own, others
+
+    def _open_in(
+        self, directory: LogDirectory, partition: TopicPartition, topic: Topic
+    ) -> PartitionLog:
+        path = directory.path / str(partition)
+        try:
+            if checkpoints.read_topic_id(path) is None:  # its creation was cut short right there
+                checkpoints.write_topic_id(self._env.fs, path, topic.topic_id)
+            log = directory.open_log(
+                partition,
+                topic.config,
+                producer_id_expiration_ms=self._config.producer_id_expiration_ms,
+                believed_ms=self._believed_ms,
+            )
+            finished = finish_rounds(log, directory, self._env)
+        except (StorageError, OSError) as e:
+            self._failed(directory, e)
+            raise
+        if finished is not None:
+            logger.info("%s: finished the commit of round %s", partition, finished)
+        return log
+
+    def _create(self, partition: TopicPartition, topic: Topic) -> PartitionLog:
+        """In the directory with the fewest logs; one whose disk fails at it is left for the next.
+
+        Raises StorageError.
+        """
+        for directory in self._directories.by_fewest_logs():
+            try:
+                return directory.create_log(
+                    partition,
+                    topic.config,
+                    topic_id=topic.topic_id,
+                    producer_id_expiration_ms=self._config.producer_id_expiration_ms,
+                    believed_ms=self._believed_ms,
+                )
+            except StorageError as e:
+                if not self._failed(directory, e):
+                    raise
+        raise StorageError(f"{partition}: no log directory is online")
+
+    # --- removing -------------------------------------------------------------------------------
+
+    def remove(self, topic: Topic, first: int = 0) -> bool:
+        """Close a topic's logs from partition `first` on and rename their directories to go.
+
+        May be repeated. False where some may be left, in a directory that is offline.
+        """
+        for number in range(first, topic.partitions):
+            partition = TopicPartition(topic.name, number)
+            own, _ = self._holders_of(partition, topic.topic_id)
+            with self._changing:
+                self._logs.pop(partition, None)
+            for directory in self.directories:
+                if directory.lost(partition) is not None:
+                    directory.forget(partition)
+            for directory in own:
+                try:
+                    directory.delete_log(partition, delay_ms=topic.config.file_delete_delay_ms)
+                except StorageError as e:
+                    if not self._failed(directory, e):
+                        raise
+            self.offline.pop(partition, None)
+        return not self.offline_directories
+
+    # --- chores and the end ---------------------------------------------------------------------
+
+    def sweep(self, now_ms: int) -> None:
+        """Remove directories of deleted topics whose delay is over."""
+        self._directories.on_each(lambda d: d.sweep_deleted(now_ms), self._failed)
+
+    def checkpoint_points(self) -> None:
+        """Write recovery points and high watermarks of every directory."""
+        self._directories.on_each(LogDirectory.checkpoint_points, self._failed)
+
+    def checkpoint_starts(self) -> None:
+        """Write the log starts of every directory, for a real Kafka to read."""
+        self._directories.on_each(LogDirectory.checkpoint_starts, self._failed)
+
+    def look_for_room(self) -> None:
+        """Have logs that could not write found in order, where their disk has room again."""
+        look_for_room(self._env.fs, self.all())
+
+    def close(self) -> None:
+        """Close the logs and give the directories back, each with its clean-shutdown marker."""
+        self._logs = {}
+        self._directories.close()
+
+
+def _offline(path: Path, why: str) -> str:
+    return f"log directory {path} is offline: {why}"
+
+
+def _is_of(directory: LogDirectory, partition: TopicPartition, topic_id: uuid.UUID) -> bool:
+    path = directory.path / str(partition)
+    try:
+        found = checkpoints.read_topic_id(path)
+    except CorruptData:
+        return partition in directory.logs
+    return found == topic_id or (found is None and _is_bare(path))
+
+
+def _is_bare(path: Path) -> bool:
+    """Whether nothing was ever logged in a partition's directory."""
+    return not any(path.glob("*.log"))
+
+
+def _is_unused(path: Path) -> bool:
+    """Whether a partition was created there and no more: no record was ever in it."""
+    return all(log.name == _FIRST_SEGMENT and log.stat().st_size == 0 for log in path.glob("*.log"))

@@ -1,0 +1,108 @@
+"""Requests that wait for something to happen to a partition: Fetch waiting for bytes.
+
+What Kafka calls DelayedFetch.
+
+Lives in the event loop; nothing here is shared with threads. A `Watch` counts from the moment it
+is made or reset, so what is appended between a look at the log and the wait is not missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from lapse.base.ids import TopicPartition
+
+
+class Watch:
+    """One request's wait. Use as a context manager; it is registered while inside."""
+
+    def __init__(self, purgatory: Purgatory, partitions: Iterable[TopicPartition]) -> None:
+        self._purgatory = purgatory
+        self._partitions = frozenset(partitions)
+        self._bytes_new = 0
+        self._bytes_wanted = 0
+        self._woken = False
+        self._future: asyncio.Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        for partition in self._partitions:
+            self._purgatory.watches.setdefault(partition, set()).add(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for partition in self._partitions:
+            watches = self._purgatory.watches[partition]
+            watches.discard(self)
+            if not watches:
+                del self._purgatory.watches[partition]
+
+    def reset(self) -> None:
+        """Count from now on."""
+        self._bytes_new = 0
+        self._woken = False
+
+    async def wait(self, bytes_wanted: int, seconds: float) -> None:
+        """Return when that many bytes came since `reset`, when woken, or after `seconds`."""
+        self._bytes_wanted = bytes_wanted
+        if self._is_done():
+            return
+        loop = asyncio.get_running_loop()
+        self._future = loop.create_future()
+        timer = loop.call_later(seconds, self.wake)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
+            self._future = None
+
+    def add(self, size_bytes: int) -> None:
+        """So many bytes came."""
+        self._bytes_new += size_bytes
+        if self._is_done():
+            self._finish()
+
+    def wake(self) -> None:
+        """End the wait: there is another reason to look."""
+        self._woken = True
+        self._finish()
+
+    def _is_done(self) -> bool:
+        return self._woken or self._bytes_new >= self._bytes_wanted
+
+    def _finish(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+
+class Purgatory:
+    """All watches, by partition."""
+
+    def __init__(self) -> None:
+        self.watches: dict[TopicPartition, set[Watch]] = {}
+
+    def watch(self, partitions: Iterable[TopicPartition]) -> Watch:
+        """A watch over these partitions."""
+        return Watch(self, partitions)
+
+    def appended(self, partition: TopicPartition, size_bytes: int) -> None:
+        """Bytes became visible to readers of a partition."""
+        for watch in tuple(self.watches.get(partition, ())):
+            watch.add(size_bytes)
+
+    def changed(self, partition: TopicPartition) -> None:
+        """Something else happened to a partition, its deletion for one."""
+        for watch in tuple(self.watches.get(partition, ())):
+            watch.wake()
+
+    @property
+    def waiting(self) -> int:
+        """Requests under watch, for metrics and tests."""
+        return len({watch for watches in self.watches.values() for watch in watches})

@@ -1,0 +1,320 @@
+"""Changing topics and settings on a single node: store first, then files, then the image.
+
+Called by the API handlers, one change at a time. A crash in between leaves a topic that is in the
+store and gets its missing directories at the next start, or a deletion that is finished then
+(`Partitions.open_all`).
+
+Settings take effect at once: they are durable, then in the image, then in every log they are of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from lapse.base.config import BrokerConfig, topic_setting
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError, StorageError
+from lapse.base.ids import TopicPartition
+from lapse.broker.logs.disk import DiskThreads
+from lapse.broker.logs.partitions import Partitions
+from lapse.broker.logs.policy_switch import kept_policies, refuse_turning
+from lapse.broker.logs.purgatory import Purgatory
+from lapse.metadata.image import Image, Topic
+from lapse.metadata.policies import BROKER_POLICY, POLICY
+from lapse.metadata.settings import BrokerSettings, ReadOnly, check_changeable
+from lapse.metadata.store import ALL_BROKERS, OF_FILE, MetadataStore, TopicRecord
+
+_log = logging.getLogger(__name__)
+
+TOLD_MAX = 5  # topics that one refusal names
+
+# From settings as they are to settings as they shall be; may raise KafkaError or ConfigError.
+Change = Callable[[Mapping[str, str]], Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic that may be created: its name, partitions and settings are checked."""
+
+    name: str
+    partitions: int
+    overrides: Mapping[str, str]
+
+
+class Topics:
+    """The cluster's topics.
+
+    Attributes:
+        image: the current snapshot; a new object after each change.
+        settings: the broker's settings, with those that were changed while it ran.
+        when_deleted: who is told of a topic that is gone, for good; called in the event loop.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        partitions: Partitions,
+        disk: DiskThreads,
+        purgatory: Purgatory,
+        config: BrokerConfig,
+    ) -> None:
+        self._store = store
+        self._partitions = partitions
+        self._disk = disk
+        self._purgatory = purgatory
+        self._node_id = config.node_id
+        self._changing = asyncio.Lock()
+        self.when_deleted: list[Callable[[Topic], None]] = []
+        self.settings = BrokerSettings.of_file(config)
+        self.image = Image.of("", ())
+
+    async def load(self) -> None:
+        """Read the store, finish what a crash interrupted, open the logs."""
+        self.image = await self._disk.run(self._load)
+
+    def _load(self) -> Image:
+        changed = self._store.broker_settings()
+        self.settings = replace(
+            self.settings,
+            cluster=changed.get(ALL_BROKERS, {}),
+            broker=changed.get(str(self._node_id), {}),
+        )
+        self._finish_deletions()
+        image = Image.of(
+            self._store.cluster_id(), (self._topic(record) for record in self._store.topics())
+        )
+        self._partitions.open_all(image)
+        return self._with_kept_policies(image, changed.get(OF_FILE, {}).get(BROKER_POLICY))
+
+    def _with_kept_policies(self, image: Image, last: str | None) -> Image:
+        """The properties file may say another policy than at the last start."""
+        file = self.settings.static.get(BROKER_POLICY, topic_setting(POLICY).default)
+        if last is not None and last != file:
+            kept = kept_policies(self._partitions, image.topics.values(), self.settings, last)
+            for topic in kept:
+                self._store.change_topic(_record(topic))
+            self._update_logs(kept)
+            image = image.with_topics(kept)
+        if last != file:
+            self._store.set_broker_settings(OF_FILE, {BROKER_POLICY: file})
+        return image
+
+    def _finish_deletions(self, of: str | None = None) -> None:
+        """Remove what a crash or a failing disk kept from being removed."""
+        for record in self._store.deletions():
+            if of in {None, record.name}:
+                self._remove(self._topic(record))
+
+    def _remove(self, topic: Topic) -> None:
+        """What lies in a directory that is offline is removed at the next start without one."""
+        if self._partitions.remove(topic):
+            self._store.finish_deletion(topic.topic_id)
+
+    async def create(self, new: NewTopic) -> Topic:
+        """Create a topic; it is durable and its logs are open when this returns."""
+        async with self._changing:
+            record = TopicRecord(new.name, uuid.uuid4(), new.partitions, new.overrides)
+            with _refused(f"topic {new.name}"):
+                config = self.settings.config_of(new.overrides)
+                topic = Topic(new.name, record.topic_id, new.partitions, new.overrides, config)
+                await self._disk.run(self._create, record, topic)
+            self.image = self.image.with_topics((topic,))
+            return topic
+
+    def _create(self, record: TopicRecord, topic: Topic) -> None:
+        self._finish_deletions(of=topic.name)
+        self._store.create_topics((record,))
+        try:
+            self._partitions.create(topic)
+        except StorageError:
+            self._store.start_deletion(topic.topic_id)
+            self._remove(topic)
+            raise
+
+    async def delete(self, topic: Topic) -> None:
+        """Delete a topic; it is gone for clients when this returns."""
+        async with self._changing:
+            self.image = self.image.without((topic.topic_id,))
+            try:
+                await self._disk.run(self._delete, topic)
+            except StorageError as e:
+                # In the store the deletion has begun or has not; the next start goes by that.
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"topic {topic.name}: {e}") from e
+            finally:
+                for number in range(topic.partitions):
+                    self._purgatory.changed(TopicPartition(topic.name, number))
+            for tell in self.when_deleted:
+                tell(topic)
+
+    def _delete(self, topic: Topic) -> None:
+        self._store.start_deletion(topic.topic_id)
+        self._remove(topic)
+
+    async def add_partitions(self, name: str, count: int) -> Topic:
+        """Give a topic `count` partitions in all; they are there, durably, when this returns.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS unless it has fewer, and
+        KAFKA_STORAGE_ERROR, and then it has as many as before.
+        """
+        async with self._changing:
+            before = self._existing(name)
+            require_more(before, count)
+            topic = replace(before, partitions=count)
+            with _refused(f"topic {name}"):
+                await self._disk.run(self._grow, before, topic)
+            self.image = self.image.with_topics((topic,))
+            return topic
+
+    def _grow(self, before: Topic, topic: Topic) -> None:
+        self._store.change_topic(_record(topic))
+        try:
+            self._partitions.create(topic, first=before.partitions)
+        except StorageError:
+            self._store.change_topic(_record(before))
+            self._partitions.remove(topic, first=before.partitions)
+            raise
+
+    # --- settings -------------------------------------------------------------------------------
+
+    async def alter(self, name: str, change: Change, *, validate_only: bool = False) -> None:
+        """Change a topic's own settings; its logs go by them when this returns.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG, and KAFKA_STORAGE_ERROR, and then the
+        next start may go by the change.
+        """
+        async with self._changing:
+            before = self._existing(name)
+            with _refused(f"topic {name}"):
+                overrides = dict(change(before.overrides))
+                _, standing = self.settings.settled(before.overrides)
+                config = self.settings.config_of(overrides, standing)
+                topic = replace(before, overrides=overrides, config=config)
+                keep = partial(self._store.change_topic, _record(topic))
+                undo = partial(self._store.change_topic, _record(before))
+                changes = [(before, topic)]
+                await self._disk.run(refuse_turning, self._partitions, changes)
+                if validate_only:
+                    return
+                await self._disk.run(self._switch, changes, keep, undo)
+                self.image = self.image.with_topics((topic,))
+
+    async def alter_broker(
+        self, broker: str, change: Change, *, validate_only: bool = False
+    ) -> None:
+        """Change the dynamic settings of this broker, or of `ALL_BROKERS`.
+
+        Logs without settings of their own go by them when this returns. Raises INVALID_REQUEST for
+        a setting that is read-only, else as `alter`.
+        """
+        async with self._changing:
+            layer = "cluster" if broker == ALL_BROKERS else "broker"
+            with _refused(f"broker {broker}" if broker else "brokers"):
+                changed = dict(change(getattr(self.settings, layer)))
+                check_changeable(changed)
+                settings = replace(self.settings, **{layer: changed})
+                image = await self._disk.run(self._image_under, settings)
+                keep = partial(self._store.set_broker_settings, broker, changed)
+                before = getattr(self.settings, layer)
+                undo = partial(self._store.set_broker_settings, broker, before)
+                changes = [(self.image.topics[name], new) for name, new in image.topics.items()]
+                await self._disk.run(refuse_turning, self._partitions, changes)
+                if validate_only:
+                    return
+                await self._disk.run(self._switch, changes, keep, undo)
+                self.settings, self.image = settings, image
+
+    def _image_under(self, settings: BrokerSettings) -> Image:
+        """The image if these were the broker's settings; raises ConfigError, naming topics."""
+        settings.config_of({}, self.settings.settled({})[1])
+        topics, refusals = [], {}
+        for topic in self.image.topics.values():
+            try:
+                _, standing = self.settings.settled(topic.overrides)
+                config = settings.config_of(topic.overrides, standing)
+                topics.append(replace(topic, config=config))
+            except ConfigError as e:
+                refusals[topic.name] = e
+        if refusals:
+            first = min(refusals)
+            raise ConfigError(
+                f"with the settings of {_names(refusals)}: {refusals[first]}"
+            ) from refusals[first]
+        return Image.of(self.image.cluster_id, topics)
+
+    def _switch(
+        self,
+        changes: Sequence[tuple[Topic, Topic]],
+        keep: Callable[[], None],
+        undo: Callable[[], None],
+    ) -> None:
+        """Durable, then in force. What was appended meanwhile may stand against it after all."""
+        keep()
+        self._update_logs(new for _, new in changes)
+        try:
+            refuse_turning(self._partitions, changes)
+        except ConfigError:
+            self._update_logs(before for before, _ in changes)
+            undo()
+            raise
+
+    def _update_logs(self, topics: Iterable[Topic]) -> None:
+        for topic in topics:
+            for number in range(topic.partitions):
+                partition = TopicPartition(topic.name, number)
+                if self._partitions.is_online(partition):
+                    self._partitions.get(partition).update_config(topic.config)
+
+    # --- helpers --------------------------------------------------------------------------------
+
+    def _existing(self, name: str) -> Topic:
+        topic = self.image.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        return topic
+
+    def _topic(self, record: TopicRecord) -> Topic:
+        """A topic of the store, whatever else was set meanwhile; raises ConfigError, naming it."""
+        try:
+            config, found = self.settings.settled(record.overrides)
+        except ConfigError as e:
+            raise ConfigError(f"topic {record.name}: {e}") from e
+        for one in found:
+            _log.warning("topic %s: %s", record.name, one)
+        return Topic(record.name, record.topic_id, record.partitions, record.overrides, config)
+
+
+def require_more(topic: Topic, count: int) -> None:
+    """Raise INVALID_PARTITIONS unless a topic has fewer partitions than `count`."""
+    if count <= topic.partitions:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"topic {topic.name} has {topic.partitions} partitions; {count} would not be more",
+        )
+
+
+def _names(topics: Iterable[str]) -> str:
+    names = sorted(topics)
+    more = f" and {len(names) - TOLD_MAX} more" if len(names) > TOLD_MAX else ""
+    return f"topic{'s' * (len(names) > 1)} {', '.join(names[:TOLD_MAX])}{more}"
+
+
+def _record(topic: Topic) -> TopicRecord:
+    return TopicRecord(topic.name, topic.topic_id, topic.partitions, topic.overrides)
+
+
+@contextmanager
+def _refused(subject: str) -> Iterator[None]:
+    """What goes wrong, as a client is told."""
+    try:
+        yield
+    except ReadOnly as e:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{subject}: {e}") from e
+    except ConfigError as e:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{subject}: {e}") from e
+    except StorageError as e:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{subject}: {e}") from e

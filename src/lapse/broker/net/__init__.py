@@ -1,0 +1,1 @@
+"""From a socket to the handler of a request, and back."""

@@ -1,0 +1,149 @@
+"""What handlers work with: the parts of a running broker, and the connection a request came by.
+
+`node` makes one `Services`; `connection` makes one `Session` each. Handlers are plain functions
+`(services, session, version, message) -> response`; None means that nothing is sent back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from lapse.base.clock import Clock
+from lapse.base.config import BrokerConfig
+from lapse.base.errors import LapseError
+from lapse.broker.access.acl_store import Access
+from lapse.broker.access.authentication import Entrance
+from lapse.broker.access.listeners import Address
+from lapse.broker.coordinators.groups import GroupCoordinator
+from lapse.broker.coordinators.transactions import Transactions
+from lapse.broker.limits.client_quotas import ClientQuotas
+from lapse.broker.limits.connection_rates import ConnectionRates
+from lapse.broker.limits.connections import ConnectionsByAddress
+from lapse.broker.limits.memory import AnswerBytes, RequestBytes
+from lapse.broker.logs.counters import Counters
+from lapse.broker.logs.disk import DiskThreads
+from lapse.broker.logs.fetch_sessions import FetchSessions
+from lapse.broker.logs.partitions import Partitions
+from lapse.broker.logs.purgatory import Purgatory, Watch
+from lapse.broker.logs.topics import Topics
+from lapse.security.attempts import LoginAttempts
+from lapse.security.authorizer import ANONYMOUS, RequestContext, host_of
+from lapse.security.sasl import SaslServer
+from lapse.wire.schema.api_versions import ApiVersion
+
+ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104  (compared with, not bound)
+
+
+class CloseConnection(LapseError):
+    """The connection cannot go on; the message is its one line in the log."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One connection, as handlers see it.
+
+    Attributes:
+        peer: the client's address, for the log.
+        local_host: the address of ours that it reached.
+        entrance: the listener that it came by.
+        sasl: its login, where that listener wants one.
+        certified: whom its certificate names, where it came by TLS alone.
+        muted_ms: how long its client is to wait before the next request is handled (KIP-219).
+        throttled_until_ms: until when its client's changes of topics are over their quota, by the
+            monotonic clock.
+        ends: why its connection ends after the answer; empty while it goes on.
+        lost: nobody reads answers any more.
+        watch: what the connection's current request waits for, if it does.
+        client_id: what the client calls itself in the current request.
+    """
+
+    peer: str
+    local_host: str
+    entrance: Entrance
+    sasl: SaslServer | None = None
+    certified: str = ANONYMOUS
+    ends: str = ""
+    muted_ms: int = 0
+    throttled_until_ms: int = 0
+    lost: bool = False
+    watch: Watch | None = None
+    client_id: str = ""
+    _host: str | None = None
+
+    @property
+    def client_host(self) -> str:
+        """The client's host, as Kafka spells it in groups."""
+        return f"/{self.peer.rsplit(':', 1)[0]}"
+
+    @property
+    def address(self) -> str:
+        """The client's address alone."""
+        return self.peer.rsplit(":", 1)[0]
+
+    @property
+    def principal(self) -> str:
+        """Who asks, by name."""
+        return self.certified if self.sasl is None else self.sasl.principal or ANONYMOUS
+
+    @property
+    def actor(self) -> RequestContext:
+        """Who asks, for whoever decides what is allowed."""
+        if self._host is None:
+            self._host = host_of(self.address)
+        return RequestContext(self.principal, self._host)
+
+    def lose(self) -> None:
+        """The client is gone: stop waiting on its behalf."""
+        self.lost = True
+        if self.watch is not None:
+            self.watch.wake()
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of a running broker.
+
+    `advertised`: the APIs that it answers, for clients.
+    """
+
+    config: BrokerConfig
+    clock: Clock
+    disk: DiskThreads
+    topics: Topics
+    partitions: Partitions
+    purgatory: Purgatory
+    transactions: Transactions
+    counters: Counters
+    groups: GroupCoordinator
+    quotas: ClientQuotas
+    access: Access
+    by_address: ConnectionsByAddress
+    connection_rates: ConnectionRates
+    fetch_sessions: FetchSessions
+    request_bytes: RequestBytes
+    answer_bytes: AnswerBytes
+    entrances: tuple[Entrance, ...]
+    attempts: LoginAttempts
+    advertised: tuple[ApiVersion, ...]
+
+    @property
+    def address(self) -> Address:
+        """Where the first listener listens."""
+        return self.entrances[0].listener.address
+
+    def address_for(self, session: Session) -> Address | None:
+        """What to tell a client: the listener it came by; None where that is not advertised.
+
+        Where no host is named, it is the address that the client reached.
+        """
+        listener = session.entrance.listener
+        if not listener.is_advertised:
+            return None
+        address = listener.advertised or listener.address
+        host = session.local_host if address.host in ANY_ADDRESS else address.host
+        return Address(host, address.port or listener.address.port)
+
+
+Handler = Callable[[Services, Session, int, Any], Coroutine[Any, Any, Any]]

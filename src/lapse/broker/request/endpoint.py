@@ -1,0 +1,30 @@
+"""One API as this broker serves it: what its file says at the end, and dispatch goes by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lapse.broker.request.authorize import Rule
+from lapse.broker.request.context import Handler
+from lapse.wire.declaration import Api
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An API with its messages, in all versions that it has.
+
+    Attributes:
+        handle: knows nothing of what its caller may.
+        authorize: hands on what the caller may, and answers what it may not; None where every
+            request is handled.
+        tells_operations: its answer tells what the caller may do (KIP-430), and so goes through
+            `authorize` also where everybody may do everything.
+    """
+
+    api: Api
+    request: type[Any]
+    response: type[Any]
+    handle: Handler
+    authorize: Rule | None
+    tells_operations: bool = False

@@ -1,0 +1,1 @@
+"""Who owns a transactional id and how its transactions end: Kafka's TransactionCoordinator."""

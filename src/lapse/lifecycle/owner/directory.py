@@ -1,0 +1,121 @@
+"""A tool as owner: logs of a directory it has locked, with no broker running (ADR-10).
+
+Only logs whose policy is known are opened; whatever has no known policy is neither recovered nor
+listed, because a log that is not understood is not touched (ADR-12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from lapse.base.clock import Clock
+from lapse.base.config import TopicConfig
+from lapse.base.fs import Fs
+from lapse.base.ids import TopicPartition
+from lapse.lifecycle.decide.select import LogInfo
+from lapse.lifecycle.owner.recovery import finish_rounds
+from lapse.lifecycle.round.bad import current_facts
+from lapse.lifecycle.round.commit import CommitResult, DirectoryEnv, commit_all
+from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.stamps import info_of
+from lapse.lifecycle.round.summarise import SummaryReceipt, take_over
+from lapse.log.directory import LogDirectory
+from lapse.log.env import LogEnv
+from lapse.log.partition_log import PartitionLog
+
+
+def _nobody_knows() -> int | None:
+    return None
+
+
+class DirectoryOwner:
+    """Owns a log directory from construction to `close`; `configs` are the logs to open.
+
+    `believed` is asked for the time to go and note by once the directory is locked, None where the
+    clock is not believed; without one no producer is forgotten. `heals_txn_indexes` as in
+    `log.loader`: without it, what Kafka has lost stays lost.
+
+    Raises LockHeld, naming the holder, where a broker or another tool owns it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        configs: Mapping[TopicPartition, TopicConfig],
+        fs: Fs,
+        clock: Clock,
+        *,
+        producer_id_expiration_ms: int = 86_400_000,
+        believed: Callable[[], int | None] = _nobody_knows,
+        heals_txn_indexes: bool = True,
+        clock_jump_max_ms: int = 3_600_000,
+    ) -> None:
+        self._fs, self._clock = fs, clock
+        env = LogEnv(fs, clock, clock_jump_max_ms=clock_jump_max_ms)
+        self._directory = LogDirectory.open(path, env)
+        try:
+            believed_ms = believed()
+            logs = [
+                self._directory.open_log(
+                    partition,
+                    configs[partition],
+                    producer_id_expiration_ms=producer_id_expiration_ms,
+                    believed_ms=believed_ms,
+                    heals_txn_indexes=heals_txn_indexes,
+                )
+                for partition in sorted(configs)
+            ]
+            for log in logs:  # once all are open, since a checkpoint of others asks who is there
+                finish_rounds(log, self._directory, env)
+        except BaseException:
+            self._directory.close(clean=False)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the logs cleanly, unlink what was replaced, give up the lock."""
+        self._directory.sweep_deleted(1 << 62)
+        self._directory.close()
+
+    def see(self, now_ms: int) -> None:
+        """The clock is believed, and says so: see `PartitionLog.see`. Raises StorageError."""
+        for log in self._directory.logs.values():
+            log.see(now_ms)
+
+    def logs(self, partitions: Collection[TopicPartition] | None = None) -> list[LogInfo]:
+        """Facts of all open logs, or of some."""
+        return [
+            self._info(log)
+            for partition, log in sorted(self._directory.logs.items())
+            if partitions is None or partition in partitions
+        ]
+
+    def _info(self, log: PartitionLog) -> LogInfo:
+        facts = current_facts(log, self._fs)
+        return info_of(facts, log.config, self._clock.now_ms())
+
+    def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
+        env = DirectoryEnv(self._fs, self._clock, self._directory.set_cleaner_offsets)
+        return commit_all([(self._log(receipt.name), receipt) for receipt in receipts], env)
+
+    def adopt_summaries(self, receipts: Sequence[SummaryReceipt]) -> list[str | None]:
+        env = LogEnv(self._fs, self._clock)
+        return [take_over(self._log(receipt.name), receipt, env) for receipt in receipts]
+
+    def _log(self, name: str) -> PartitionLog:
+        partition = TopicPartition.parse(name)
+        assert partition is not None, name
+        return self._directory.logs[partition]

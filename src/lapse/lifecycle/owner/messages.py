@@ -1,0 +1,164 @@
+"""What a lifecycle service and an owner in another process say to each other.
+
+A Unix socket in the owner's data directory. Each message is a four-byte big-endian
+length and so many bytes of JSON, an object whose `type` says what it is. The service asks, one
+question at a time, `Hello` first; the owner answers each with what fits it, or `Refused`.
+
+Both ends are of one version of Lapse: `VERSION` moves with any change here, in `LogFacts`, in
+`TopicConfig` or in `Receipt`, and a service of another version is refused.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from lapse.base.errors import ConfigError, CorruptData
+from lapse.lifecycle.decide.select import LogInfo
+from lapse.lifecycle.round.commit import CommitResult
+from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.summarise import SummaryReceipt
+from lapse.lifecycle.status.conditions import Condition
+
+SOCKET = "control.sock"  # its name in a data directory
+VERSION = 4
+LENGTH = struct.Struct(">I")
+FRAME_BYTES_MAX = 256 << 20
+RECEIPTS_MAX = 256  # in one Commit, so that a commit's answer never takes long
+SUMMARIES_MAX = 1024  # in one Adopt
+_PATH_BYTES_MAX = 103 if sys.platform == "darwin" else 107
+
+
+class Hello(msgspec.Struct, tag=True, frozen=True):
+    """Who asks. Whoever is let in is the only service until its connection ends."""
+
+    version: int
+    pid: int
+
+
+class ListLogs(msgspec.Struct, tag=True, frozen=True):
+    """Facts of all logs."""
+
+
+class Commit(msgspec.Struct, tag=True, frozen=True):
+    """Put these in place; `Owner.commit`."""
+
+    receipts: tuple[Receipt, ...]
+
+
+class Adopt(msgspec.Struct, tag=True, frozen=True):
+    """Take over these summaries; `Owner.adopt_summaries`."""
+
+    receipts: tuple[SummaryReceipt, ...]
+
+
+class AskConditions(msgspec.Struct, tag=True, frozen=True):
+    """What is out of order; instead of `Hello`, by somebody who is no service."""
+
+
+class Conditions(msgspec.Struct, tag=True, frozen=True):
+    """Answers `AskConditions`; the connection ends."""
+
+    found: tuple[Condition, ...]
+
+
+class Welcome(msgspec.Struct, tag=True, frozen=True):
+    """The owner's process. Attempts of earlier services are swept."""
+
+    version: int
+    pid: int
+
+
+class Logs(msgspec.Struct, tag=True, frozen=True):
+    """Answers `ListLogs`."""
+
+    logs: tuple[LogInfo, ...]
+
+
+class _EncodedLogs(msgspec.Struct, tag="Logs", frozen=True):
+    logs: Sequence[msgspec.Raw]
+
+
+class Committed(msgspec.Struct, tag=True, frozen=True):
+    """Answers `Commit`, one result a receipt, in order."""
+
+    results: tuple[CommitResult, ...]
+
+
+class Adopted(msgspec.Struct, tag=True, frozen=True):
+    """Answers `Adopt`: why each was passed over, None where it was not, in order."""
+
+    refusals: tuple[str | None, ...]
+
+
+class Refused(msgspec.Struct, tag=True, frozen=True):
+    """Why there is no answer; the connection ends."""
+
+    reason: str
+
+
+Request = Hello | ListLogs | Commit | Adopt | AskConditions
+Answer = Welcome | Logs | Committed | Adopted | Conditions | Refused
+T = TypeVar("T")
+
+
+def encode(message: Request | Answer) -> bytes:
+    """A frame."""
+    return _framed(msgspec.json.encode(message))
+
+
+def encode_logs(logs: Sequence[msgspec.Raw]) -> bytes:
+    """The frame of a `Logs`, of logs that are encoded already."""
+    return _framed(msgspec.json.encode(_EncodedLogs(logs)))
+
+
+def _framed(body: bytes) -> bytes:
+    return LENGTH.pack(len(body)) + body
+
+
+def body_size(head: bytes, where: str) -> int:
+    """Bytes that follow a frame's head; raises CorruptData over the limit."""
+    (size,) = LENGTH.unpack(head)
+    if size > FRAME_BYTES_MAX:
+        raise CorruptData(where, 0, f"a frame of {size} bytes, {FRAME_BYTES_MAX} is the limit,")
+    return int(size)
+
+
+def decode_request(body: bytes, where: str) -> Request:
+    """Raises CorruptData."""
+    try:
+        request: Request = msgspec.json.decode(body, type=Request)
+    except msgspec.DecodeError as e:
+        raise CorruptData(where, 0, f"not a request ({e})") from e
+    return request
+
+
+def decode_answer(body: bytes, where: str) -> Answer:
+    """Raises CorruptData."""
+    try:
+        answer: Answer = msgspec.json.decode(body, type=Answer)
+    except msgspec.DecodeError as e:
+        raise CorruptData(where, 0, f"not an answer ({e})") from e
+    return answer
+
+
+def short_path(path: Path, directory_fd: int) -> str:
+    """A name for a socket that fits the system's 108 bytes, however deep its directory lies.
+
+    On Linux a long one is reached through its open directory, `/proc/self/fd/N/name`, for bind
+    and connect alike. Elsewhere it raises ConfigError.
+    """
+    if len(bytes(path)) <= _PATH_BYTES_MAX:
+        return str(path)
+    proc = Path("/proc/self/fd") / str(directory_fd)
+    if not proc.exists():
+        raise ConfigError(
+            f"log.dirs={path.parent}: allowed here are at most "
+            f"{_PATH_BYTES_MAX - len(path.name) - 1} bytes, so that {path.name} can be in it"
+        )
+    return str(proc / path.name)

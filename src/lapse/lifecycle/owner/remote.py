@@ -1,0 +1,166 @@
+"""A running broker as owner, over its control socket (`owner.messages`).
+
+Connects when first asked, and again after the broker was away. Blocking, for one thread.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from lapse.base.errors import ConfigError, CorruptData
+from lapse.lifecycle.decide.select import LogInfo
+from lapse.lifecycle.owner import messages
+from lapse.lifecycle.owner.messages import (
+    Adopt,
+    Adopted,
+    Answer,
+    AskConditions,
+    Commit,
+    Committed,
+    Conditions,
+    Hello,
+    ListLogs,
+    Logs,
+    Refused,
+    Request,
+    Welcome,
+)
+from lapse.lifecycle.owner.protocol import OwnerGone
+from lapse.lifecycle.round.commit import CommitResult
+from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.summarise import SummaryReceipt
+from lapse.lifecycle.status.conditions import Condition
+
+ANSWER_SECONDS_MAX = 300.0
+LOOK_SECONDS_MAX = 5.0
+
+
+class RemoteOwner:
+    """`Owner`: the broker of a data directory.
+
+    Raises OwnerGone from every call while there is none, or it serves another service.
+
+    Attributes:
+        broker_pid: the process that answered last, None before one did.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self.path = data_dir / messages.SOCKET
+        self.broker_pid: int | None = None
+        self._socket: socket.socket | None = None
+
+    def logs(self) -> list[LogInfo]:
+        return list(self._ask(ListLogs(), Logs).logs)
+
+    def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
+        """In several messages where they are many; what was committed stays if a later one fails.
+
+        Raises OwnerGone, and then nobody knows what became of the receipts under way: the broker
+        settles that when it opens its logs.
+        """
+        results: list[CommitResult] = []
+        for first in range(0, len(receipts), messages.RECEIPTS_MAX):
+            some = tuple(receipts[first : first + messages.RECEIPTS_MAX])
+            results += self._ask(Commit(some), Committed).results
+        return results
+
+    def adopt_summaries(self, receipts: Sequence[SummaryReceipt]) -> list[str | None]:
+        """In several messages where they are many; raises OwnerGone, and then some may be in."""
+        refusals: list[str | None] = []
+        for first in range(0, len(receipts), messages.SUMMARIES_MAX):
+            some = tuple(receipts[first : first + messages.SUMMARIES_MAX])
+            refusals += self._ask(Adopt(some), Adopted).refusals
+        return refusals
+
+    def close(self) -> None:
+        """Leave; the broker then lets another service in."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _ask(self, request: Request, wanted: type[messages.T]) -> messages.T:
+        with self._hanging_up():
+            if self._socket is None:
+                self._socket = self._connect()
+                welcome = self._exchange(
+                    self._socket, Hello(messages.VERSION, os.getpid()), Welcome
+                )
+                self.broker_pid = welcome.pid
+            return self._exchange(self._socket, request, wanted)
+
+    @contextmanager
+    def _hanging_up(self) -> Iterator[None]:
+        """A connection over which something went wrong is of no more use."""
+        try:
+            yield
+        except (OSError, CorruptData) as e:
+            self.close()
+            raise OwnerGone(f"no broker answers at {self.path}: {e}") from e
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self) -> socket.socket:
+        return _connected(self.path, ANSWER_SECONDS_MAX)
+
+    def _exchange(
+        self, connection: socket.socket, request: Request, wanted: type[messages.T]
+    ) -> messages.T:
+        return _exchanged(self.path, connection, request, wanted)
+
+
+def ask_conditions(data_dir: Path) -> tuple[Condition, ...] | None:
+    """What the broker of a directory says is out of order; None where none answers.
+
+    That is so too where this user may not ask it, or it is of another version. It takes
+    `LOOK_SECONDS_MAX` at most.
+    """
+    path = data_dir / messages.SOCKET
+    try:
+        with _connected(path, LOOK_SECONDS_MAX) as connection:
+            return _exchanged(path, connection, AskConditions(), Conditions).found
+    except (OSError, CorruptData, ConfigError, OwnerGone):
+        return None
+
+
+def _connected(path: Path, seconds_max: float) -> socket.socket:
+    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(seconds_max)
+            connection.connect(messages.short_path(path, directory))
+        except BaseException:
+            connection.close()
+            raise
+    finally:
+        os.close(directory)
+    return connection
+
+
+def _exchanged(
+    path: Path, connection: socket.socket, request: Request, wanted: type[messages.T]
+) -> messages.T:
+    connection.sendall(messages.encode(request))
+    where = str(path)
+    size = messages.body_size(_receive(connection, messages.LENGTH.size), where)
+    answer: Answer = messages.decode_answer(_receive(connection, size), where)
+    if isinstance(answer, Refused):
+        raise OwnerGone(f"the broker at {path} refused: {answer.reason}")
+    if not isinstance(answer, wanted):
+        raise CorruptData(where, 0, f"{type(answer).__name__} instead of {wanted.__name__}")
+    return answer
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        chunk = connection.recv(min(size - len(received), 1 << 20))
+        if not chunk:
+            raise ConnectionError("the connection ended")
+        received += chunk
+    return bytes(received)

@@ -1,0 +1,158 @@
+"""Has an engine started for the service, and says when another is wanted where one is lost.
+
+A process has one engine: Spark, once it broke, does not always come up again in the same one. So
+whoever runs a keeper goes on in a new process, after a wait that is longer each time, up to
+`BACKOFF_MS_MAX`, until an engine has done its work. It never gives up: rounds that nobody makes are
+late. What it waits for, since when and why is in the service's files all the while
+(`reports.EngineTold`), so that the broker, `lapse explain` and people know. The first start may
+fail for good: then its error is the process's own, and whoever started that decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from lapse.base.backoff import backoff_ms
+from lapse.base.clock import time_text
+from lapse.base.errors import CorruptData, LapseError, StorageError
+from lapse.base.times import after_ms
+from lapse.lifecycle.round.engine import EngineLost
+from lapse.lifecycle.service.board import Board, RunProgress
+from lapse.lifecycle.status.reports import (
+    ABSENT,
+    ENGINE_FAILED,
+    ENGINE_STARTING,
+    ENGINE_UP,
+    NO_ENGINE,
+    STOPPED,
+    EngineTold,
+    read_progress,
+)
+from lapse.log.env import LogEnv
+
+logger = logging.getLogger(__name__)
+
+FIRST_BACKOFF_MS, BACKOFF_MS_MAX = 1000, 300_000
+START_MS_MAX = 120_000  # that a start may take until somebody takes its service for dead
+_SLICE_SECONDS, _SLICE_SECONDS_MIN = 0.1, 0.001  # how soon a request to stop is noticed
+
+
+class Closing(Protocol):
+    """An engine, as far as it ends."""
+
+    def close(self) -> None: ...
+
+
+E = TypeVar("E", bound=Closing)
+
+
+class EngineKeeper(Generic[E]):
+    """One engine, and the wait for another.
+
+    Args:
+        start: makes one; raises LapseError.
+        is_stopping: whether somebody asked to stop.
+        lost: engines in a row, of processes before this one, that did no work.
+    """
+
+    def __init__(
+        self,
+        env: LogEnv,
+        data_dir: Path,
+        start: Callable[[], E],
+        is_stopping: Callable[[], bool],
+        lost: int = 0,
+    ) -> None:
+        self._clock = env.clock
+        self._board = Board(env, data_dir, _before(data_dir))
+        self._start, self._is_stopping = start, is_stopping
+        self._lost = lost
+
+    def run(self, serve: Callable[[E], None], has_worked: Callable[[], bool]) -> int | None:
+        """Until `serve` returns, or another process is to go on.
+
+        Args:
+            serve: works with an engine; raises EngineLost where it is of no more use.
+            has_worked: whether that engine had done anything until then.
+
+        Returns:
+            How many engines were lost in a row, after the wait, for the next keeper; None where
+            nobody is to go on.
+
+        Raises:
+            LapseError: the very first engine does not start.
+        """
+        try:
+            engine = self._started()
+        except LapseError as e:
+            self._note(e)
+            if not self._lost:
+                raise
+            return self._wait(e)
+        try:
+            serve(engine)
+        except EngineLost as e:
+            self._lost = 0 if has_worked() else self._lost
+            self._note(e)
+            lost = e
+        else:
+            return None
+        finally:
+            engine.close()
+        return self._wait(lost)
+
+    @property
+    def told(self) -> EngineTold:
+        """What is said of the engine now."""
+        return self._board.engine
+
+    def _started(self) -> E:
+        failures, error = self.told.failures, self.told.error
+        self._tell(EngineTold(ENGINE_STARTING, self._clock.now_ms(), failures, error))
+        engine = self._start()
+        self._board.engine = EngineTold(ENGINE_UP, self._clock.now_ms())
+        return engine
+
+    def _note(self, error: LapseError) -> None:
+        failures = self.told.failures + 1
+        self._tell(EngineTold(ENGINE_FAILED, self._clock.now_ms(), failures, str(error)))
+
+    def _wait(self, error: LapseError) -> int | None:
+        self._lost += 1
+        wait_ms = backoff_ms(self._lost, FIRST_BACKOFF_MS, BACKOFF_MS_MAX)
+        next_ms = after_ms(self._clock.now_ms(), wait_ms)
+        failures = max(self._lost, self.told.failures)
+        self._tell(EngineTold(ENGINE_FAILED, self.told.since_ms, failures, str(error), next_ms))
+        logger.error("the engine failed: %s; another is started in %d s", error, wait_ms // 1000)
+        until_s = self._clock.monotonic() + wait_ms / 1000
+        while not self._is_stopping() and (left := until_s - self._clock.monotonic()) > 0:
+            self._clock.sleep(max(min(_SLICE_SECONDS, left), _SLICE_SECONDS_MIN))
+        if not self._is_stopping():
+            return self._lost
+        self._board.engine = NO_ENGINE
+        self._board.tell(STOPPED, "the service was told to stop")
+        return None
+
+    def _tell(self, engine: EngineTold) -> None:
+        self._board.engine = engine
+        again = f", for the {engine.failures + 1}. time" if engine.failures else ""
+        detail = f"the engine is starting{again}"
+        until_ms = after_ms(self._clock.now_ms(), START_MS_MAX)
+        if engine.state == ENGINE_FAILED:
+            next_text = f"; next try {time_text(engine.next_try_ms)}" if engine.next_try_ms else ""
+            detail, until_ms = f"{engine.error}{next_text}", engine.next_try_ms
+        self._board.tell(engine.state, detail, RunProgress(next_look_ms=until_ms))
+
+
+def _before(data_dir: Path) -> EngineTold:
+    """How often engines of services before this one failed, where none did its work since."""
+    try:
+        told = read_progress(data_dir)
+    except (CorruptData, StorageError):
+        told = None
+    if told is None or told.engine.state not in (ENGINE_STARTING, ENGINE_FAILED):
+        return EngineTold(ABSENT)
+    return told.engine

@@ -1,0 +1,1 @@
+"""What is known of rounds outside the service: reports, pauses, waits, conditions."""

@@ -1,0 +1,273 @@
+"""What may be out of order, in one table: whether it degrades a broker, and what people are told.
+
+Every surface goes by it: `/health`, the metric `lapse_degraded`, `lapse explain`, docs/health.md.
+`pipeline_conditions` judges the rounds' side from what is known; what keeps logs from taking writes
+is found by `broker.conditions`. Pure.
+
+Who knows what: a broker knows its service by the control socket and by the service's files, so a
+service that died is noticed at once, whatever its last words were. A service that lives tells of
+its engine in those files, also while it has no connection. Without a broker, files are all there
+is.
+
+The engine is what runs rounds: Spark, or this process. That there is none is in order as long as no
+round is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lapse.base.clock import time_text
+from lapse.base.times import duration
+from lapse.lifecycle.decide import lateness
+from lapse.lifecycle.status.reports import (
+    ENGINE_FAILED,
+    ENGINE_STARTING,
+    NO_ENGINE,
+    SILENT_MS,
+    STOPPED,
+    WAITING,
+    EngineTold,
+    ServiceProgress,
+    is_running,
+)
+
+FAILURES_MIN = 3  # rounds of a log, one after the other, until that is more than a hiccup
+ANSWER_MS_MAX = 300_000  # a service may wait so long for one answer, and says nothing meanwhile
+
+_NO_ROUNDS = "rounds are not running"
+
+LATE_WORDS: Mapping[str, str] = {
+    lateness.SUPERSEDED: "a superseded value",
+    lateness.TOMBSTONE: "a tombstone",
+    lateness.MARKER: "a transaction's marker",
+    lateness.DELETED: "deleted records",
+    lateness.RETENTION: "an expired segment",
+}
+
+
+class Kind(NamedTuple):
+    """A class of conditions.
+
+    Attributes:
+        degrades: whether a broker that has one is degraded.
+        what: it is, in short.
+    """
+
+    degrades: bool
+    what: str
+
+
+DIRECTORY_OFFLINE, NOT_OPEN, LOG_OFFLINE = "directory_offline", "log_not_open", "log_offline"
+DISK_FULL, STORAGE, TOO_FEW_REPLICAS = "disk_full", "storage_error", "not_enough_replicas"
+SERVICE_GONE, ROUNDS_ABSENT = "service_gone", "engine_absent"
+STARTING, FAILED = "engine_starting", "engine_failed"
+ROUNDS_FAILING, DEADLINE_MISSED = "rounds_failing", "deadline_missed"
+CLOCK_HELD, BROKER_GONE = "clock_held", "broker_gone"
+
+KINDS: Mapping[str, Kind] = {
+    DIRECTORY_OFFLINE: Kind(True, "a directory of log.dirs failed"),
+    NOT_OPEN: Kind(True, "a log could not be opened"),
+    LOG_OFFLINE: Kind(True, "a log takes no writes any more"),
+    DISK_FULL: Kind(True, "a log's disk has no room"),
+    STORAGE: Kind(True, "a log's disk refuses writes"),
+    TOO_FEW_REPLICAS: Kind(False, "a setting asks for more replicas than there are"),
+    SERVICE_GONE: Kind(True, "the lifecycle service died, or does not answer"),
+    ROUNDS_ABSENT: Kind(True, "rounds are due and there is no engine to make them"),
+    STARTING: Kind(False, "the engine is starting"),
+    FAILED: Kind(True, "the engine failed"),
+    ROUNDS_FAILING: Kind(True, "rounds of a log fail again and again"),
+    DEADLINE_MISSED: Kind(True, "what must be gone is not"),
+    CLOCK_HELD: Kind(True, "the wall clock is not believed"),
+    BROKER_GONE: Kind(True, "no broker serves the directory"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Something that is out of order.
+
+    Attributes:
+        reason: a word of `KINDS`, for metrics and scripts.
+        logs: how many logs it is about; 0 where that is no question.
+        since_ms: when it was first seen; None: not known, or it is a setting.
+        words: the rest, for people.
+    """
+
+    reason: str
+    logs: int
+    since_ms: int | None
+    words: str
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether it degrades a broker: False where somebody's setting asks for it."""
+        return KINDS[self.reason].degrades
+
+    def __str__(self) -> str:
+        since = "" if self.since_ms is None else f" (since {time_text(self.since_ms)})"
+        return f"{self.words}{since}"
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What a broker knows of its service by the control socket.
+
+    Attributes:
+        pid: of who is connected, None where nobody is.
+        left_ms: when the last one left, None where none was there.
+        last_pid: of that one.
+        waited_ms: since it last asked for facts, or since the broker began to wait for that.
+    """
+
+    pid: int | None
+    left_ms: int | None = None
+    last_pid: int | None = None
+    waited_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of the pipeline by whoever looks.
+
+    Attributes:
+        wanted: whether there are to be rounds (log.cleaner.enable).
+        service: the last words of a service in its files.
+        connection: None where there is no broker to ask.
+        due: logs with a round due.
+        failing: by log, rounds that failed one after the other, and why the last did if known.
+        late_ms: by log and kind, by how much what must be gone is late.
+        clock: what is wrong with it, "" where it is believed.
+    """
+
+    now_ms: int
+    wanted: bool
+    service: ServiceProgress | None
+    connection: Connection | None
+    due: int = 0
+    failing: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    late_ms: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    clock: str = ""
+
+
+def pipeline_conditions(seen: Seen) -> list[Condition]:
+    """All of now, the widest first."""
+    found: list[Condition] = []
+    if seen.wanted:
+        found += _of_service(seen)
+    if seen.clock:
+        found.append(Condition(CLOCK_HELD, 0, None, seen.clock))
+    found += _failing(seen)
+    found += _late(seen)
+    return found
+
+
+def engine_told(seen: Seen) -> EngineTold:
+    """The engine as far as it is known: none where its service is gone or has stopped."""
+    told = seen.service
+    if told is None or told.state == STOPPED or _gone(seen) is not None:
+        return NO_ENGINE
+    return told.engine
+
+
+def _of_service(seen: Seen) -> Iterator[Condition]:
+    gone = _gone(seen)
+    if gone is not None:
+        yield gone
+        return
+    told, engine = seen.service, engine_told(seen)
+    again = f" {_times(engine.failures)}" if engine.failures else ""
+    if engine.state == ENGINE_FAILED or (engine.state == ENGINE_STARTING and engine.failures):
+        then = f"; next try {time_text(engine.next_try_ms)}" if engine.next_try_ms else ""
+        then = "; starting it again" if engine.state == ENGINE_STARTING else then
+        words = f"{_NO_ROUNDS}: the engine failed{again}: {engine.error}{then}"
+        yield Condition(FAILED, seen.due, engine.since_ms, words)
+    elif engine.state == ENGINE_STARTING:
+        yield Condition(STARTING, 0, engine.since_ms, "the engine is starting")
+    elif engine == NO_ENGINE and seen.due and _has_waited(seen):
+        why = "no lifecycle service is there" if told is None else f"its service has {told.state}"
+        words = f"{_NO_ROUNDS}: {_logs(seen.due)} due, and {why}"
+        yield Condition(ROUNDS_ABSENT, seen.due, None, words)
+    if told is not None and told.state == WAITING and seen.connection is None:
+        yield Condition(BROKER_GONE, 0, None, f"the lifecycle service waits: {told.detail}")
+
+
+def _gone(seen: Seen) -> Condition | None:
+    """Why the service is not there though it should be; None where it is, or was stopped."""
+    told, connection = seen.service, seen.connection
+    if told is None or (told.state == STOPPED and (connection is None or connection.pid is None)):
+        return None
+    if connection is None:
+        return None if is_running(told, seen.now_ms) else _silent(told)
+    if connection.pid is not None:
+        return _mute(seen, told, connection)
+    return _away(seen, told, connection)
+
+
+def _mute(seen: Seen, told: ServiceProgress, connection: Connection) -> Condition | None:
+    """One that is connected, and stands still."""
+    if connection.waited_ms <= SILENT_MS + ANSWER_MS_MAX:
+        return None
+    if is_running(told, seen.now_ms - ANSWER_MS_MAX):
+        return None
+    words = f"the lifecycle service, process {connection.pid}, is connected and does not answer"
+    return Condition(SERVICE_GONE, seen.due, told.updated_ms, f"{_NO_ROUNDS}: {words}")
+
+
+def _away(seen: Seen, told: ServiceProgress, connection: Connection) -> Condition | None:
+    """One that is not connected, but was to this broker or to an earlier one."""
+    left_ms, alive = connection.left_ms, is_running(told, seen.now_ms)
+    if left_ms is not None and (told.updated_ms <= left_ms or not alive):
+        words = f"the lifecycle service, process {connection.last_pid}, is gone"
+        return Condition(SERVICE_GONE, seen.due, left_ms, f"{_NO_ROUNDS}: {words}")
+    if not _has_waited(seen):
+        return None
+    if told.state == WAITING and alive:
+        words = f"the lifecycle service does not get in: {told.detail}"
+        return Condition(SERVICE_GONE, seen.due, None, f"{_NO_ROUNDS}: {words}")
+    return None if alive else _silent(told)
+
+
+def _silent(told: ServiceProgress) -> Condition:
+    words = f"the lifecycle service, process {told.pid}, says nothing"
+    return Condition(SERVICE_GONE, 0, told.updated_ms, f"{_NO_ROUNDS}: {words}")
+
+
+def _has_waited(seen: Seen) -> bool:
+    """Whether a service that is on its way would be here: it comes some seconds after a broker."""
+    return seen.connection is None or seen.connection.waited_ms > SILENT_MS
+
+
+def _failing(seen: Seen) -> Iterator[Condition]:
+    often = {log: one for log, one in seen.failing.items() if one[0] >= FAILURES_MIN}
+    if often:
+        log, (failures, why) = min(often.items(), key=lambda item: (-item[1][0], item[0]))
+        reason = f": {why}" if why else ""
+        words = f"rounds of {_count(len(often))} fail: {log} {_times(failures)}{reason}"
+        yield Condition(ROUNDS_FAILING, len(often), None, words)
+
+
+def _late(seen: Seen) -> Iterator[Condition]:
+    late = {key: ms for key, ms in seen.late_ms.items() if ms > 0}
+    if late:
+        (log, kind), ms = max(late.items(), key=lambda item: (item[1], item[0]))
+        count = len({name for name, _ in late})
+        words = (
+            f"{_count(count)} missed a deadline: {LATE_WORDS[kind]} of {log} is late by "
+            f"{duration(ms)}"
+        )
+        yield Condition(DEADLINE_MISSED, count, seen.now_ms - ms, words)
+
+
+def _count(logs: int) -> str:
+    return "1 log" if logs == 1 else f"{logs} logs"
+
+
+def _logs(logs: int) -> str:
+    return "a round of 1 log is" if logs == 1 else f"rounds of {logs} logs are"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times in a row"

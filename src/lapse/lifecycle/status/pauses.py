@@ -1,0 +1,158 @@
+"""What people ask of a lifecycle service: that rounds wait, or that one under way be called off.
+
+By files, so that it needs no connection, outlives restarts, and is for whoever may write to the
+first data directory: `lapse rounds` on the machine, and the broker's HTTP port for users who may.
+
+A pause is of all logs or of some, and looked at before each run. Only rounds wait: rolls and
+retention are the broker's. What a round would have taken out is late then, as `lapse explain`, the
+metrics and the service's progress say. A round is called off by a marker that its attempts look for
+(`round.cancel`), so that every engine can; its log is left alone for some minutes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from lapse.base.clock import time_text
+from lapse.base.errors import CorruptData, StorageError, unreadable
+from lapse.base.fs import Fs
+from lapse.lifecycle.round.cancel import cancel_round
+from lapse.lifecycle.status.reports import UnderWay, is_running, read_progress, read_queue
+
+PAUSES = "lapse-pauses.json"
+_LOCK = "lapse-pauses.lock"
+EVERY_LOG = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Rounds of one log, or of every log, wait.
+
+    Attributes:
+        log: `topic-partition`, or `EVERY_LOG`.
+        since_ms: when that was said.
+        until_ms: when it ends by itself; None: by `resume` only.
+        reason: what was said why, "" if nothing.
+    """
+
+    log: str
+    since_ms: int
+    until_ms: int | None = None
+    reason: str = ""
+
+    def holds(self, now_ms: int) -> bool:
+        """Whether it is not over."""
+        return self.until_ms is None or now_ms < self.until_ms
+
+
+class Pauses:
+    """What is paused at one moment."""
+
+    def __init__(self, pauses: Iterable[Pause], now_ms: int) -> None:
+        self._by_log = {p.log: p for p in pauses if p.holds(now_ms)}
+
+    def __len__(self) -> int:
+        return len(self._by_log)
+
+    def __iter__(self) -> Iterator[Pause]:
+        return iter(self._by_log.values())
+
+    @property
+    def all(self) -> Pause | None:
+        """The one of every log."""
+        return self._by_log.get(EVERY_LOG)
+
+    def of(self, log: str) -> Pause | None:
+        """Why rounds of a log wait, None if they do not."""
+        return self._by_log.get(log) or self.all
+
+
+def pause_text(pause: Pause) -> str:
+    """Why rounds wait, in words."""
+    until = "" if pause.until_ms is None else f", until {time_text(pause.until_ms)}"
+    why = f": {pause.reason}" if pause.reason else ""
+    return f"paused since {time_text(pause.since_ms)}{until}{why}"
+
+
+def read_pauses(data_dir: Path, now_ms: int) -> Pauses:
+    """Raises StorageError, and CorruptData on a file none of ours: who paused meant something."""
+    path = data_dir / PAUSES
+    try:
+        return Pauses(msgspec.json.decode(path.read_bytes(), type=tuple[Pause, ...]), now_ms)
+    except FileNotFoundError:
+        return Pauses((), now_ms)
+    except OSError as e:
+        raise unreadable(e) from e
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        raise CorruptData(str(path), 0, f"not a list of pauses ({e})") from e
+
+
+def pauses_told(data_dir: Path, now_ms: int) -> Pauses:
+    """Likewise; everything is paused where the file cannot be made out."""
+    try:
+        return read_pauses(data_dir, now_ms)
+    except (CorruptData, StorageError) as e:
+        return Pauses([Pause(EVERY_LOG, now_ms, None, str(e))], now_ms)
+
+
+def pause(fs: Fs, data_dir: Path, logs: Sequence[str], said: Pause) -> None:
+    """Have rounds of these logs wait, of every log where none is named; `said.log` is not used.
+
+    What was said before of the same log is replaced. Raises StorageError, CorruptData.
+    """
+    with _locked(fs, data_dir):
+        before = {p.log: p for p in read_pauses(data_dir, said.since_ms)}
+        now = {log: replace(said, log=log) for log in logs or (EVERY_LOG,)}
+        _write(fs, data_dir, {**before, **now}.values())
+
+
+def resume(fs: Fs, data_dir: Path, logs: Sequence[str], now_ms: int) -> tuple[Pause, ...]:
+    """End the pauses of these logs, all there are where none is named; returns those that ended.
+
+    Raises StorageError, CorruptData.
+    """
+    with _locked(fs, data_dir):
+        before = list(read_pauses(data_dir, now_ms))
+        ended = tuple(p for p in before if not logs or p.log in logs)
+        _write(fs, data_dir, [p for p in before if p not in ended])
+    return ended
+
+
+@contextmanager
+def _locked(fs: Fs, data_dir: Path) -> Iterator[None]:
+    """Nobody else, in this process or another, changes the pauses meanwhile."""
+    lock = fs.open_append(data_dir / _LOCK)
+    try:
+        fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+        yield
+    finally:
+        lock.close()
+
+
+def _write(fs: Fs, data_dir: Path, pauses: Iterable[Pause]) -> None:
+    fs.replace_file(data_dir / PAUSES, msgspec.json.encode(tuple(pauses)))
+
+
+def call_off(fs: Fs, data_dir: Path, logs: Sequence[str], now_ms: int) -> tuple[UnderWay, ...]:
+    """Cancel what is under way of these logs, all of it where none is named; returns what that is.
+
+    Of a service that is there: what one that was killed left in its queue is not under way. A round
+    that is being committed at this moment may yet be through. Raises StorageError, CorruptData.
+    """
+    try:
+        told, queue = read_progress(data_dir), read_queue(data_dir)
+    except msgspec.MsgspecError as e:
+        raise CorruptData(str(data_dir), 0, f"what a service said cannot be read ({e})") from e
+    if told is None or queue is None or not is_running(told, now_ms):
+        return ()
+    there = (one for one in queue.rounds if Path(one.dir).is_dir())  # else its topic is gone
+    chosen = tuple(one for one in there if not logs or one.log in logs)
+    for one in chosen:
+        cancel_round(fs, Path(one.dir), one.round_id)
+    return chosen

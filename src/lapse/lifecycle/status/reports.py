@@ -1,0 +1,373 @@
+"""What the service leaves for people, the dashboard and scripts, in the first data directory.
+
+`lapse-rounds.jsonl` gets one line a round, durably, and is never rewritten; when it has grown past
+`ROUNDS_BYTES_MAX` it becomes `lapse-rounds.1.jsonl` and a new one begins. `lapse-progress.json` is
+replaced some times a second and says what goes on now; `lapse-queue.json` says which logs wait for
+a round, in order, and which are left alone for a while, and why. They are files beside the
+partitions: in a directory of Kafka's, a folder that is no partition would keep Kafka from starting.
+
+None is needed for anything: the ledgers are the history that counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from lapse.base.errors import CorruptData, unreadable
+from lapse.base.fs import Fs
+from lapse.lifecycle.round.commit import CommitResult
+from lapse.lifecycle.round.engine import LogProgress
+from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.status.backoff import Held
+from lapse.log.facts import BadRange
+
+ROUNDS = "lapse-rounds.jsonl"
+ROUNDS_BEFORE = "lapse-rounds.1.jsonl"
+SILENT_MS = 60_000  # a service that says nothing for longer than it said is not there
+PROGRESS = "lapse-progress.json"
+QUEUE = "lapse-queue.json"
+ROUNDS_BYTES_MAX = 64 << 20
+TAIL_BYTES = 8 << 20  # of the file, looked back at by who comes anew
+
+_Said = TypeVar("_Said")
+
+
+@dataclass(frozen=True, slots=True)
+class StageSeconds:
+    """Wall time by stage."""
+
+    map: float
+    rewrite: float
+    commit: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """One round as it went.
+
+    Attributes:
+        due: why it was made, in words.
+        job_ids: Spark's; empty for other engines.
+        task_pid: the process that did the work; driver_pid that asked for it.
+        bytes_read: of log files, both passes.
+        removed: records, by reason.
+        stamped: batches that got a delete horizon, `horizon_ms`.
+        error: why it came to nothing, None if it did not.
+        kind: "clean" or "trim".
+        bad: the place that could not be read, if that is why (L10).
+        dirty_bytes: that the round was to clean (S-5).
+        io_per_dirty_byte: bytes read and written for each of them; None where there were none.
+        map_entries_max: keys the map might have held; 0 where nothing bounds them.
+        plan: "small" or "split".
+        why: it was that one.
+    """
+
+    round_id: str
+    log: str
+    due: tuple[str, ...]
+    engine: str
+    job_ids: tuple[int, ...]
+    task_pid: int
+    driver_pid: int
+    now_ms: int
+    committed_ms: int
+    first_dirty_before: int
+    first_dirty_after: int
+    segments_written: int
+    bytes_read: int
+    bytes_written: int
+    records_read: int
+    records_written: int
+    map_entries: int
+    removed: dict[str, int]
+    stamped: int
+    horizon_ms: int
+    seconds: StageSeconds
+    error: str | None
+    kind: str = "clean"
+    bad: BadRange | None = None
+    dirty_bytes: int = 0
+    io_per_dirty_byte: float | None = None
+    map_entries_max: int = 0
+    plan: str = "small"
+    why: str = ""
+
+    @property
+    def total_seconds(self) -> float:
+        """All stages together."""
+        return self.seconds.map + self.seconds.rewrite + self.seconds.commit
+
+
+@dataclass(frozen=True, slots=True)
+class RunOf:
+    """What the rounds of one run have in common."""
+
+    engine: str
+    job_ids: tuple[int, ...]
+    driver_pid: int
+
+
+def round_report(
+    run: RunOf, plan: RoundPlan, receipt: Receipt, result: CommitResult
+) -> RoundReport:
+    """The report of a round that was tried, whatever came of it."""
+    removed: dict[str, int] = {}
+    for group in receipt.groups:
+        for reason, count in group.removed.items():
+            removed[reason] = removed.get(reason, 0) + count
+    moved = result.error is None and receipt.end_offset >= 0  # a trim moves nothing
+    io = receipt.bytes_read + receipt.bytes_written
+    return RoundReport(
+        round_id=plan.round_id,
+        log=plan.name,
+        due=plan.due,
+        engine=run.engine,
+        job_ids=run.job_ids,
+        task_pid=receipt.pid,
+        driver_pid=run.driver_pid,
+        now_ms=plan.now_ms,
+        committed_ms=result.committed_ms,
+        first_dirty_before=plan.dirty,
+        first_dirty_after=receipt.end_offset if moved else plan.dirty,
+        segments_written=result.groups,
+        bytes_read=receipt.bytes_read,
+        bytes_written=receipt.bytes_written,
+        records_read=receipt.records_read,
+        records_written=receipt.records_written,
+        map_entries=receipt.map_entries,
+        removed=removed,
+        stamped=sum(group.stamped for group in receipt.groups),
+        horizon_ms=plan.horizon_ms,
+        seconds=StageSeconds(receipt.seconds.map, receipt.seconds.rewrite, result.seconds),
+        error=result.error,
+        kind=plan.kind.value,
+        bad=result.bad,
+        dirty_bytes=plan.dirty_bytes,
+        io_per_dirty_byte=round(io / plan.dirty_bytes, 3) if plan.dirty_bytes else None,
+        map_entries_max=0 if plan.split is not None else plan.map_entries_max,
+        plan=plan.variant,
+        why=plan.why,
+    )
+
+
+def append_reports(fs: Fs, data_dir: Path, reports: Sequence[RoundReport]) -> None:
+    """Add lines, durably. Raises StorageError."""
+    path = data_dir / ROUNDS
+    if path.exists() and path.stat().st_size > ROUNDS_BYTES_MAX:
+        fs.rename(path, data_dir / ROUNDS_BEFORE)
+    file = fs.open_append(path)
+    try:
+        lines = [msgspec.json.encode(report) + b"\n" for report in reports]
+        file.write(b"\n" * _is_torn(path, file.size) + b"".join(lines))
+        file.fsync()
+    finally:
+        file.close()
+
+
+def _is_torn(path: Path, size: int) -> bool:
+    """Whether a crash cut the last line short: it must not swallow the next one."""
+    if size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(size - 1)
+        return file.read(1) != b"\n"
+
+
+def read_reports(data_dir: Path) -> Iterator[RoundReport]:
+    """All that are kept, oldest first; a line that a crash cut short is left out."""
+    for name in (ROUNDS_BEFORE, ROUNDS):
+        path = data_dir / name
+        for line in path.read_bytes().splitlines() if path.exists() else ():
+            try:
+                yield msgspec.json.decode(line, type=RoundReport)
+            except msgspec.DecodeError:
+                continue
+
+
+class RoundTail:
+    """The last round of each log, for whoever asks often: reads only what came since.
+
+    Attributes:
+        by_log: the last report of each log, failed ones left out.
+        failures: how many rounds of a log failed since the last that did not.
+        last_run: the good ones of the run that reported last: they share its `now_ms`.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._path = data_dir / ROUNDS
+        self._at: int | None = None
+        self._inode = -1
+        self.by_log: dict[str, RoundReport] = {}
+        self.failures: dict[str, int] = {}
+        self.last_run: list[RoundReport] = []
+
+    def refresh(self) -> None:
+        """Take in what was added; a file that is away or unreadable adds nothing."""
+        try:
+            with self._path.open("rb") as file:
+                state = os.fstat(file.fileno())
+                if self._at is None or state.st_ino != self._inode or state.st_size < self._at:
+                    first = self._at is None
+                    self._at = max(state.st_size - TAIL_BYTES, 0) if first else 0
+                    self._inode = state.st_ino
+                file.seek(self._at)
+                data = file.read()
+        except OSError:
+            return
+        whole = data.rfind(b"\n") + 1  # a line that is being written is read next time
+        self._at += whole
+        for line in data[:whole].splitlines():
+            try:
+                self._take(msgspec.json.decode(line, type=RoundReport))
+            except msgspec.DecodeError:
+                continue
+
+    def _take(self, report: RoundReport) -> None:
+        if report.error is not None:
+            self.failures[report.log] = self.failures.get(report.log, 0) + 1
+            return
+        self.failures.pop(report.log, None)
+        self.by_log[report.log] = report
+        if self.last_run and self.last_run[0].now_ms != report.now_ms:
+            self.last_run = []
+        self.last_run.append(report)
+
+
+ABSENT, ENGINE_STARTING, ENGINE_UP, ENGINE_FAILED = "absent", "starting", "up", "failed"
+ENGINE_STATES = (ABSENT, ENGINE_STARTING, ENGINE_UP, ENGINE_FAILED)
+STOPPED, WAITING, HELD = "stopped", "waiting", "held"  # states of a service, for others to ask
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTold:
+    """What a service says of the engine that makes its rounds.
+
+    Attributes:
+        state: absent, starting, up or failed.
+        since_ms: when that began.
+        failures: how often in a row it failed, at the start or since; 0 once it has done its work.
+        error: of the last time.
+        next_try_ms: when it will be started again; 0 where that is not known.
+    """
+
+    state: str = ABSENT
+    since_ms: int = 0
+    failures: int = 0
+    error: str = ""
+    next_try_ms: int = 0
+
+
+NO_ENGINE = EngineTold()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceProgress:
+    """What the service does at this moment.
+
+    Attributes:
+        state: starting (the engine is), failed (it did), idle, failing (all that is due waits after
+            failures), running, looking (through segments that have no summary), waiting (for the
+            owner), held (the clock jumped), paused (by somebody) or stopped.
+        detail: in words: why it waits, what it runs.
+        bytes_done: of the run under way; 0 of 0 where there is none.
+        logs: of the run under way, the first of them.
+        eta_ms: when the run will be done if it goes on as it did; 0 where that is not known.
+        rounds: how far those are that have begun, the first of them.
+        next_look_ms: when it looks again at the latest, where it is idle.
+        clock_ahead_ms: how far the wall clock jumped, while nobody has confirmed it; 0 otherwise.
+    """
+
+    state: str
+    detail: str
+    pid: int
+    updated_ms: int
+    started_ms: int = 0
+    logs: tuple[str, ...] = ()
+    bytes_done: int = 0
+    bytes_total: int = 0
+    next_look_ms: int = 0
+    clock_ahead_ms: int = 0
+    eta_ms: int = 0
+    rounds: tuple[LogProgress, ...] = ()
+    engine: EngineTold = NO_ENGINE
+
+
+def write_progress(fs: Fs, data_dir: Path, progress: ServiceProgress) -> None:
+    """Replace the file, so that a reader sees all of one or the other. Raises StorageError."""
+    _replace(fs, data_dir / PROGRESS, msgspec.json.encode(progress))
+
+
+def _replace(fs: Fs, path: Path, data: bytes) -> None:
+    temp = path.with_name(path.name + ".tmp")
+    fs.write_file(temp, data)
+    fs.rename(temp, path)
+
+
+def read_progress(data_dir: Path) -> ServiceProgress | None:
+    """What the service said last, None if it never did. Raises StorageError, CorruptData."""
+    return _last_said(data_dir / PROGRESS, ServiceProgress)
+
+
+def _last_said(path: Path, kind: type[_Said]) -> _Said | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise unreadable(e) from e
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        raise CorruptData(str(path), 0, f"not what a lifecycle service writes ({e})") from e
+
+
+def is_running(told: ServiceProgress, now_ms: int) -> bool:
+    """Whether a service that said this is still there."""
+    expected_ms = max(told.updated_ms, told.next_look_ms) + SILENT_MS
+    return told.state != STOPPED and now_ms <= expected_ms
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A round of a run under way, and the directory of its log."""
+
+    log: str
+    round_id: str
+    dir: str
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Who has a round or waits for one, and who does not for a while.
+
+    Attributes:
+        since_ms: when the run under way began; 0 where nothing is due.
+        logs: in order; those of the run under way first, as many as `running`.
+        held: logs that were set back, whatever is due.
+        rounds: those that the run under way is to make.
+    """
+
+    since_ms: int = 0
+    running: int = 0
+    logs: tuple[str, ...] = ()
+    held: tuple[Held, ...] = ()
+    rounds: tuple[UnderWay, ...] = ()
+
+    def behind(self, log: str) -> int:
+        """How many logs go before this one; one that was not due when the run began is last."""
+        return self.logs.index(log) if log in self.logs else len(self.logs)
+
+
+def write_queue(fs: Fs, data_dir: Path, queue: Queue) -> None:
+    """Replace the file, whole. Raises StorageError."""
+    _replace(fs, data_dir / QUEUE, msgspec.json.encode(queue))
+
+
+def read_queue(data_dir: Path) -> Queue | None:
+    """What the service said last, None if it never did. Raises StorageError, CorruptData."""
+    return _last_said(data_dir / QUEUE, Queue)

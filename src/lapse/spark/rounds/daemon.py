@@ -1,0 +1,37 @@
+"""Spark's Python daemon, with everything a task needs loaded before it forks a worker.
+
+Spark starts it as a module (`spark.python.daemon.module`), reads the port it listens at from its
+standard output, and asks it for a worker a task slot. A worker forked from here begins its first
+task in milliseconds; one that had to load the kernels itself would take a second.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+
+from pyspark.daemon import manager
+
+from lapse.base.errors import StorageError
+from lapse.base.fs import RealFs
+from lapse.lifecycle.warm_up import warm_up
+from lapse.spark.rounds import split_task, task
+
+__all__ = ["split_task", "task"]
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Warm up, then serve until Spark closes our standard input."""
+    try:
+        warm_up(RealFs())
+    except StorageError as e:
+        logger.warning("Spark's workers begin cold: %s", e)
+    gc.collect()
+    gc.freeze()  # what is there now stays shared between the workers
+    manager()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,344 @@
+"""Rounds as Spark jobs: all small plans of a run in one job, packed into bins (`bins`, `task`).
+
+So are segments that are looked through for their summaries. A split plan has a job for each of its
+stages, after the small ones and one plan after the other (`split`, `split_task`). The driver
+collects receipts and nothing else. While a job runs it watches the counter files that attempts
+leave in their folders (`watch`). Receipts of small plans come out as tasks end, by an accumulator,
+which Spark adds to once a task, so that the owner commits some while others are made. What a job
+that fails leaves without a receipt gets a failed one: it is tried again later.
+
+Jobs of rounds that have a deadline are in the pool `must-clean` of Spark's fair scheduler, which
+gets every slot that falls free before the pool `bulk` does (`pools.xml`). So a run of them may
+begin, from the progress callback of another, while that one's job goes on, and end before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+from py4j.protocol import Py4JError
+from pyspark.accumulators import _accumulatorRegistry
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from lapse.base.clock import Clock, SystemClock
+from lapse.base.fs import Fs, RealFs
+from lapse.lifecycle.round.engine import (
+    NO_ATTEMPT,
+    EngineLost,
+    LogProgress,
+    OnProgress,
+    Progress,
+    failed,
+    work_bytes,
+)
+from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, failed_summary
+from lapse.spark.rounds.bins import pack, pack_requests
+from lapse.spark.rounds.split import Cluster, run_split_plan
+from lapse.spark.rounds.split_task import run_split_bins
+from lapse.spark.rounds.task import (
+    AsTheyCome,
+    encode_plans,
+    encode_requests,
+    run_bins,
+    summarise_bins,
+    tell_bins,
+)
+from lapse.spark.rounds.watch import Watch
+from lapse.spark.session.errors import in_one_line
+from lapse.spark.session.session import BULK, MUST_CLEAN, SessionOptions, open_session, stop_jvm
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.03
+_JOB_IDS_WAIT_SECONDS = 1.0
+_NAMED_LOGS_MAX = 3
+_RUNS_AT_ONCE = 2  # one, and one that overtakes it
+_SPARK_ERRORS = (Py4JError, PySparkException, OSError, EOFError)
+
+
+def open_engine(master: str, app_name: str = "lapse", cores_max: int = 0) -> SparkEngine:
+    """Start Spark and have its workers ready; raises JavaNotFound, SparkFailed, EngineLost."""
+    opened = open_session(SessionOptions(master, app_name, cores_max=cores_max))
+    engine = SparkEngine(opened.spark, RealFs(), SystemClock())
+    try:
+        engine.warm_up()
+    except BaseException:  # a JVM that dies with us would say why at length
+        engine.close()
+        raise
+    logger.info(
+        "Spark %s is ready: %s, %d tasks at once, %s",
+        opened.spark.version, opened.spark.sparkContext.master, engine.task_slots,
+        opened.java.describe(),
+    )  # fmt: skip
+    return engine
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A Spark job: what it is called, what a task does, with what, and in which pool."""
+
+    description: str
+    work: Callable[[Iterable[bytes]], Iterator[bytes]]
+    bins: list[bytes]
+    pool: str = BULK
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job under way, and how it ended; None for one that was cancelled before it began."""
+
+    group: str
+    job: Future[list[bytes]] | None
+    answers: list[bytes] = field(default_factory=list)
+    error: str = "cancelled"
+    has_ids: bool = False
+
+
+class SparkEngine:
+    """`lifecycle.round.engine.Engine` on a Spark session.
+
+    One run at a time, or one from within the progress callback of another: for a single thread.
+
+    Attributes:
+        task_slots: tasks that run at once.
+        last_job_ids: Spark's ids of the jobs so far of the run under way, or else of the last.
+    """
+
+    name = "spark"
+
+    def __init__(self, session: SparkSession, fs: Fs, clock: Clock) -> None:
+        self._spark = session.sparkContext
+        self._fs, self._clock = fs, clock
+        self._driver = ThreadPoolExecutor(_RUNS_AT_ONCE, "lapse-spark-driver")
+        self._runs = 0  # under way
+        self._cancelled = threading.Event()
+        self.task_slots = int(self._spark.defaultParallelism)
+        self.last_job_ids: tuple[int, ...] = ()
+
+    def warm_up(self) -> None:
+        """Have a worker for each slot, its kernels loaded; raises EngineLost if that fails."""
+        job = Job("warm-up", run_bins, [encode_plans(())] * self.task_slots)
+        try:
+            self._driver.submit(self._collect, "lapse-warm-up", job).result()
+        except _SPARK_ERRORS as e:
+            raise EngineLost(f"Spark cannot start Python workers: {_reason(e)}") from e
+
+    def cancel(self) -> None:
+        """Make the run under way end soon, with failed receipts; from any thread."""
+        self._cancelled.set()
+
+    def close(self) -> None:
+        """Stop Spark and see its JVM end."""
+        self._cancelled.set()
+        with contextlib.suppress(*_SPARK_ERRORS):  # gone already is what was wanted
+            self._spark.cancelAllJobs()
+            self._spark.stop()
+        self._driver.shutdown(wait=False, cancel_futures=True)
+        stop_jvm()
+
+    def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
+        """One receipt a plan: of the small ones as tasks end, then of each split one.
+
+        Raises EngineLost where there is no Spark.
+        """
+        total, done = sum(work_bytes(plan) for plan in plans), 0
+        pool = MUST_CLEAN if all(plan.is_urgent for plan in plans) else BULK
+
+        def tell(now: Progress) -> None:
+            on_progress(Progress(done + now.bytes_done, total, now.under_way))
+
+        with self._begun():
+            small = [plan for plan in plans if plan.split is None]
+            if small:
+                yield from self._run_small(small, pool, tell)
+                done += sum(work_bytes(plan) for plan in small)
+                tell(Progress(0, 0))
+            for plan in (plan for plan in plans if plan.split is not None):
+                receipt = self._run_split(plan, pool, tell)
+                done += work_bytes(plan)
+                tell(Progress(0, 0))
+                yield receipt
+
+    @contextlib.contextmanager
+    def _begun(self) -> Iterator[None]:
+        """A run, for as long as it is: its jobs are its own, and it cancels no earlier one."""
+        job_ids, self.last_job_ids = self.last_job_ids, ()
+        if self._runs == 0:
+            self._cancelled.clear()
+        self._runs += 1
+        try:
+            yield
+        finally:
+            self._runs -= 1
+            if self._runs:
+                self.last_job_ids = job_ids
+
+    def _run_small(
+        self, plans: Sequence[RoundPlan], pool: str, on_progress: OnProgress
+    ) -> Iterator[Receipt]:
+        self._require_alive()
+        bins = pack(plans, self.task_slots)
+        watch = Watch(bins, self._clock)
+        encoded = [encode_plans(b.plans) for b in bins]
+        told = self._spark.accumulator(list[bytes](), AsTheyCome())
+        running = self._start(Job(describe(plans), partial(tell_bins, told), encoded, pool))
+        missing = {(plan.round_id, plan.name): plan for plan in plans}
+        seen = 0
+        try:
+            for _ in self._until_done(running):
+                on_progress(watch.look())
+                answers = told.value[seen:]
+                seen += len(answers)
+                for data in answers:
+                    receipt = msgspec.json.decode(data, type=Receipt)
+                    if missing.pop((receipt.round_id, receipt.name), None) is not None:
+                        watch.ended(receipt.round_id, receipt.name)
+                        yield receipt
+        finally:
+            _accumulatorRegistry.pop(told.aid, None)  # pyspark never would
+        for plan in missing.values():
+            yield failed(plan, NO_ATTEMPT, f"{plan.name}: {running.error}")
+
+    def _run_split(self, plan: RoundPlan, pool: str, on_progress: OnProgress) -> Receipt:
+        self._require_alive()
+        total = work_bytes(plan)
+
+        def tell(n_bytes: int) -> None:
+            this = LogProgress(plan.name, plan.round_id, n_bytes, total)
+            on_progress(Progress(n_bytes, total, (this,)))
+
+        def run_tasks(
+            description: str, bins: list[bytes], on_wait: Callable[[], None]
+        ) -> tuple[list[bytes], str]:
+            return self._run_job(Job(description, run_split_bins, bins, pool), on_wait)
+
+        cluster = Cluster(self._fs, self._clock, self.task_slots, run_tasks)
+        return run_split_plan(plan, cluster, tell)
+
+    def summarise(
+        self, requests: Sequence[SummaryRequest], on_progress: OnProgress
+    ) -> Iterator[SummaryReceipt]:
+        """One receipt a segment, once all are there; raises EngineLost where there is no Spark."""
+        total = sum(request.size for request in requests)
+        encoded = [encode_requests(b) for b in pack_requests(requests, self.task_slots)]
+        job = Job(describe_look(requests), summarise_bins, encoded)
+        with self._begun():
+            if not requests:
+                return
+            self._require_alive()
+            answers, error = self._run_job(job, lambda: on_progress(Progress(0, total)))
+            on_progress(Progress(total, total))
+            receipts = [msgspec.json.decode(data, type=SummaryReceipt) for data in answers]
+            received = {(r.name, r.base_offset): r for r in receipts}
+            for request in requests:
+                receipt = received.get((request.name, request.base_offset))
+                yield receipt or failed_summary(request, error)
+
+    def _run_job(self, job: Job, on_wait: Callable[[], None]) -> tuple[list[bytes], str]:
+        """What the tasks hand back, and why there may be no answer to something."""
+        running = self._start(job)
+        for _ in self._until_done(running):
+            on_wait()
+        return running.answers, running.error
+
+    def _start(self, job: Job) -> _Running:
+        group = f"lapse-{secrets.token_hex(6)}"
+        if self._cancelled.is_set():  # before, in another job of this run
+            return _Running(group, None)
+        return _Running(group, self._driver.submit(self._collect, group, job))
+
+    def _until_done(self, running: _Running) -> Iterator[None]:
+        """Now and then while a job runs, and once after its end, when its job ids are known."""
+        if running.job is None:
+            return
+        try:
+            while not wait([running.job], POLL_SECONDS).done:
+                self._note_job_ids(running)
+                yield
+                if self._cancelled.is_set():
+                    self._cancel(running.group)
+        except BaseException:  # whoever asked has enough
+            self._cancel(running.group)
+            raise
+        self._end(running, running.job)
+        self._note_job_ids(running, _JOB_IDS_WAIT_SECONDS)
+        yield
+
+    def _collect(self, group: str, job: Job) -> list[bytes]:
+        self._spark.setJobGroup(group, job.description, interruptOnCancel=True)
+        self._spark.setLocalProperty("spark.scheduler.pool", job.pool)
+        rdd = self._spark.parallelize(job.bins, len(job.bins)).mapPartitions(job.work)
+        return rdd.setName(job.description).collect()
+
+    def _end(self, running: _Running, job: Future[list[bytes]]) -> None:
+        try:
+            running.answers, running.error = job.result(), "its task left no receipt"
+        except _SPARK_ERRORS as e:
+            cancelled = self._cancelled.is_set()
+            running.error = "cancelled" if cancelled else f"the Spark job failed: {_reason(e)}"
+
+    def _cancel(self, group: str) -> None:
+        with contextlib.suppress(*_SPARK_ERRORS):  # the job's own outcome says what is wrong
+            self._spark.cancelJobGroup(group)
+
+    def _note_job_ids(self, running: _Running, wait_seconds: float = 0.0) -> None:
+        """The listener that knows them may lag a little behind the job."""
+        if running.has_ids:
+            return
+        until = self._clock.monotonic() + wait_seconds
+        with contextlib.suppress(*_SPARK_ERRORS):
+            while True:
+                ids = self._spark.statusTracker().getJobIdsForGroup(running.group)
+                if ids or self._clock.monotonic() >= until:
+                    break
+                self._clock.sleep(0.01)
+            self.last_job_ids += tuple(sorted(ids))
+            running.has_ids = bool(ids)
+
+    def _require_alive(self) -> None:
+        try:
+            stopped = self._spark._jsc is None or self._spark._jsc.sc().isStopped()
+        except _SPARK_ERRORS as e:
+            raise EngineLost(f"Spark is gone: {_reason(e)}") from e
+        if stopped:
+            raise EngineLost("Spark has stopped")
+
+
+def describe(plans: Sequence[RoundPlan]) -> str:
+    """What a Spark page or log calls the job."""
+    names = ", ".join(plan.name for plan in plans[:_NAMED_LOGS_MAX])
+    more = len(plans) - _NAMED_LOGS_MAX
+    mebibytes = sum(plan.bytes_to_read for plan in plans) / (1 << 20)
+    logs = f"{names} and {more} more" if more > 0 else names
+    return f"cleaning {logs}: {mebibytes:.1f} MiB"
+
+
+def describe_look(requests: Sequence[SummaryRequest]) -> str:
+    """The same for a look through segments."""
+    names = dict.fromkeys(request.name for request in requests)
+    some = ", ".join(list(names)[:_NAMED_LOGS_MAX])
+    more = len(names) - _NAMED_LOGS_MAX
+    mebibytes = sum(request.size for request in requests) / (1 << 20)
+    logs = f"{some} and {more} more" if more > 0 else some
+    return f"looking through {len(requests)} segments of {logs}: {mebibytes:.1f} MiB"
+
+
+def _reason(error: BaseException) -> str:
+    """What happened, and what to do where that is known, without a Java stack."""
+    java = getattr(error, "java_exception", None)
+    text = str(error)
+    if java is not None:
+        with contextlib.suppress(*_SPARK_ERRORS):  # the JVM that could have told may be gone
+            text = str(java.getMessage())
+    return in_one_line(text) or type(error).__name__

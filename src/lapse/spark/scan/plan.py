@@ -1,0 +1,464 @@
+"""From options to what each Spark task reads: offset ranges, cut at batch boundaries, packed.
+
+Done in the driver, from names, sizes and indexes: of segments only the end of the last one is read,
+and what looking up a time or an open transaction needs. A range is a range of *offsets*: what
+becomes of the files meanwhile does not matter, and each record is in exactly one range. End offsets
+are fixed here, so what a live log gets later is not in the answer.
+
+`Pruning` is what pushed filters say for certain; Spark applies the filters themselves again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import uuid
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+from pyspark.sql.datasource import InputPartition
+
+from lapse.base.clock import Clock
+from lapse.base.errors import ConfigError, CorruptData
+from lapse.base.ids import TopicPartition
+from lapse.log import checkpoints
+from lapse.log.directory import list_partitions
+from lapse.log.headers import read_at, walk
+from lapse.log.reader import aborted_transactions
+from lapse.log.replay import LogPart, producers_at_end
+from lapse.log.segment import LOG, base_offset_of, segment_path
+from lapse.log.start import read_start
+from lapse.log.txn_index import AbortedTxn
+from lapse.records.batch import records_of
+from lapse.spark.scan.files import (
+    DataLost,
+    OpenedSegment,
+    list_segments,
+    offset_index,
+    open_segment,
+    position_near,
+    time_index,
+)
+from lapse.spark.scan.options import EARLIEST, LATEST, Bounds, SourceOptions
+
+OFFSET_MAX = (1 << 63) - 1
+_SEARCH_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Offsets of one log, for one task.
+
+    Attributes:
+        size: bytes of segments they take, about.
+        aborted: transactions whose data a read_committed consumer is not given.
+    """
+
+    dir: str
+    partition: TopicPartition
+    offset_from: int
+    offset_until: int
+    size: int
+    aborted: tuple[AbortedTxn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSlice:
+    """The same, to be asked of a broker; `client` has settings of Kafka's clients."""
+
+    bootstrap: str
+    client: Mapping[str, str] = field(repr=False)
+    partition: TopicPartition
+    offset_from: int
+    offset_until: int
+
+
+class Split(InputPartition):
+    """What one Spark task reads."""
+
+    def __init__(self, slices: Sequence[Slice | BrokerSlice]) -> None:
+        super().__init__(tuple(slices))
+
+    @property
+    def slices(self) -> tuple[Slice | BrokerSlice, ...]:
+        found: tuple[Slice | BrokerSlice, ...] = self.value
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """Records outside are certainly not asked for.
+
+    Attributes:
+        timestamp_from: ms; what is older is not asked for.
+        topics, numbers: None for any.
+    """
+
+    offset_from: int = 0
+    offset_until: int = OFFSET_MAX
+    timestamp_from: int | None = None
+    topics: frozenset[str] | None = None
+    numbers: frozenset[int] | None = None
+
+    def admits(self, partition: TopicPartition) -> bool:
+        """Whether records of a partition may be asked for at all."""
+        if self.topics is not None and partition.topic not in self.topics:
+            return False
+        return self.numbers is None or partition.partition in self.numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A partition directory, and where readers may begin and must end."""
+
+    dir: Path
+    partition: TopicPartition
+    start_offset: int
+    bases: tuple[int, ...]
+    parts: tuple[LogPart, ...] = field(default=())
+
+    @property
+    def end_offset(self) -> int:
+        return self.parts[-1].end_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where the log of a partition begins, and where readers must end.
+
+    Attributes:
+        topic_id: whose log it is, where a broker told it.
+    """
+
+    start_offset: int
+    end_offset: int
+    topic_id: uuid.UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The offsets wanted of a log."""
+
+    log: Log
+    begin: int
+    until: int
+    aborted: tuple[AbortedTxn, ...] = ()
+
+
+def plan(options: SourceOptions, pruning: Pruning, clock: Clock) -> list[Split]:
+    """What to read, in tasks of about `partition_bytes_max`.
+
+    Raises ConfigError where something named is not there, DataLost where offsets are not.
+    """
+    ranges = []
+    for partition, (directory, log_start) in sorted(_chosen(options).items()):
+        if pruning.admits(partition):
+            log = look(directory, partition, log_start, clock)
+            ranges += _range_of(log, options, pruning, clock)
+    total = sum(size for wanted in ranges for _, size in _cuts(wanted, OFFSET_MAX))
+    bytes_max = min(options.partition_bytes_max, max(1, total // options.partitions_min))
+    return list(_packed((s for wanted in ranges for s in _slices(wanted, bytes_max)), bytes_max))
+
+
+def starts(options: SourceOptions, clock: Clock) -> dict[TopicPartition, int]:
+    """Where a stream begins in each partition asked for; raises as `plan`."""
+    return {
+        log.partition: _resolved(log, options.starting, options, _upper(log, options), clock)
+        for log in _logs(options, clock)
+    }
+
+
+def extents(
+    options: SourceOptions, clock: Clock, *, lenient: bool = False
+) -> dict[TopicPartition, Extent]:
+    """Each partition asked for as it is now; `lenient` leaves out what is named and not there."""
+    return {
+        log.partition: Extent(log.start_offset, max(log.start_offset, _upper(log, options)))
+        for log in _logs(options, clock, lenient=lenient)
+    }
+
+
+def _logs(options: SourceOptions, clock: Clock, *, lenient: bool = False) -> Iterator[Log]:
+    for partition, (directory, log_start) in sorted(_chosen(options, lenient=lenient).items()):
+        try:
+            yield look(directory, partition, log_start, clock)
+        except DataLost:
+            continue  # deleted since it was listed: whoever knew it will miss it
+
+
+# --- which logs -----------------------------------------------------------------------------------
+
+
+def _chosen(
+    options: SourceOptions, *, lenient: bool = False
+) -> dict[TopicPartition, tuple[Path, int]]:
+    """Directory and log start of each partition asked for."""
+    there: dict[TopicPartition, tuple[Path, int]] = {}
+    for path in options.paths:
+        for partition, found in _partitions_in(path):
+            twice = there.setdefault(partition, found)
+            if twice[0].resolve() != found[0].resolve():
+                raise ConfigError(f"option path: {partition} is in {twice[0]} and in {found[0]}")
+    where = f"in {', '.join(map(str, options.paths))}"
+    chosen = named(options, there, where, lenient=lenient)
+    return {partition: there[partition] for partition in chosen}
+
+
+def _partitions_in(path: Path) -> Iterator[tuple[TopicPartition, tuple[Path, int]]]:
+    """Of a log directory, or of one that is a partition's itself."""
+    path = path.absolute()
+    itself = TopicPartition.parse(path.name)
+    if itself is not None and _has_segments(path):
+        yield itself, (path, _log_start(path, _log_starts(path.parent).get(itself, 0)))
+        return
+    starts = _log_starts(path)
+    for partition in list_partitions(path):
+        directory = path / str(partition)
+        yield partition, (directory, _log_start(directory, starts.get(partition, 0)))
+
+
+def _log_start(directory: Path, checkpointed: int) -> int:
+    """What was deleted is not read: a log keeps its start itself before the checkpoint has it."""
+    return max(checkpointed, read_start(directory).offset)
+
+
+def _has_segments(path: Path) -> bool:
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return False  # said when it is listed as a log directory
+    return any(name.endswith(LOG) and base_offset_of(name) is not None for name in names)
+
+
+def _log_starts(log_dir: Path) -> dict[TopicPartition, int]:
+    return checkpoints.read_offsets(log_dir / checkpoints.LOG_START)
+
+
+def named(
+    options: SourceOptions,
+    there: Collection[TopicPartition],
+    where: str,
+    *,
+    lenient: bool = False,
+) -> set[TopicPartition]:
+    """Which partitions are asked for, of those that are there.
+
+    Raises ConfigError where one is named that is not there, unless that is no error (`lenient`).
+    """
+    chosen = _named(options, there)
+    if lenient:
+        return chosen & set(there)
+    missing = set(options.topics or ()) - {partition.topic for partition in there}
+    if missing:
+        raise ConfigError(f"there is no topic {', '.join(sorted(missing))} {where}")
+    unknown = sorted(str(p) for p in _mentioned(options) - set(there))
+    if unknown:
+        raise ConfigError(f"there is no {', '.join(unknown)} {where}")
+    return chosen
+
+
+def _named(options: SourceOptions, there: Collection[TopicPartition]) -> set[TopicPartition]:
+    if options.partitions is not None:
+        return set(options.partitions)
+    if options.topics is not None:
+        return {partition for partition in there if partition.topic in options.topics}
+    pattern = re.compile(options.pattern or ".*")
+    return {
+        partition
+        for partition in there
+        if pattern.fullmatch(partition.topic) and not partition.topic.startswith("__")
+    }
+
+
+def _mentioned(options: SourceOptions) -> set[TopicPartition]:
+    """Partitions that options name; a misspelt one must not be taken for an empty one."""
+    return {*(options.partitions or ()), *options.starting.offsets, *options.ending.offsets}
+
+
+def not_there(partition: TopicPartition, offset: int, start: int, end: int) -> DataLost:
+    """An offset that was asked for is not, or no more, in the log."""
+    return DataLost(
+        f"{partition}: offset {offset} is not in [{start}, {end}]; "
+        "failOnDataLoss=false reads what is there"
+    )
+
+
+# --- one log --------------------------------------------------------------------------------------
+
+
+def look(directory: Path, partition: TopicPartition, log_start: int, clock: Clock) -> Log:
+    """A log as it is now; a torn end of the last segment is where it ends."""
+    last = open_segment(directory, OFFSET_MAX, clock)
+    try:
+        bases = [b for b in list_segments(directory, clock) if b < last.base_offset]
+        bases.append(last.base_offset)
+        end = _end_of(last)
+    finally:
+        last.close()
+    parts = [
+        LogPart(base, next_base, _size(directory, base)) for base, next_base in pairwise(bases)
+    ]
+    return Log(directory, partition, max(log_start, bases[0]), tuple(bases), (*parts, end))
+
+
+def _end_of(last: OpenedSegment) -> LogPart:
+    size = os.fstat(last.fileno()).st_size
+    end_offset, position = last.base_offset, position_near(last, OFFSET_MAX)
+    with contextlib.suppress(CorruptData):  # being written, or cut off by a crash
+        for rows in walk(last.fileno(), position, size, str(last.path), check_crc=True):
+            end_offset = int(rows["last_offset"][-1]) + 1
+            position = int(rows["position"][-1] + rows["size"][-1])
+    return LogPart(last.base_offset, end_offset, position)
+
+
+def _size(directory: Path, base_offset: int) -> int:
+    try:
+        return segment_path(directory, base_offset, LOG).stat().st_size
+    except FileNotFoundError:
+        return 0  # merged into a neighbour or deleted since it was listed; only an estimate anyway
+
+
+def _upper(log: Log, options: SourceOptions) -> int:
+    """Where readers must end: the last stable offset for those of committed records."""
+    if not options.committed:
+        return log.end_offset
+    first_unstable = producers_at_end(log.dir, list(log.parts)).first_unstable_offset
+    return log.end_offset if first_unstable is None else min(log.end_offset, first_unstable)
+
+
+def _range_of(log: Log, options: SourceOptions, pruning: Pruning, clock: Clock) -> list[Range]:
+    """One, or none where nothing is wanted of the log."""
+    upper = _upper(log, options)
+    begin = _resolved(log, options.starting, options, upper, clock)
+    until = min(_resolved(log, options.ending, options, upper, clock), upper)
+    begin, until = max(begin, pruning.offset_from), min(until, pruning.offset_until)
+    if pruning.timestamp_from is not None and begin < until:
+        found = offset_for_time(log, pruning.timestamp_from, begin, clock)
+        begin = until if found is None else found
+    if begin >= until:
+        return []
+    if not options.committed:
+        return [Range(log, begin, until)]
+    # Now, not when it is read: a round may take aborted data and its index entry away in between,
+    # and whoever had opened the old segment before would take that data for good.
+    return [Range(log, begin, until, tuple(aborted_transactions(log.dir, begin, until, clock)))]
+
+
+def _slices(wanted: Range, bytes_max: int) -> Iterator[Slice]:
+    for (first, size), (last, _) in pairwise(_cuts(wanted, bytes_max)):
+        mine = tuple(t for t in wanted.aborted if t.first_offset < last and t.last_offset >= first)
+        yield Slice(str(wanted.log.dir), wanted.log.partition, first, last, size, mine)
+
+
+def _resolved(log: Log, bounds: Bounds, options: SourceOptions, upper: int, clock: Clock) -> int:
+    """An offset between log start and `upper`."""
+    if bounds.timestamp_ms is not None:
+        found = offset_for_time(log, bounds.timestamp_ms, log.start_offset, clock)
+        return upper if found is None else found
+    offset = bounds.offsets.get(log.partition, bounds.everywhere)
+    if offset == EARLIEST:
+        return log.start_offset
+    if offset == LATEST:
+        return upper
+    if log.start_offset <= offset <= log.end_offset:
+        return offset
+    if options.fail_on_data_loss:
+        raise not_there(log.partition, offset, log.start_offset, log.end_offset)
+    return min(max(offset, log.start_offset), log.end_offset)
+
+
+def _cuts(wanted: Range, bytes_max: int) -> list[tuple[int, int]]:
+    """(offset, bytes from there to the next cut), ending with (until, 0).
+
+    Between segments, and within one where its index knows a batch's end: the batch that an entry
+    names ends with the entry's offset.
+    """
+    log, begin, until = wanted.log, wanted.begin, wanted.until
+    cuts: list[tuple[int, int]] = []
+    first = max(bisect_right(log.bases, begin) - 1, 0)
+    for part in log.parts[first:]:
+        if part.base_offset >= until:
+            break
+        index = offset_index(log.dir, part.base_offset)
+        places = [(part.base_offset, 0)]
+        for offset, position in zip(index.keys.tolist(), index.values.tolist(), strict=True):
+            far = position - places[-1][1] >= bytes_max and offset + 1 > places[-1][0]
+            if far and position < part.size and offset + 1 < part.end_offset:
+                places.append((offset + 1, position))
+        for (offset, position), (after, next_position) in pairwise(
+            [*places, (part.end_offset, part.size)]
+        ):
+            if after > begin and offset < until:
+                cuts.append((max(offset, begin), max(next_position - position, 0)))
+    return [*cuts, (until, 0)] if cuts else []
+
+
+def _packed(slices: Iterable[Slice], bytes_max: int) -> Iterator[Split]:
+    """Neighbours together while they are small: a task for each small log would cost its time."""
+    held: list[Slice] = []
+    size = 0
+    for one in slices:
+        if held and size + one.size > bytes_max:
+            yield Split(held)
+            held, size = [], 0
+        if held and held[-1].partition == one.partition:
+            before = held.pop()
+            aborted = tuple(dict.fromkeys((*before.aborted, *one.aborted)))
+            one = replace(  # noqa: PLW2901
+                one, offset_from=before.offset_from, size=before.size + one.size, aborted=aborted
+            )
+            size -= before.size
+        held.append(one)
+        size += one.size
+    if held:
+        yield Split(held)
+
+
+# --- by time --------------------------------------------------------------------------------------
+
+
+def offset_for_time(log: Log, timestamp: int, start_offset: int, clock: Clock) -> int | None:
+    """The first record at or after a time from `start_offset` on (T-16, L8)."""
+    offset = start_offset
+    while offset < log.end_offset:
+        segment = open_segment(log.dir, offset, clock)
+        try:
+            if _may_hold(log.dir, segment, timestamp):
+                found = _first_at(log, segment, timestamp, offset)
+                if found is not None:
+                    return found
+        finally:
+            segment.close()
+        if segment.next_base is None:
+            break
+        offset = max(offset, segment.next_base)
+    return None
+
+
+def _may_hold(directory: Path, segment: OpenedSegment, timestamp: int) -> bool:
+    """Sealing a segment notes its greatest timestamp (T-14); without an entry, who knows."""
+    times = time_index(directory, segment.base_offset).keys
+    return segment.next_base is None or not len(times) or int(times[-1]) >= timestamp
+
+
+def _first_at(log: Log, segment: OpenedSegment, timestamp: int, start_offset: int) -> int | None:
+    near = time_index(log.dir, segment.base_offset).before(timestamp - 1)
+    from_offset = max(start_offset, near or 0)
+    fd, where = segment.fileno(), str(segment.path)
+    size = os.fstat(fd).st_size
+    if segment.next_base is None:
+        size = min(size, log.parts[-1].size)
+    position = position_near(segment, from_offset)
+    for rows in walk(fd, min(position, size), size, where, block_bytes=_SEARCH_BLOCK_BYTES):
+        for row in rows[rows["max_timestamp"] >= timestamp]:
+            data = read_at(fd, int(row["position"]), int(row["size"]))
+            here = row.copy()
+            here["position"] = 0
+            for record in records_of(data, here, where):
+                if record.timestamp >= timestamp and record.offset >= start_offset:
+                    return record.offset
+    return None

@@ -1,0 +1,261 @@
+"""`spark.read.format("lapse")`: a log as a table, or a stream, with or without a broker.
+
+    from lapse.spark import source
+
+    source.register(spark)
+    orders = (
+        spark.read.format("lapse")
+        .option("path", "/var/kafka-logs")
+        .option("subscribe", "orders")
+        .load()
+    )
+
+With `path` it needs no broker: it works on a directory that a broker, ours or Kafka's, is writing
+to; never writes, locks or rebuilds anything (ADR-10). Columns: `lapse.records.columns`;
+options: `scan.options.OPTIONS`. The columns that Spark's Kafka source has too have its names,
+types and meaning.
+
+With `kafka.bootstrap.servers` the same comes from brokers, over our client (`scan.broker`).
+
+Filters on `offset`, `timestamp`, `topic` and `partition` leave out what they exclude before it is
+read. Spark does not tell a source which columns a query uses: name them by the option `columns` or
+by a schema (`.schema("offset long, value binary")`).
+
+A batch that cannot be read fails the query with its file and position; nothing is skipped.
+
+Spark imports this module in up to six processes of its own before a session's first row: what only
+some of them need (kernels, the client, the views) is imported where it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from lapse.base.errors import ConfigError
+from lapse.records import column_spec
+from lapse.spark.scan.options import (
+    SourceOptions,
+    columns_of,
+    parse_options,
+    parse_write_options,
+)
+
+if TYPE_CHECKING:
+    from lapse.spark.scan.plan import Pruning
+
+VIEW = "view"
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": ArrayType(_HEADER),
+    "create_time": TimestampType(),
+    "append_time": TimestampType(),
+    "is_tombstone": BooleanType(),
+    "horizon": TimestampType(),
+    "producer_id": LongType(),
+    "control": BooleanType(),
+}
+assert TYPES.keys() == column_spec.TYPES.keys()
+
+# For a session that makes no rounds: its Python workers begin with Arrow and the kernels loaded.
+SETTINGS: Mapping[str, str] = {"spark.python.daemon.module": "lapse.spark.source_daemon"}
+_FILTERS_SETTING = "spark.sql.python.filterPushdown.enabled"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("lapse")` known to a session, and let Spark tell Python sources its filters."""
+    spark.conf.set(_FILTERS_SETTING, "true")
+    spark.dataSource.register(LapseSource)
+
+
+class LapseSource(DataSource):
+    """The data source; Spark makes one for each `load`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "lapse"
+
+    def schema(self) -> StructType:
+        if VIEW in self.options:
+            from lapse.spark.views.reader import view_schema  # noqa: PLC0415
+
+            return view_schema(self.options)
+        columns = columns_of(self.options)
+        return StructType([StructField(name, TYPES[name]) for name in columns])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        if VIEW in self.options:
+            from lapse.spark.views.reader import LapseViewReader  # noqa: PLC0415
+
+            return LapseViewReader(self.options, schema)
+        return LapseReader(_with_columns(parse_options(self.options), schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        if VIEW in self.options:
+            raise ConfigError("option view: a view is no stream; read it by spark.read")
+        from lapse.spark.source.stream import LapseStreamReader  # noqa: PLC0415
+
+        options = parse_options(self.options, streaming=True)
+        return LapseStreamReader(_with_columns(options, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from lapse.spark.source.write import LapseWriter  # noqa: PLC0415
+
+        made = LapseWriter(parse_write_options(self.options, overwrite=overwrite), schema)
+        made.require_topic()
+        return made
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        from lapse.spark.source.write import LapseStreamWriter  # noqa: PLC0415
+
+        options = parse_write_options(self.options, overwrite=overwrite, streaming=True)
+        made = LapseStreamWriter(options, schema)
+        made.require_topic()
+        return made
+
+
+def _with_columns(options: SourceOptions, schema: StructType) -> SourceOptions:
+    """The columns of a schema, which Spark may have from the user; raises ConfigError."""
+    for field in schema.fields:
+        if TYPES.get(field.name) != field.dataType:
+            known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in TYPES.items())
+            raise ConfigError(f"no column {field.simpleString()}: there are {known}")
+    return replace(options, columns=tuple(schema.fieldNames()))
+
+
+class LapseReader(DataSourceReader):
+    """Plans in the driver, reads in the tasks; travels between them by pickle."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        from lapse.spark.scan.plan import Pruning  # noqa: PLC0415
+
+        self._options = options
+        self._pruning = Pruning()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take from them what they exclude; all are Spark's to apply still."""
+        self._pruning = pruning_of(filters)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from lapse.spark.scan.place import place_of  # noqa: PLC0415
+        from lapse.spark.scan.plan import Split  # noqa: PLC0415
+
+        return place_of(self._options).plan(self._pruning) or [Split(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from lapse.spark.scan.read import read_split  # noqa: PLC0415
+
+        return read_split(self._options, partition, self._pruning.timestamp_from)
+
+
+# --- filters --------------------------------------------------------------------------------------
+
+
+def pruning_of(filters: Sequence[Filter]) -> Pruning:
+    """What the filters exclude for certain, all together; what is not understood is left out."""
+    from lapse.spark.scan.plan import Pruning  # noqa: PLC0415
+
+    pruning = Pruning()
+    for one in filters:
+        narrow = _NARROWERS.get((type(one), getattr(one, "attribute", ())))
+        value = getattr(one, "value", None)
+        if narrow is not None and value is not None:
+            pruning = narrow(pruning, value)
+    return pruning
+
+
+def _offsets_from(pruning: Pruning, offset: int) -> Pruning:
+    return replace(pruning, offset_from=max(pruning.offset_from, offset))
+
+
+def _offsets_until(pruning: Pruning, offset: int) -> Pruning:
+    return replace(pruning, offset_until=min(pruning.offset_until, offset))
+
+
+def _offsets_in(pruning: Pruning, offsets: Sequence[int | None]) -> Pruning:
+    known = [offset for offset in offsets if offset is not None]
+    if not known:
+        return _offsets_until(pruning, 0)
+    return _offsets_until(_offsets_from(pruning, min(known)), max(known) + 1)
+
+
+def _times_from(pruning: Pruning, time: datetime) -> Pruning:
+    micros = (time.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
+    wanted = -(-micros // 1000)  # a record's time is a whole millisecond
+    known = pruning.timestamp_from
+    return replace(pruning, timestamp_from=wanted if known is None else max(known, wanted))
+
+
+def _topics_in(pruning: Pruning, topics: Iterable[str]) -> Pruning:
+    wanted = frozenset(topics)
+    return replace(pruning, topics=wanted if pruning.topics is None else pruning.topics & wanted)
+
+
+def _numbers_in(pruning: Pruning, numbers: Iterable[int]) -> Pruning:
+    wanted = frozenset(numbers)
+    return replace(pruning, numbers=wanted if pruning.numbers is None else pruning.numbers & wanted)
+
+
+Narrow: TypeAlias = "Callable[[Pruning, Any], Pruning]"
+_NARROWERS: dict[tuple[type[Filter], tuple[str, ...]], Narrow] = {
+    (GreaterThan, ("offset",)): lambda p, v: _offsets_from(p, v + 1),
+    (GreaterThanOrEqual, ("offset",)): _offsets_from,
+    (LessThan, ("offset",)): _offsets_until,
+    (LessThanOrEqual, ("offset",)): lambda p, v: _offsets_until(p, v + 1),
+    (In, ("offset",)): _offsets_in,
+    (GreaterThan, ("timestamp",)): _times_from,
+    (GreaterThanOrEqual, ("timestamp",)): _times_from,
+    (In, ("topic",)): _topics_in,
+    (In, ("partition",)): _numbers_in,
+}
+for _equal in (EqualTo, EqualNullSafe):
+    _NARROWERS |= {
+        (_equal, ("offset",)): lambda p, v: _offsets_in(p, [v]),
+        (_equal, ("timestamp",)): _times_from,
+        (_equal, ("topic",)): lambda p, v: _topics_in(p, [v]),
+        (_equal, ("partition",)): lambda p, v: _numbers_in(p, [v]),
+    }

@@ -1,0 +1,228 @@
+"""`spark.readStream.format("lapse")`: a log as a stream of micro-batches.
+
+A position is JSON, `{"orders": {"0": 17, "topicId": "…"}}`, the next offset of each partition, and
+of which topic where brokers tell its id: what Spark keeps in its checkpoint. One of an older
+checkpoint has no id; then that of the topic that is there now is noted. A batch is the offsets
+between two positions and nothing else, so that one that is repeated after a failure has the same
+records, as far as they are still there: with a sink that is idempotent each record counts once.
+
+The end of a partition is what its segments hold, or its broker tells, when Spark asks; with
+`kafka.isolation.level` = `read_committed` the last stable offset. Partitions that come later are
+read from their beginning. What retention, DeleteRecords or compaction took before it was read is
+data loss for offsets below the log start, for a topic that is gone or has another id, and where a
+log ends before what was read of it: `failOnDataLoss`. Compaction itself is none.
+
+Spark keeps no word of where a query begins until its first batch is done. So of partitions that
+begin at their end nothing is in that batch: if it is repeated, "the end" is another place, and what
+came in between would be in no batch.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from lapse.base.clock import SystemClock
+from lapse.base.ids import TopicPartition, format_topic_id
+from lapse.spark.scan.files import DataLost
+from lapse.spark.scan.options import EARLIEST, Bounds, SourceOptions
+from lapse.spark.scan.place import place_of
+from lapse.spark.scan.plan import Extent, Pruning
+from lapse.spark.scan.read import read_split
+from lapse.spark.source.delete import Deletion
+from lapse.spark.source.progress import TOPIC_ID, parse_topic_ids
+
+Position = dict[str, dict[str, int | str]]
+Offsets = Mapping[TopicPartition, int]
+TopicIds = Mapping[str, uuid.UUID]
+Extents = Mapping[TopicPartition, Extent]
+
+
+class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Spark asks it for positions in the driver, and for records in the tasks."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._until: Extents | None = None
+        self._seen: Extents = {}
+        self._held: Offsets = {}
+        wish = options.deletion
+        self._deletion = None if wish is None else Deletion(options, wish, SystemClock())
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query begins that has no checkpoint yet."""
+        place = place_of(self._options)
+        before = place.extents()
+        begin = place.starts()
+        none = Extent(0, 0)
+        self._held = {p: at for p, at in begin.items() if at >= before.get(p, none).end_offset}
+        position = position_of(begin, ids_of(before))
+        if self._deletion is not None:
+            self._deletion.begins(position)
+        return position
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What comes from now on is the next query's."""
+        self._until = place_of(self._options).extents(lenient=True)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self._options.offsets_max
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next batch ends; raises DataLost where a partition, or its end, is gone."""
+        if self._deletion is not None:
+            self._deletion.goes_on(start)
+        there = self._seen = self._until or place_of(self._options).extents(lenient=True)
+        begin, ids = offsets_of(start), parse_topic_ids(start)
+        anew = self._made_anew(ids, there)
+        begin = {p: at for p, at in begin.items() if p.topic not in anew}
+        if self._options.fail_on_data_loss:
+            _check_all_there(begin, there, self._options.topics or ())
+        latest = _latest(begin, there, fail_on_data_loss=self._options.fail_on_data_loss)
+        latest |= {p: at for p, at in self._held.items() if begin.get(p) == at}
+        self._held = {}
+        if isinstance(limit, ReadMaxRows):
+            # A partition that is new is read from where it begins.
+            known = {p: extent.start_offset for p, extent in there.items()} | begin
+            latest = limited(known, latest, limit.max_rows)
+        return position_of(latest, {**ids, **ids_of(there)})
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """For the query's status."""
+        there = self._seen  # it is asked right after `latestOffset`
+        return position_of({p: extent.end_offset for p, extent in there.items()}, ids_of(there))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """What the batch between two positions reads, in tasks."""
+        if self._deletion is not None:
+            self._deletion.goes_on(start)
+        begin, until = offsets_of(start), offsets_of(end)
+        before, ids = parse_topic_ids(start), parse_topic_ids(end)
+        # Of a topic that was made anew nothing is read before this batch.
+        anew = {topic for topic, topic_id in before.items() if ids.get(topic, topic_id) != topic_id}
+        begin = {p: at for p, at in begin.items() if p.topic not in anew}
+        waits = {p: at for p, at in until.items() if at > begin.get(p, 0)}
+        wanted = self._still_there(waits, ids)
+        if not wanted:
+            return []
+        options = replace(
+            self._options,
+            topics=None,
+            pattern=None,
+            partitions=tuple(sorted(wanted)),
+            # One that is new is read from its beginning, wherever that is.
+            starting=Bounds(EARLIEST, {p: begin.get(p, EARLIEST) for p in wanted}),
+            ending=Bounds(EARLIEST, wanted),
+        )
+        return place_of(options).plan(Pruning())
+
+    def _still_there(self, wanted: Offsets, ids: TopicIds) -> Offsets:
+        """A topic may have been deleted since the batch was planned, perhaps in another life."""
+        asked = replace(self._options, topics=None, pattern=None, partitions=tuple(wanted))
+        there = place_of(asked).extents(lenient=True) if wanted else {}
+        if self._options.fail_on_data_loss:
+            _check_all_there(wanted, there, ())
+        anew = self._made_anew(ids, there)
+        return {p: offset for p, offset in wanted.items() if p in there and p.topic not in anew}
+
+    def _made_anew(self, ids: TopicIds, there: Extents) -> frozenset[str]:
+        """Names that other topics have by now; raises DataLost if that is to end the query."""
+        anew = {name for name, now in ids_of(there).items() if ids.get(name, now) != now}
+        if anew and self._options.fail_on_data_loss:
+            raise DataLost(
+                f"{', '.join(sorted(anew))}: made anew, what was read was of another topic of this "
+                "name; failOnDataLoss=false reads it from its beginning"
+            )
+        return frozenset(anew)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Runs in a task."""
+        return read_split(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark tells of a batch that is done when it has planned the next one."""
+        if self._deletion is not None:
+            self._deletion.committed(end)
+
+
+def _latest(
+    begin: Offsets, there: Extents, *, fail_on_data_loss: bool
+) -> dict[TopicPartition, int]:
+    """The end of each partition; one that is gone keeps its place: its disk may only be away.
+
+    A log that ends before what was read of it was made anew, or cut. What it will get is to be
+    read, so the stream goes on at its end.
+    """
+    for partition, extent in sorted(there.items()):
+        if extent.end_offset < begin.get(partition, 0) and fail_on_data_loss:
+            raise DataLost(
+                f"{partition}: read up to offset {begin[partition]}, but the log ends at "
+                f"{extent.end_offset}: it was made anew, or cut; failOnDataLoss=false goes on there"
+            )
+    return {**begin, **{p: extent.end_offset for p, extent in there.items()}}
+
+
+def _check_all_there(
+    wanted: Collection[TopicPartition],
+    there: Collection[TopicPartition],
+    topics: Collection[str],
+) -> None:
+    topics_there = {partition.topic for partition in there}
+    missing = {str(p) for p in set(wanted) - set(there)} | (set(topics) - topics_there)
+    if missing:
+        names = ", ".join(sorted(missing))
+        raise DataLost(f"{names}: not there any more; failOnDataLoss=false goes on")
+
+
+def limited(begin: Offsets, latest: Offsets, offsets_max: int) -> dict[TopicPartition, int]:
+    """Ends nearer, so that there are no more offsets in all: to each its share of what waits.
+
+    As Spark's Kafka source shares `maxOffsetsPerTrigger`; one offset at least where any waits, so
+    that a small partition beside a huge one moves too.
+    """
+    waits = {p: max(0, latest[p] - begin.get(p, 0)) for p in latest}
+    total = sum(waits.values())
+    if total <= offsets_max:
+        return dict(latest)
+    return {
+        p: begin.get(p, 0) + max(1, n * offsets_max // total) if n else latest[p]
+        for p, n in waits.items()
+    }
+
+
+def position_of(offsets: Offsets, ids: TopicIds | None = None) -> Position:
+    """As Spark keeps it; of topics without an id, offsets alone."""
+    position: Position = {}
+    for partition, offset in sorted(offsets.items()):
+        position.setdefault(partition.topic, {})[str(partition.partition)] = offset
+    for topic in position.keys() & (ids or {}).keys():
+        position[topic][TOPIC_ID] = format_topic_id((ids or {})[topic])
+    return position
+
+
+def offsets_of(position: Mapping[str, Mapping[str, int | str]]) -> dict[TopicPartition, int]:
+    """Inverse of `position_of`; ids are `parse_topic_ids`'."""
+    return {
+        TopicPartition(topic, int(number)): int(offset)
+        for topic, numbers in position.items()
+        for number, offset in numbers.items()
+        if number != TOPIC_ID
+    }
+
+
+def ids_of(there: Extents) -> dict[str, uuid.UUID]:
+    """Ids of the topics there are, where they are told."""
+    known = ((p.topic, extent.topic_id) for p, extent in there.items())
+    return {topic: topic_id for topic, topic_id in known if topic_id is not None}

@@ -1,0 +1,38 @@
+"""A new API is a file and a line: the table has every file, and each file says who may."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from lapse.broker import api
+from lapse.broker.api.table import APIS
+from lapse.wire.declaration import message_spec
+
+FILES = {
+    path.stem: path
+    for path in Path(api.__file__ or "").parent.glob("*.py")
+    if path.stem not in {"__init__", "table"}
+}
+
+
+def file_of(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def test_the_table_has_every_file() -> None:
+    assert sorted(FILES) == sorted(file_of(endpoint.api.name) for endpoint in APIS.values())
+
+
+@pytest.mark.parametrize("key", APIS)
+def test_a_file_says_key_and_who_may(key: int) -> None:
+    """In its docstring; and what it registers are the messages of one API."""
+    endpoint = APIS[key]
+    said = ast.get_docstring(ast.parse(FILES[file_of(endpoint.api.name)].read_text())) or ""
+    assert said.startswith(f"{endpoint.api.name} (key {key}): ")
+    assert re.search(r"^Needs [A-Zn]", said, re.MULTILINE)
+    assert message_spec(endpoint.request).api is endpoint.api
+    assert message_spec(endpoint.response).api is endpoint.api

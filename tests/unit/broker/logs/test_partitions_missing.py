@@ -1,0 +1,130 @@
+"""A broker over a directory that lacks something: what is gone is offline, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import ErrorCode
+from lapse.base.ids import TopicPartition
+from lapse.broker.node import Node
+from lapse.client.admin import Admin
+from lapse.log.checkpoints import CLEAN_SHUTDOWN, RECOVERY_POINT
+from lapse.log.manifest import manifest_path
+from lapse.log.roster import ROSTER
+from tests.support.broker.running import batch_of, connect, create, fetch, produce, running_node
+from tests.unit.broker.test_conditions import HTTP, UNWELL, metric
+from tests.unit.broker.test_node import get
+
+OFFLINE = int(ErrorCode.KAFKA_STORAGE_ERROR)
+GONE = TopicPartition("t", 1)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+async def errors_of(node: Node) -> Sequence[int]:
+    async with await connect(node) as c:
+        return [
+            p.error_code for p in await produce(c, "t", (0, batch_of(b"x")), (1, batch_of(b"x")))
+        ]
+
+
+async def three_segments(node: Node) -> None:
+    """Of each of two partitions, and a record in the last; the sealed ones are synced."""
+    await create(node, "t", 2, segment_bytes="1048576")
+    async with await connect(node) as c:
+        for _ in range(3):
+            await produce(c, "t", (0, batch_of(b"v" * 600_000)), (1, batch_of(b"v" * 600_000)))
+    for log in node.services.partitions.all():
+        log.flush()
+
+
+@pytest.mark.parametrize("what", ["segment", "folder", "all in the folder"])
+async def test_what_is_gone_is_offline_and_said(
+    tmp_path: Path, disk_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It had come back empty, or with a silent hole, and so it had been served."""
+    async with running_node(tmp_path) as node:
+        await three_segments(node)
+    aside = disk_path / "aside"
+    shutil.copytree(tmp_path / "t-1", aside)
+    if what == "segment":
+        (tmp_path / "t-1" / f"{1:020d}.log").unlink()
+    else:
+        shutil.rmtree(tmp_path / "t-1")
+        if what != "folder":
+            (tmp_path / "t-1").mkdir()
+    for _ in range(2):  # and so it stays
+        async with running_node(tmp_path, HTTP) as node:
+            assert await errors_of(node) == [0, OFFLINE]
+            assert (await get(node, "/health"))[0] == UNWELL
+            assert await metric(node, 'lapse_logs_refusing_writes{reason="log_not_open"}') == 1
+            why = node.services.partitions.not_open[GONE]
+            assert f"see `lapse repair {tmp_path} --partition t-1`" in why
+            assert f"t-1 is offline: {why}" in caplog.text
+    shutil.rmtree(tmp_path / "t-1", ignore_errors=True)
+    shutil.copytree(aside, tmp_path / "t-1")
+    async with running_node(tmp_path) as node, await connect(node) as c:
+        assert await errors_of(node) == [0, 0]
+        (read,) = await fetch(c, "t", (1, 1))
+        assert read.error_code == 0
+
+
+async def test_a_topic_whose_folder_is_gone_can_be_deleted_and_made_anew(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await create(node, "t", 2)
+    shutil.rmtree(tmp_path / "t-1")
+    async with running_node(tmp_path) as node:
+        assert await errors_of(node) == [0, OFFLINE]
+        async with await connect(node) as c:
+            await Admin(c).delete_topic("t")
+        await create(node, "t", 2)
+        assert await errors_of(node) == [0, 0]
+    async with running_node(tmp_path) as node:
+        assert await errors_of(node) == [0, 0]
+
+
+async def test_a_partition_that_was_moved_to_another_directory_is_not_missed(
+    tmp_path: Path,
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    both = {"log.dirs": f"{one},{two}"}
+    async with running_node(one, both) as node:
+        await create(node, "t", 2)
+        places = {log.partition: log.dir for log in node.services.partitions.all()}
+    old = places[GONE]
+    shutil.move(old, (two if old.parent == one else one) / "t-1")
+    for _ in range(2):
+        async with running_node(one, both) as node:
+            assert await errors_of(node) == [0, 0]
+            assert not node.services.partitions.offline
+
+
+async def test_what_recovery_cut_off_is_kept_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Above the recovery point, so that the log is served without it, as by Kafka."""
+    async with running_node(tmp_path) as node:
+        await create(node, "t")
+    async with running_node(tmp_path) as node, await connect(node) as c:
+        await produce(c, "t", (0, batch_of(b"a")))
+        await produce(c, "t", (0, batch_of(b"b")))
+        before, files = files_of(tmp_path), files_of(tmp_path / "t-0")
+    # As `kill -9` leaves it, in the middle of the second append.
+    (tmp_path / CLEAN_SHUTDOWN).unlink()
+    for name in (RECOVERY_POINT, ROSTER):
+        (tmp_path / name).write_bytes(before[name])
+    size = len(batch_of(b"b"))
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(files[f"{0:020d}.log"][:-1])
+    manifest_path(tmp_path / "t-0").unlink()
+    async with running_node(tmp_path, HTTP) as node:
+        (log,) = node.services.partitions.all()
+        assert log.log_end_offset == 1
+        assert await metric(node, "lapse_log_cut_off_bytes{") == size - 1
+        assert (await get(node, "/health"))[1] == "serving\n"
+    assert f"t-0: batch cut off; cut off at byte {size}, offset 1, kept as " in caplog.text

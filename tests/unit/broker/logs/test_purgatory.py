@@ -1,0 +1,61 @@
+"""Waiting for bytes: what ends a wait, and what was missed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lapse.base.ids import TopicPartition
+from lapse.broker.logs.purgatory import Purgatory
+
+HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
+LONG_S = 3600.0
+
+
+async def test_bytes_end_the_wait_once_there_are_enough() -> None:
+    purgatory = Purgatory()
+    with purgatory.watch([HERE]) as watch:
+        waiting = asyncio.create_task(watch.wait(100, LONG_S))
+        await asyncio.sleep(0)
+        purgatory.appended(HERE, 99)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        purgatory.appended(HERE, 1)
+        await waiting
+
+
+async def test_bytes_that_came_before_the_wait_count() -> None:
+    purgatory = Purgatory()
+    with purgatory.watch([HERE]) as watch:
+        purgatory.appended(HERE, 100)
+        await watch.wait(100, LONG_S)
+        watch.reset()
+        waiting = asyncio.create_task(watch.wait(1, LONG_S))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        waiting.cancel()
+
+
+async def test_other_partitions_do_not_count() -> None:
+    purgatory = Purgatory()
+    with purgatory.watch([HERE]) as watch:
+        waiting = asyncio.create_task(watch.wait(1, LONG_S))
+        await asyncio.sleep(0)
+        purgatory.appended(THERE, 100)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        purgatory.changed(HERE)
+        await waiting
+
+
+async def test_time_ends_the_wait() -> None:
+    purgatory = Purgatory()
+    with purgatory.watch([HERE]) as watch:
+        await watch.wait(1, 0.001)
+
+
+async def test_nothing_is_kept_afterwards() -> None:
+    purgatory = Purgatory()
+    with purgatory.watch([HERE, THERE]):
+        assert purgatory.waiting == 1
+    assert purgatory.waiting == 0
+    assert purgatory.watches == {}

@@ -1,0 +1,188 @@
+"""Bytes no client should send: that connection ends with one line in the log, others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import logging
+import os
+import socket
+import struct
+
+import pytest
+
+from lapse.base.errors import LapseError
+from lapse.broker.net.connection import WRITE_BUFFER_BYTES_MAX, Connection
+from lapse.broker.node import Node
+from lapse.client.admin import Admin
+from lapse.client.connection import BrokerConnection
+from lapse.wire.envelope import decode_response, encode_request
+from lapse.wire.schema.api_versions import ApiVersionsResponse
+from lapse.wire.schema.metadata import MetadataRequest
+from tests.support.broker.running import batch_of, create, fetch, produce, until
+
+LIMIT = 100 << 20
+
+
+def frame(content: bytes) -> bytes:
+    return struct.pack(">i", len(content)) + content
+
+
+def header(key: int, version: int) -> bytes:
+    return struct.pack(">hhih", key, version, 7, -1)
+
+
+METADATA = b"".join(
+    bytes(part)  # type: ignore[arg-type]
+    for part in encode_request(
+        MetadataRequest(topics=None), version=9, correlation_id=1, client_id="test"
+    )
+)
+
+BAD = {
+    "garbage": (b"GET / HTTP/1.1\r\n\r\n", "frame announces 1195725856 bytes"),
+    "over the limit": (struct.pack(">i", LIMIT + 1), "socket.request.max.bytes"),
+    "negative size": (struct.pack(">i", -1), "frame announces -1 bytes"),
+    "empty frame": (frame(b""), "request header"),
+    "unknown API": (frame(header(77, 0)), "API key 77 v0 is not served"),
+    "version not served": (frame(header(8, 1)), "OffsetCommit v1"),
+    "older than any": (frame(header(0, -1)), "Produce v-1"),
+    "version too new": (frame(header(3, 99) + b"\0"), "Metadata v99"),
+    "cut off": (frame(METADATA[4:-3]), "MetadataRequest"),
+}
+
+
+async def send(node: Node, data: bytes) -> bytes:
+    """What comes back until the broker hangs up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.services.address.port)
+    try:
+        writer.write(data)
+        return await asyncio.wait_for(reader.read(), 10)
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_ends_its_connection_with_one_line(
+    name: str, node: Node, connection: BrokerConnection, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, reason = BAD[name]
+    caplog.set_level(logging.WARNING)
+    assert await send(node, data) == b""
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert reason in line
+    assert "\n" not in line
+    assert await Admin(connection).list_topics() == []  # others go on
+    assert node.services.counters.connections_refused == 1
+
+
+async def test_good_frames_before_a_bad_one_are_answered(node: Node) -> None:
+    answer = await send(node, METADATA + METADATA + b"\xff" * 8)
+    size = struct.unpack_from(">i", answer)[0]
+    assert len(answer) == 2 * (4 + size)
+
+
+async def test_a_client_that_leaves_is_no_error(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", node.services.address.port)
+    writer.write(METADATA[:9])
+    writer.close()
+    await writer.wait_closed()
+    async with asyncio.timeout(10):
+        while node.services.counters.connections:  # noqa: ASYNC110  (nothing to wait for)
+            await asyncio.sleep(0.01)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (BrokenPipeError(), ""),
+        (OSError(errno.EIO, "read error"), "a slice of a segment: read error"),
+    ],
+)
+async def test_what_ends_an_answer_in_its_middle(
+    node: Node,
+    connection: BrokerConnection,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    error: OSError,
+    line: str,
+) -> None:
+    """A client that leaves is no error, a file that cannot be read one line."""
+    await create(node, "t")
+    await produce(connection, "t", (0, batch_of(bytes(500_000))))
+    sent: list[int] = []
+
+    def fails_soon(out: int, fd: int, position: int, _size: int) -> int:
+        if sent:
+            raise error
+        sent.append(sendfile(out, fd, position, 1000))
+        return sent[-1]
+
+    sendfile = os.sendfile
+    monkeypatch.setattr(os, "sendfile", fails_soon)
+    caplog.set_level(logging.WARNING)
+    with pytest.raises(LapseError):
+        await fetch(connection, "t", (0, 0))
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == bool(line)
+    assert line in "".join(told)
+
+
+async def test_many_pipelined_requests_are_answered_in_order(node: Node) -> None:
+    """More than the queue takes: reading pauses and goes on."""
+    await create(node, "t", 50)
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.services.address.port)
+    count = 500
+    for n in range(count):
+        writer.write(METADATA[:8] + struct.pack(">i", n) + METADATA[12:])
+    for n in range(count):
+        size = struct.unpack(">i", await reader.readexactly(4))[0]
+        assert struct.unpack_from(">i", await reader.readexactly(size))[0] == n
+    writer.close()
+
+
+async def test_api_versions_too_new_is_answered_in_version_0(node: Node) -> None:
+    """KIP-511: error 35 and the table, on a connection that goes on."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.services.address.port)
+    writer.write(frame(header(18, 99) + b"\0") + METADATA)
+    size = struct.unpack(">i", await reader.readexactly(4))[0]
+    answer = decode_response(
+        ApiVersionsResponse, 99, memoryview(bytearray(await reader.readexactly(size)))
+    )
+    assert answer.error_code == 35
+    assert {row.api_key for row in answer.api_keys} >= {0, 1, 2, 3, 18, 19, 20, 22}
+    assert await reader.readexactly(4)
+    writer.close()
+
+
+def made_connections() -> list[Connection]:
+    return [c for c in gc.get_objects() if isinstance(c, Connection) and c._is_made]
+
+
+async def test_a_client_that_does_not_read_short_answers_is_waited_for(node: Node) -> None:
+    """Else each one that fills the buffer would be followed by another, held in memory with it."""
+    await create(node, "t", 500)
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        await loop.sock_connect(client, ("127.0.0.1", node.services.address.port))
+        handled = node.services.counters.requests
+        served = None
+        for n in range(1000):
+            await loop.sock_sendall(client, METADATA)
+            await until(lambda n=n: handled["Metadata"] > n)
+            if served is None:  # looking for it takes long: among all objects there are
+                (served,) = [c for c in made_connections() if c._services is node.services]
+            if served._drained is not None:
+                break
+        assert served is not None
+        assert served._is_sending
+        assert served._transport.get_write_buffer_size() < 2 * WRITE_BUFFER_BYTES_MAX
+        while served._drained is not None:
+            await loop.sock_recv(client, 1 << 20)
+        await until(lambda: not served._is_sending)

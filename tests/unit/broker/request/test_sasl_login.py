@@ -1,0 +1,288 @@
+"""Logins by SASL over a bare connection: what comes before, what ends it, what is held back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.exposition import generate_latest
+
+from lapse.base.secret import Secret
+from lapse.broker.http.metrics import registry
+from lapse.broker.node import Node
+from lapse.client.connection import BrokerConnection, ConnectionLost
+from lapse.security.sasl import RECEIVE_BYTES_MAX
+from lapse.security.scram import ScramClient, ScramMechanism, credential_of, salted_password
+from lapse.wire.envelope import encode_request
+from lapse.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
+from lapse.wire.schema.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from lapse.wire.schema.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from tests.support.broker.running import batch_of, create, produce, running_node
+from tests.support.broker.secured import SECURED, address_of, anonymous, log_in, logged_in
+
+FAILED, ILLEGAL_STATE, UNSUPPORTED = 58, 34, 33
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with running_node(tmp_path / "data", SECURED) as running:
+        yield running
+
+
+async def test_before_a_login_only_versions_may_be_asked(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with await anonymous(node) as connection:
+        asked = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+        assert (await connection.request(asked, ApiVersionsResponse)).error_code == 0
+        with pytest.raises(ConnectionLost):
+            await connection.request(MetadataRequest(topics=None), MetadataResponse)
+    assert "Unexpected Kafka request of type 3" in caplog.text
+
+
+async def test_after_it_everything_may(node: Node) -> None:
+    async with await logged_in(node, "alice") as connection:
+        answer = await connection.request(MetadataRequest(topics=None), MetadataResponse)
+        port = address_of(node).port
+        assert [b.port for b in answer.brokers] == [port]  # of the listener it came by
+        assert node.services.counters.logins == {"SASL_PLAINTEXT": 1}
+
+
+@pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("nobody", "b"), ("", "")])
+async def test_a_failed_login_ends_the_connection(
+    node: Node, caplog: pytest.LogCaptureFixture, user: str, password: str
+) -> None:
+    async with await anonymous(node) as connection:
+        answer = await log_in(connection, user, password)
+        assert answer.error_code == FAILED
+        with pytest.raises(ConnectionLost):
+            await connection.request(MetadataRequest(topics=None), MetadataResponse)
+    assert "login failed at listener SASL_PLAINTEXT" in caplog.text
+    assert "wrong" not in caplog.text
+    (entrance,) = [e for e in node.services.entrances if e.sasl is not None]
+    assert entrance.failures.counts.failures == 1
+
+
+async def test_failed_logins_are_held_back_one_after_the_other(tmp_path: Path) -> None:
+    delay = {"connection.failed.authentication.delay.ms": "150"}
+    async with running_node(tmp_path, {**SECURED, **delay}) as node:
+        connections = [await anonymous(node) for _ in range(3)]
+        begun = asyncio.get_running_loop().time()
+        answers = await asyncio.gather(*(log_in(c, "alice", "wrong") for c in connections))
+        took = asyncio.get_running_loop().time() - begun
+        assert [a.error_code for a in answers] == [FAILED] * 3
+        assert took >= 3 * 0.15
+        async with await logged_in(node, "alice"):
+            assert asyncio.get_running_loop().time() - begun - took < 0.15 * 3
+
+
+FEW = {
+    "connection.failed.authentication.delay.ms": "0",
+    "lapse.login.failures.per.minute": "4",  # two at once; then one in fifteen seconds
+}
+
+
+async def test_guesses_themselves_are_limited(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Over as many connections as one likes; and a right one is not told that it is wrong."""
+    async with running_node(tmp_path, {**SECURED, **FEW}) as node:
+        for _ in range(2):
+            async with await anonymous(node) as connection:
+                assert (await log_in(connection, "alice", "wrong")).error_code == FAILED
+        for password in ("wrong", "b"):
+            async with await anonymous(node) as connection:
+                with pytest.raises(ConnectionLost):
+                    await log_in(connection, "alice", password)
+        assert "lapse.login.failures.per.minute" in caplog.text
+        told = generate_latest(registry(node.services)).decode()
+        assert "lapse_broker_logins_untried_total 2.0" in told
+        assert "lapse_broker_logins_waited_ms_total 0.0" in told
+        async with await logged_in(node, "bob"):
+            pass  # another user, from the same address
+
+
+async def test_by_scram_the_proof_is_the_guess(tmp_path: Path) -> None:
+    async with running_node(tmp_path, {**SECURED, **FEW}) as node:
+        sha = ScramMechanism.SHA_256
+        kept = credential_of(sha, salted_password(sha, Secret("p"), b"salt", 4096), b"salt", 4096)
+        await node.services.access.change_credentials({("carol", sha): kept})
+
+        async def guess(password: str) -> int:
+            client = ScramClient(sha, "carol", Secret(password), "nonce")
+            async with await anonymous(node) as connection:
+                shaken = SaslHandshakeRequest(mechanism="SCRAM-SHA-256")
+                await connection.request(shaken, SaslHandshakeResponse)
+                challenge = b""
+                while (message := client.respond(challenge)) is not None:
+                    answer = await connection.request(
+                        SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse
+                    )
+                    challenge = bytes(answer.auth_bytes)
+                    if answer.error_code:
+                        return int(answer.error_code)
+                return 0
+
+        assert [await guess("p") for _ in range(5)] == [0] * 5  # what succeeds is not counted
+        assert [await guess("wrong") for _ in range(2)] == [FAILED] * 2
+        with pytest.raises(ConnectionLost):
+            await guess("p")
+
+
+async def test_what_is_over_its_budget_for_a_while_only_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    real = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        slept.append(seconds)
+        await real(0)
+
+    async with running_node(
+        tmp_path, {**SECURED, **FEW, "lapse.login.failures.per.minute": "20"}
+    ) as node:
+        for _ in range(10):
+            async with await anonymous(node) as connection:
+                await log_in(connection, "alice", "wrong")
+        monkeypatch.setattr("lapse.broker.request.sasl_login.asyncio.sleep", noted)
+        async with await logged_in(node, "alice"):
+            monkeypatch.setattr("lapse.broker.request.sasl_login.asyncio.sleep", real)
+        assert any(0 < seconds <= 3 for seconds in slept)
+        assert node.services.attempts.counts.waited_ms > 0
+
+
+async def test_an_unknown_mechanism_is_told_which_there_are(node: Node) -> None:
+    async with await anonymous(node) as connection:
+        request = SaslHandshakeRequest(mechanism="GSSAPI")
+        answer = await connection.request(request, SaslHandshakeResponse)
+        assert (answer.error_code, answer.mechanisms) == (UNSUPPORTED, ("PLAIN", "SCRAM-SHA-256"))
+        with pytest.raises(ConnectionLost):
+            await connection.request(request, SaslHandshakeResponse)
+
+
+async def test_a_listener_without_sasl_says_so(node: Node) -> None:
+    address = node.services.address
+    async with await BrokerConnection.open(address.host, address.port) as connection:
+        shaken = await connection.request(
+            SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse
+        )
+        assert (shaken.error_code, shaken.mechanisms) == (ILLEGAL_STATE, ())
+        answer = await connection.request(
+            SaslAuthenticateRequest(auth_bytes=b"\0alice\0b"), SaslAuthenticateResponse
+        )
+        assert answer.error_code == ILLEGAL_STATE
+
+
+async def raw(node: Node) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    address = address_of(node)
+    return await asyncio.open_connection(address.host, address.port)
+
+
+def encoded(message: object, version: int) -> bytes:
+    parts = encode_request(message, version=version, correlation_id=1, client_id="c")
+    return b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+@pytest.mark.parametrize(("token", "succeeds"), [(b"\0alice\0b", True), (b"\0alice\0x", False)])
+async def test_bare_tokens_follow_handshake_0(node: Node, token: bytes, succeeds: bool) -> None:
+    reader, writer = await raw(node)
+    writer.write(encoded(SaslHandshakeRequest(mechanism="PLAIN"), 0))
+    await read_frame(reader)
+    writer.write(struct.pack(">i", len(token)) + token)
+    if succeeds:
+        assert await read_frame(reader) == b""
+        writer.write(encoded(MetadataRequest(topics=None), 9))
+        assert await read_frame(reader)
+    else:
+        assert await reader.read() == b""  # Kafka has no answer for it either
+    writer.close()
+
+
+async def test_a_large_frame_needs_a_login(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    reader, writer = await raw(node)
+    writer.write(struct.pack(">i", RECEIVE_BYTES_MAX + 1))
+    assert await reader.read() == b""
+    writer.close()
+    assert "frame announces" in caplog.text
+    await create(node, "t")
+    async with await logged_in(node, "alice") as connection:
+        (answer,) = await produce(connection, "t", (0, batch_of(bytes(RECEIVE_BYTES_MAX + 1))))
+        assert answer.error_code == 0
+
+
+async def scram_exchange(node: Node, messages: list[bytes]) -> list[SaslAuthenticateResponse]:
+    """Logs alice in where there are no messages, and keeps hers; else plays them."""
+    recorded = bool(messages)
+    client = ScramClient(ScramMechanism.SHA_256, "alice", Secret("s"), "nonce")
+    answers = []
+    async with await anonymous(node) as connection:
+        await connection.request(
+            SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), SaslHandshakeResponse
+        )
+        challenge = b""
+        for step in range(2):
+            if not recorded:
+                following = client.respond(challenge)
+                assert following is not None
+                messages.append(following)
+            answer = await connection.request(
+                SaslAuthenticateRequest(auth_bytes=messages[step]), SaslAuthenticateResponse
+            )
+            answers.append(answer)
+            challenge = bytes(answer.auth_bytes)
+    return answers
+
+
+async def test_a_recorded_scram_exchange_fails_when_it_is_played_again(node: Node) -> None:
+    salted = salted_password(ScramMechanism.SHA_256, Secret("s"), b"salt", 4096)
+    kept = credential_of(ScramMechanism.SHA_256, salted, b"salt", 4096)
+    await node.services.access.change_credentials({("alice", ScramMechanism.SHA_256): kept})
+    messages: list[bytes] = []
+    assert [a.error_code for a in await scram_exchange(node, messages)] == [0, 0]
+    assert [a.error_code for a in await scram_exchange(node, messages)] == [0, FAILED]
+
+
+async def ask_for_ever(connection: BrokerConnection) -> None:
+    while True:
+        await connection.request(MetadataRequest(topics=None), MetadataResponse)
+        await asyncio.sleep(0.02)
+
+
+async def test_a_session_ends_unless_the_client_logs_in_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    name = "listener.name.sasl_plaintext.plain.connections.max.reauth.ms"
+    async with (
+        running_node(tmp_path, {**SECURED, name: "300"}) as node,
+        await anonymous(node) as connection,
+    ):
+        answer = await log_in(connection, "alice", "b")
+        assert answer.session_lifetime_ms == 300
+        again = await log_in(connection, "alice", "b")
+        assert again.error_code == 0
+        await connection.request(MetadataRequest(topics=None), MetadataResponse)
+        with pytest.raises(ConnectionLost):
+            await ask_for_ever(connection)
+    assert "has expired" in caplog.text
+
+
+async def test_another_user_may_not_take_a_session_over(tmp_path: Path) -> None:
+    async with (
+        running_node(tmp_path, {**SECURED, "connections.max.reauth.ms": "60000"}) as node,
+        await logged_in(node, "alice") as connection,
+    ):
+        answer = await log_in(connection, "bob", "c")
+        assert answer.error_code == FAILED
+        assert "Cannot change principals" in (answer.error_message or "")

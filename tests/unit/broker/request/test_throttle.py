@@ -1,0 +1,264 @@
+"""Clients over their quotas are told so, and wait."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lapse.base.errors import ErrorCode
+from lapse.broker.limits.quotas import (
+    CLIENT_ID,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    USER,
+)
+from lapse.broker.node import Node
+from lapse.broker.request.throttle import Stopwatch
+from lapse.client.connection import BrokerConnection
+from lapse.testing.clock import ManualClock
+from lapse.wire.schema.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from lapse.wire.schema.create_topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from lapse.wire.schema.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from lapse.wire.schema.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from lapse.wire.schema.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from lapse.wire.schema.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tests.support.broker.running import batch_of, connect, create, running_node, until
+
+BATCH = batch_of(bytes(2000))
+EVERYBODY = ((USER, None),)
+CLIENTS = ((CLIENT_ID, None),)
+
+
+async def produce(connection: BrokerConnection) -> ProduceResponse:
+    data = PartitionProduceData(index=0, records=BATCH)
+    topic = TopicProduceData(name="t", partition_data=(data,))
+    request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=1000, topic_data=(topic,))
+    return await connection.request(request, ProduceResponse)
+
+
+async def fetch(node: Node, connection: BrokerConnection, replica_id: int = -1) -> FetchResponse:
+    topic = node.services.topics.image.topics["t"]
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    asked = FetchTopic(topic="t", topic_id=topic.topic_id, partitions=(partition,))
+    request = FetchRequest(
+        replica_id=replica_id, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=0,
+        session_id=0, session_epoch=-1, topics=(asked,), forgotten_topics_data=(), rack_id="",
+    )  # fmt: skip
+    return await connection.request(request, FetchResponse)
+
+
+async def test_a_producer_over_its_quota_is_told_and_waits(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        await create(node, "t", 1)
+        assert (await produce(connection)).throttle_time_ms == 0
+        await node.services.quotas.alter(EVERYBODY, {PRODUCER_BYTE_RATE: len(BATCH) // 10})
+        first = await produce(connection)  # is within ten seconds' worth, but for a little
+        assert first.responses[0].partition_responses[0].error_code == 0
+        assert 1 <= first.throttle_time_ms <= 5000
+        began = time.monotonic()
+        await fetch(node, connection)
+        assert time.monotonic() - began >= first.throttle_time_ms / 1000 - 0.05
+
+
+async def test_nothing_waits_for_a_client_that_is_gone(tmp_path: Path) -> None:
+    """Else who comes, is told to wait for hours, and goes would leave something each time."""
+    async with running_node(tmp_path) as node:
+        await create(node, "t", 1)
+        await node.services.quotas.alter(EVERYBODY, {PRODUCER_BYTE_RATE: 1})
+        async with await connect(node) as connection:
+            assert (await produce(connection)).throttle_time_ms > 60_000
+            assert len(handling()) == 1
+        await until(lambda: not handling() and not node.services.counters.connections)
+
+
+def handling() -> list[str]:
+    """Tasks of connections that handle a request, or wait after it."""
+    names = [task.get_name() for task in asyncio.all_tasks()]
+    return [name for name in names if name == "Connection._handle_all"]
+
+
+async def test_a_fetch_over_its_quota_answers_nothing(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        await create(node, "t", 1)
+        await produce(connection)
+        assert (await fetch(node, connection)).responses
+        await node.services.quotas.alter(CLIENTS, {CONSUMER_BYTE_RATE: len(BATCH) // 10 - 5})
+        throttled = await fetch(node, connection)
+        assert (throttled.responses, throttled.throttle_time_ms > 0) == ((), True)
+        await node.services.quotas.alter(CLIENTS, {CONSUMER_BYTE_RATE: float(len(BATCH))})
+        again = await fetch(node, connection)  # what it did not get was not counted
+        assert (bool(again.responses), again.throttle_time_ms) == (True, 0)
+
+
+async def test_time_is_counted_as_a_percentage(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, await connect(node) as connection:
+        await create(node, "t", 1)
+        await node.services.quotas.alter(EVERYBODY, {REQUEST_PERCENTAGE: 1e-6})
+        done = await produce(connection)
+        assert done.responses[0].partition_responses[0].error_code == 0
+        assert done.throttle_time_ms == 1000
+
+
+async def test_waiting_ends_with_the_connection(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await create(node, "t", 1)
+        await node.services.quotas.alter(EVERYBODY, {PRODUCER_BYTE_RATE: 1})
+        async with await connect(node) as connection:
+            assert (await produce(connection)).throttle_time_ms > 100_000
+        began = time.monotonic()
+    assert time.monotonic() - began < 60  # the node stopped
+
+
+async def test_a_stopwatch_counts_work_and_no_waiting() -> None:
+    clock, done = ManualClock(0), asyncio.Event()
+
+    async def work() -> str:
+        clock.advance(3000)
+        await done.wait()
+        clock.advance(4000)
+        return "done"
+
+    async def meanwhile() -> None:
+        await asyncio.sleep(0)
+        clock.advance(100_000)
+        done.set()
+
+    watch = Stopwatch(clock)
+    answer, _ = await asyncio.gather(_run(watch, work()), meanwhile())
+    assert (answer, round(watch.seconds, 3)) == ("done", 7.0)
+
+
+async def _run(watch: Stopwatch, work) -> object:  # type: ignore[no-untyped-def]
+    return await watch.run(work)
+
+
+async def test_a_stopwatch_passes_errors_and_cancellation_on() -> None:
+    seen = []
+
+    async def fails() -> None:
+        raise ValueError
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    with pytest.raises(ValueError, match=r"^$"):
+        await Stopwatch(ManualClock(0)).run(fails())
+    task = asyncio.create_task(_run(Stopwatch(ManualClock(0)), waits()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == ["cancelled"]
+
+
+# --- changes of topics ----------------------------------------------------------------------------
+
+
+def topics_to_create(*counts: int, dry: bool = False) -> CreateTopicsRequest:
+    topics = tuple(
+        CreatableTopic(
+            name=f"t{n}", num_partitions=count, replication_factor=1, assignments=(), configs=()
+        )
+        for n, count in enumerate(counts)
+    )
+    return CreateTopicsRequest(topics=topics, timeout_ms=1000, validate_only=dry)
+
+
+def topics_to_grow(*counts: int, dry: bool = False) -> CreatePartitionsRequest:
+    topics = tuple(
+        CreatePartitionsTopic(name=f"t{n}", count=count, assignments=None)
+        for n, count in enumerate(counts)
+    )
+    return CreatePartitionsRequest(topics=topics, timeout_ms=1000, validate_only=dry)
+
+
+def topics_to_delete(count: int, *, by_state: bool) -> DeleteTopicsRequest:
+    names = tuple(f"t{n}" for n in range(count))
+    if by_state:
+        states = tuple(DeleteTopicState(name=name) for name in names)
+        return DeleteTopicsRequest(topics=states, timeout_ms=1000)
+    return DeleteTopicsRequest(topic_names=names, timeout_ms=1000)
+
+
+# What is there, what is asked in which version, the answer's results, whether each may be done, and
+# how many partitions are owed then, at one a second and eleven at once.
+CHANGES: dict[str, tuple[tuple[int, ...], Any, int, type, str, list[bool], int]] = {
+    "create": ((), topics_to_create(11, 1, 1), 6, CreateTopicsResponse, "topics",
+               [True, True, False], 1),
+    "create, older": ((), topics_to_create(11, 1, 1), 5, CreateTopicsResponse, "topics",
+                      [True, True, True], 2),
+    "create, dry": ((), topics_to_create(12, 1, dry=True), 7, CreateTopicsResponse, "topics",
+                    [True, False], 1),
+    "grow": ((1, 1, 1), topics_to_grow(11, 3, 2), 3, CreatePartitionsResponse, "results",
+             [True, True, False], 1),
+    "grow, older": ((1, 1, 1), topics_to_grow(11, 3, 2), 2, CreatePartitionsResponse, "results",
+                    [True, True, True], 2),
+    "delete": ((12, 1), topics_to_delete(2, by_state=True), 6, DeleteTopicsResponse, "responses",
+               [True, False], 1),
+    "delete, by name": ((12, 1), topics_to_delete(2, by_state=False), 5, DeleteTopicsResponse,
+                        "responses", [True, False], 1),
+    "delete, older": ((12, 1), topics_to_delete(2, by_state=False), 4, DeleteTopicsResponse,
+                      "responses", [True, True], 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CHANGES)
+async def test_partitions_beyond_the_quota(tmp_path: Path, case: str) -> None:
+    """Newer clients are refused the topics beyond it; all are told how long to wait."""
+    there, request, version, cls, results, allowed, owed = CHANGES[case]
+    clock = ManualClock()
+    async with running_node(tmp_path, clock=clock) as node, await connect(node) as connection:
+        for n, count in enumerate(there):
+            await create(node, f"t{n}", count)
+        await node.services.quotas.alter(EVERYBODY, {CONTROLLER_MUTATION_RATE: 1})
+        answer = await connection.request(request, cls, version=version)
+        refused = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        codes = [one.error_code for one in getattr(answer, results)]
+        assert codes == [0 if may else refused for may in allowed]
+        assert answer.throttle_time_ms == 1000 * owed
+
+
+async def test_topics_that_are_made_by_themselves_count(tmp_path: Path) -> None:
+    """One beyond the quota stays unknown for now."""
+    settings = {"auto.create.topics.enable": "true", "num.partitions": "12"}
+    clock = ManualClock()
+    async with (
+        running_node(tmp_path, settings, clock=clock) as node,
+        await connect(node) as connection,
+    ):
+        await node.services.quotas.alter(EVERYBODY, {CONTROLLER_MUTATION_RATE: 1})
+        names = tuple(MetadataRequestTopic(name=name) for name in "ab")
+        request = MetadataRequest(topics=names, allow_auto_topic_creation=True)
+        answer = await connection.request(request, MetadataResponse, version=9)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert sorted(topic.error_code for topic in answer.topics) == [0, unknown]
+        assert answer.throttle_time_ms == 1000
+        assert len(node.services.topics.image.topics) == 1

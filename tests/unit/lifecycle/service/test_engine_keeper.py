@@ -1,0 +1,124 @@
+"""Engines that are lost and started again, by a clock that obeys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import LapseError
+from lapse.base.fs import RealFs
+from lapse.lifecycle.round.engine import EngineLost
+from lapse.lifecycle.service.engine_keeper import BACKOFF_MS_MAX, EngineKeeper
+from lapse.lifecycle.status.reports import (
+    NO_ENGINE,
+    EngineTold,
+    ServiceProgress,
+    is_running,
+    read_progress,
+    write_progress,
+)
+from lapse.testing.clock import ManualClock
+from tests.support.lifecycle.rounds import NOW, env_of
+
+
+class Engines:
+    """Starts them as a script says, and remembers when; what it is told is in `data`."""
+
+    def __init__(self, data: Path, script: str) -> None:
+        self.data, self.clock = data, ManualClock(NOW)
+        self._script = iter(script)
+        self.worked = False
+        self.open = 0
+        self.started_ms: list[int] = []
+        self.states: list[EngineTold] = []
+
+    def start(self) -> Engines:
+        self.states.append(self.told())
+        self.started_ms.append(self.clock.now_ms())
+        if next(self._script) == "n":
+            raise LapseError("no Java")
+        self.open += 1
+        return self
+
+    def serve(self, _: Engines) -> None:
+        step = next(self._script)
+        self.worked = step == "w"
+        if step != ".":
+            raise EngineLost("Spark has stopped")
+
+    def close(self) -> None:
+        self.open -= 1
+
+    def told(self) -> EngineTold:
+        said = read_progress(self.data)
+        assert said is not None
+        assert is_running(said, self.clock.now_ms())
+        assert said.state == said.engine.state
+        return said.engine
+
+    def waits_s(self) -> list[float]:
+        pairs = zip(self.started_ms, self.started_ms[1:], strict=False)
+        return [round((later - before) / 1000, 1) for before, later in pairs]
+
+    def run(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
+        lost: int | None = 0
+        while lost is not None:  # a process each
+            env = env_of(self.clock)
+            keeper = EngineKeeper(env, self.data, self.start, is_stopping, lost)
+            lost = keeper.run(self.serve, lambda: self.worked)
+
+
+def test_one_that_is_lost_is_replaced_later_and_later(tmp_path: Path) -> None:
+    """It never gives up, and says all the while how often and why."""
+    engines = Engines(tmp_path, "s-" * 12 + "s.")
+    engines.run()
+    waits = [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    assert engines.waits_s() == [*waits, *[BACKOFF_MS_MAX / 1000] * 3]
+    assert [one.failures for one in engines.states] == list(range(13))
+    assert {one.state for one in engines.states} == {"starting"}
+    assert engines.states[-1].error == "Spark has stopped"
+    assert engines.open == 0
+
+
+def test_one_that_did_its_work_is_replaced_at_once(tmp_path: Path) -> None:
+    engines = Engines(tmp_path, "s-s-swsws.")
+    engines.run()
+    assert engines.waits_s() == [1, 2, 1, 1]
+    assert [one.failures for one in engines.states] == [0, 1, 2, 1, 1]
+
+
+def test_another_that_does_not_start_is_waited_for(tmp_path: Path) -> None:
+    engines = Engines(tmp_path, "s-nnns.")
+    engines.run()
+    assert engines.waits_s() == [1, 2, 4, 8]
+    assert [one.error for one in engines.states] == ["", "Spark has stopped", *["no Java"] * 3]
+
+
+def test_a_first_one_that_does_not_start_is_its_processs_end(tmp_path: Path) -> None:
+    """What it said stays, and the next process goes on counting."""
+    for failures in (1, 2):
+        engines = Engines(tmp_path, "n")
+        with pytest.raises(LapseError, match="no Java"):
+            engines.run()
+        assert engines.states[0].failures == failures - 1
+        told = engines.told()
+        assert (told.state, told.failures, told.error) == ("failed", failures, "no Java")
+
+
+@pytest.mark.parametrize("engine", [NO_ENGINE, EngineTold("up", NOW)])
+def test_what_ended_well_is_not_counted(tmp_path: Path, engine: EngineTold) -> None:
+    write_progress(RealFs(), tmp_path, ServiceProgress("idle", "", 1, NOW, engine=engine))
+    engines = Engines(tmp_path, "s.")
+    engines.run()
+    assert engines.states[0].failures == 0
+
+
+def test_who_waits_can_be_told_to_stop(tmp_path: Path) -> None:
+    engines = Engines(tmp_path, "s-")
+    engines.run(lambda: True)
+    assert len(engines.started_ms) == 1
+    said = read_progress(tmp_path)
+    assert said is not None
+    assert (said.state, said.engine) == ("stopped", NO_ENGINE)

@@ -1,0 +1,135 @@
+"""What a swap prepares, takes back, and finds when it was cut short; each death: tests/crash."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lapse.base.fs import RealFs
+from lapse.log.append_times import append_times_path
+from lapse.log.partition_log import PartitionLog
+from lapse.log.summary import FOLDER, encode_summary, read_summary, summary_path
+from lapse.log.swap import CLEANED, SWAP, Replacement, abandon, prepare, recover
+from tests.support.log.logs import NOW, append, batch, check_sound, config, open_log, rewrite
+
+SMALL = config(internal_segment_bytes=500)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> PartitionLog:
+    """One with sealed segments whose append times are known."""
+    made = open_log(tmp_path / "log", SMALL)
+    for n in range(6):
+        append(made, batch(timestamp=NOW + n, size=60), now_ms=NOW + 5000 * n)
+    made.close()
+    return open_log(tmp_path / "log", SMALL, clean_shutdown=True)
+
+
+def replacement_of(log: PartitionLog, attempt: Path) -> Replacement:
+    """The first two segments become one."""
+    made = rewrite(log, list(log.segments[:2]), lambda _: True, attempt).replacement
+    assert made.new[0].append_times is not None
+    return made
+
+
+def names(log_dir: Path) -> set[str]:
+    return {path.name for path in log_dir.rglob("*")}
+
+
+def half(log_dir: Path) -> set[str]:
+    return {name for name in names(log_dir) if name.endswith((CLEANED, SWAP))}
+
+
+def beside(path: Path) -> Path:
+    return path.with_name(path.name + SWAP)
+
+
+def test_what_is_prepared_is_taken_back_without_a_trace(tmp_path: Path, log: PartitionLog) -> None:
+    before = names(log.dir)
+    made = replacement_of(log, tmp_path / "attempt")
+    prepare(RealFs(), log.dir, made)
+    assert half(log.dir) == {
+        *(f"{0:020d}{suffix}{CLEANED}" for suffix in (".log", ".index", ".timeindex")),
+        *(beside(path_of(log.dir, 0)).name for path_of in (summary_path, append_times_path)),
+    }
+    abandon(RealFs(), log.dir, made)
+    assert names(log.dir) == before
+
+
+def test_a_log_that_has_no_summaries_yet_is_prepared_for(tmp_path: Path, log: PartitionLog) -> None:
+    """As a log that a Kafka has left."""
+    made = replacement_of(log, tmp_path / "attempt")
+    shutil.rmtree(log.dir / FOLDER)
+    prepare(RealFs(), log.dir, made)
+    assert beside(summary_path(log.dir, 0)).exists()
+
+
+def test_a_swap_that_did_not_come_about_leaves_what_was_known(log: PartitionLog) -> None:
+    """Its new file may have as many bytes as the old one, which keeps its own summary."""
+    path, times = summary_path(log.dir, 0), append_times_path(log.dir, 0)
+    known = {p: p.read_bytes() for p in (path, times)}
+    summary = log.segments[0].summary
+    beside(path).write_bytes(encode_summary(replace(summary, append_first_ms=1)))
+    beside(times).write_bytes(b"of another file")
+    (log.dir / f"{0:020d}.timeindex{CLEANED}").write_bytes(b"")
+    recover(RealFs(), log.dir)
+    assert half(log.dir) == set()
+    assert {p: p.read_bytes() for p in known} == known
+
+
+def test_a_swap_below_what_is_still_being_prepared_is_through(log: PartitionLog) -> None:
+    """Of several new segments the last are renamed first: those below the first left one count."""
+    first, second = log.segments[:2]
+    path, times = summary_path(log.dir, 0), append_times_path(log.dir, 0)
+    told = replace(first.summary, append_first_ms=1)
+    beside(path).write_bytes(encode_summary(told))
+    beside(times).write_bytes(b"new")
+    (log.dir / f"{second.base_offset:020d}.log{CLEANED}").write_bytes(b"")
+    recover(RealFs(), log.dir)
+    assert half(log.dir) == set()
+    assert read_summary(path) == told
+    assert times.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("has_times", [True, False])
+def test_a_swap_that_is_through_gives_its_summary_and_times_their_names(
+    tmp_path: Path, log: PartitionLog, has_times: bool
+) -> None:
+    made = replacement_of(log, tmp_path / "attempt")
+    new = made.new[0] if has_times else replace(made.new[0], append_times=None)
+    old_times = append_times_path(log.dir, 0).read_bytes()
+    log.replace_segments(replace(made, new=(new,)), log.generation)
+    path, times = summary_path(log.dir, 0), append_times_path(log.dir, 0)
+    assert (times.read_bytes() != old_times) == has_times
+    done = {p: p.read_bytes() for p in (path, times)}
+    log.close()
+    path.rename(beside(path))
+    if has_times:
+        times.rename(beside(times))
+    recover(RealFs(), log.dir)
+    assert half(log.dir) == set()
+    assert {p: p.read_bytes() for p in done} == done
+    check_sound(open_log(log.dir, SMALL, clean_shutdown=True))
+
+
+def test_what_is_known_of_another_file_goes_with_its_append_times(log: PartitionLog) -> None:
+    path, times = summary_path(log.dir, 0), append_times_path(log.dir, 0)
+    known = {p: p.read_bytes() for p in (path, times)}
+    other = replace(log.segments[0].summary, size=log.segments[0].size + 1)
+    beside(path).write_bytes(encode_summary(other))
+    beside(times).write_bytes(b"of another file")
+    recover(RealFs(), log.dir)
+    assert half(log.dir) == set()
+    assert {p: p.read_bytes() for p in known} == known
+
+
+def test_a_summary_of_no_segment_goes(log: PartitionLog) -> None:
+    """Retention took it."""
+    path = summary_path(log.dir, 1)
+    beside(path).write_bytes(encode_summary(replace(log.segments[0].summary, base_offset=1)))
+    recover(RealFs(), log.dir)
+    assert half(log.dir) == set()
+    assert not path.exists()

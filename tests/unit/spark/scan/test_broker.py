@@ -1,0 +1,312 @@
+"""The data source over our client, from a running node; without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lapse.base.errors import ConfigError
+from lapse.base.ids import TopicPartition
+from lapse.broker.node import Node
+from lapse.client.admin import Admin
+from lapse.client.range_reader import Patience
+from lapse.records.builder import NewRecord, build_batch
+from lapse.spark.scan import broker as source_broker
+from lapse.spark.scan.files import DataLost
+from lapse.spark.scan.options import parse_options
+from lapse.spark.scan.place import Brokers, Files, place_of
+from lapse.spark.scan.plan import BrokerSlice, Pruning, Split
+from lapse.spark.scan.read import read_split
+from tests.support.broker.running import connect, create, running_node
+from tests.support.log.logs import append
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+TIME_MS = 1_700_000_000_000
+
+
+class Broker:
+    """A node in a thread of its own: the source blocks while it asks."""
+
+    def __init__(self, data: Path) -> None:
+        self._started: Future[Node] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(data)))
+        self._thread.start()
+        self.node = self._started.result(30)
+        address = self.node.services.address
+        self.bootstrap = f"{address.host}:{address.port}"
+
+    async def _run(self, data: Path) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            async with running_node(data) as node:
+                self._started.set_result(node)
+                await self._stop.wait()
+        except BaseException as e:
+            if not self._started.done():
+                self._started.set_exception(e)
+            raise
+
+    def do(self, work: Callable[[Node], Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work(self.node), self._loop).result(30)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(30)
+
+    def write(self, partition: TopicPartition, first: int, count: int) -> None:
+        """Batches of two records, a millisecond apart."""
+        log = self.node.services.partitions.get(partition)
+        for n in range(first, first + count):
+            records = [NewRecord(b"k%d" % n, b"v%d" % i, TIME_MS + n) for i in range(2)]
+            append(log, bytearray(build_batch(records)))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker(tmp_path_factory.mktemp("broker"))
+    try:
+        broker.do(lambda node: create(node, "a", 2))
+        broker.write(A0, 0, 50)
+        broker.write(A1, 0, 10)
+        yield broker
+    finally:
+        broker.stop()
+
+
+def asked(broker: Broker, **given: str) -> dict[str, str]:
+    return {
+        "kafka.bootstrap.servers": broker.bootstrap, "columns": "partition,offset,value", **given,
+    }  # fmt: skip
+
+
+def read(broker: Broker, pruning: Pruning | None = None, **given: str) -> list[str]:
+    options = parse_options(asked(broker, **given))
+    return [
+        f"{row['partition']}:{row['offset']}"
+        for split in place_of(options).plan(pruning or Pruning())
+        for part in read_split(options, split)
+        for row in part.to_pylist()
+    ]
+
+
+def of(partition: int, first: int, until: int) -> list[str]:
+    return [f"{partition}:{n}" for n in range(first, until)]
+
+
+def test_options_say_where(broker: Broker, tmp_path: Path) -> None:
+    assert isinstance(place_of(parse_options({"path": str(tmp_path)})), Files)
+    there = parse_options(asked(broker, **{"kafka.Security.Protocol": "SSL"}))
+    assert isinstance(place_of(there), Brokers)
+    assert dict(there.client) == {"security.protocol": "SSL"}
+    assert "SSL" not in repr(there)  # secrets travel there
+    assert "SSL" not in repr(BrokerSlice("b:1", there.client, A0, 0, 1))
+    for both in ({}, {"path": "/a", "kafka.bootstrap.servers": "b:1"}):
+        with pytest.raises(ConfigError, match="one of the two"):
+            parse_options(both)
+
+
+def test_every_record_once(broker: Broker) -> None:
+    assert read(broker) == of(0, 0, 100) + of(1, 0, 20)
+    cut = read(broker, minPartitions="7")
+    assert cut == of(0, 0, 100) + of(1, 0, 20)
+    options = parse_options(asked(broker, minPartitions="7"))
+    splits = place_of(options).plan(Pruning())
+    assert [len(split.slices) for split in splits] == [1] * 7
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (
+            {"startingOffsets": '{"a":{"0":95,"1":-2}}'},
+            of(0, 95, 100) + of(1, 0, 20),
+        ),
+        ({"assign": '{"a":[1]}', "endingOffsets": '{"a":{"1":3}}'}, of(1, 0, 3)),
+        ({"startingTimestamp": str(TIME_MS + 48)}, of(0, 96, 100)),
+        ({"endingTimestamp": str(TIME_MS + 1)}, of(0, 0, 2) + of(1, 0, 2)),
+        ({"subscribePattern": "b.*"}, []),
+    ],
+)
+def test_bounds(broker: Broker, given: dict[str, str], found: list[str]) -> None:
+    assert read(broker, **given) == found
+
+
+@pytest.mark.parametrize(
+    ("pruning", "found"),
+    [
+        (Pruning(offset_from=15, offset_until=17), of(0, 15, 17) + of(1, 15, 17)),
+        (Pruning(numbers=frozenset({1}), offset_from=18), of(1, 18, 20)),
+        (Pruning(timestamp_from=TIME_MS + 49), of(0, 98, 100)),
+    ],
+)
+def test_filters_leave_out_what_they_can(
+    broker: Broker, pruning: Pruning, found: list[str]
+) -> None:
+    assert read(broker, pruning) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"subscribe": "nope"}, "there is no topic nope at 127"),
+        ({"assign": '{"a":[7]}'}, "there is no a-7 at 127"),
+    ],
+)
+def test_what_is_not_there(broker: Broker, given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read(broker, **given)
+
+
+def test_lost_data_is_said_or_passed_over(broker: Broker) -> None:
+    broker.do(lambda node: create(node, "lost", 1))
+    lost = TopicPartition("lost", 0)
+    broker.write(lost, 0, 10)
+    given = {"subscribe": "lost", "startingOffsets": '{"lost":{"0":2}}'}
+    options = parse_options(asked(broker, **given))
+    (split,) = place_of(options).plan(Pruning())
+    broker.node.services.partitions.get(lost).delete_records(8)
+    with pytest.raises(DataLost, match="lost-0: offset 2 is gone"):
+        list(read_split(options, split))
+    with pytest.raises(DataLost, match=r"offset 2 is not in \[8, 20\]"):
+        place_of(options).plan(Pruning())
+    lenient = replace(options, fail_on_data_loss=False)
+    (again,) = place_of(lenient).plan(Pruning())
+    found = [row["offset"] for part in read_split(lenient, again) for row in part.to_pylist()]
+    assert found == list(range(8, 20))
+
+
+@pytest.mark.parametrize("deleted", [9, 10])  # the middle of a batch, and its beginning
+def test_what_is_left_of_a_slice_is_read(broker: Broker, deleted: int) -> None:
+    """Its head goes between planning and reading; by files it is the same."""
+    name = f"head-{deleted}"
+    broker.do(lambda node: create(node, name, 1))
+    broker.write(TopicPartition(name, 0), 0, 50)
+    options = parse_options(
+        asked(broker, subscribe=name, failOnDataLoss="false", minPartitions="2")
+    )
+    first, second = place_of(options).plan(Pruning())
+
+    def found(split: Split) -> list[int]:
+        return [row["offset"] for part in read_split(options, split) for row in part.to_pylist()]
+
+    broker.node.services.partitions.get(TopicPartition(name, 0)).delete_records(deleted)
+    assert found(first) == list(range(deleted, 50))
+    broker.node.services.partitions.get(TopicPartition(name, 0)).delete_records(60)
+    assert (found(first), found(second)) == ([], list(range(60, 100)))
+    strict = replace(options, fail_on_data_loss=True)
+    with pytest.raises(DataLost, match=f"{name}-0: offset 50 is gone"):
+        list(read_split(strict, second))
+
+
+def test_what_goes_in_the_middle_of_a_slice(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No offset twice, and all that is there."""
+    broker.do(lambda node: create(node, "middle", 1))
+    middle = TopicPartition("middle", 0)
+    broker.write(middle, 0, 50)
+    patience = partial(Patience, partition_bytes_max=1)  # an answer has one batch
+    monkeypatch.setattr("lapse.spark.scan.read.Patience", patience)
+    options = parse_options(asked(broker, subscribe="middle", failOnDataLoss="false"))
+    (split,) = place_of(options).plan(Pruning())
+    reading = read_split(options, split)
+    seen = [row["offset"] for row in next(reading).to_pylist()]
+    broker.node.services.partitions.get(middle).delete_records(91)
+    seen += [row["offset"] for part in reading for row in part.to_pylist()]
+    ahead = seen[: seen.index(91)]  # what was under way
+    assert ahead == list(range(len(ahead)))
+    assert len(ahead) < 30
+    assert seen[len(ahead) :] == list(range(91, 100))
+
+
+def test_nothing_is_read_twice_of_a_log_that_was_cut(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins beyond the slice's first offset and ends before what was read already."""
+    broker.do(lambda node: create(node, "cut", 1))
+    cut = TopicPartition("cut", 0)
+    broker.write(cut, 0, 50)
+    patience = partial(Patience, partition_bytes_max=1)
+    monkeypatch.setattr("lapse.spark.scan.read.Patience", patience)
+    given = {"subscribe": "cut", "failOnDataLoss": "false", "kafka.default.api.timeout.ms": "2000"}
+    options = parse_options(asked(broker, **given))
+    (split,) = place_of(options).plan(Pruning())
+    reading = read_split(options, split)
+    seen = [row["offset"] for _ in range(15) for row in next(reading).to_pylist()]
+
+    async def delete(node: Node) -> None:
+        async with await connect(node) as connection:
+            await Admin(connection).delete_topic("cut")
+
+    broker.do(delete)
+    broker.do(lambda node: create(node, "cut", 1))
+    broker.write(cut, 0, 10)
+    broker.node.services.partitions.get(cut).delete_records(15)
+    seen += [row["offset"] for part in reading for row in part.to_pylist()]
+    assert seen == list(range(len(seen)))
+    assert 30 <= len(seen) < 50
+
+
+def test_offsets_beyond_the_end_are_not_waited_for(broker: Broker) -> None:
+    """Its topic was made anew and is shorter: nothing of the slice is there."""
+    wanted = BrokerSlice(broker.bootstrap, {}, A1, 30, 40)
+    options = parse_options(asked(broker))
+    with pytest.raises(DataLost, match="a-1: offset 30 is gone"):
+        list(read_split(options, Split((wanted,))))
+    assert list(read_split(replace(options, fail_on_data_loss=False), Split((wanted,)))) == []
+
+
+def test_a_topic_that_is_gone(broker: Broker) -> None:
+    """Between planning and reading: it is waited for as long as clients wait."""
+    broker.do(lambda node: create(node, "gone", 1))
+    broker.write(TopicPartition("gone", 0), 0, 1)
+    options = parse_options(
+        asked(broker, subscribe="gone", **{"kafka.default.api.timeout.ms": "200"})
+    )
+    (split,) = place_of(options).plan(Pruning())
+
+    async def delete(node: Node) -> None:
+        async with await connect(node) as connection:
+            await Admin(connection).delete_topic("gone")
+
+    broker.do(delete)
+    with pytest.raises(DataLost, match="gone-0: not there any more"):
+        list(read_split(options, split))
+    assert list(read_split(replace(options, fail_on_data_loss=False), split)) == []
+
+
+def test_a_topic_that_goes_while_it_is_read(broker: Broker) -> None:
+    """What came is handed out; of the rest it is said that it is gone."""
+    broker.do(lambda node: create(node, "going", 1))
+    going = TopicPartition("going", 0)
+    broker.write(going, 0, 50)
+
+    async def delete(node: Node) -> None:
+        async with await connect(node) as connection:
+            await Admin(connection).delete_topic("going")
+
+    wanted = BrokerSlice(broker.bootstrap, {}, going, 0, 100)
+    patience = Patience(partition_bytes_max=1, api_timeout_ms=200)  # an answer has one batch
+    reading = source_broker.read_slice(wanted, committed=False, patience=patience)
+    next(reading)
+    broker.do(delete)
+    with pytest.raises(DataLost, match="going-0: not there any more"):
+        for _ in reading:
+            pass
+
+
+def test_who_stops_reading_leaves_no_thread(broker: Broker) -> None:
+    wanted = BrokerSlice(broker.bootstrap, {}, A0, 0, 100)
+    patience = Patience(partition_bytes_max=1)  # an answer has one batch
+    reading = source_broker.read_slice(wanted, committed=False, patience=patience)
+    next(reading)
+    reading.close()
+    assert not [t for t in threading.enumerate() if t.name == "lapse-fetch"]

@@ -1,0 +1,123 @@
+"""What may be asked of `format("lapse")`, and what is said to what may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import ConfigError
+from lapse.base.ids import TopicPartition
+from lapse.records.columns import TYPES, WITHOUT_HEADERS
+from lapse.spark.scan.options import OPTIONS, Bounds, SourceOptions, parse_options
+
+
+def parsed(**given: str) -> SourceOptions:
+    return parse_options({"path": "/logs", **given})
+
+
+def test_defaults_are_those_of_sparks_kafka_source() -> None:
+    options = parsed()
+    assert options.paths == (Path("/logs"),)
+    assert (options.starting, options.ending) == (Bounds(-2), Bounds(-1))
+    assert options.columns == WITHOUT_HEADERS
+    assert not options.committed
+    assert options.fail_on_data_loss
+    assert not options.control
+
+
+def test_names_are_told_without_regard_to_case() -> None:
+    """Spark hands them on in lower case."""
+    options = parse_options({name.lower(): "1" for name in ("minPartitions",)} | {"PATH": "/a,b "})
+    assert options.partitions_min == 1
+    assert options.paths == (Path("/a"), Path("b"))
+
+
+def test_a_file_uri_is_a_path() -> None:
+    assert parse_options({"path": "file:///a, file:/b"}).paths == (Path("/a"), Path("/b"))
+
+
+def test_topics_and_partitions() -> None:
+    assert parsed(subscribe="a, b").topics == ("a", "b")
+    assert parsed(topic="a").topics == ("a",)
+    assert parsed(subscribePattern="a.*").pattern == "a.*"
+    assert parsed(assign='{"a":[0,2]}').partitions == (
+        TopicPartition("a", 0),
+        TopicPartition("a", 2),
+    )
+
+
+def test_offsets_and_times() -> None:
+    options = parsed(
+        startingOffsets='{"a":{"0":17,"1":-2}}', endingOffsets='{"a":{"0":-1}}', endingTimestamp="9"
+    )
+    assert options.starting.offsets == {TopicPartition("a", 0): 17, TopicPartition("a", 1): -2}
+    assert options.ending == Bounds(-1, {TopicPartition("a", 0): -1}, 9)
+    assert parsed(startingOffsets="Earliest", endingOffsets="latest") == parsed()
+
+
+def test_columns() -> None:
+    assert parsed(includeHeaders="true").columns == tuple(TYPES)
+    assert parsed(columns="offset, key").columns == ("offset", "key")
+    assert parsed(columns="headers", includeHeaders="false").columns == ("headers",)
+
+
+def test_switches() -> None:
+    given = {"kafka.isolation.level": "read_committed", "lapse.tombstone.values.enable": "FALSE"}
+    options = parsed(**given, failOnDataLoss="false", includeControl="true", maxPartitionBytes="9")
+    assert options.committed
+    assert not options.valued_tombstones
+    assert parsed().valued_tombstones
+    assert options.control
+    assert not options.fail_on_data_loss
+    assert options.partition_bytes_max == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("kafka.isolation.levle", "kafka.isolation.level"),
+        ("kafka.Secruity.Protocol", "kafka.security.protocol"),
+        ("kafka.bootstrap.server", "kafka.bootstrap.servers"),
+    ],
+)
+def test_a_misspelt_setting_of_clients_is_no_other_setting_of_theirs(name: str, meant: str) -> None:
+    """It would read aborted records, or in clear, without a word."""
+    with pytest.raises(ConfigError, match=f"(?i)unknown option {name}: is {meant} meant"):
+        parsed(**{name: "x"})
+    assert parsed(**{"kafka.fetch.min.bytes": "1", "kafka.group.id": "g"}).paths
+
+
+def test_an_unknown_option_is_named_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"unknown option startingoffset: .*startingOffsets") as e:
+        parsed(startingoffset="latest")
+    assert all(name in str(e.value) for name in OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"path": " , "}, "one of the two says where to read from"),
+        ({"subscribe": "a", "assign": '{"a":[0]}'}, "subscribe and assign exclude each other"),
+        ({"subscribe": ","}, "names nothing"),
+        ({"subscribePattern": "("}, "option subscribePattern"),
+        ({"assign": "[1]"}, "option assign=.*: is of another form"),
+        ({"assign": '{"a":0}'}, "option assign=.*: is of another form"),
+        ({"maxPartitionBytes": "abc"}, "option maxPartitionBytes='abc': is no whole number"),
+        ({"startingOffsets": "latest"}, "neither earliest nor JSON"),
+        ({"startingOffsets": '{"a":{"0":-1}}'}, "-1 for a-0 makes no sense here"),
+        ({"endingOffsets": '{"a":{"0":-2}}'}, "-2 for a-0 makes no sense here"),
+        ({"endingOffsets": '{"a":{"0":-7}}'}, "-7 for a-0 makes no sense here"),
+        ({"endingOffsets": "{"}, "option endingOffsets"),
+        ({"startingTimestamp": "yesterday"}, "option startingTimestamp='yesterday'"),
+        ({"startingTimestamp": "-1"}, "must not be negative"),
+        ({"includeHeaders": "yes"}, "option includeHeaders='yes': neither true nor false"),
+        ({"kafka.isolation.level": "serializable"}, "no isolation level"),
+        ({"minPartitions": "0"}, "must be at least 1"),
+        ({"columns": "offset,Key"}, "no column 'Key': there are key, value"),
+        ({"columns": "key,key"}, "a column is named twice"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
+        parsed(**given)

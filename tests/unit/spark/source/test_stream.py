@@ -1,0 +1,236 @@
+"""Positions and batches of a stream, without Spark: the reader is asked as Spark asks it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from lapse.base.errors import ConfigError
+from lapse.base.ids import TopicPartition
+from lapse.log.partition_log import PartitionLog
+from lapse.spark.scan.files import DataLost
+from lapse.spark.scan.options import parse_options
+from lapse.spark.source.stream import LapseStreamReader, limited, offsets_of, position_of
+from tests.support.log.logs import NOW, append, batch, open_log
+
+RECORDS = 3  # of a batch
+A, B = TopicPartition("a", 0), TopicPartition("b", 1)
+ALL = ReadAllAvailable()
+
+
+def write(root: Path, partition: TopicPartition, batches: int) -> PartitionLog:
+    log = open_log(root / str(partition))
+    grow(log, batches)
+    return log
+
+
+def grow(log: PartitionLog, batches: int) -> None:
+    for n in range(batches):
+        append(log, batch(timestamp=NOW + 10 * n))
+
+
+def reader(root: Path, **given: str) -> LapseStreamReader:
+    options = {"path": str(root), "startingOffsets": "earliest", "columns": "topic,offset"}
+    return LapseStreamReader(parse_options({**options, **given}, streaming=True))
+
+
+def read(stream: LapseStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+    """`topic:offset` of what a batch has."""
+    return [
+        f"{row['topic']}:{row['offset']}"
+        for split in stream.partitions(start, end)
+        for part in stream.read(split)
+        for row in part.to_pylist()
+    ]
+
+
+def test_a_position_is_plain_json() -> None:
+    offsets = {A: 1, TopicPartition("a", 10): 2, B: 1 << 40}
+    position = position_of(offsets)
+    assert position == {"a": {"0": 1, "10": 2}, "b": {"1": 1 << 40}}
+    assert offsets_of(json.loads(json.dumps(position))) == offsets
+
+
+def test_each_record_is_in_one_batch(tmp_path: Path) -> None:
+    log = write(tmp_path, A, 4)
+    stream = reader(tmp_path)
+    start = stream.initialOffset()
+    assert start == {"a": {"0": 0}}
+    first = stream.latestOffset(start, ALL)
+    grow(log, 2)
+    write(tmp_path, B, 1)  # a partition that is new
+    second = stream.latestOffset(first, ALL)
+    assert second == {"a": {"0": 6 * RECORDS}, "b": {"1": RECORDS}}
+    assert read(stream, start, first) == [f"a:{n}" for n in range(4 * RECORDS)]
+    rest = [f"a:{n}" for n in range(4 * RECORDS, 6 * RECORDS)] + [f"b:{n}" for n in range(RECORDS)]
+    assert read(stream, first, second) == rest
+    assert read(stream, first, second) == rest  # the same when it is repeated
+    assert stream.latestOffset(second, ALL) == second
+    assert read(stream, second, second) == []
+    assert stream.reportLatestOffset() == second
+
+
+@pytest.mark.parametrize(
+    ("given", "position"),
+    [
+        ({}, {"a": {"0": 0}}),
+        ({"startingOffsets": "latest"}, {"a": {"0": 12}}),
+        ({"startingOffsets": '{"a":{"0":5}}'}, {"a": {"0": 5}}),
+        ({"startingOffsets": '{"a":{"0":-1}}'}, {"a": {"0": 12}}),
+        ({"startingOffsets": '{"a":{"0":-2}}'}, {"a": {"0": 0}}),
+        ({"startingTimestamp": str(NOW + 20)}, {"a": {"0": 6}}),
+    ],
+)
+def test_where_a_query_begins(
+    tmp_path: Path, given: dict[str, str], position: dict[str, Any]
+) -> None:
+    write(tmp_path, A, 4)
+    assert reader(tmp_path, **given).initialOffset() == position
+
+
+def test_without_a_word_it_begins_at_the_end() -> None:
+    """As Spark's Kafka source does; a batch begins at the beginning."""
+    assert parse_options({"path": "/a"}, streaming=True).starting.everywhere == -1
+    assert parse_options({"path": "/a"}).starting.everywhere == -2
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming"),
+    [({"endingOffsets": "latest"}, True), ({"maxOffsetsPerTrigger": "5"}, False)],
+)
+def test_options_of_the_other_kind_are_refused(given: dict[str, str], streaming: bool) -> None:
+    with pytest.raises(ConfigError, match=next(iter(given))):
+        parse_options({"path": "/a", **given}, streaming=streaming)
+
+
+def test_a_batch_may_be_limited(tmp_path: Path) -> None:
+    write(tmp_path, A, 4)
+    stream = reader(tmp_path, maxOffsetsPerTrigger="5")
+    limit = stream.getDefaultReadLimit()
+    assert limit == ReadMaxRows(5)
+    position, seen = stream.initialOffset(), []
+    for _ in range(3):
+        after = stream.latestOffset(position, limit)
+        seen += read(stream, position, after)
+        position = after
+    assert seen == [f"a:{n}" for n in range(4 * RECORDS)]
+
+
+@pytest.mark.parametrize(
+    ("waits", "offsets_max", "shares"),
+    [
+        ((10, 0), 20, (10, 0)),
+        ((10, 30), 20, (5, 15)),
+        ((1, 1_000_000), 100, (1, 99)),  # nobody is left behind
+        ((3, 3), 1, (1, 1)),
+    ],
+)
+def test_the_limit_is_shared(
+    waits: tuple[int, int], offsets_max: int, shares: tuple[int, int]
+) -> None:
+    begin = {A: 100}  # B is new
+    latest = {A: 100 + waits[0], B: waits[1]}
+    assert limited(begin, latest, offsets_max) == {A: 100 + shares[0], B: shares[1]}
+
+
+def test_available_now_has_an_end(tmp_path: Path) -> None:
+    log = write(tmp_path, A, 2)
+    stream = reader(tmp_path)
+    stream.prepareForTriggerAvailableNow()
+    grow(log, 3)
+    assert stream.latestOffset(stream.initialOffset(), ALL) == {"a": {"0": 2 * RECORDS}}
+
+
+def test_a_new_partition_is_read_from_where_it_begins(tmp_path: Path) -> None:
+    log = write(tmp_path, A, 40)
+    log.delete_records(50)
+    stream = reader(tmp_path)
+    end = stream.latestOffset({}, ALL)
+    assert read(stream, {}, end)[0] == "a:50"
+    with pytest.raises(DataLost, match="offset 10 is not in"):  # no new one: it had been at 10
+        read(stream, {"a": {"0": 10}}, end)
+    lenient = reader(tmp_path, failOnDataLoss="false")
+    assert read(lenient, {"a": {"0": 10}}, end)[0] == "a:50"
+
+
+def test_a_topic_that_is_gone(tmp_path: Path) -> None:
+    write(tmp_path, A, 1)
+    write(tmp_path, B, 1)
+    start = reader(tmp_path).latestOffset({}, ALL)
+    shutil.rmtree(tmp_path / str(B))
+    with pytest.raises(DataLost, match=r"b-1: not there any more; failOnDataLoss=false"):
+        reader(tmp_path).latestOffset(start, ALL)
+    assert reader(tmp_path, failOnDataLoss="false").latestOffset(start, ALL) == start
+
+
+@pytest.mark.parametrize("given", [{"startingOffsets": "latest"}, {"startingTimestamp": "9" * 15}])
+def test_who_begins_at_the_end_has_nothing_in_the_first_batch(
+    tmp_path: Path, given: dict[str, str]
+) -> None:
+    """Killed in that batch it begins at another end; what came in between is the next batch's."""
+    log = write(tmp_path, A, 1)
+    first_life = reader(tmp_path, **given)
+    start = first_life.initialOffset()
+    grow(log, 1)
+    end = first_life.latestOffset(start, ALL)
+    assert end == start == {"a": {"0": RECORDS}}
+    assert first_life.latestOffset(end, ALL) == {"a": {"0": 2 * RECORDS}}
+    second_life = reader(tmp_path, **given)
+    again = second_life.initialOffset()
+    assert again == {"a": {"0": 2 * RECORDS}}
+    assert read(second_life, again, end) == []
+    after = second_life.latestOffset(end, ALL)
+    assert read(second_life, end, after) == [f"a:{n}" for n in range(RECORDS, 2 * RECORDS)]
+
+
+def test_a_new_partition_is_limited_from_where_it_begins(tmp_path: Path) -> None:
+    log = write(tmp_path, A, 40)
+    log.delete_records(100)
+    stream = reader(tmp_path, maxOffsetsPerTrigger="5")
+    end = stream.latestOffset({}, stream.getDefaultReadLimit())
+    assert end == {"a": {"0": 105}}
+    assert read(stream, {}, end) == [f"a:{n}" for n in range(100, 105)]
+
+
+def test_a_log_that_ends_before_what_was_read(tmp_path: Path) -> None:
+    """Its topic was made anew: what is read of the old one says nothing of these records."""
+    write(tmp_path, A, 4)
+    start = reader(tmp_path).latestOffset({}, ALL)
+    shutil.rmtree(tmp_path / str(A))
+    log = write(tmp_path, A, 1)
+    with pytest.raises(DataLost, match="a-0: read up to offset 12, but the log ends at 3"):
+        reader(tmp_path).latestOffset(start, ALL)
+    lenient = reader(tmp_path, failOnDataLoss="false")
+    end = lenient.latestOffset(start, ALL)
+    assert (end, read(lenient, start, end)) == ({"a": {"0": 3}}, [])
+    grow(log, 1)
+    assert read(lenient, end, lenient.latestOffset(end, ALL)) == ["a:3", "a:4", "a:5"]
+
+
+def test_a_named_topic_that_is_gone(tmp_path: Path) -> None:
+    """Before a batch is planned, and between that and its reading."""
+    write(tmp_path, A, 1)
+    write(tmp_path, B, 1)
+    named = {"subscribe": "a,b"}
+    stream, lenient = reader(tmp_path, **named), reader(tmp_path, **named, failOnDataLoss="false")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    shutil.rmtree(tmp_path / str(B))
+    for ask in (
+        lambda: stream.latestOffset(start, ALL),
+        lambda: stream.partitions(start, end),
+        lambda: reader(tmp_path, **named).latestOffset({}, ALL),
+    ):
+        with pytest.raises(
+            DataLost, match=r"b.*: not there any more; failOnDataLoss=false goes on"
+        ):
+            ask()
+    assert read(lenient, start, end) == ["a:0", "a:1", "a:2"]
+    assert lenient.latestOffset(start, ALL) == {"a": {"0": RECORDS}, "b": {"1": 0}}
+    with pytest.raises(ConfigError, match="there is no topic b"):  # it never was
+        reader(tmp_path, **named).initialOffset()
