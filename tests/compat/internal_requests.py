@@ -5,8 +5,7 @@ Asked of a real Kafka and of ours by `test_internal_topics`; the topic has one p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from lapse.base.errors import ErrorCode
@@ -92,23 +91,11 @@ from lapse.wire.schema.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from tests.support.broker.refusals import codes_in
 from tests.support.broker.running import BY_NAME, batch_of, fetch_request, produce_request
 
 TOPIC = 2  # the type of a resource
 NOBODY = 990  # a producer id
-
-
-def codes_in(message: Any) -> Iterator[int]:
-    """Every error code of an answer, but that of settings nobody asked for."""
-    if isinstance(message, tuple):
-        for item in message:
-            yield from codes_in(item)
-    elif is_dataclass(message):
-        for one in fields(message):
-            value = getattr(message, one.name)
-            if one.name.endswith("error_code") and one.name != "topic_config_error_code":
-                yield value
-            yield from codes_in(value)
 
 
 def new(name: str) -> CreateTopicsRequest:

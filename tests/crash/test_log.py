@@ -11,12 +11,13 @@ import contextlib
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lapse.base.errors import LapseError
 from lapse.base.fs import Fs, RealFs
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
@@ -349,6 +350,73 @@ def test_no_death_makes_a_log_miss_anything(
             _opened(directory)
             directory.close()
         shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("losses", LOSSES.values(), ids=LOSSES)
+def test_no_failure_and_death_make_a_log_miss_anything(
+    tmp_path: Path, scaled: Callable[[int], int], seed: int, losses: dict[str, bool]
+) -> None:
+    """As above, where an operation of what removes or replaces failed and that was done again."""
+    counted = CrashFs(RealFs(), None)
+    begins = _removals(tmp_path / "count", counted)
+    rng = random.Random(seed)
+    operations = range(begins, counted.operations + 1)
+    for fail_at in operations:
+        later = range(fail_at + 1, counted.operations + len(operations))
+        for die_at in rng.sample(later, min(len(later), max(1, scaled(20)))):
+            path = tmp_path / f"{fail_at}-{die_at}"
+            fs = CrashFs(RealFs(), die_at, fail_at=fail_at, seed=seed + die_at, **losses)
+            with contextlib.suppress(Crashed):
+                _removals(path, fs)
+            with owned(path, RealFs()) as directory:
+                _opened(directory)
+            shutil.rmtree(path)
+
+
+def test_an_older_manifest_that_comes_back_lists_nothing_that_went(tmp_path: Path) -> None:
+    """A segment is not listed from its roll to its sync; the file that says so is not synced."""
+    for seed in range(20):
+        path = tmp_path / str(seed)
+        fs = CrashFs(RealFs(), None, lose_unsynced=True, lose_renames=True, seed=seed)
+        with contextlib.suppress(Crashed), owned(path, fs) as directory:
+            log = directory.create_log(TP, TOPIC)
+            append(log, batch())
+            log.flush(force=True)
+            directory.remember()
+            log.roll(NOW)
+            append(log, batch())
+            log.note_files()
+            log.delete_segments([0])
+            fs.cut_power()
+        with owned(path, RealFs()) as directory:
+            _opened(directory)
+
+
+def _removals(path: Path, fs: CrashFs) -> int:
+    """A round and retention, each again until it works; tells how many operations come before."""
+    with owned(path, fs) as directory:
+        log = directory.create_log(TP, TOPIC)
+        while len(log.segments) < 7:
+            append(log, batch(size=100))
+        log.flush()
+        directory.remember()
+        begins, numbers = fs.operations + 1, count()
+
+        def delete() -> None:
+            log.delete_segments([log.segments[0].base_offset])
+
+        def replace() -> None:
+            attempt = log.dir / ".lapse" / f"{next(numbers)}" / "1"
+            old = list(log.segments[1:3])
+            rewritten = rewrite(log, old, lambda row: row.base_offset % 2 == 0, attempt)
+            log.replace_segments(rewritten.replacement, log.generation)
+
+        for do in (delete, replace, delete, log.flush):
+            for _ in range(2):
+                with contextlib.suppress(LapseError):  # offline, too
+                    do()
+                    break
+        return begins
 
 
 def _opened(directory: LogDirectory) -> None:

@@ -151,7 +151,9 @@ class ManifestKeeper:
         self.topic_id = topic_id_of(partition_dir) if era != NO_ERA else ""
         self._listed: Mapping[int, int] = {} if known is None else known.sizes
         self._end_offset = 0 if known is None else known.end_offset
-        self._perhaps: set[int] = set()  # struck, but not durably
+        # Whether no other file can come to light, which may list more: what was written and not
+        # synced may give way to an older one, and what could not be written has left it there.
+        self._is_durable = known is None
         self._unsettled: set[int] = set()  # swapped in by renames that are not synced
         self._in_force = known
         counts = known is not None and self._counts(known)
@@ -177,23 +179,20 @@ class ManifestKeeper:
     def strike(self, bases: Collection[int], *, foreseen: bool = False) -> None:
         """Segments whose files are about to go or to change. Durable when this returns.
 
-        `foreseen`: the caller has synced what `foresee` wrote. Raises StorageError.
+        `foreseen`: the caller has synced what `foresee` left. Raises StorageError.
         """
-        doubtful = () if foreseen else self._perhaps
-        if any(base in self._listed or base in doubtful for base in bases):
-            self._strike(bases)
-            self._write(sync=True)
+        is_durable = foreseen or self._is_durable
+        if not is_durable or any(base in self._listed for base in bases):
+            self._write(self._without(bases), self._end_offset, sync=True)
 
     def foresee(self, bases: Collection[int]) -> None:
         """As `strike`, but whoever calls this syncs `manifest_path` and its folder."""
-        if any(base in self._listed for base in bases):
-            self._strike(bases)
-            self._perhaps.update(bases)
-            self._write(sync=False)
+        if not self._is_durable or any(base in self._listed for base in bases):
+            self._write(self._without(bases), self._end_offset, sync=False)
 
-    def _strike(self, bases: Collection[int]) -> None:
+    def _without(self, bases: Collection[int]) -> dict[int, int]:
         gone = set(bases)
-        self._listed = {base: size for base, size in self._listed.items() if base not in gone}
+        return {base: size for base, size in self._listed.items() if base not in gone}
 
     def swapped(self, bases: Collection[int], *, durable: bool) -> None:
         """New segments are in place; `durable` where their renames are synced."""
@@ -214,11 +213,9 @@ class ManifestKeeper:
         listed = {base: size for base, size in sizes.items() if base not in self._unsettled}
         if self._era == NO_ERA or self._says(listed, closed_mtime_ns):
             return
-        self._listed, self._end_offset = listed, end_offset
         try:
-            self._write(sync=sync, closed_mtime_ns=closed_mtime_ns)
+            self._write(listed, end_offset, sync=sync, closed_mtime_ns=closed_mtime_ns)
         except StorageError as e:
-            self._in_force = None
             _log.warning("what should be there is not noted: %s", e)
 
     def _says(self, listed: Mapping[int, int], closed_mtime_ns: int) -> bool:
@@ -231,21 +228,24 @@ class ManifestKeeper:
             and closed_mtime_ns in {NOT_CLOSED, known.closed_mtime_ns}
         )
 
-    def _write(self, *, sync: bool, closed_mtime_ns: int = NOT_CLOSED) -> None:
+    def _write(
+        self, listed: Mapping[int, int], end_offset: int, *, sync: bool,
+        closed_mtime_ns: int = NOT_CLOSED,
+    ) -> None:  # fmt: skip
         path = manifest_path(self._dir)
-        segments = sorted(self._listed.items())
-        file = _File(
-            _VERSION, self._era, self.topic_id, segments, self._end_offset, closed_mtime_ns
-        )
+        segments = sorted(listed.items())
+        file = _File(_VERSION, self._era, self.topic_id, segments, end_offset, closed_mtime_ns)
         data = checked(msgspec.json.encode(file))
+        self._in_force, self._is_durable = None, False  # until it succeeds
+        self._listed, self._end_offset = listed, end_offset
         self._fs.make_dir(path.parent)
         if sync:
             self._fs.replace_file(path, data)
-            self._perhaps.clear()
+            self._is_durable = True
         else:
             temporary = path.with_name(path.name + _TEMPORARY)
             self._fs.write_file(temporary, data)
             self._fs.rename(temporary, path)
         self._in_force = Manifest(
-            self._era, self.topic_id, dict(segments), self._end_offset, closed_mtime_ns
+            self._era, self.topic_id, dict(segments), end_offset, closed_mtime_ns
         )

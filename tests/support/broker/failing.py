@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lapse.base.errors import StorageError
 from lapse.base.fs import AppendFile, Buffer, RealFs
 from lapse.base.secret import Secret
+from lapse.log.partition_log import PartitionLog
 
 
 class FailingFs(RealFs):
@@ -117,3 +119,17 @@ class _FailingFile:
 
     def close(self) -> None:
         self._file.close()
+
+
+@contextlib.contextmanager
+def unreadable(log: PartitionLog) -> Iterator[None]:
+    """Every read of the active segment fails: its open file is a directory meanwhile (EISDIR)."""
+    fd = log.segments[-1].files().fileno()
+    kept, folder = os.dup(fd), os.open(log.dir, os.O_RDONLY)
+    try:
+        os.dup2(folder, fd, inheritable=False)
+        yield
+    finally:
+        os.dup2(kept, fd, inheritable=False)
+        os.close(kept)
+        os.close(folder)

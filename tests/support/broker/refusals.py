@@ -11,7 +11,7 @@ REFUSALS = {TOPIC, GROUP, CLUSTER, 53, 65}
 
 
 def codes_in(message: Any) -> Iterator[int]:
-    """Every error code of an answer."""
+    """Every error code of an answer, but that of settings nobody asked for."""
     if isinstance(message, tuple):
         for item in message:
             yield from codes_in(item)

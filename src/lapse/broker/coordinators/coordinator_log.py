@@ -178,7 +178,14 @@ class StateLog:
 
     async def load(self, types: Types) -> list[Write | Marker]:
         """Everything the log says, in order; raises CorruptData, StorageError."""
-        return await self._parts.disk.run(lambda: list(read_events(self._log, types)))
+        return await self._parts.disk.run(self._read, types)
+
+    def _read(self, types: Types) -> list[Write | Marker]:
+        """In a worker thread."""
+        try:
+            return list(read_events(self._log, types))
+        except OSError as e:
+            raise StorageError(f"reading {self._log.partition}: {e.strerror or e}") from e
 
 
 def read_events(log: PartitionLog, types: Types) -> Iterator[Write | Marker]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import CorruptData, ErrorCode
+from lapse.base.errors import CorruptData, ErrorCode, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker.coordinators.coordinator_log import (
     BATCH_BYTES_MAX,
@@ -29,7 +29,7 @@ from lapse.log.markers import EndMarker
 from lapse.log.partition_log import PartitionLog
 from lapse.records.batch import scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
-from tests.support.broker.failing import FailingFs
+from tests.support.broker.failing import FailingFs, unreadable
 from tests.support.broker.running import create, running_node
 
 HERE = TopicPartition("t", 0)
@@ -230,3 +230,10 @@ async def test_a_corrupt_batch_is_no_end(node: Node) -> None:
     path.write_bytes(data)
     with pytest.raises(CorruptData, match="t-0"):
         await state_log(node).load(TYPES)
+
+
+async def test_a_disk_that_fails_is_told_as_such(node: Node) -> None:
+    put(node, commit("a", 1))
+    with unreadable(log_of(node)), pytest.raises(StorageError, match="reading t-0: Is a directory"):
+        await state_log(node).load(TYPES)
+    assert said(await state_log(node).load(TYPES)) == [(0, "a", 1, -1)]

@@ -33,7 +33,7 @@ from lapse.coordination.records.offsets import TYPES
 from lapse.coordination.records.subscription import ConsumerProtocolSubscription, write_versioned
 from lapse.records.builder import BatchSpec, NewRecord
 from lapse.testing.clock import ManualClock
-from tests.support.broker.failing import FailingFs
+from tests.support.broker.failing import FailingFs, unreadable
 from tests.support.broker.running import running_node
 from tests.unit.broker.coordinators.test_coordinator_log import commit as commit_record
 
@@ -235,6 +235,12 @@ async def test_a_shard_that_cannot_be_read_is_tried_again_and_stops_no_other(
         assert answer.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert await commit(node, OTHER, {T0: 1}) == {NONE}
         path.write_bytes(data)
+        with unreadable(log):
+            answer = await groups_of(node).ask(G, joining())
+            assert answer.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            with pytest.raises(KafkaError, match="reading __consumer_offsets-0") as refused:
+                await groups_of(node).shard_of(G)
+            assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert await fetched(node, G) == {T0: 5}
 
 
