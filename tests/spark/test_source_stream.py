@@ -140,7 +140,7 @@ def test_from_topic_to_topic_and_what_was_read_is_deleted(
 def test_a_batch_from_a_broker_is_the_same_as_from_its_files(
     spark: SparkSession, broker: BrokerProcess
 ) -> None:
-    """But for append times: files of the active segment say where the last entry begins, no more."""
+    """But for append times: of the active segment files tell where the last entry begins alone."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "compression.type": "zstd"})
     for n in range(1000):
         producer.produce("b", b"v%d" % n, b"k%d" % n, headers=[("h", b"x")], timestamp=NOW + n)
