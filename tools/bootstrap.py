@@ -147,8 +147,8 @@ def sync(root, uv):
     """The locked environment, on this very Python."""
     environment = dict(os.environ, UV_PROJECT_ENVIRONMENT=os.path.join(root, ".venv"))
     environment.pop("VIRTUAL_ENV", None)
-    command = [uv, "sync", "--frozen", "--no-python-downloads", "--python", sys.executable]
-    run(command, cwd=root, env=environment)
+    command = [uv, "sync", "--frozen", "--all-extras", "--no-python-downloads"]
+    run([*command, "--python", sys.executable], cwd=root, env=environment)
 
 
 def stamps(root):

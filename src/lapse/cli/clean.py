@@ -24,6 +24,7 @@ from typing import Any
 from lapse.base.clock import Clock, PinnedClock, SystemClock
 from lapse.base.config import BrokerConfig, TopicConfig, broker_config
 from lapse.base.errors import ConfigError, LapseError
+from lapse.base.extras import needed_for
 from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
@@ -320,7 +321,8 @@ def _engine(job: Job) -> Iterator[tuple[Engine, int]]:
     if job.args.engine == "inline":
         yield InlineEngine(job.fs, job.clock), 1
         return
-    from lapse.spark.rounds.engine import open_engine  # noqa: PLC0415  (Spark starts only if asked for)
+    with needed_for("--engine spark"):  # which starts only if asked for
+        from lapse.spark.rounds.engine import open_engine  # noqa: PLC0415
 
     engine = open_engine(job.args.master)
     try:

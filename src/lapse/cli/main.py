@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from lapse.base.errors import ConfigError, CorruptData, LapseError, MissingData, unreadable
+from lapse.base.extras import missing_extra, needed_for
 
 # In the order help shows them. Imported only when asked for: `lapse --help` starts no Spark.
 COMMANDS = {
@@ -60,7 +61,15 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in (only,) if only else COMMANDS:
-        importlib.import_module(COMMANDS[name]).add_parser(commands)
+        try:
+            command = importlib.import_module(COMMANDS[name])
+        except ModuleNotFoundError as e:
+            missing = missing_extra(e, f"lapse {name}")
+            if missing is None or only:
+                raise
+            commands.add_parser(name, help=str(missing))
+        else:
+            command.add_parser(commands)
     return parser
 
 
@@ -74,16 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     is_ours = argv is None  # the process, and not only a call in somebody else's
     argv = list(sys.argv[1:] if argv is None else argv)
     only = argv[0] if argv and argv[0] in COMMANDS else None
-    if is_ours:
-        os.umask(os.umask(_NO_OTHER_WRITERS) | _NO_OTHER_WRITERS)
-        gc.disable()
-    parser = build_parser(only)
-    if is_ours:  # all that was imported stays: looking for garbage there is in vain, now and later
-        gc.freeze()
-        gc.enable()
-    args = parser.parse_args(argv)
     try:
-        code: int = args.run(args)
+        with needed_for(f"lapse {only}"):
+            args = _parsed(argv, only, is_ours=is_ours)
+            code: int = args.run(args)
     except ConfigError as e:
         return _say(e, USAGE)
     except (CorruptData, MissingData) as e:
@@ -104,6 +107,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         mistake = LapseError("this is a mistake in Lapse: please report it with the lines above")
         return _say(mistake, ENVIRONMENT)  # which no script takes for a finding
     return code
+
+
+def _parsed(argv: Sequence[str], only: str | None, *, is_ours: bool) -> argparse.Namespace:
+    if is_ours:
+        os.umask(os.umask(_NO_OTHER_WRITERS) | _NO_OTHER_WRITERS)
+        gc.disable()
+    parser = build_parser(only)
+    if is_ours:  # all that was imported stays: looking for garbage there is in vain, now and later
+        gc.freeze()
+        gc.enable()
+    return parser.parse_args(argv)
 
 
 def _say(error: LapseError, code: int) -> int:

@@ -25,6 +25,7 @@ from typing import Any
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.config import broker_config
 from lapse.base.errors import ConfigError, StorageError
+from lapse.base.extras import require
 from lapse.base.fs import RealFs
 from lapse.broker.access.listeners import kafka_listeners
 from lapse.cli import options
@@ -72,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
     """Keep both running until told to stop."""
     if args.brokers != 1:
         raise ConfigError(f"--brokers {args.brokers}: allowed is 1; clusters come later")
+    if args.engine == "spark" and not args.no_lifecycle:
+        require("pyspark", "--engine spark")
     said = said_settings(args)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.errors import CorruptData
+from lapse.base.extras import needed_for
 from lapse.base.ids import TopicPartition
 from lapse.client.record import ConsumerRecord
 from lapse.kernels import scan
@@ -60,11 +61,12 @@ class Fetched:
 
     def arrow(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """By kernel, as `records.columns` has it; `names` are columns, None: all but headers."""
-        from lapse.records.columns import (  # noqa: PLC0415  (needs Arrow)
-            WITHOUT_HEADERS,
-            ColumnSpec,
-            record_batches,
-        )
+        with needed_for("reading records as columns"):
+            from lapse.records.columns import (  # noqa: PLC0415
+                WITHOUT_HEADERS,
+                ColumnSpec,
+                record_batches,
+            )
 
         spec = ColumnSpec(
             names=WITHOUT_HEADERS if names is None else tuple(names),

@@ -192,7 +192,7 @@ def test_steps_are_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         log.unlink(missing_ok=True)
         return [line.split(";")[0] for line in lines if line.startswith(("sync", "python"))]
 
-    sync = f"sync --frozen --no-python-downloads --python {sys.executable}"
+    sync = f"sync --frozen --all-extras --no-python-downloads --python {sys.executable}"
     everything = [sync, "python import os", "python warm.py"]
     assert done() == everything
     assert done() == []

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.errors import ConfigError, StorageError
+from lapse.base.extras import needed_for
 
 ENDLESS = (1 << 63) - 1
 KEY_FORMATS = ("text", "hex", "base64")
@@ -243,8 +244,9 @@ def _values(
 ) -> tuple[str, str, list[object]]:
     """The column that is meant, its type, and what is in it; whole numbers as text."""
     # Arrow takes a tenth of a second to load, and most searches have their keys from options.
-    import pyarrow as pa  # noqa: PLC0415
-    from pyarrow import csv, parquet  # noqa: PLC0415
+    with needed_for("a file of keys"):
+        import pyarrow as pa  # noqa: PLC0415
+        from pyarrow import csv, parquet  # noqa: PLC0415
 
     try:
         if suffix == ".csv":

@@ -6,6 +6,20 @@ source.register(spark)  # once a session
 spark.read.format("lapse").option("path", "/data").load()
 """
 
-from lapse.spark.source.format import SETTINGS, LapseSource, register
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lapse.spark.source.format import SETTINGS, LapseSource, register
 
 __all__ = ["SETTINGS", "LapseSource", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    """Spark is imported by whoever asks for these: a checkpoint is read without it (`progress`)."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from lapse.spark.source import format as of_spark  # noqa: PLC0415
+
+    return getattr(of_spark, name)
