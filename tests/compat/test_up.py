@@ -29,12 +29,15 @@ def test_rounds_yield_to_the_broker(tmp_path: Path) -> None:
     """And so do Java and all tasks, which inherit it."""
     with up(tmp_path / "data", *FREE) as running:
         until(lambda: read_progress(tmp_path / "data") is not None, "the service is not there")
-        nice = {
-            command: os.getpriority(os.PRIO_PROCESS, pid)
+        scheduled = {
+            command: (os.sched_getscheduler(pid), os.getpriority(os.PRIO_PROCESS, pid))
             for command, pid in running.children().items()
         }
         ours = os.getpriority(os.PRIO_PROCESS, 0)
-        assert nice == {"broker": ours, "lifecycle": max(10, ours)}
+        assert scheduled == {
+            "broker": (os.SCHED_OTHER, ours),
+            "lifecycle": (os.SCHED_BATCH, max(10, ours)),
+        }
 
 
 def test_it_serves_restarts_what_dies_and_stops_cleanly(tmp_path: Path) -> None:

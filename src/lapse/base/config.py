@@ -221,7 +221,8 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "How many tasks of rounds run at once; 0: as many as the master has."),
     Setting("lapse.lifecycle.nice", whole(0, 19), "10",
             "By how much the service, with Java and all tasks on its machine, yields to others, "
-            "the broker above all: nice(1). Where nothing else wants the processor it costs "
+            "the broker above all: nice(1), and from 1 on Linux's SCHED_BATCH, so that whoever "
+            "wakes up need not wait for them. Where nothing else wants the processor it costs "
             "nothing; at 10 rounds keep a tenth of one that is wanted all the time, so that they "
             "meet their deadlines."),
     *COORDINATION_SETTINGS,
