@@ -14,7 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests import time_limits
+from tests import covered, time_limits  # isort: skip  (covered before anything of Lapse)
 from tests.oracle import kafka
 from tests.oracle.oracle import Oracle, unpack, unpack_cases
 
@@ -128,6 +128,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 def pytest_sessionfinish(exitstatus: int) -> None:
     """The last line: without it, the process died on the way, whatever its exit code."""
+    covered.end()
     _write({"end": int(exitstatus)})
 
 

@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tools import covered
+
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 SCALE_DEFAULT = 0.05
@@ -36,6 +38,7 @@ TIERS: Mapping[str, tuple[str, int]] = {
     "lint": ("", 60),
     "tidy": ("tests/test_tidy.py tests/test_rules.py", 15),
     "unit": ("tests/unit", 200),
+    "lifecycle": ("tests/unit/lifecycle", 60),
     "property": ("tests/property", 90),
     "fuzz": ("tests/fuzz", 120),
     "hostile": ("tests/hostile", 100),
@@ -57,13 +60,16 @@ SPREAD: Mapping[str, int] = {
     **dict.fromkeys(TIERS.keys() - {"lint", "tidy"}, CORES),
     "compat": CORES + 1,
 }
+# A tier within another one's folder: it has to itself what `covered` looks at.
+APART: Mapping[str, str] = {"unit": "tests/unit/lifecycle"}
+COVERED = "lifecycle"
 BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 NO_SECOND_TRY = ("--max-worker-restart", "0")  # a test that kills its process would kill them all
 BY_TEST = ("--dist", "worksteal")
 ONE_FILE = frozenset({"simulation"})  # and nothing in it is shared
 # These sync small files by the thousand and prove nothing about disks: in memory, if there is room,
 # though not in `make torture`.
-IN_MEMORY = frozenset({"unit", "property", "golden", "simulation"})
+IN_MEMORY = frozenset({"unit", "lifecycle", "property", "golden", "simulation"})
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 2 << 30
 BIN = Path(sys.prefix) / "bin"
@@ -201,8 +207,11 @@ def run_pytest(
         report = Path(folder) / "report.jsonl"
         outside = {k: v for k, v in os.environ.items() if not k.startswith(NOT_HANDED_ON)}
         environment = {**outside, "LAPSE_TEST_REPORT": str(report), "LAPSE_TEST_SEED": str(seed)}
+        if name == COVERED:
+            environment["LAPSE_COVERAGE"] = folder
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--color=auto"]
         command += [*paths_of(where), f"--hypothesis-seed={seed}"]
+        command += [f"--ignore={APART[name]}"] if name in APART else ()
         command += spread_options(name)
         command += [f"--basetemp={folder}/tests"] if memory else ()
         started = time.monotonic()
@@ -217,8 +226,9 @@ def run_pytest(
             end_group(process)
         tier.seconds = time.monotonic() - started
         lines = report.read_text().splitlines() if report.exists() else []
+        branches = judge_branches(Path(folder)) if name == COVERED and not tier.trouble else []
     reported = [json.loads(line) for line in lines]
-    tier.outcomes = merge(line for line in reported if "test" in line)
+    tier.outcomes = merge(line for line in reported if "test" in line) + branches
     if not tier.trouble and not any("end" in line for line in reported):
         tier.trouble = "pytest ended before its tests did"
     if not tier.trouble and not tier.outcomes:
@@ -226,6 +236,16 @@ def run_pytest(
     if not tier.trouble and code == 1 and not tier.count("failed"):
         tier.trouble = "pytest failed without a failed test"
     return tier
+
+
+def judge_branches(folder: Path) -> list[Outcome]:
+    """Whether the tests took enough branches of what decides, and of what carries it out."""
+    outcomes = []
+    for package, percent in covered.percents(folder).items():
+        print(f"branches of lifecycle/{package}: {percent} % ({covered.PERCENT_MIN:g} at least)")
+        result = "passed" if percent >= covered.PERCENT_MIN else "failed"
+        outcomes.append(Outcome(f"branches::{package}", result, 0.0, f"{percent} %"))
+    return outcomes
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
