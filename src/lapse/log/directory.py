@@ -62,8 +62,11 @@ DELETE_SUFFIX = "-delete"
 _NAME_BYTES_MAX = 255
 _DAY_MS = 86_400_000
 
-# struct flock: (l_type, l_whence, l_start, l_len, l_pid) on Linux, reordered on macOS.
-_FLOCK = struct.Struct("qqihh" if sys.platform == "darwin" else "hhqqi4x")
+# struct flock: its form, what asks who holds any part of a file, and where the answer has l_pid.
+if sys.platform == "darwin":
+    _FLOCK, _ASKED, _L_PID = struct.Struct("qqihh"), (0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET), 2
+else:
+    _FLOCK, _ASKED, _L_PID = struct.Struct("hhqqi4x"), (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0), 4
 
 _LOCKED_BY_ANOTHER = frozenset({errno.EACCES, errno.EAGAIN})
 
@@ -571,12 +574,7 @@ def lock_holder(log_dir: Path) -> int | None:
 
 def _holder(fd: int) -> int | None:
     """The pid that holds the lock; None where it went away, or lives on another machine."""
-    if sys.platform == "darwin":
-        asked = _FLOCK.pack(0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
-        pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))[2]
-    else:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))[4]
+    pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(*_ASKED)))[_L_PID]
     return int(pid) if pid > 0 else None
 
 

@@ -58,10 +58,10 @@ class Exported:
         tombstones_nulled: records that lost their value.
     """
 
-    segments: int = 0
-    segments_rewritten: int = 0
-    tombstones_nulled: int = 0
-    bytes_written: int = 0
+    segments: int
+    segments_rewritten: int
+    tombstones_nulled: int
+    bytes_written: int
 
 
 def export_partition(

@@ -10,6 +10,7 @@ import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from lapse.base.errors import CorruptData, MissingData, StorageError
@@ -58,7 +59,7 @@ def holes_in(partition_dir: Path, manifest: Manifest, log_start_offset: int) -> 
     swapped = set(offsets_in((n.removesuffix(SWAP) for n in names if n.endswith(LOG + SWAP)), LOG))
     found: list[Hole] = []
     bases = sorted(there | swapped | manifest.sizes.keys())
-    for base, following in zip(bases, [*bases[1:], None], strict=True):
+    for base, following in zip_longest(bases, bases[1:]):
         until = following if following is not None else max(manifest.end_offset, base + 1)
         size = manifest.sizes.get(base)
         if size is None or base in swapped:

@@ -162,7 +162,9 @@ def _unreadable(
     """Places in segments that do not read; in the last one only what was synced counts."""
     bad = read_bad(folder)
     filled = [base for base in bases if segment_path(folder, base, LOG).stat().st_size]
-    last = max(filled, default=-1)  # behind it is at most what a cut that was cut short has made
+    if not filled:
+        return
+    last = max(filled)  # behind it is at most what a cut that was cut short has made
     for base, following in zip(bases, [*bases[1:], None], strict=True):
         is_last = base >= last
         summary = read_summary(summary_path(folder, base))

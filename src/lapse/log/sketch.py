@@ -64,7 +64,7 @@ def _sigma(x: float) -> float:
     """Correction for registers that saw no key."""
     if x == 1:
         return math.inf
-    y, z, before = 1.0, x, -1.0
+    y, z, before = 1.0, x, math.nan
     while z != before:
         x *= x
         before = z
@@ -77,7 +77,7 @@ def _tau(x: float) -> float:
     """Correction for registers that can say no more."""
     if x in (0, 1):
         return 0.0
-    y, z, before = 1.0, 1 - x, -1.0
+    y, z, before = 1.0, 1 - x, math.nan
     while z != before:
         x = math.sqrt(x)
         before = z

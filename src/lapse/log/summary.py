@@ -48,7 +48,6 @@ VERSION = 4
 UNKNOWN = -1
 NONE = -1
 BARE_MAX = 1024  # headers without records that are told one by one; each takes some 40 bytes
-_ORDINARY = CODEC_MASK | LOG_APPEND_TIME | DELETE_HORIZON  # nothing to say beyond counts and times
 _PLAIN = 0x03 | LOG_APPEND_TIME | DELETE_HORIZON  # codecs up to lz4, whose bits are 0 to 3
 
 
@@ -234,30 +233,29 @@ class SummaryBuilder:
             self.valued_tombstones = True
         if v2 and batch.attributes & (TRANSACTIONAL | CONTROL):
             self._transactions.add(batch, marker)
-        if not v2 or batch.attributes & ~_ORDINARY or batch.attributes & CODEC_MASK > Codec.ZSTD:
+        if not v2 or batch.attributes & ~_PLAIN:
             self._note_unhandled(batch)
 
     def _is_plain(self, batch: Header, tombstones: int) -> bool:
         """Account for a batch that says nothing but its codec, as nearly every one does."""
         timestamp = batch.max_timestamp
-        plain = (
+        if not (
             0 <= batch.attributes <= Codec.ZSTD
             and batch.magic == 2
-            and self.size > 0
-            and timestamp >= self.min_timestamp >= 0
-            and batch.base_timestamp >= 0
-            and batch.count > 0
-            and tombstones >= 0
-            and self.tombstones >= 0
-        )
-        if plain:
-            self.batches += 1
-            self.size += batch.size
-            self.end_offset = batch.last_offset + 1
-            self.records += batch.count
-            self.tombstones += tombstones
-            self.max_timestamp = max(self.max_timestamp, timestamp)
-        return plain
+            and timestamp >= self.min_timestamp > NONE  # so it is not the first
+            and batch.base_timestamp > NONE
+            and batch.count
+            and tombstones > UNKNOWN
+            and self.tombstones > UNKNOWN
+        ):
+            return False
+        self.batches += 1
+        self.size += batch.size
+        self.end_offset = batch.last_offset + 1
+        self.records += batch.count
+        self.tombstones += tombstones
+        self.max_timestamp = max(self.max_timestamp, timestamp)
+        return True
 
     def _note_times(self, batch: Header) -> None:
         timestamp = batch.max_timestamp

@@ -159,13 +159,11 @@ def _with(path: Path, suffix: str) -> Path:
 
 def mark_deleted(fs: Fs, partition_dir: Path, base_offset: int) -> list[Path]:
     """Rename a segment's files `.deleted`, the log first; returns their new paths."""
-    deleted = []
-    for suffix in SEGMENT_SUFFIXES:
-        path = segment_path(partition_dir, base_offset, suffix)
-        if path.exists():
-            fs.rename(path, _with(path, DELETED))
-            deleted.append(_with(path, DELETED))
-    return deleted
+    paths = [segment_path(partition_dir, base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
+    there = [path for path in paths if path.exists()]
+    for path in there:
+        fs.rename(path, _with(path, DELETED))
+    return [_with(path, DELETED) for path in there]
 
 
 def recover(fs: Fs, partition_dir: Path) -> None:
@@ -181,9 +179,9 @@ def recover(fs: Fs, partition_dir: Path) -> None:
             fs, partition_dir, names,
             lambda name: name.endswith(SWAP) and _base(name) >= min(cleaned),
         )  # fmt: skip
+        names = [n for n in names if not n.endswith(SWAP) or _base(n) < min(cleaned)]
         _drop_new_summaries(fs, partition_dir, lambda base_offset: base_offset >= min(cleaned))
         unlink_all(fs, partition_dir, names, lambda name: name.endswith(CLEANED))
-        names = [n for n in names if not n.endswith(SWAP) or _base(n) < min(cleaned)]
     _finish_swaps(fs, partition_dir, [n for n in names if not n.endswith((CLEANED, DELETED))])
     _adopt_summaries(fs, partition_dir)
 

@@ -230,7 +230,7 @@ def delete_acls(existing: frozenset[AclBinding], filters: Iterable[AclFilter]) -
         except KafkaError as e:
             results.append(e)
             continue
-        gone.update(found)
+        gone |= set(found)
         results.append(found)
     return Deleted(existing - gone, tuple(results))
 

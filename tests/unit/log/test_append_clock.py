@@ -10,7 +10,7 @@ import pytest
 from lapse.broker.logs.housekeeping import roll_if_due
 from lapse.log.append_clock import LogClock, seen_by
 from lapse.log.partition_log import PartitionLog
-from lapse.log.summary import Summary
+from lapse.log.summary import Summary, read_keys, summary_path
 from lapse.testing.clock import ManualClock
 from tests.support.log.logs import NOW, append, batch, config, open_log
 
@@ -157,6 +157,21 @@ def test_what_was_noted_far_ahead_is_taken_back_once_the_clock_is_believed(tmp_p
     assert clock_times(open_log(log.dir, clean_shutdown=True, clock=clock)) == [
         (0, 0), (500, 500), (600, 600)
     ]  # fmt: skip
+
+
+def test_the_sketch_of_its_keys_outlives_an_append_clock_that_is_taken_back(tmp_path: Path) -> None:
+    """A task read the whole segment for it."""
+    clock = ManualClock(NOW + YEAR)
+    log = open_log(tmp_path, clock=clock)
+    append(log, batch(), now_ms=clock.now_ms())
+    log.roll(clock.now_ms())
+    [sealed] = log.segments[:-1]
+    assert log.adopt_summary(sealed.summary, "of keys", log.generation) is None
+    clock.jump(-YEAR)
+    log.believe(clock.now_ms())
+    log.see(clock.now_ms())
+    assert clock_times(log) == [(0, 0)]
+    assert read_keys(summary_path(tmp_path, 0), sealed.size) == "of keys"
 
 
 @pytest.mark.parametrize(

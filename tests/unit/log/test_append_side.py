@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -199,6 +200,16 @@ def test_what_was_verified_before_a_marker_is_refused_after_it(tmp_path: Path) -
     check_sound(log)
 
 
+def test_only_a_batch_of_a_transaction_must_be_of_one_that_goes_on(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    data(log, 8, 0)  # 0, 1
+    end(log, 8, commit=True)  # 2
+    plain = batch(producer_id=8, producer_epoch=0, base_sequence=2)
+    checked = check_produced(plain, log.config, NOW, "t")
+    done = log.append(checked, leader_epoch=0, now_ms=NOW, verified_at=0)
+    assert done.base_offset == 3
+
+
 def test_producers_are_told_as_they_are(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     assert (log.producers(), log.latest_coordinator_epoch()) == ((), -1)
@@ -311,6 +322,16 @@ def test_old_formats_are_written_where_the_topic_says_so(tmp_path: Path, version
     assert open_log(tmp_path, log.config).log_end_offset == 7
 
 
+def test_what_comes_in_the_topics_old_format_is_numbered_and_timed(tmp_path: Path) -> None:
+    """L12, also of a clock that begins in 1970, whose first time is 0."""
+    log = open_log(tmp_path, append_time_topic(message_format_version="0.10.2"))
+    sent = build_messages([Message(n, NOW, b"k", b"v") for n in range(3)], MessageSpec(1))
+    done = [append(log, sent, now_ms=now_ms) for now_ms in (5, 0)]
+    assert [(told.base_offset, told.last_offset) for told in done] == [(0, 2), (3, 5)]
+    assert [told.log_append_time_ms for told in done] == [5, 5]
+    assert stamps(log) == [5] * 6
+
+
 # --- errors ---------------------------------------------------------------------------------------
 
 
@@ -341,6 +362,21 @@ def test_a_marker_that_cannot_be_written_leaves_all_as_it_was(tmp_path: Path) ->
     fs.full = False
     assert end(log, 8, commit=False).base_offset == 2
     assert log.last_stable_offset == 3
+
+
+def test_a_closed_log_takes_nothing_from_anybody(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.close()
+    own = [NewRecord(b"k", b"v", NOW)]
+    acts: list[Callable[[], object]] = [
+        lambda: append(log, batch()),
+        lambda: log.append_own(own, BatchSpec(), now_ms=NOW),
+        lambda: log.append_raw(batch()),
+        lambda: end(log, 8, commit=True),
+        lambda: log.roll(NOW),
+    ]
+    assert {refusal(act) for act in acts} == {ErrorCode.KAFKA_STORAGE_ERROR}
+    assert log.log_end_offset == 0
 
 
 def test_one_log_goes_offline_alone(tmp_path: Path) -> None:
@@ -388,3 +424,17 @@ def test_a_wrapper_that_repeats_offsets_is_refused(tmp_path: Path) -> None:
         log.append_raw(build_messages(messages, MessageSpec(1, Codec.GZIP)))
     log.append_raw(build_messages(messages[3:], MessageSpec(1, Codec.GZIP)))
     assert log.log_end_offset == 5
+
+
+# --- without waiting ------------------------------------------------------------------------------
+
+
+def test_an_append_is_quick_where_it_is_one_write_to_an_open_file(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert not log.try_begin(100)  # the first one opens the file
+    append(log, batch(), epoch=4)
+    assert log.try_begin(100)
+    log.end()
+    assert not log.try_begin(2000)  # that rolls
+    log.roll(NOW)
+    assert not log.try_begin(100)

@@ -98,6 +98,13 @@ def test_an_entry_at_most_each_second(tmp_path: Path) -> None:
     assert entries_of(read_append_times(tmp_path, 10, 0)) == [*expected, (17, NOW + 9 * S)]
 
 
+def test_what_is_appended_at_one_moment_has_one_entry(tmp_path: Path) -> None:
+    active = ActiveAppendTimes(append_times_path(tmp_path, 10), 10)
+    for offset in (10, 13, 16):
+        active.note(NOW, offset)
+    assert entries_of(active.between(10, 19)) == [(10, NOW)]
+
+
 def test_only_the_latest_possible_time_makes_old() -> None:
     known = times((5, 1000), (7, 4000), (9, -9000), (11, 12_000), (20, UNKNOWN))
     wanted = {0: 5, 1999: 5, 2000: 7, 4999: 7, 5000: 9, 9000: 9, 9001: 11, 12_999: 11, 13_000: 20}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import uuid
@@ -12,12 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LockHeld, StorageError
+from lapse.base.errors import (
+    CorruptData,
+    ErrorCode,
+    KafkaError,
+    LockHeld,
+    MissingData,
+    StorageError,
+)
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
-from lapse.log.directory import INCOMPLETE, LogDirectory, disk_failed
+from lapse.log.directory import INCOMPLETE, LogDirectory, disk_failed, lock_holder
 from lapse.log.env import LogEnv
+from lapse.log.manifest import manifest_path
 from lapse.testing.clock import ManualClock
 from tests.support.log.logs import NOW, TP, append, batch, batches_of, config, env
 
@@ -47,8 +56,15 @@ def test_another_process_is_named(tmp_path: Path) -> None:
         holder.stdout.readline()
         with pytest.raises(LockHeld, match=f"process {holder.pid} holds"):
             LogDirectory.open(tmp_path, env())
+        assert lock_holder(tmp_path) == holder.pid
         holder.communicate()
+    assert lock_holder(tmp_path) is None
     LogDirectory.open(tmp_path, env()).close()
+
+
+def test_nobody_holds_what_was_never_owned(tmp_path: Path) -> None:
+    assert lock_holder(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_incomplete_copy_is_refused_as_it_is(tmp_path: Path) -> None:
@@ -76,6 +92,23 @@ def test_a_clean_life_is_trusted_and_an_unclean_one_is_not(tmp_path: Path) -> No
     directory.close(clean=False)
     assert not LogDirectory.open(tmp_path, env()).close(clean=False)
     assert not marker.exists()
+
+
+def test_after_an_unclean_life_records_are_checked(tmp_path: Path) -> None:
+    directory = LogDirectory.open(tmp_path, env())
+    log = directory.create_log(TP, config())
+    for _ in range(2):
+        append(log, batch())
+    log.roll(NOW)  # so that its indexes and its summary are in order
+    append(log, batch())
+    directory.close(clean=False)
+    path = log.segments[0].path()
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    directory = LogDirectory.open(tmp_path, env())
+    assert directory.open_log(TP, config()).log_end_offset == 3
+    directory.close()
 
 
 def test_the_marker_is_not_given_to_logs_nobody_looked_at(tmp_path: Path) -> None:
@@ -136,6 +169,37 @@ def test_cleaner_offsets(tmp_path: Path) -> None:
     directory.close()
     directory = LogDirectory.open(tmp_path, env())
     assert directory.open_log(TP, config()).cleaner_checkpoint == 17
+    directory.close()
+
+
+def test_a_partition_is_missed_where_it_was_of_this_topic(tmp_path: Path) -> None:
+    own, other = uuid.UUID(int=5), uuid.UUID(int=6)
+    directory = LogDirectory.open(tmp_path, env())
+    append(directory.create_log(TP, config(), topic_id=own), batch())
+    directory.close()
+    shutil.rmtree(tmp_path / str(TP))
+    directory = LogDirectory.open(tmp_path, env())
+    with pytest.raises(MissingData, match="its folder is gone"):
+        directory.require_not_lost(TP, own)
+    directory.require_not_lost(TP, other)  # a new topic of that name begins empty
+    directory.require_not_lost(TopicPartition("new", 0), own)
+    directory.close()
+
+
+@pytest.mark.parametrize(("number", "fits"), [(12_345, True), (123_456, False)])
+def test_a_partition_whose_name_fits_no_folder_is_refused(
+    tmp_path: Path, number: int, fits: bool
+) -> None:
+    """A name has 255 bytes at most; a topic's, 249."""
+    partition = TopicPartition("a" * 249, number)
+    directory = LogDirectory.open(tmp_path, env())
+    if fits:
+        directory.create_log(partition, config())
+    else:
+        with pytest.raises(KafkaError) as error:
+            directory.create_log(partition, config())
+        assert error.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert directory.partitions() == [partition] * fits
     directory.close()
 
 
@@ -287,3 +351,48 @@ def test_no_marker_where_a_log_went_offline(tmp_path: Path) -> None:
     directory.close()
     assert not (tmp_path / checkpoints.CLEAN_SHUTDOWN).exists()
     assert checkpoints.read_offsets(tmp_path / checkpoints.RECOVERY_POINT) == {TP: 0, other: 3}
+
+
+class NoRecoveryPoints(RealFs):
+    """A disk that lets nobody write recovery points, once it is `broken`."""
+
+    def __init__(self) -> None:
+        self.broken = False
+        self.synced: set[Path] = set()
+
+    def write_file(self, path: Path, data: bytes | bytearray | memoryview) -> None:
+        if self.broken and path.name.startswith(checkpoints.RECOVERY_POINT):
+            raise storage_error(errno.EIO)
+        super().write_file(path, data)
+
+    def sync_all(self, paths: Sequence[Path]) -> None:
+        self.synced.update(paths)
+        super().sync_all(paths)
+
+
+def test_a_log_start_is_checkpointed_where_a_recovery_point_cannot_be(tmp_path: Path) -> None:
+    """A Kafka that comes after us must not hand out what was deleted; it reads a little more."""
+    fs = NoRecoveryPoints()
+    directory = LogDirectory.open(tmp_path, env(fs))
+    log = directory.create_log(TP, config())
+    for _ in range(3):
+        append(log, batch())
+    log.advance_log_start(4)
+    fs.broken = True
+    with pytest.raises(StorageError):
+        directory.checkpoint()
+    assert checkpoints.read_offsets(tmp_path / checkpoints.LOG_START) == {TP: 4}
+    directory.close(clean=False)
+
+
+def test_what_should_be_there_is_on_the_disk_where_no_recovery_point_can_be(tmp_path: Path) -> None:
+    """By that a later opening tells that a file has gone, checkpoint or not."""
+    fs = NoRecoveryPoints()
+    directory = LogDirectory.open(tmp_path, env(fs))
+    log = directory.create_log(TP, config())
+    append(log, batch())
+    fs.broken = True
+    with pytest.raises(StorageError):
+        directory.close()
+    assert manifest_path(log.dir) in fs.synced
+    assert not (tmp_path / checkpoints.CLEAN_SHUTDOWN).exists()

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from lapse.base.errors import StorageError
 from lapse.base.fs import Buffer, RealFs
 from lapse.log.checkpoints import LEADER_EPOCHS
 from lapse.log.epochs import LeaderEpochs
+from lapse.testing.crash_fs import CrashFs
 from tests.support.log.logs import append, batch, config, open_log
 
 
@@ -51,6 +53,16 @@ def test_a_new_epoch_takes_along_what_was_cut_off_at_the_start(tmp_path: Path) -
     found.truncate_start(10)
     found.assign(3, 20)
     assert LeaderEpochs(RealFs(), tmp_path).entries == ((2, 10), (3, 20))
+
+
+def test_an_epoch_that_could_not_be_written_is_none_yet(tmp_path: Path) -> None:
+    """The append that brings it fails; the next one tries again."""
+    found = LeaderEpochs(CrashFs(RealFs(), None, fail_at=1), tmp_path)
+    with pytest.raises(StorageError):
+        found.assign(3, 20)
+    assert (found.entries, found.latest, found.current) == ((), -1, 0)
+    found.assign(3, 20)
+    assert LeaderEpochs(RealFs(), tmp_path).entries == found.entries == ((3, 20),)
 
 
 def test_what_opening_forgets_is_written_before_the_log_goes_on(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 from lapse.base.fs import RealFs
 from lapse.kernels.layout import HEADER_SIZE
 from lapse.lifecycle.round.summarise import adopt, requests_of, summarise
-from lapse.log.estimate import estimate_sealed
+from lapse.log.estimate import estimate_active, estimate_sealed
 from lapse.log.look import SegmentFile, look
-from lapse.log.segment import Segment
+from lapse.log.segment import Segment, empty_indexes
 from lapse.log.summary import (
     Summary,
     as_estimate,
@@ -295,3 +295,13 @@ def test_sealed_estimates_are_asked_for_and_the_active_one_is_not(tmp_path: Path
     log = open_log(tmp_path, clean_shutdown=True)
     requests = requests_of([log.facts()], records=False)
     assert [r.base_offset for r in requests] == [s.base_offset for s in log.segments[:-1]]
+
+
+def test_the_end_of_the_last_segment_may_tell_a_later_time_than_its_index(tmp_path: Path) -> None:
+    """The greatest one, wherever it is."""
+    file = log_file(tmp_path, 40)
+    later = batch(base_offset=43, timestamp=NOW + 900)
+    file.write_bytes(batch(base_offset=40) + later + batch(base_offset=46, timestamp=NOW + 50))
+    found = estimate_active(file, 40, *empty_indexes(tmp_path, 40))
+    assert found is not None
+    assert (found.end_offset, found.max_timestamp) == (49, NOW + 902)

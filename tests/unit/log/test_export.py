@@ -12,10 +12,13 @@ from lapse.base.fs import AppendFile, Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
 from lapse.log.directory import INCOMPLETE, LOCK, LogDirectory
-from lapse.log.export import copy_logs, export_directory_files, export_partition
+from lapse.log.export import Exported, copy_logs, export_directory_files, export_partition
 from lapse.log.roster import ROSTER
+from lapse.log.segment import LOG, segment_path
+from lapse.records.batch import records_of, scan_batches
+from lapse.records.builder import NewRecord, build_batch
 from lapse.testing.crash_fs import Crashed, CrashFs
-from tests.support.log.logs import TP, append, batch, config, env
+from tests.support.log.logs import NOW, TP, append, batch, config, env
 
 OTHER, LEFT = TopicPartition("other", 0), TopicPartition("left", 0)
 
@@ -59,6 +62,32 @@ def test_a_checkpoint_that_says_all_is_copied_byte_for_byte(tmp_path: Path) -> N
     export_partition(source / str(TP), target / str(TP), RealFs(), 4096)
     export_directory_files(source, target, [checkpoints.LOG_START], RealFs())
     assert (target / checkpoints.LOG_START).read_bytes() == b"0\n1\norders 3 1"
+
+
+def test_flagged_values_are_nulled_and_all_else_is_copied_byte_for_byte(tmp_path: Path) -> None:
+    """The segment before it and the one behind have none."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    topic = config(lapse_tombstone_values_enable="true")
+    directory = LogDirectory.open(source, env())
+    log = directory.create_log(TP, topic)
+    flagged = [NewRecord(b"a", b"v", NOW), NewRecord(b"b", b"why it went", NOW, tombstone=True)]
+    for data in (batch(), build_batch(flagged), batch()):
+        append(log, data)
+        log.roll(NOW)
+    directory.close()
+    bases = [segment.base_offset for segment in log.segments]
+    done = export_partition(source / str(TP), target, RealFs(), 4096)
+    files = {base: segment_path(target, base, LOG) for base in bases}
+    size = sum(path.stat().st_size for path in files.values())
+    assert done == Exported(len(bases), 1, 1, size)
+    content = files[bases[1]].read_bytes()
+    [row] = scan_batches(content, "t")
+    values = {one.key: (one.value, one.flagged) for one in records_of(content, row, "t")}
+    assert values == {b"a": (b"v", False), b"b": (None, False)}
+    whole = [path for path in (source / str(TP)).iterdir() if path.is_file()]
+    same = [path for path in whole if path.stem != files[bases[1]].stem]
+    assert len(same) > len(bases)
+    assert all((target / path.name).read_bytes() == path.read_bytes() for path in same)
 
 
 # --- as they are ----------------------------------------------------------------------------------
@@ -147,6 +176,19 @@ def test_what_is_no_interrupted_copy_of_the_same_is_not_written_to(tmp_path: Pat
         copied(source, other, RealFs())
     copied(other, target, RealFs())
     assert contents(target) == contents(other)
+
+
+def test_what_a_link_points_to_is_not_emptied(tmp_path: Path) -> None:
+    """Somebody put one into a copy that was broken off."""
+    source, target = made(tmp_path / "source"), tmp_path / "target"
+    elsewhere = made(tmp_path / "elsewhere")
+    before = contents(elsewhere)
+    target.mkdir()
+    (target / INCOMPLETE).write_bytes(os.fsencode(source))
+    (target / "link").symlink_to(elsewhere, target_is_directory=True)
+    copied(source, target, RealFs())
+    assert contents(elsewhere) == before
+    assert contents(target) == contents(source)
 
 
 def test_a_source_is_never_within_what_is_emptied(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from lapse.base.errors import MissingData
 from lapse.base.fs import RealFs
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
-from lapse.log.manifest import checked, manifest_path, read_manifest
+from lapse.log.holes import holes_in, is_as_closed
+from lapse.log.manifest import Manifest, checked, manifest_path, read_manifest
 from lapse.log.partition_log import PartitionLog
 from lapse.log.roster import ROSTER
-from lapse.log.segment import LOG, segment_path
+from lapse.log.segment import LOG, load_indexes, segment_path
 from lapse.log.swap import DELETED
 from tests.support.log.logs import NOW, TP, append, batch, batches_of, check_sound, config, env
 
@@ -139,6 +140,29 @@ def test_zeros_in_the_last_segment_after_a_clean_stop(
     with pytest.raises(MissingData, match=f"offsets {offset} to 119: .* below what was synced"):
         reopened(tmp_path)
     assert path.read_bytes() == data
+
+
+def test_what_an_index_points_to_is_known_again(tmp_path: Path) -> None:
+    """So a log that was closed in order opens without being read."""
+    directory = LogDirectory.open(tmp_path, env())
+    log = directory.create_log(TP, config(internal_segment_bytes=100_000, index_interval_bytes=200))
+    for _ in range(40):
+        append(log, batch())
+    directory.close()
+    known, path = read_manifest(log.dir), log_file(tmp_path, 0)
+    assert known is not None
+    index, _ = load_indexes(log.dir, 0)
+    assert index.count > 16
+    assert is_as_closed(path, 0, index, known)
+    told = path.stat()
+    path.write_bytes(path.read_bytes()[::-1])
+    os.utime(path, ns=(told.st_mtime_ns, told.st_mtime_ns))
+    assert not is_as_closed(path, 0, index, known)
+
+
+def test_of_a_log_that_lists_nothing_nothing_is_missing(tmp_path: Path) -> None:
+    """All was struck, and then the folder was emptied by somebody else."""
+    assert holes_in(tmp_path, Manifest("era", end_offset=7), 0) == []
 
 
 def test_a_file_that_was_only_touched_is_read_and_served(tmp_path: Path) -> None:

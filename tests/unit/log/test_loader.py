@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from lapse.base.fs import RealFs
+from lapse.log.aside import kept_aside
 from lapse.log.partition_log import PartitionLog
+from lapse.testing.crash_fs import Crashed, CrashFs
 from tests.support.log.logs import (
     NOW,
     append,
@@ -187,6 +190,41 @@ def test_epochs_past_the_end_go(tmp_path: Path) -> None:
 def test_an_empty_directory_begins_at_the_log_start(tmp_path: Path) -> None:
     log = open_log(tmp_path, log_start_offset=41)
     assert (log.log_start_offset, log.log_end_offset) == (41, 41)
+
+
+def test_a_log_start_past_the_end_leaves_nothing_of_what_was_there(tmp_path: Path) -> None:
+    """D-16: by somebody's order, so that nothing is kept aside either."""
+    written(tmp_path, closed=False)
+    log = open_log(tmp_path, log_start_offset=500)
+    assert (log.log_start_offset, log.log_end_offset, log.facts().producers) == (500, 500, ())
+    assert list(tmp_path.glob("*.log")) == [log_file(tmp_path, 500)]
+    assert kept_aside(tmp_path) == ()
+
+
+class PowerCutAtTruncation(CrashFs):
+    """Of all that was renamed and removed and not synced, only the first few have happened."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(RealFs(), None, lose_renames=True, seed=seed)
+
+    def truncate(self, path: Path, size: int) -> None:
+        super().truncate(path, size)
+        self.cut_power()
+        raise Crashed("truncated")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_lay_behind_a_cut_does_not_come_back_with_a_power_cut(
+    tmp_path: Path, seed: int
+) -> None:
+    """It would lie behind a gap then."""
+    batches, bases = written(tmp_path, closed=False)
+    flip(log_file(tmp_path, bases[2]), 400)
+    with pytest.raises(Crashed):
+        open_log(tmp_path, fs=PowerCutAtTruncation(seed))
+    log = open_log(tmp_path)
+    assert bases[2] < log.log_end_offset < bases[3]
+    assert batches_of(log) == {o: b for o, b in batches.items() if o < log.log_end_offset}
 
 
 # --- W-5: what an interrupted swap may look like ---------------------------------------

@@ -1,7 +1,9 @@
-"""Which record is the first that may not be older than a time: what a deletion by time stops at."""
+"""Where offsets and times are found, and what may not be older than a time."""
 
 from __future__ import annotations
 
+import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,11 @@ import pytest
 from lapse.log.append_times import append_times_path
 from lapse.log.lookup import FoundRecord
 from lapse.log.partition_log import PartitionLog
+from lapse.log.segment import INDEX
 from lapse.log.summary import summary_path
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
-from tests.support.log.logs import NOW, append, config, open_log
+from tests.support.log.logs import NOW, append, batch, config, open_log, rows_of
 
 DAY = 86_400_000
 OLD, CUTOFF = NOW - 60 * DAY, NOW - 30 * DAY
@@ -93,4 +96,57 @@ def test_append_times_within_a_segment(tmp_path: Path) -> None:
     assert log.first_not_older(CUTOFF) == FoundRecord(4, -1)
     assert log.first_not_older(CUTOFF + 1500) == FoundRecord(8, -1)
     assert log.first_not_older(CUTOFF + 1501) is None
+    log.close()
+
+
+def test_a_time_within_a_batch(tmp_path: Path) -> None:
+    """Neither an earlier time nor an offset below the log start will do."""
+    log = open_log(tmp_path, TOPIC)
+    put(log, OLD, OLD + 20, OLD + 10, OLD + 30, now_ms=NOW)
+    assert log.offset_for_time(OLD + 15) == FoundRecord(1, OLD + 20)
+    log.advance_log_start(2)
+    assert log.offset_for_time(OLD + 15) == FoundRecord(3, OLD + 30)
+    log.close()
+
+
+# --- what an index spares ---------------------------------------------------------------------
+
+
+def read_from(log: PartitionLog, offset: int) -> int:
+    """The first byte of the segment that is read to find an offset."""
+    asked: list[int] = []
+
+    def pread(fd: int, length: int, position: int) -> bytes:
+        asked.append(position)
+        return os.pread(fd, length, position)
+
+    assert log.read(offset, 1, pread=pread).offset == offset
+    return min(asked)
+
+
+def test_a_search_begins_where_the_index_says(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for _ in range(8):
+        append(log, batch())
+    rows = rows_of(log.segments[0])
+    positions = {row.last_offset: row.position for row in rows}
+    ends_with, position = log.segments[0].files().offset_index.entry_before(21)
+    assert positions[ends_with] == position > 0
+    assert read_from(log, 21) == position
+    log.close()
+
+
+def test_also_where_kafka_before_4_0_wrote_it(tmp_path: Path) -> None:
+    """An entry: the last offset of what was appended together, and where the first of it lies."""
+    log = open_log(tmp_path)
+    for _ in range(8):
+        append(log, batch())
+    rows = rows_of(log.segments[0])
+    log.roll(NOW)
+    log.close()
+    pairs = [(rows[n + 1].last_offset, rows[n].position) for n in (1, 3, 5)]
+    index = log.segments[0].path(INDEX)
+    index.write_bytes(b"".join(struct.pack(">ii", *pair) for pair in pairs))
+    log = open_log(tmp_path, clean_shutdown=True)
+    assert read_from(log, rows[6].base_offset) == rows[3].position
     log.close()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import CorruptData
-from lapse.base.fs import RealFs
+from lapse.base.errors import CorruptData, StorageError
+from lapse.base.fs import AppendFile, Buffer, RealFs
 from lapse.log.offset_index import IndexFile, OffsetIndex, read_entries
 from lapse.log.time_index import TimeIndex
 
@@ -118,3 +118,44 @@ def test_from_a_position_to_an_offset(tmp_path: Path) -> None:
     found = {position: index.offset_from(position) for position in (0, 400, 401, 900, 901)}
     assert found == {0: 1005, 400: 1005, 401: 1009, 900: 1009, 901: None}
     assert offset_index(tmp_path / "none", []).offset_from(0) is None
+
+
+@pytest.mark.parametrize(
+    ("entries", "why"),
+    [
+        ([(0, BASE), (5, BASE), (6, BASE + 8)], None),  # 1970 is a time as any
+        ([(-1, BASE + 1)], "timestamps do not ascend"),
+        ([(5, BASE + 1), (5, BASE + 2)], "timestamps do not ascend"),
+        ([(5, BASE - 1)], "offsets go back"),
+        ([(5, BASE + 2), (6, BASE + 1)], "offsets go back"),
+        ([(5, BASE + 9)], "reaches past the end of its segment"),
+    ],
+)
+def test_times_that_cannot_be_right(
+    entries: list[tuple[int, int]], why: str | None, tmp_path: Path
+) -> None:
+    assert time_index(tmp_path / "t", entries).check(BASE + 9) == why
+
+
+class Torn(RealFs):
+    """A disk that is full after some bytes of each append."""
+
+    def open_append(self, path: Path) -> AppendFile:
+        file = super().open_append(path)
+        write = file.write
+
+        def torn(*buffers: Buffer) -> None:
+            write(b"".join(buffers)[:5])
+            raise StorageError(f"writing {path}: no space left")
+
+        file.write = torn  # type: ignore[method-assign]
+        return file
+
+
+def test_what_a_failed_write_has_left_does_not_stay(tmp_path: Path) -> None:
+    index = offset_index(tmp_path / "i", [(BASE + 1, 10)]).growing()
+    index.append(BASE + 2, 20)
+    with pytest.raises(StorageError):
+        index.write_out(Torn())
+    index.write_out(RealFs())
+    assert (tmp_path / "i").read_bytes() == struct.pack(">iiii", 1, 10, 2, 20)

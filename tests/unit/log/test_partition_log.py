@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from lapse.log.facts import LogFacts
 from lapse.log.partition_log import PartitionLog
 from lapse.log.summary import Summary
 from lapse.log.swap import NewSegment, Replacement, sweep_attempts
+from lapse.records.layout import TimestampType
 from lapse.testing.clock import ManualClock
 from tests.support.log.logs import (
     NOW,
@@ -286,8 +286,9 @@ def test_time_lookup_passes_an_emptied_batch(tmp_path: Path) -> None:
     """E8: an emptied batch still claims its maximum."""
     log = open_log(tmp_path)
     emptied = batch(records=0, last_offset_delta=2, timestamp=0, append_time=NOW + 5000,
-                    timestamp_type=1)  # fmt: skip
+                    timestamp_type=TimestampType.LOG_APPEND_TIME)  # fmt: skip
     log.append_raw(emptied)
+    assert log.segments[0].max_timestamp == NOW + 5000
     log.append_raw(batch(base_offset=3, records=1, timestamp=NOW + 4500))
     found = log.offset_for_time(NOW + 4000)
     assert found is not None
@@ -527,36 +528,3 @@ def test_a_reopened_log_begins_with_a_generation_of_its_own(tmp_path: Path) -> N
     later = LogEnv(RealFs(), ManualClock(NOW + 1))
     again = PartitionLog.open(tmp_path, log.partition, log.config, later, clean_shutdown=False)
     assert again.generation > log.generation + 1000
-
-
-class _Syncing(RealFs):
-    """While files are being synced, somebody looks."""
-
-    def __init__(self, look: Callable[[], object]) -> None:
-        self._look = look
-
-    def sync_all(self, paths: Sequence[Path]) -> None:
-        self._look()
-        super().sync_all(paths)
-
-
-def test_the_recovery_point_moves_when_the_sync_is_through(tmp_path: Path) -> None:
-    """What is checkpointed meanwhile says nothing of what is not on the disk yet."""
-    seen: list[int] = []
-    log = open_log(tmp_path, fs=_Syncing(lambda: seen.append(log.recovery_point)))
-    for synced in (0, 3, 6):
-        append(log, batch())
-        assert log.flush() == synced + 3
-    assert seen == [0, 3, 6]
-
-
-def test_a_sync_that_fails_moves_no_recovery_point(tmp_path: Path) -> None:
-    def fail() -> None:
-        raise StorageError("the disk is gone")
-
-    log = open_log(tmp_path, fs=_Syncing(fail))
-    append(log, batch())
-    with pytest.raises(StorageError):
-        log.flush()
-    assert log.recovery_point == 0
-    assert log.offline_reason == "the disk is gone"

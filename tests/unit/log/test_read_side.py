@@ -1,14 +1,18 @@
-"""Offsets as they were found before the time index (KIP-79): by segments, and their appends."""
+"""What readers ask of a log beside its bytes: offsets by segments (KIP-79), times, tombstones."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from lapse.log.lookup import FoundRecord
 from lapse.log.partition_log import PartitionLog
+from lapse.log.segment import Segment
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.layout import TimestampType
 from tests.support.log.logs import NOW, append, batch, data, open_log
 
 FOR_EVER = (1 << 63) - 1
@@ -115,3 +119,70 @@ def test_a_transaction_that_begins_meanwhile_is_not_seen_past(
         assert log.last_stable_offset == 3
     assert begun == [3]
     assert (log.last_stable_offset, log.high_watermark) == (3, 5)
+
+
+def test_sealed_segments_are_asked_once_whether_they_hold_flagged_tombstones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fetches ask: what that costs does not grow with the number of segments."""
+    log, asked = of_three_segments(tmp_path), list[int]()
+
+    def told(self: Segment) -> bool:
+        asked.append(self.base_offset)
+        return of_segment(self)
+
+    of_segment = Segment.may_hold_valued_tombstones.__get__
+    monkeypatch.setattr(Segment, "may_hold_valued_tombstones", property(told))
+    assert [log.may_hold_valued_tombstones for _ in range(5)] == [False] * 5
+    assert asked == [0, 2]
+    log.roll(NOW_LATER)
+    assert not log.may_hold_valued_tombstones
+    assert asked == [0, 2, 0, 2, 4]
+
+
+# --- times ----------------------------------------------------------------------------------------
+
+
+def appended_over_time(tmp_path: Path) -> PartitionLog:
+    """Batch n has offsets 3n to 3n+2 and was appended at NOW + 5000n; two segments of two."""
+    log = open_log(tmp_path)
+    for n in range(4):
+        if n == 2:
+            log.roll(NOW)
+        append(log, batch(), now_ms=NOW + 5000 * n)
+    return log
+
+
+def test_when_an_offset_was_appended(tmp_path: Path) -> None:
+    log = appended_over_time(tmp_path)
+    found = [log.append_time_from(offset) for offset in range(12)]
+    assert found == [NOW + 5000 * (offset // 3) for offset in range(12)]
+    assert log.append_time_from(12) is None  # nothing is there yet
+    log.advance_log_start(4)
+    assert log.append_time_from(0) == NOW + 5000  # of the first that is left
+
+
+def test_what_was_read_tells_when_it_was_appended(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for n in range(4):
+        append(log, batch(), now_ms=NOW + 5000 * n)
+    everything = log.read(0, 1 << 20).append_times()
+    expected = [NOW + 5000 * (offset // 3) for offset in range(12)]
+    assert everything.shown(np.arange(12)).tolist() == expected
+    first = log.read(0, 1).append_times()
+    assert first.shown(np.arange(3)).tolist() == expected[:3]
+    assert expected[-1] not in first.times.tolist()  # of a little more, not of all
+    assert log.read(12, 1).append_times().times.tolist() == []
+
+
+def test_the_greatest_time_is_a_records_not_what_an_emptied_batch_claims(tmp_path: Path) -> None:
+    """T-19, E8: in a later segment, whose greatest time is less than one before it."""
+    log = open_log(tmp_path)
+    append(log, batch(records=1, timestamp=NOW + 10))
+    log.roll(NOW)
+    stamped = {"timestamp_type": TimestampType.LOG_APPEND_TIME, "append_time": NOW + 5000}
+    emptied = batch(base_offset=1, records=0, last_offset_delta=2, **stamped)
+    log.append_raw(emptied)
+    assert log.segments[1].max_timestamp == NOW + 5000
+    log.append_raw(batch(base_offset=4, records=1, timestamp=NOW + 5))
+    assert log.greatest_timestamp() == FoundRecord(0, NOW + 10)

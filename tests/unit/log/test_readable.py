@@ -14,7 +14,7 @@ from tests.support.log.logs import append, batch, batches_of, data, end, open_lo
 
 
 def read(
-    path: Path, next_base: int | None = None, *, base_offset: int = 0, check_markers: bool = False
+    path: Path, next_base: int | None = None, *, base_offset: int = 0, **checks: bool
 ) -> tuple[list[int], list[Marker], CorruptData | None]:
     """Base offsets and markers handed out, and how it ended."""
     bases: list[int] = []
@@ -23,7 +23,7 @@ def read(
         size = path.stat().st_size
         segment = SegmentBytes(file.fileno(), size, base_offset, next_base, str(path))
         try:
-            for part in readable(segment, check_markers=check_markers):
+            for part in readable(segment, **checks):
                 bases += part.rows["base_offset"].tolist()
                 markers += part.markers.values()
         except CorruptData as e:
@@ -73,3 +73,14 @@ def test_a_marker_with_a_wrong_checksum_ends_it_where_asked(tmp_path: Path) -> N
     assert (bases, markers) == ([0, 3], [])
     assert bad is not None
     assert bad.position == at
+
+
+@pytest.mark.parametrize(("last", "sound"), [((1 << 31) - 1, True), (1 << 31, False)])
+def test_no_offset_is_further_from_the_base_than_an_index_can_say(
+    tmp_path: Path, last: int, sound: bool
+) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(batch(records=1) + batch(base_offset=last, records=1))
+    bases, _, bad = read(path)
+    assert bases == ([0, last] if sound else [0])
+    assert (bad is None) == sound

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import StorageError
+from lapse.base.errors import CorruptData, StorageError
+from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
 from lapse.log.facts import StartMove
 from lapse.log.reader import DirectoryView, read_facts
 from lapse.log.start import start_path
+from lapse.log.summary import UNKNOWN
 from lapse.testing.clock import ManualClock
 from tests.support.log.logs import NOW, TP, append, batch, config, env, open_log, rewrite
 
@@ -114,3 +116,24 @@ def test_segments_that_vanish_are_listed_again(tmp_path: Path) -> None:
         done.set()
         thread.join()
     assert problems == []
+
+
+def test_a_checkpoint_that_does_not_parse_is_told_of_every_log(tmp_path: Path) -> None:
+    """Without it nobody knows where a log begins, or what is clean of it."""
+    directory = LogDirectory.open(tmp_path, env())
+    append(directory.create_log(TP, config()), batch())
+    directory.close()
+    (tmp_path / checkpoints.CLEANER).write_bytes(b"nonsense")
+    view = DirectoryView(tmp_path)
+    assert view.partitions() == [TP]
+    with pytest.raises(CorruptData, match=checkpoints.CLEANER):
+        view.facts(TP)
+
+
+def test_a_look_counts_by_headers_and_reads_no_record(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for _ in range(2):
+        append(log, batch())
+    [segment] = read_facts(tmp_path, TP).segments
+    assert segment.summary is not None
+    assert (segment.summary.records, segment.summary.tombstones) == (6, UNKNOWN)

@@ -186,7 +186,10 @@ def test_looking_at_a_live_log_sees_what_is_not_written_out(tmp_path: Path) -> N
     )
 
 
-def test_w7_producers_expire_where_kafka_takes_up_a_snapshot(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("synced", "at_6"), [(0, [8]), (3, [7, 8])])
+def test_w7_producers_expire_where_kafka_takes_up_a_snapshot(
+    tmp_path: Path, synced: int, at_6: list[int]
+) -> None:
     """At every recovered segment but the first one without a snapshot below it."""
     log = open_log(tmp_path)
     day = 86_400_000
@@ -198,13 +201,13 @@ def test_w7_producers_expire_where_kafka_takes_up_a_snapshot(tmp_path: Path) -> 
         log.roll(NOW)
     for snapshot in tmp_path.glob("*.snapshot"):
         snapshot.unlink()
-    again = open_log(tmp_path, believed_ms=NOW)
+    again = open_log(tmp_path, believed_ms=NOW, recovery_point=synced)
     assert [p.producer_id for p in again.facts().producers] == [8, 9]
     held = {
         int(file.stem): [p.producer_id for p in Producers.from_snapshot(file.read_bytes(), "s")]
         for file in tmp_path.glob("*.snapshot")
     }
-    assert held == {3: [7], 6: [8], 9: [8, 9]}
+    assert held == {3: [7], 6: at_6, 9: [8, 9]}
 
 
 def test_without_snapshots_they_are_made_from_the_beginning(tmp_path: Path) -> None:

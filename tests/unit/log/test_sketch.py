@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from lapse.kernels.layout import RECORD
-from lapse.kernels.sketch import note_records
+from lapse.kernels.sketch import RANK_MAX, REGISTERS, note_records
 from lapse.log.sketch import decode_sketch, empty_sketch, encode_sketch, estimate
 from lapse.records.batch import as_array
 
@@ -27,3 +29,13 @@ def test_it_is_within_ten_percent(n: int) -> None:
 def test_a_bomb_is_no_sketch() -> None:
     """What inflates to more than a sketch's registers is not inflated."""
     assert decode_sketch(encode_sketch(np.zeros(100 << 20, np.uint8))) is None
+
+
+@pytest.mark.parametrize("power", [50, 58, 60, 62, 64, 66])
+def test_it_is_right_where_registers_can_say_no_more(power: int) -> None:
+    """They are as they most probably are with so many keys: one in 2^rank reaches a rank."""
+    per_register = 2**power / REGISTERS
+    below = [math.exp(-per_register / 2**rank) for rank in range(RANK_MAX)]  # at most that rank
+    ranks = [sum(part < (n + 0.5) / REGISTERS for part in below) for n in range(REGISTERS)]
+    assert (max(ranks) == RANK_MAX) == (power > 54)
+    assert abs(estimate([np.array(ranks, np.uint8)]) / 2**power - 1) < 0.01

@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from lapse.base.fs import RealFs
 from lapse.kernels.layout import (
+    BATCH,
     CONTROL,
     DELETE_HORIZON,
     LOG_APPEND_TIME,
@@ -20,6 +22,7 @@ from lapse.log.append_clock import with_estimated_clock
 from lapse.log.summary import (
     VERSION,
     AppendClock,
+    Bare,
     Begun,
     Ended,
     Marker,
@@ -36,7 +39,7 @@ from lapse.log.summary import (
 )
 from lapse.records.batch import Header, headers_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
-from lapse.records.layout import TimestampType
+from lapse.records.layout import Codec, TimestampType
 
 NOW = 1_700_000_000_000
 
@@ -149,6 +152,51 @@ def test_append_times_valued_tombstones_and_old_formats() -> None:
     assert (old.transactional, old.begun) == (0, ())  # bits that v1 does not have
 
 
+def test_the_least_time_is_of_the_batches_that_have_one() -> None:
+    """The first tells the greatest of all, say, and one in between has none."""
+    times = (NOW + 5, NOW + 9, -1, NOW + 3, NOW + 4)
+    found = built(*(header(n, max_timestamp=time) for n, time in enumerate(times)))
+    assert (found.min_timestamp, found.max_timestamp) == (NOW + 3, NOW + 9)
+    assert found.first_batch_max_timestamp == NOW + 5
+    assert (built(header(0, max_timestamp=-1)).min_timestamp, built().min_timestamp) == (-1, -1)
+
+
+def test_plain_batches_are_counted_whatever_came_before() -> None:
+    plain = [header(n, count=1 + n, base_timestamp=0, max_timestamp=n) for n in range(3)]
+    found = built(*plain)
+    assert (found.batches, found.records, found.tombstones) == (3, 6, 0)
+    assert (found.size, found.end_offset) == (210, 3)
+    assert (found.min_timestamp, found.max_timestamp, found.old_format) == (0, 2, 0)
+    unread = SummaryBuilder(0)
+    for tombstones in (0, 2, -1, 3):
+        unread.add(plain[0], tombstones)
+    assert (unread.build().batches, unread.build().tombstones) == (4, -1)
+
+
+def test_headers_without_records_are_told_one_by_one_and_no_others() -> None:
+    """Each for its producer; as they are added, and all together."""
+    batches = [
+        data(0, 7), data(1, 8, count=0, max_timestamp=NOW + 1), header(2, count=0),
+        end(3, 7, count=0, producer_epoch=2),
+    ]  # fmt: skip
+    expected = (Bare(1, 8, 0, NOW + 1), Bare(3, 7, 2, NOW, control=True))
+    assert built(*batches).bare == expected
+    together = SummaryBuilder(0)
+    together.add_rows(np.array([tuple(one) for one in batches], BATCH), lambda _: OTHER, 0)
+    assert together.build().bare == expected
+
+
+@pytest.mark.parametrize("attributes", [0, LOG_APPEND_TIME, DELETE_HORIZON, TRANSACTIONAL])
+@pytest.mark.parametrize("codec", range(8))
+def test_a_codec_nobody_knows_is_told_and_none_besides(codec: int, attributes: int) -> None:
+    told = (f"unknown codec {codec} at offset 1",) if codec > Codec.ZSTD else ()
+    batch = header(1, 7, codec | attributes)
+    assert built(header(0), batch).unhandled == told
+    together = SummaryBuilder(0)
+    together.add_rows(np.array([tuple(one) for one in (header(0), batch)], BATCH))
+    assert together.build().unhandled == told
+
+
 def test_on_from_an_estimate_it_stays_one() -> None:
     guess = as_estimate(Summary(0, 500, 40, NOW, NOW, max_timestamp=NOW))
     grown = built(header(40), data(41, 7), start=guess)
@@ -216,6 +264,7 @@ def test_the_owners_clock_goes_into_what_a_task_made() -> None:
         ((NOW, NOW), {}, 0),
         ((-1, -1), {}, 1),
         ((-1, NOW), {}, 1),
+        ((0, 0), {}, 0),
         ((-1, -1), {"timestamp_type": TimestampType.LOG_APPEND_TIME, "append_time": NOW}, 0),
         ((-1,), {"producer_id": 7, "producer_epoch": 0, "transactional": True, "control": True}, 0),
     ],

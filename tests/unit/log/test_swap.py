@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +14,22 @@ from lapse.base.fs import RealFs
 from lapse.log.append_times import append_times_path
 from lapse.log.partition_log import PartitionLog
 from lapse.log.summary import FOLDER, encode_summary, read_summary, summary_path
-from lapse.log.swap import CLEANED, SWAP, Replacement, abandon, prepare, recover
+from lapse.log.swap import (
+    CLEANED,
+    DELETED,
+    SWAP,
+    Replacement,
+    abandon,
+    mark_deleted,
+    prepare,
+    recover,
+)
+from lapse.testing.crash_fs import Crashed, CrashFs
+from tests.support.lifecycle.rounds import Unsynced
 from tests.support.log.logs import NOW, append, batch, check_sound, config, open_log, rewrite
 
 SMALL = config(internal_segment_bytes=500)
+PATHS = (summary_path, append_times_path)
 
 
 @pytest.fixture
@@ -133,3 +147,86 @@ def test_a_summary_of_no_segment_goes(log: PartitionLog) -> None:
     recover(RealFs(), log.dir)
     assert half(log.dir) == set()
     assert not path.exists()
+
+
+# --- recovery that dies, and the power that goes after it -----------------------------------------
+
+Left = Callable[[Path], None]
+
+
+def beside_the_same_size(log_dir: Path) -> None:
+    """A swap that did not come about, its new file as large as the old one."""
+    known = read_summary(summary_path(log_dir, 0))
+    assert known is not None
+    beside(summary_path(log_dir, 0)).write_bytes(encode_summary(replace(known, append_first_ms=1)))
+    beside(append_times_path(log_dir, 0)).write_bytes(b"of another file")
+    for suffix in (".log", ".index", ".timeindex"):
+        (log_dir / f"{0:020d}{suffix}{CLEANED}").write_bytes(b"")
+
+
+def of_another_file(log_dir: Path) -> None:
+    """What a power cut has left of a swap that it took back."""
+    known = read_summary(summary_path(log_dir, 0))
+    assert known is not None
+    beside(summary_path(log_dir, 0)).write_bytes(encode_summary(replace(known, size=1)))
+    beside(append_times_path(log_dir, 0)).write_bytes(b"of another file")
+
+
+@pytest.mark.parametrize("left", [beside_the_same_size, of_another_file])
+def test_wherever_recovery_dies_the_old_file_keeps_what_is_known_of_it(
+    tmp_path: Path, log: PartitionLog, left: Left
+) -> None:
+    known = {f(log.dir, 0).name: f(log.dir, 0).read_bytes() for f in PATHS}
+    left(log.dir)
+    die_at, is_done = 0, False
+    while not is_done:
+        die_at += 1
+        path = tmp_path / str(die_at)
+        shutil.copytree(log.dir, path)
+        with contextlib.suppress(Crashed):
+            recover(CrashFs(Unsynced(), die_at), path)
+            is_done = True
+        recover(RealFs(), path)
+        assert half(path) == set()
+        assert {name: (path / FOLDER / name).read_bytes() for name in known} == known
+    assert die_at > 2
+
+
+def test_a_swap_that_cannot_be_taken_back_is_finished_with_what_is_known(
+    tmp_path: Path, log: PartitionLog
+) -> None:
+    """Its last `.cleaned` is gone: the new file is put in place, and then its summary counts."""
+    made = replacement_of(log, tmp_path / "attempt")
+    prepare(RealFs(), log.dir, made)
+    for path in list(log.dir.glob(f"*{CLEANED}")):
+        path.rename(beside(path.with_name(path.name.removesuffix(CLEANED))))
+    recover(RealFs(), log.dir)
+    assert half(log.dir) == set()
+    assert not log.segments[1].path().exists()
+    assert read_summary(summary_path(log.dir, 0)) == made.summaries[0]
+    assert log.segments[0].path().stat().st_size == made.summaries[0].size
+
+
+def test_what_recovery_has_put_right_a_power_cut_does_not_undo(log: PartitionLog) -> None:
+    """The books of the commit are closed then: nobody would know any more what it replaced."""
+    for seed in range(3):
+        for suffix in (".log", ".index", ".timeindex"):
+            path = log.dir / f"{0:020d}{suffix}"
+            path.rename(beside(path))
+        fs = CrashFs(RealFs(), None, lose_unsynced=True, lose_renames=True, seed=seed)
+        recover(fs, log.dir)
+        after = names(log.dir)
+        fs.cut_power()
+        assert names(log.dir) == after
+        assert half(log.dir) == set()
+
+
+def test_what_is_marked_deleted_is_told_as_it_is_called_then(log: PartitionLog) -> None:
+    sides = [log.dir / f"{0:020d}{suffix}" for suffix in (".log", ".index", ".timeindex")]
+    assert all(path.exists() for path in sides)
+    told = mark_deleted(RealFs(), log.dir, 0)
+    assert told == [path.with_name(path.name + DELETED) for path in sides]
+    assert all(path.exists() for path in told)
+    assert not any(path.exists() for path in sides)
+    recover(RealFs(), log.dir)
+    assert not any(path.exists() for path in told)

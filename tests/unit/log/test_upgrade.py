@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from pathlib import Path
 
@@ -73,6 +74,21 @@ def test_what_is_v2_already_is_copied_as_it_is(tmp_path: Path) -> None:
     assert read_log(log.dir) == before
     assert log.aborted_transactions(0, log.log_end_offset) == aborted
     assert log.last_stable_offset == log.log_end_offset
+
+
+def test_what_nobody_counted_is_looked_through(tmp_path: Path) -> None:
+    """Segments without summaries, as an upgraded Kafka leaves them: v2 alone has nothing old."""
+    folder = tmp_path / "t"
+    old_log(folder)
+    log = open_log(folder)
+    while len(log.segments) < len(OLD) + 3:
+        append(log, batch())
+    old = [segment.base_offset for segment in log.segments if segment.base_offset <= 3000]
+    log.close()
+    shutil.rmtree(folder / FOLDER)
+    log = open_log(folder, clean_shutdown=True)
+    assert sum(segment.summary.estimated for segment in log.segments) > len(OLD)
+    assert [segment.base_offset for segment in old_segments(log)] == old
 
 
 def test_a_segment_that_does_not_read_stays(tmp_path: Path) -> None:

@@ -49,6 +49,17 @@ def test_a_code_nobody_knows_is_unknown(code: int, kind: type, expected: int) ->
     assert kind(code) is expected
 
 
+def test_the_codes_are_kafkas() -> None:
+    """ResourceType, PatternType and AclPermissionType there; a client sends these numbers."""
+    words = "UNKNOWN ANY TOPIC GROUP CLUSTER TRANSACTIONAL_ID DELEGATION_TOKEN USER"
+    told = {ResourceType(code).name: code for code in range(8)}
+    assert told == {name: code for code, name in enumerate(words.split())}
+    patterns = {PatternType(code).name: code for code in range(5)}
+    assert patterns == {"UNKNOWN": 0, "ANY": 1, "MATCH": 2, "LITERAL": 3, "PREFIXED": 4}
+    permissions = {Permission(code).name: code for code in range(4)}
+    assert permissions == {"UNKNOWN": 0, "ANY": 1, "DENY": 2, "ALLOW": 3}
+
+
 def test_every_type_that_bindings_have_has_operations_and_a_refusal() -> None:
     concrete = set(ResourceType) - {ResourceType.UNKNOWN, ResourceType.ANY}
     assert set(SUPPORTED_OPERATIONS) == set(REFUSALS) == concrete

@@ -145,6 +145,20 @@ def test_a_single_failure_a_minute() -> None:
     assert wait_ms(attempts, HOME, "alice", 60_000) == 0
 
 
+def test_who_succeeds_makes_no_guesser_forgotten() -> None:
+    """Logins that succeed leave nothing to remember, however many there are."""
+    attempts = LoginAttempts(N, remembered_max=10)
+    fail(attempts, HOME, "alice", 100)
+    for n in range(100):
+        assert wait_ms(attempts, f"10.5.0.{n}", f"user{n}") == 0
+    assert attempts.begin(HOME, "alice", 0) is None
+
+
+def test_nobody_was_refused_or_waited_before_the_first_attempt() -> None:
+    counts = LoginAttempts(N).counts
+    assert (counts.refused, counts.waited_ms) == (0, 0)
+
+
 def test_without_a_limit_nobody_waits() -> None:
     attempts = LoginAttempts(0)
     assert fail(attempts, HOME, "alice", 1000) == 1000

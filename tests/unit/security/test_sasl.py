@@ -125,10 +125,19 @@ def test_a_mechanism_that_is_not_enabled(mechanism: str) -> None:
 
 def test_a_handshake_of_version_0_is_followed_by_bare_tokens() -> None:
     broker = connection()
+    assert not broker.awaits_bare_token
     broker.handshake("PLAIN", 0, 0)
     assert broker.tokens_are_bare
+    assert broker.awaits_bare_token
     assert broker.authenticate(plain(), 0).auth_bytes == b""
     assert broker.principal == "User:alice"
+    assert not broker.awaits_bare_token  # what follows are requests
+
+
+def test_a_handshake_of_version_1_is_followed_by_requests_alone() -> None:
+    broker = connection()
+    broker.handshake("PLAIN", 1, 0)
+    assert not broker.awaits_bare_token
 
 
 @pytest.mark.parametrize(

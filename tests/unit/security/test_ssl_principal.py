@@ -46,6 +46,15 @@ def attribute(oid: str, value: bytes, tag: int = 0x0C) -> bytes:
     return bytes([0x30, len(inner)]) + inner
 
 
+def sized(tag: int, content: bytes) -> bytes:
+    """A value whose length is told in as few bytes as it can be."""
+    length = len(content)
+    if length < 128:
+        return bytes([tag, length]) + content
+    octets = length.to_bytes((length.bit_length() + 7) // 8, "big")
+    return bytes([tag, 0x80 | len(octets)]) + octets + content
+
+
 def certificate(*names: tuple[bytes, ...], version: bool = True) -> bytes:
     """The part of a certificate that is read, with these relative names in its subject."""
 
@@ -73,6 +82,7 @@ CN, DC, OU = "550403", "0992268993f22c640119", "55040b"
         ([(attribute(CN, b"a\0b"),)], r"CN=a\00b"),
         ([(attribute(CN, "ü".encode("utf-16-be"), 0x1E),)], "CN=ü"),
         ([(attribute(CN, "ü".encode("latin-1"), 0x14),)], "CN=ü"),
+        ([(attribute(CN, "ü".encode("utf-32-be"), 0x1C),)], "CN=ü"),
         ([(attribute(CN, b"\x01", 0x02),)], "CN=#020101"),
         ([(attribute("2a0304", b"x"),)], "1.2.3.4=#0c0178"),
         ([(attribute("2b0601040182371502", b"x"),)], "1.3.6.1.4.1.311.21.2=#0c0178"),
@@ -81,6 +91,15 @@ CN, DC, OU = "550403", "0992268993f22c640119", "55040b"
 def test_subjects(names: list[tuple[bytes, ...]], expected: str) -> None:
     assert subject_of(certificate(*names)) == expected
     assert subject_of(certificate(*names, version=False)) == expected
+
+
+@pytest.mark.parametrize("size", [127, 128, 255, 256, 60_000])
+def test_names_of_any_length(size: int) -> None:
+    """A length has one byte up to 127, and then as many as it needs after a first one."""
+    name = "x" * size
+    value = sized(0x0C, name.encode())
+    part = sized(0x30, b"\x06\x03" + bytes.fromhex(CN) + value)
+    assert subject_of(certificate((part,))) == f"CN={name}"
 
 
 def test_bytes_that_are_no_certificate_are_refused(pem: Path) -> None:

@@ -1,0 +1,102 @@
+"""What a log syncs, when, and what it says of it: recovery point, last snapshot, manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import StorageError
+from lapse.base.fs import RealFs
+from lapse.log.directory import LogDirectory
+from lapse.log.manifest import read_manifest
+from lapse.log.segment import SNAPSHOT
+from tests.support.log.logs import TP, append, batch, config, env, open_log, rewrite
+
+
+class _Syncing(RealFs):
+    """While files are being synced, somebody looks."""
+
+    def __init__(self, look: Callable[[], object]) -> None:
+        self._look = look
+
+    def sync_all(self, paths: Sequence[Path]) -> None:
+        self._look()
+        super().sync_all(paths)
+
+
+def test_the_recovery_point_moves_when_the_sync_is_through(tmp_path: Path) -> None:
+    """What is checkpointed meanwhile says nothing of what is not on the disk yet."""
+    seen: list[int] = []
+    log = open_log(tmp_path, fs=_Syncing(lambda: seen.append(log.recovery_point)))
+    for synced in (0, 3, 6):
+        append(log, batch())
+        assert log.flush() == synced + 3
+    assert seen == [0, 3, 6]
+
+
+def test_a_sync_that_fails_moves_no_recovery_point(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise StorageError("the disk is gone")
+
+    log = open_log(tmp_path, fs=_Syncing(fail))
+    append(log, batch())
+    with pytest.raises(StorageError):
+        log.flush()
+    assert log.recovery_point == 0
+    assert log.offline_reason == "the disk is gone"
+
+
+def test_a_flush_of_nothing_new_syncs_nothing_unless_told_to(tmp_path: Path) -> None:
+    synced: list[int] = []
+    log = open_log(tmp_path, fs=_Syncing(lambda: synced.append(log.log_end_offset)))
+    append(log, batch())
+    for _ in range(3):
+        log.flush()
+    assert synced == [3]
+    log.flush(force=True)
+    assert synced == [3, 3]
+
+
+def test_records_are_synced_where_the_last_snapshot_cannot_be(tmp_path: Path) -> None:
+    class Failing(RealFs):
+        def fsync_file(self, path: Path) -> None:
+            if path.suffix == SNAPSHOT:
+                raise StorageError(f"syncing {path}: input/output error")
+            super().fsync_file(path)
+
+    log = open_log(tmp_path, fs=Failing())
+    append(log, batch())
+    with pytest.raises(StorageError):
+        log.close()
+    assert log.recovery_point == 3
+
+
+def test_what_a_round_has_put_in_place_is_noted_without_a_sync(tmp_path: Path) -> None:
+    """A group of rounds notes many logs; an older manifest lists less, and does no harm."""
+
+    class Counting(RealFs):
+        synced = 0
+
+        def fsync_file(self, path: Path) -> None:
+            self.synced += 1
+            super().fsync_file(path)
+
+    fs = Counting()
+    directory = LogDirectory.open(tmp_path / "logs", env(fs))
+    log = directory.create_log(TP, config())
+    for _ in range(30):
+        append(log, batch(size=60))
+    log.flush()
+    even = rewrite(
+        log, list(log.segments[:2]), lambda row: row.base_offset % 2 == 0, tmp_path / "a"
+    )
+    log.replace_segments(even.replacement, log.generation, sync=False)
+    before = fs.synced
+    log.note_files()
+    assert fs.synced == before
+    noted = read_manifest(log.dir)
+    assert noted is not None
+    assert noted.sizes[0] == log.segments[0].size
+    directory.close()

@@ -1,0 +1,260 @@
+"""What is found wrong with a log that nobody serves, and what each choice leaves of it.
+
+Of the command, tests/unit/cli has tests; of each death, tests/crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lapse.base.fs import AppendFile, Fs, RealFs
+from lapse.log.directory import LogDirectory
+from lapse.log.manifest import manifest_path
+from lapse.log.partition_log import PartitionLog
+from lapse.log.repair import ATTEMPT, Choice, Finding, decide, look
+from lapse.log.segment import LOG, SEGMENT_SUFFIXES, offsets_in, segment_path
+from lapse.log.summary import FOLDER, write_summary
+from lapse.log.swap import SWAP
+from lapse.testing.crash_fs import Crashed, CrashFs
+from tests.support.lifecycle.rounds import Unsynced
+from tests.support.log.logs import TP, append, batch, batches_of, check_sound, config, env
+
+SMALL = config(internal_segment_bytes=400)
+SIZE = len(batch())
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> PartitionLog:
+    """A log of four segments, all synced; its directory is `tmp_path / "data"`."""
+    directory = LogDirectory.open(tmp_path / "data", env())
+    made = directory.create_log(TP, SMALL)
+    while len(made.segments) < 4:
+        append(made, batch())
+    made.flush(force=True)
+    directory.checkpoint()
+    directory.close(clean=False)
+    return made
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def decided(data: Path, finding: Finding, fs: Fs | None = None) -> str:
+    directory = LogDirectory.open(data, env())
+    try:
+        return decide(directory, fs or RealFs(), finding, SMALL)
+    finally:
+        directory.close(clean=False)
+
+
+def served(data: Path) -> tuple[int, set[int]]:
+    """Where the log ends, and which batches it has."""
+    directory = LogDirectory.open(data, env())
+    log = directory.open_log(TP, SMALL)
+    check_sound(log)
+    found = log.log_end_offset, set(batches_of(log))
+    directory.close(clean=False)
+    return found
+
+
+def bases_in(folder: Path) -> list[int]:
+    return offsets_in(os.listdir(folder), LOG)
+
+
+# --- looking --------------------------------------------------------------------------------------
+
+
+def test_what_nobody_met_in_a_sealed_segment_is_found_by_reading_all(log: PartitionLog) -> None:
+    _, second, third, _ = log.segments
+    flip(second.path(), SIZE // 2)
+    assert look(log.dir.parent) == []
+    [found] = look(log.dir.parent, reads_all=True)
+    assert (found.segment_base, found.choice) == (second.base_offset, Choice.LET_GO)
+    assert (found.first_offset, found.end_offset) == (second.base_offset, third.base_offset)
+    assert not found.is_offline
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_what_a_task_could_not_read_is_known(log: PartitionLog, n: int) -> None:
+    """Its summary says from where on; the first offset of all is one like another."""
+    segment = log.segments[n]
+    flip(segment.path(), SIZE // 2)
+    met = replace(segment.summary, unreadable_from=segment.base_offset)
+    write_summary(RealFs(), log.dir, met)
+    [found] = look(log.dir.parent)
+    assert (found.segment_base, found.choice) == (segment.base_offset, Choice.LET_GO)
+    assert found.end_offset == log.segments[n + 1].base_offset
+
+
+def test_what_is_damaged_at_the_end_reaches_to_where_the_log_ended(log: PartitionLog) -> None:
+    last = log.segments[-1]
+    flip(last.path(), SIZE // 2)
+    [found] = look(log.dir.parent)
+    assert (found.segment_base, found.choice) == (last.base_offset, Choice.CUT)
+    assert (found.first_offset, found.end_offset) == (last.base_offset, log.log_end_offset)
+    assert found.is_offline
+
+
+def test_where_the_end_was_not_noted_one_offset_is_known_to_be_damaged(log: PartitionLog) -> None:
+    """The manifest could not be written, say; the recovery point was."""
+    end, path = log.log_end_offset, manifest_path(log.dir)
+    noted = path.read_bytes()
+    directory = LogDirectory.open(log.dir.parent, env())
+    again = directory.open_log(TP, SMALL)
+    append(again, batch())
+    again.flush(force=True)
+    directory.checkpoint()
+    directory.close(clean=False)
+    path.write_bytes(noted)
+    last = again.segments[-1].path()
+    flip(last, last.stat().st_size - SIZE // 2)
+    [found] = look(log.dir.parent)
+    assert (found.first_offset, found.end_offset, found.choice) == (end, end + 1, Choice.CUT)
+
+
+def test_segments_that_hold_nothing_are_in_order(log: PartitionLog) -> None:
+    for segment in log.segments:
+        os.truncate(segment.path(), 0)
+    manifest_path(log.dir).unlink()
+    assert look(log.dir.parent, reads_all=True) == []
+
+
+def test_a_folder_whose_only_segment_is_being_swapped_in_is_in_order(tmp_path: Path) -> None:
+    """Whoever opens it finishes the swap."""
+    folder = tmp_path / str(TP)
+    folder.mkdir()
+    path = segment_path(folder, 0, LOG)
+    path.with_name(path.name + SWAP).write_bytes(batch())
+    assert look(tmp_path, reads_all=True) == []
+
+
+# --- deciding -------------------------------------------------------------------------------------
+
+
+def test_a_log_that_begins_empty_goes_on_where_it_had_ended(log: PartitionLog) -> None:
+    shutil.rmtree(log.dir)
+    [found] = look(log.dir.parent)
+    end = log.log_end_offset
+    told = decided(log.dir.parent, found)
+    assert told == f"the log is empty, new records begin at {end}"
+    assert served(log.dir.parent) == (end, set())
+
+
+def left_of_a_cut(log: PartitionLog) -> set[int]:
+    """Damage the last segment in its last batch, with empty ones behind it; returns what stays.
+
+    They were rolled since the last sync.
+    """
+    batches, last = batches_of(log), log.segments[-1].path()
+    flip(last, last.stat().st_size - SIZE // 2)
+    for n in (5, 9):
+        for suffix in SEGMENT_SUFFIXES[:3]:
+            segment_path(log.dir, log.log_end_offset + n, suffix).write_bytes(b"")
+    return set(batches) - {max(batches)}
+
+
+def test_a_cut_takes_what_is_behind_it_and_no_offset_is_given_twice(log: PartitionLog) -> None:
+    left, end, data = left_of_a_cut(log), log.log_end_offset, log.dir.parent
+    lost = log.segments[-1].path().read_bytes()[-SIZE:]
+    [found] = look(data)
+    assert found.choice is Choice.CUT
+    told = decided(data, found)
+    [kept] = (log.dir / FOLDER).glob("cut-*")
+    assert told.endswith(f"offset {end - 3}, new records begin at {end}; kept as {kept}")
+    assert kept.read_bytes() == lost
+    assert max(path.name[:20] for path in log.dir.glob("0*")) == f"{end:020d}"
+    assert served(data) == (end, left)
+
+
+def test_a_cut_that_is_cut_short_leaves_no_gap(tmp_path: Path, log: PartitionLog) -> None:
+    """What is behind it goes from the end on: else what is left would hide that some is gone."""
+    left_of_a_cut(log)
+    end = log.log_end_offset
+    [found] = look(log.dir.parent)
+    behind, seen = [end + 5, end + 9], set()
+    die_at, is_done = 0, False
+    while not is_done:
+        die_at += 1
+        data = tmp_path / str(die_at)
+        shutil.copytree(log.dir.parent, data)
+        with contextlib.suppress(Crashed):
+            decided(data, found, CrashFs(Unsynced(), die_at))
+            is_done = True
+        there = [base for base in bases_in(data / str(TP)) if base > end]
+        assert there == behind[: len(there)]
+        seen.add(len(there))
+        shutil.rmtree(data)
+    assert seen == {0, 1, 2}
+
+
+Before = Callable[[Path], None]
+
+
+def nothing(folder: Path) -> None:
+    pass
+
+
+def an_attempt(folder: Path) -> None:
+    """What was cut short had written half of a batch."""
+    attempt = folder / FOLDER / ATTEMPT
+    attempt.mkdir()
+    for base in bases_in(folder):
+        segment_path(attempt, base, LOG).write_bytes(batch()[:30])
+
+
+@pytest.mark.parametrize("before", [nothing, an_attempt])
+def test_all_that_reads_of_a_sealed_segment_is_left_and_the_whole_kept_aside(
+    log: PartitionLog, before: Before
+) -> None:
+    batches, segment, data = batches_of(log), log.segments[1], log.dir.parent
+    flip(segment.path(), SIZE // 2)
+    hurt = segment.path().read_bytes()
+    [found] = look(data, reads_all=True)
+    before(log.dir)
+    told = decided(data, found)
+    [kept] = (log.dir / FOLDER).glob("cut-*")
+    assert told == f"{SIZE} bytes that do not read are let go; the segment is kept as {kept}"
+    assert kept.read_bytes() == hurt
+    assert not (log.dir / FOLDER / ATTEMPT).exists()
+    assert served(data) == (log.log_end_offset, set(batches) - {segment.base_offset})
+
+
+class Open(RealFs):
+    """Which files were opened for writing and not closed yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = 0
+        self.paths: set[Path] = set()
+
+    def open_append(self, path: Path) -> AppendFile:
+        file = super().open_append(path)
+        close = file.close
+
+        def closed() -> None:
+            self.paths.discard(path)
+            close()
+
+        file.close = closed  # type: ignore[method-assign]
+        self.paths.add(path)
+        self.opened += 1
+        return file
+
+
+def test_letting_go_closes_what_it_has_written(log: PartitionLog) -> None:
+    """Who lets a thousand places go has no thousand files open."""
+    flip(log.segments[1].path(), SIZE // 2)
+    [found] = look(log.dir.parent, reads_all=True)
+    fs = Open()
+    decided(log.dir.parent, found, fs)
+    assert (fs.opened, fs.paths) == (2, set())
