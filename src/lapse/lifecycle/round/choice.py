@@ -120,7 +120,7 @@ def split_for(keys: int, memory_bytes: int) -> Split:
     """The figures for about so many keys in tasks that may use so many bytes."""
     slots_max = max(memory_bytes // _TABLE_SHARE // SLOT_BYTES, _ENTRIES_MIN)
     chunk = memory_bytes // _CHUNK_SHARE // SLOT_BYTES
-    needed = -(-int(keys * _UNSURE) // max(int(slots_max * _TABLE_FILL), 1))
+    needed = -(-int(keys * _UNSURE) // int(slots_max * _TABLE_FILL))
     cached = min(-(-keys // _CACHED_KEYS), _CACHED_RANGES_MAX)
     ranges = min(max(needed, cached, 1), _RANGES_MAX)
     return Split(

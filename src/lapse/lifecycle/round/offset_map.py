@@ -234,13 +234,11 @@ def _find_transactions(plan: RoundPlan, result: MapResult) -> None:
 def _run(plan: RoundPlan, result: MapResult, tick: Tick) -> None:
     ends = [s.base_offset for s in plan.segments[1:]] + [plan.upper]
     dirty_ones = [i for i, end in enumerate(ends) if end > plan.dirty]
-    bits, bases = _shared_bits([result.segments[i] for i in dirty_ones])
+    superseded, keyless, bases = _shared_bits([result.segments[i] for i in dirty_ones])
     offset_map = OffsetMap(plan.map_entries_max, plan.dirty, valued=plan.flags_count)
     for i, base in zip(dirty_ones, bases, strict=True):
         segment = result.segments[i]
-        part = Bits(
-            segment.ordinals + base if base else segment.ordinals, bits.superseded, bits.keyless
-        )
+        part = Bits(segment.ordinals + base if base else segment.ordinals, superseded, keyless)
         if base + segment.records > ORDINAL_MAX or not offset_map.put(
             segment, plan.dirty, part, tick
         ):
@@ -250,8 +248,8 @@ def _run(plan: RoundPlan, result: MapResult, tick: Tick) -> None:
     result.end_offset = result.latest + 1
     for i, base in zip(dirty_ones, bases, strict=True):
         segment = result.segments[i]
-        segment.superseded = _cut(bits.superseded, base, segment)
-        segment.keyless = _cut(bits.keyless, base, segment)
+        segment.superseded = _cut(superseded, base, segment)
+        segment.keyless = _cut(keyless, base, segment)
         if plan.rules is Rules.KAFKA_43:
             offset_map.probe_unmapped(segment, base)
     # An empty map supersedes nothing; Kafka reads the clean part all the same and drops what it
@@ -262,15 +260,17 @@ def _run(plan: RoundPlan, result: MapResult, tick: Tick) -> None:
                 offset_map.probe(segment, plan.dirty, tick)
 
 
-def _shared_bits(segments: list[SourceSegment]) -> tuple[Bits, list[int]]:
-    """One bitmap over all mapped segments, each beginning at a whole byte."""
+def _shared_bits(
+    segments: list[SourceSegment],
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8], list[int]]:
+    """Two bitmaps over all mapped segments, each of which begins at a whole byte."""
     bases = []
     total = 0
     for segment in segments:
         bases.append(total)
         total += (segment.records + 7) // 8 * 8
-    zeros = np.zeros(total // 8 + 8, np.uint8)
-    return Bits(np.zeros(0, np.int64), zeros, zeros.copy()), bases
+    zeros = np.zeros(total // 8, np.uint8)
+    return zeros, zeros.copy(), bases
 
 
 def _cut(bits: NDArray[np.uint8], base: int, segment: SourceSegment) -> NDArray[np.uint8]:

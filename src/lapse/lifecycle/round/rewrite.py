@@ -285,7 +285,7 @@ class GroupWriter:
         """Rewrite one source segment onto the end of the new one."""
         segment = self._segment = judged.segment
         self._make_room(segment)
-        self._note_markers(segment)
+        self._markers = self._markers_in(segment)
         for lo, hi, kind in _stretches(judged, alone=self._plan.rules is Rules.KAFKA_43):
             if kind == stretches.VERBATIM:
                 self._copy(segment, lo, hi)
@@ -303,17 +303,16 @@ class GroupWriter:
             self._plan, self._round.mapped.transactions, segment, self._round.alive
         )
 
-    def _note_markers(self, segment: SourceSegment) -> None:
-        """What this segment's markers say, for the summary of the new one."""
+    def _markers_in(self, segment: SourceSegment) -> dict[int, Marker]:
+        """What a segment's markers say, by their offsets, for the summary of the new one."""
         if not segment.some(CONTROL):
-            self._markers = {}
-            return
+            return {}
         control = np.flatnonzero(segment.rows["attributes"] & CONTROL)
         offsets = segment.rows["last_offset"][control].tolist()
         types = segment.transactions.types[control].tolist()
         if self._plan.kind is RoundKind.TRIM and len(control):
             types = marker_types_of(segment)[control].tolist()
-        self._markers = {at: Marker(kind) for at, kind in zip(offsets, types, strict=True)}
+        return {at: Marker(kind) for at, kind in zip(offsets, types, strict=True)}
 
     def _make_room(self, segment: SourceSegment) -> None:
         """Buffers large enough for the largest batch; inflated ones see to their own."""
@@ -383,10 +382,10 @@ class GroupWriter:
         if action not in (keep.REWRITE, keep.STAMP):
             return
         size = int(self._state[keep.OUT_BYTES])
-        [row] = scan_batches(self._out[:size], str(segment.path), check_crc=False)
+        [row] = scan_batches(self._out[:size], str(segment.path))
         batch = narrowed(self._out[:size], row, str(segment.path))
         self._out[: len(batch)] = np.frombuffer(batch, np.uint8)
-        [row] = scan_batches(batch, str(segment.path), check_crc=False)
+        [row] = scan_batches(batch, str(segment.path))
         self._rows[int(self._state[keep.OUT_ROWS]) - 1] = row
         self._state[keep.OUT_BYTES] = len(batch)
 
@@ -510,7 +509,6 @@ class GroupWriter:
                 self._counts[name] = self._counts.get(name, 0) + count
         for reason, offsets in sorted(self._bitmaps.items()):
             name = REASON_NAMES[RecordVerdict(reason)]
-            offsets.run_optimize()
             self._blobs.append((segment_base, name, offsets.serialize()))
             self._counts[name] = self._counts.get(name, 0) + len(offsets)
         self._bitmaps = {}

@@ -25,9 +25,8 @@ def count_bits(bits: NDArray[np.uint8]) -> int:
 
 def serialize_bits(bits: NDArray[np.uint8]) -> bytes:
     """The numbers n whose bit n & 7 of bits[n >> 3] is set."""
-    padded = np.zeros(-(-len(bits) // _CHUNK_BYTES) * _CHUNK_BYTES, np.uint8)
-    padded[: len(bits)] = bits
-    chunks = padded.reshape(-1, _CHUNK_BYTES)
+    chunks = np.zeros((-(-len(bits) // _CHUNK_BYTES), _CHUNK_BYTES), np.uint8)
+    chunks.ravel()[: len(bits)] = bits
     counts = np.bitwise_count(chunks).sum(axis=1, dtype=np.int64)
     keys = np.flatnonzero(counts)
     containers = [_container(chunks[key], int(counts[key])) for key in keys]

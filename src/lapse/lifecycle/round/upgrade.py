@@ -46,11 +46,9 @@ def upgraded(
     data: NDArray[np.uint8], rows: NDArray[np.void], where: str, *, flat: bool,
     nulls: NDArray[np.int32] | None = None,
 ) -> NDArray[np.uint8]:  # fmt: skip
-    """The same in memory."""
+    """The same in memory, read-only."""
     parts = _parts(data, rows, where, flat=flat, nulls=nulls)
-    image = np.frombuffer(b"".join(parts), np.uint8)
-    image.flags.writeable = False
-    return image
+    return np.frombuffer(b"".join(parts), np.uint8)
 
 
 def _parts(

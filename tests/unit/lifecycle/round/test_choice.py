@@ -60,7 +60,9 @@ def test_a_task_stays_within_its_memory(memory_mib: int, keys: int) -> None:
 
 
 def test_next_to_no_memory_is_enough() -> None:
-    assert split_for(10**9, 1).ranges == 1 << 16
+    split = split_for(10**9, 1)
+    assert split.ranges == 1 << 16
+    assert split.slots_max * SLOT_BYTES == split.chunk_entries * SLOT_BYTES == 64 << 10
     assert split_for(0, 1).ranges == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from lapse.lifecycle.round.engine import (
     PROGRESS_BYTES,
     Progress,
     ProgressFile,
+    failed,
     read_progress,
     run_plan,
     work_bytes,
@@ -86,6 +88,15 @@ def test_attempts_do_not_meet_and_give_the_same(tmp_path: Path) -> None:
     assert one.groups == two.groups
 
 
+def test_a_failed_attempt_claims_nothing(tmp_path: Path) -> None:
+    """Neither that the log is clean from some offset on, nor that what is below its start went."""
+    plan = replace(planned(tmp_path, two_values()), log_start=1)
+    receipt = failed(plan, "a1", "disk full")
+    assert (receipt.error, receipt.groups) == ("disk full", ())
+    assert (receipt.end_offset, receipt.log_start) == (plan.dirty, -1)
+    assert run(plan).log_start == 1
+
+
 def test_an_idle_round_writes_nothing(tmp_path: Path) -> None:
     receipt = run(planned(tmp_path, build_batch([NewRecord(b"a", b"1", NOW)])))
     assert (receipt.error, receipt.groups, receipt.end_offset) == (None, (), 10)
@@ -122,6 +133,10 @@ def test_any_flipped_byte_under_the_checksum_ends_the_attempt(
     [
         (two_values()[:-1], "batch cut off"),
         (build_batch([NewRecord(b"k", b"v")], BatchSpec(control=True)), "control record does not"),
+        (
+            build_batch([NewRecord(b"\0\0\0\1", b"v")], BatchSpec(codec=Codec.LZ4, control=True)),
+            "control record does not",
+        ),
         (build_batch([NewRecord(b"k", b"v")], BatchSpec(attributes_more=0x80)), "0x80"),
         (patched(two_values(), 21, ">h", 6), "codec 6"),
         (patched(two_values(), 57, ">i", 4), "does not parse"),

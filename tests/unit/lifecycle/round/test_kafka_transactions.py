@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import struct
+from pathlib import Path
+
 import numpy as np
 
-from lapse.kernels.layout import BATCH, CONTROL, TRANSACTIONAL
+from lapse.kernels.layout import BATCH, CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from lapse.kernels.markers import ABORT, COMMIT, OTHER
+from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.kafka_transactions import Read, SegmentTransactions, listed_for, replay
-from lapse.log.txn_index import AbortedTxn
+from lapse.lifecycle.round.plan import RoundPlan
+from lapse.log.txn_index import AbortedTxn, encode_entries
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from tests.unit.lifecycle.round.test_rewrite import (
+    NOW,
+    batches,
+    data,
+    marker,
+    offsets,
+    plan_of,
+    run,
+)
 
 FIRST = AbortedTxn(7, 0, 3, 0)  # (producer id, first offset, last offset, last stable offset)
 DATA = OTHER
@@ -52,3 +67,71 @@ def test_what_is_looked_up_is_bounded_by_the_log_start_and_the_last_stable_offse
     assert listed_for([[low, high], [above]], 0, 36) == [low, high]
     assert listed_for([[low, high], [above]], 21, 50) == [high, above]
     assert listed_for([[low], [above]], 0, 35) == [low]
+
+
+def kafkas(
+    directory: Path, content: bytes, upper: int, listed: list[AbortedTxn], dirty: int = 0
+) -> RoundPlan:
+    """A round of Kafka's over one segment."""
+    (directory / f"{0:020d}.txnindex").write_bytes(encode_entries(listed))
+    return plan_of(
+        directory, (0, content), upper=upper, dirty=dirty, rules=Rules.KAFKA_43, probe_always=True
+    )
+
+
+def test_an_abort_that_a_segment_ends_with_is_looked_up(tmp_path: Path) -> None:
+    """X-1: up to where the segment ends, the last transaction in it too."""
+    content = data(0, b"a", producer=7, transactional=True) + marker(1, 7, commit=False)
+    plan = kafkas(tmp_path, content, 2, [AbortedTxn(7, 0, 1, 2)])
+    assert run(plan).groups[0].removed == {"aborted": 1}
+    assert offsets(plan, 0) == [1]
+    log = data(0, b"x") + data(1, b"a", producer=7, transactional=True) + marker(2, 7, commit=False)
+    plan = kafkas(tmp_path, log, 3, [AbortedTxn(7, 1, 2, 3)])
+    assert run(plan).groups[0].removed == {"aborted": 1}
+
+
+def test_x7_a_marker_is_stamped_once_nothing_was_read_that_it_is_about(tmp_path: Path) -> None:
+    """Each marker by its own transaction, whatever became of the others."""
+    content = (
+        data(0, b"a", producer=7, transactional=True) + marker(1, 7, commit=True)
+        + marker(2, 7, commit=True) + data(3, b"b", producer=8, transactional=True)
+        + marker(4, 8, commit=True) + marker(5, 9, commit=False)
+    )  # fmt: skip
+    plan = kafkas(tmp_path, content, 6, [])
+    assert run(plan).groups[0].stamped == 2
+    stamped = [b.base_offset for b in batches(plan, 0) if b.attributes & DELETE_HORIZON]
+    assert stamped == [2, 5]
+
+
+def from_within(directory: Path, *records: NewRecord) -> RoundPlan:
+    """The map is built from offset 2 on, behind the marker of an abort that an index lists.
+
+    So to it these records, which are committed, are aborted ones still; "k" is written once more
+    above them.
+    """
+    before = data(0, b"x", producer=7, transactional=True) + marker(1, 7, commit=False)
+    spec = BatchSpec(2, producer_id=7, producer_epoch=0, base_sequence=1, transactional=True)
+    last = 2 + len(records)
+    content = before + build_batch(records, spec) + marker(last, 7, commit=True)
+    content += data(last + 1, b"k")
+    (directory / f"{0:020d}.index").write_bytes(struct.pack(">ii", 2, len(before)))
+    return kafkas(directory, content, last + 2, [AbortedTxn(7, 0, 1, 2)], dirty=2)
+
+
+def test_records_that_the_map_has_not_heard_of_are_asked_about_one_by_one(tmp_path: Path) -> None:
+    """As Kafka asks about each when it copies: an older value goes, and what has no key."""
+    plan = from_within(
+        tmp_path, NewRecord(b"own", b"1", NOW), NewRecord(b"k", b"2", NOW),
+        NewRecord(None, b"3", NOW), NewRecord(b"other", b"4", NOW),
+    )  # fmt: skip
+    [group] = run(plan).groups
+    assert group.removed == {"aborted": 1, "superseded": 1, "keyless": 1}
+    assert offsets(plan, 0) == [1, 2, 5, 6, 7]
+    assert group.stamped == 0
+
+
+def test_and_a_tombstone_among_them_gets_its_horizon(tmp_path: Path) -> None:
+    plan = from_within(tmp_path, NewRecord(b"dead", None, NOW))
+    assert run(plan).groups[0].stamped == 1
+    stamped = [b.base_offset for b in batches(plan, 0) if b.attributes & DELETE_HORIZON]
+    assert stamped == [2]

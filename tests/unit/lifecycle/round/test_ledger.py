@@ -64,6 +64,7 @@ def test_entries_come_back_in_order(tmp_path: Path) -> None:
         (100, "superseded", "r1"),
         ((1 << 40) + 7, "keyless", "r2"),
         ((1 << 40) - 1, None, None),
+        ((1 << 40) + (1 << 32) + 7, None, None),
         ((1 << 40) + (1 << 33), None, None),  # far beyond what a bitmap's numbers reach
     ],
 )

@@ -129,5 +129,20 @@ def test_more_files_than_can_be_watched_are_read(
     file = MappedFile(path, 3)
     os.truncate(path, 0)
     assert file.data.tobytes() == b"abc"
+    assert not file.data.flags.writeable, "the kernels know one type of array"
     file.check()
     file.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only where files are mapped")
+def test_so_many_maps_are_watched_and_no_more() -> None:
+    """Each has a slot of its own, which is another's once it is given back."""
+    guard = mapped._Guard()
+    slots = [guard.enter(PAGE * n, PAGE) for n in range(1, mapped.SLOTS + 1)]
+    assert slots == list(range(mapped.SLOTS))
+    assert guard.enter(PAGE * (mapped.SLOTS + 1), PAGE) is None
+    guard.leave(7)
+    assert guard.enter(PAGE, PAGE) == 7
+    assert guard.hits(7) == 0
+    for slot in range(mapped.SLOTS):
+        guard.leave(slot)

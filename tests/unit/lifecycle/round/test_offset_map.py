@@ -114,6 +114,11 @@ def test_a_batch_of_many_records_takes_it_not_beyond_what_is_allowed(
     assert tables.peak_bytes == peak_bytes(12_000, 12_000)
 
 
+def test_the_last_record_that_is_mapped_has_a_place_in_a_slot() -> None:
+    """One more than its number, in 32 bits; 0 is an empty slot."""
+    assert offset_map.ORDINAL_MAX + 1 < 1 << 32
+
+
 class Seeds:
     """The seeds that keys are hashed under, as the kernels are given them."""
 

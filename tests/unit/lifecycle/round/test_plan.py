@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from lapse.base.times import FOREVER_MS
 from lapse.lifecycle.decide.select import LogInfo, RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.choice import Load
 from lapse.lifecycle.round.map_size import entries_within
-from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
+from lapse.lifecycle.round.plan import MapMemory, PlanSegment, RoundPlan, make_plan
 from lapse.log.facts import LogFacts, ProducerLast
 from tests.support.lifecycle.decide.logs import NOW, compacted, log, segment
 
@@ -90,6 +91,20 @@ def test_m5_kafkas_map_holds_so_many(slots: int, load_factor: float, entries: in
     """C-5: 128 MiB are 5 033 164 keys; a map for none would never get anywhere."""
     memory = MapMemory(24 * slots + 23, load_factor)
     assert memory.entries(Rules.KAFKA_43, Load(100, 1)) == entries
+
+
+def test_a_horizon_beyond_the_end_of_time_is_none_under_kafkas_rules() -> None:
+    """Its sum overflows, so it stamps nothing; ours never comes."""
+    for retention_ms in (FOREVER_MS, FOREVER_MS - NOW + 1):
+        assert planned(LOG, Rules.KAFKA_43, delete_retention_ms=retention_ms).horizon_ms == -1
+        assert planned(LOG, delete_retention_ms=retention_ms).horizon_ms == FOREVER_MS
+    last = planned(LOG, Rules.KAFKA_43, delete_retention_ms=FOREVER_MS - NOW)
+    assert last.horizon_ms == FOREVER_MS
+
+
+def test_nobody_is_taken_to_have_kept_create_times_who_does_not_say_so() -> None:
+    """L15: what an old plan's JSON lacks must not let a time pass for the producer's."""
+    assert not PlanSegment(0, 1, 2, 3, 4, 5, 6, append_estimated=False).create_times_kept
 
 
 def test_our_map_may_hold_what_fits_beside_the_rest() -> None:

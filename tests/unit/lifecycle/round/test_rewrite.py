@@ -15,6 +15,7 @@ from lapse.base.fs import RealFs
 from lapse.kernels.layout import DELETE_HORIZON, VALUED_TOMBSTONES
 from lapse.lifecycle.decide.select import RoundKind
 from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.round import rewrite
 from lapse.lifecycle.round.engine import run_plan
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
@@ -469,3 +470,63 @@ def test_append_times_of_what_is_left(tmp_path: Path) -> None:
         (1, 3000), (2, 5000), (4, 9000), (6, UNKNOWN),
     ]  # fmt: skip
     assert "appended" in {file.kind for file in group.files}
+
+
+def test_what_nobody_knows_the_append_time_of_is_not_given_one(tmp_path: Path) -> None:
+    """L5: a time that was made up would let its records expire."""
+    plan = plan_of(tmp_path, (0, data(0, b"a", b"a")), upper=2)
+    [unknown] = [replace(s, append_first_ms=-1, append_last_ms=-1) for s in plan.segments]
+    [group] = run(replace(plan, segments=(unknown,))).groups
+    assert (group.summary.append_first_ms, group.summary.append_last_ms) == (-1, -1)
+
+
+@pytest.mark.parametrize(("time_ms", "listed"), [(-1, []), (0, [(0, 1)]), (1, [(1, 1)])])
+def test_any_time_from_1970_on_is_in_the_time_index(
+    tmp_path: Path, time_ms: int, listed: list[tuple[int, int]]
+) -> None:
+    """T-14; records without one are in none."""
+    records = [NewRecord(b"a", b"1", time_ms), NewRecord(b"a", b"2", time_ms)]
+    plan = plan_of(tmp_path, (0, build_batch(records)), upper=2)
+    run(plan)
+    times = np.frombuffer(written(plan, 0, "times"), [("t", ">i8"), ("o", ">i4")])
+    assert times.tolist() == listed
+
+
+def test_a_long_stretch_that_went_is_a_few_bytes_of_the_ledger(tmp_path: Path) -> None:
+    """Ledgers are kept for ever."""
+    content = data(0, *[None] * 9000) + data(9000, b"a")
+    plan = plan_of(tmp_path, (0, content), upper=9001)
+    assert run(plan).groups[0].removed == {"keyless": 9000}
+    assert len(written(plan, 0, "removed")) < 60
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_a_batch_of_small_records_has_room_to_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec
+) -> None:
+    """Of each the time is written anew when a horizon is set, in twice as many bytes as it had."""
+    monkeypatch.setattr(rewrite, "OUT_BYTES", 100)
+    records = [NewRecord(b"%c" % n, None, NOW) for n in range(200)]
+    plan = plan_of(tmp_path, (0, build_batch(records, BatchSpec(0, codec))), upper=200)
+    far = replace(plan, horizon_ms=NOW + (1 << 60))
+    [group] = run(far).groups
+    assert (group.stamped, group.removed) == (1, {})
+    out = written(far, 0)
+    [row] = scan_batches(out, "t")
+    assert row["base_timestamp"] == far.horizon_ms
+    assert {r.timestamp for r in records_of(out, row, "t")} == {NOW}
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_segment_of_which_nothing_is_left(tmp_path: Path, codec: Codec) -> None:
+    """The bare header's producer has written on since; it alone needs no room for records."""
+    bare = build_batch([], BatchSpec(0, producer_id=7, last_offset_delta=3))
+    for content, removed in (
+        (bare, {}),
+        (data(0, None, None, codec=codec), {"keyless": 2}),
+        (bare + data(4, None, codec=codec), {"keyless": 1}),
+    ):
+        plan = plan_of(tmp_path, (0, content), upper=5)
+        [group] = run(plan).groups
+        assert (group.summary.size, group.removed) == (0, removed)
+        assert written(plan, 0) == b""

@@ -1,17 +1,34 @@
-"""A segment opened for a round: what of it stays in memory, and that it is the same."""
+"""A segment opened for a round: what of it stays in memory, and what of it is refused."""
 
 from __future__ import annotations
 
+import os
+import struct
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lapse.base.fs import RealFs
 from lapse.lifecycle.owner.directory import DirectoryOwner
-from lapse.lifecycle.round.source import open_source
+from lapse.lifecycle.round import source as sources
+from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.receipt import BadSpot
+from lapse.lifecycle.round.source import (
+    BadSegment,
+    Inflater,
+    SourceSegment,
+    Workplace,
+    open_source,
+)
 from lapse.records import batch
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
+from lapse.records.layout import Codec
+from lapse.records.legacy import Message, MessageSpec, build_messages
 from lapse.testing.clock import ManualClock
+from tests.support.lifecycle.round.split.splits import data, planned
 from tests.support.lifecycle.rounds import NOW, compacted, make_logs, plan_of
 from tests.unit.lifecycle.round.test_mapped_forget import file_pages_kib
 
@@ -38,3 +55,95 @@ def test_a_sparing_one_gives_back_what_its_headers_have_touched(
         source.close()
     assert grown[0] < 4 * 1024 < 12 * 1024 < grown[1]
     assert rows[0] == rows[1] != []
+
+
+def opened(plan: RoundPlan) -> SourceSegment:
+    return open_source(plan, plan.segments[0], Workplace(RealFs(), Path(plan.dir)))
+
+
+def spot_of(plan: RoundPlan) -> BadSpot:
+    with pytest.raises(BadSegment) as refused:
+        opened(plan)
+    return refused.value.spot
+
+
+def old(first: int, n: int, codec: Codec = Codec.NONE, magic: int = 1) -> bytes:
+    messages = [Message(first + k, NOW, b"k%d" % k, b"value") for k in range(n)]
+    return build_messages(messages, MessageSpec(magic, codec))
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_damage_in_an_old_format_is_named_and_no_image_is_made(
+    tmp_path: Path, codec: Codec, keeps: bool
+) -> None:
+    """In v2 it would get a checksum that is right."""
+    sound = old(0, 2)
+    bad = bytearray(old(2, 1, codec))
+    bad[-1] ^= 1
+    plan = planned(tmp_path, [(0, sound + bad + old(3, 1))], 4, keeps_old_formats=keeps)
+    assert spot_of(plan) == BadSpot(0, 2, len(sound), "checksum does not match")
+    assert not list(tmp_path.glob("*image*"))
+
+
+def test_a_wrapper_that_reaches_beyond_itself_is_told_with_what_lies_before_it(
+    tmp_path: Path,
+) -> None:
+    """Rounds go on below it (L10)."""
+    sound = [old(0, 3, Codec.GZIP, magic=0), old(3, 2, Codec.GZIP, magic=0)]
+    beyond = bytearray(old(5, 4, Codec.GZIP, magic=0))
+    struct.pack_into(">q", beyond, 0, 7)  # its last message has 8
+    plan = planned(tmp_path, [(0, b"".join(sound) + beyond)], 9)
+    at = sum(map(len, sound))
+    assert spot_of(plan) == BadSpot(0, 5, at, "its messages reach offset 8, beyond its own")
+    plan = planned(tmp_path, [(5, bytes(beyond))], 9)
+    assert spot_of(plan).first_offset == 5
+
+
+def test_a_bit_a_record_is_all_that_is_held_of_it(tmp_path: Path) -> None:
+    content = data(0, *((b"%d" % n, b"v") for n in range(800)))
+    segment = opened(planned(tmp_path, [(0, content)], 800))
+    for bits in (segment.superseded, segment.keyless):
+        assert 100 <= len(bits) <= 110
+    segment.close()
+
+
+def test_a_segment_cut_while_its_headers_are_scanned_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros that are read for what was there may pass for the end of it."""
+    plan = planned(tmp_path, [(0, data(0, (b"a", b"1")))], 1)
+    path = tmp_path / f"{0:020d}.log"
+    whole = path.stat().st_size
+    scan = batch.scan_prefix
+
+    def cut(*args: object, **more: object) -> object:
+        found = scan(*args, **more)  # type: ignore[arg-type]
+        os.truncate(path, whole - 1)
+        return found
+
+    monkeypatch.setattr(sources, "scan_prefix", cut)
+    assert spot_of(plan) == BadSpot(
+        0, 0, whole - 1, f"the segment is shorter than planned ({whole} bytes)"
+    )
+
+
+def test_batches_of_like_size_are_inflated_into_one_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few at a time: memory for each of them would be asked for and touched anew."""
+    spec = BatchSpec(0, Codec.ZSTD)
+    record = NewRecord(b"k", b"v" * 290, NOW)
+    content = b"".join(build_batch([record], replace(spec, base_offset=n)) for n in range(10))
+    segment = opened(planned(tmp_path, [(0, content)], 10))
+    monkeypatch.setattr(sources, "SCRATCH_BYTES", 1000)
+    found, places = [], set()
+    for piece in Inflater(segment).pieces(0, 10, np.ones(10, np.bool_)):
+        found.append((piece.lo, piece.hi))
+        places.add(piece.data.ctypes.data)
+        for b in range(piece.lo, piece.hi):
+            plain = piece.data[piece.starts[b] : piece.ends[b]].tobytes()
+            assert plain == segment.plain(b, np.empty(0, np.uint8)).tobytes()
+    assert found == [(0, 3), (3, 6), (6, 9), (9, 10)]
+    assert len(places) == 1
+    segment.close()

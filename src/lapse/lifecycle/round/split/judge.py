@@ -15,7 +15,7 @@ from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.kernels.runs import set_bits
 from lapse.lifecycle.round.nowhere import Nowhere
 from lapse.lifecycle.round.offset_map import MapResult
-from lapse.lifecycle.round.rewrite import GroupWriter, Judged, Round, judge
+from lapse.lifecycle.round.rewrite import GroupWriter, Judged, Round, judge, let_live
 from lapse.lifecycle.round.source import SourceSegment, marker_types_of, open_source
 from lapse.lifecycle.round.split.edges import open_at_end
 from lapse.lifecycle.round.split.parts import PartsReader
@@ -100,6 +100,6 @@ def _staying(
         writer = GroupWriter(round_, Nowhere(), this.folder, [only])
         writer.add(only, lambda _: None)
     else:
-        round_.alive[txns[theirs]] = 1
+        let_live(round_, segment)
     alive = round_.alive
     return tuple(producer for producer, number in numbers.items() if alive[number])

@@ -173,7 +173,7 @@ class RewriteRequest:
     outcomes: Outcomes
     begun: tuple[Begun, ...]
     latest: int
-    for_its_markers: bool = False
+    for_its_markers: bool
 
 
 @dataclass(frozen=True, slots=True)

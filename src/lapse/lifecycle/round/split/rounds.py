@@ -134,8 +134,7 @@ def _done(answers: Sequence[Answer[T]]) -> list[tuple[str, T]]:
     """What was done, and by which attempt; of what failed the lowest place of the log counts."""
     failed = [a for a in answers if a.done is None]
     if failed:
-        spots = [a for a in failed if a.bad is not None]
-        first = min(spots or failed[:1], key=lambda a: -1 if a.bad is None else a.bad.segment_base)
+        first = min(failed, key=lambda a: LONG_MAX if a.bad is None else a.bad.segment_base)
         raise _CameToNothing(Result(error=first.error, bad=first.bad))
     return [(a.attempt_id, a.done) for a in answers if a.done is not None]
 

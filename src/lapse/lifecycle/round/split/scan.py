@@ -56,7 +56,7 @@ def set_transactions(segment: SourceSegment, outcomes: Outcomes | None) -> tuple
     if outcomes is not None:
         [found] = fold([(segment.rows, types)], dict(outcomes)).segments
         segment.transactions = found
-        segment.check(found.aborted | found.unmapped)
+        segment.check(found.unmapped)
     return edges_of(segment.rows, types)
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lapse.base.fs import RealFs
 from lapse.lifecycle.round.choice import Split
+from lapse.lifecycle.round.split import merge
 from lapse.lifecycle.round.split.parts import PartsReader
 from lapse.lifecycle.round.split.requests import (
     Answer,
@@ -18,6 +20,8 @@ from lapse.lifecycle.round.split.requests import (
     runs_file,
     superseded_file,
 )
+from lapse.lifecycle.round.split.stages import run_request
+from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.round.split.splits import Driver, data, planned
 
 KEYS = 40
@@ -66,6 +70,52 @@ def test_a_clean_record_supersedes_nothing(tmp_path: Path) -> None:
     half = set(range(KEYS // 2))
     assert superseded(driver, answers) == {0: half, 1: half | {n + KEYS for n in half}, 2: set()}
     assert sum(a.done.entries for a in answers) == KEYS // 2
+
+
+def test_hashes_that_hardly_differ_get_a_larger_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a range is cut no finer, memory gives way: a round must come to its end."""
+    monkeypatch.setattr(merge, "_RANGES_MAX", 4)
+    split = Split(1, keys_a_range=1, chunk_entries=7, slots_max=2)
+    driver = Driver(planned(tmp_path, three_segments(), 4 * KEYS, split=split))
+    answers = driver.run(driver.until(Stage.MERGE))
+    found = superseded(driver, answers)
+    assert (found[0], len(found[1])) == (set(range(KEYS)), KEYS + KEYS // 2)
+    assert sum(a.done.entries for a in answers) == KEYS
+
+
+def told(driver: Driver, answers: list[Answer[Merged]]) -> list[int]:
+    """How many numbers each merge has left, those that are told twice too."""
+    sizes = []
+    for answer in answers:
+        assert answer.done is not None, answer.error
+        path = folder_of(driver.plan, answer.attempt_id) / superseded_file(answer.done.first)
+        reader = PartsReader(path, answer.done.parts)
+        keys = range(answer.done.parts.keys)
+        sizes.append(sum(sum(reader.sizes(index)) for index in keys) // 4)
+    return sizes
+
+
+def test_a_range_of_as_many_keys_as_expected_is_gone_through_once(tmp_path: Path) -> None:
+    """A table that is begun too small runs full: all is read again, and told again."""
+    pairs = [(b"k%d" % n, b"v") for n in range(500)]
+    segments = [(0, data(0, *pairs)), (500, data(500, *pairs[:20])), (520, data(520, *pairs[:20]))]
+    split = Split(1, keys_a_range=500, chunk_entries=7000, slots_max=1 << 12)
+    driver = Driver(planned(tmp_path, segments, 540, split=split))
+    assert told(driver, driver.run(driver.until(Stage.MERGE))) == [40]
+
+
+def test_a_merge_pays_for_what_it_reads(tmp_path: Path) -> None:
+    """16 bytes an entry of its runs, no more: the budget is the log's operator's."""
+    content = data(0, *((b"%d" % n, b"v") for n in range(100)))
+    split = Split(1, keys_a_range=100, chunk_entries=7000, slots_max=1 << 12)
+    plan = planned(tmp_path, [(0, content)], 100, split=split, io_bytes_per_second=100)
+    driver = Driver(plan)
+    [request] = driver.until(Stage.MERGE).requests
+    clock = ManualClock()
+    assert run_request(Stage.MERGE, request, "x", RealFs(), clock).error is None
+    assert clock.monotonic() == pytest.approx(1600 / 100)
 
 
 @pytest.mark.parametrize("what", ["flipped", "short", "gone"])

@@ -74,6 +74,25 @@ def test_a_segment_of_transactions_first_says_what_crosses_its_borders(tmp_path:
     assert sorted(numbers(tmp_path, second.done, second.attempt_id, driver)) == [[], [], [0]]
 
 
+def test_what_a_scan_leaves_of_a_record_is_two_bits(tmp_path: Path) -> None:
+    """Whether it is superseded and whether it has a key; and a bit a batch."""
+    content = data(0, *((b"%d" % n, b"v") for n in range(4000)))
+    driver = Driver(planned(tmp_path, [(0, content)], 4000))
+    [answer] = driver.run(driver.until(Stage.SCAN))
+    assert 1000 <= answer.done.bits.size <= 1020
+
+
+def test_damage_in_data_of_a_transaction_that_nobody_knows_the_end_of(tmp_path: Path) -> None:
+    """No map hears of it, and it stays; yet a header with another count must not be believed."""
+    first = data(0, (b"a", b"1"))
+    bad = bytearray(data(1, (b"b", b"1"), producer=7))
+    bad[-2] ^= 1
+    driver = Driver(planned(tmp_path, [(0, first + bad)], 2))
+    driver.run(driver.until(Stage.SCAN))
+    [answer] = driver.run(driver.until(Stage.SCAN))
+    assert answer.bad == BadSpot(0, 1, len(first), "checksum does not match")
+
+
 def test_a_batch_in_disorder_around_the_first_dirty_offset(tmp_path: Path) -> None:
     """What comes behind the first dirty record and is clean, no plan maps or looks up."""
     pairs = [(b"a", 5), (b"b", 0), (b"b", 6), (b"a", 7), (b"a", 1)]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from lapse.base.errors import StorageError
 from lapse.base.fs import Buffer, RealFs
@@ -68,6 +70,39 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     assert (answer.done, answer.bad) == (None, None)
     assert str(answer.error).startswith("t-0: writing ")
     assert str(answer.error).endswith("0-bits: No space left on device")
+
+
+def test_what_could_not_be_written_is_not_paid_for(tmp_path: Path) -> None:
+    """A disk that is full is told of at once, not when the budget would have allowed for it."""
+
+    class Full(RealFs):
+        def write_file(self, path: Path, data: Buffer) -> None:
+            if path.name.endswith("-bits"):
+                raise StorageError(f"writing {path}: No space left on device")
+            super().write_file(path, data)
+
+    plan = planned(tmp_path, [(0, data(0, (b"a", b"1")))], 1, io_bytes_per_second=0.001)
+    [request] = Driver(plan).until(Stage.JUDGE).requests
+    clock = ManualClock()
+    answer = run_request(Stage.JUDGE, request, "x", Full(), clock)
+    assert str(answer.error).endswith("0-bits: No space left on device")
+    assert (answer.seconds, clock.monotonic()) == (0, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the system what is open")
+@pytest.mark.parametrize("damaged", [False, True])
+def test_no_stage_leaves_a_file_open(tmp_path: Path, damaged: bool) -> None:
+    """A worker lives for many rounds, and may have so many files open."""
+    before = sorted(os.listdir("/proc/self/fd"))
+    driver = Driver(planned(tmp_path, a_log(), 4))
+    for number in range(5):
+        job = driver.until(_stage_of(number))
+        if damaged and number == 4:
+            path = tmp_path / f"{0:020d}.log"
+            path.write_bytes(path.read_bytes()[:-1])
+        driver.run(job)
+        assert sorted(os.listdir("/proc/self/fd")) == before, job.stage
+    assert (driver.answers[-1][0].error is None) is not damaged
 
 
 def test_the_io_budget_holds(tmp_path: Path) -> None:
