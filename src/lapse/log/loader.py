@@ -75,7 +75,6 @@ from lapse.log.segment import (
 from lapse.log.summary import (
     FOLDER,
     SUFFIX,
-    UNKNOWN,
     Summary,
     SummaryBuilder,
     read_clock,
@@ -537,6 +536,29 @@ def settle_txn_indexes(
             settle_txn_index(fs, segment, segments, found, heals=heals)
 
 
+def _contradiction(entries: Sequence[AbortedTxn], summary: Summary) -> str | None:
+    """What an index says that the segment's markers do not; None where it may be right."""
+    if not summary.is_complete:
+        return None
+    if len(entries) > summary.aborts:
+        return f"has {len(entries)} entries for {summary.aborts} markers"
+    known = {ended.producer_id for ended in summary.ended}
+    strangers = [entry.producer_id for entry in entries if entry.producer_id not in known]
+    return f"tells of producer {strangers[0]}, who ends nothing here" if strangers else None
+
+
+def _may_lack(entries: Sequence[AbortedTxn], summary: Summary) -> bool:
+    """Whether an abort may be missing: the index has none, or not that of data beside its marker.
+
+    Rounds keep a marker whose data they have removed, and its transaction has no entry.
+    """
+    if not summary.is_complete or not summary.aborts:
+        return False
+    has = {(entry.producer_id, entry.last_offset) for entry in entries}
+    ends = (e for e in summary.ended if not e.committed and not e.alone)
+    return not entries or any((e.producer_id, e.marker_offset) not in has for e in ends)
+
+
 def settle_txn_index(
     fs: Fs,
     segment: Segment,
@@ -552,11 +574,10 @@ def settle_txn_index(
         wrong = index.check(segment.end_offset)
     except CorruptData as e:
         known, wrong = [], str(e)
-    aborts = segment.summary.aborts if heals else UNKNOWN
-    if wrong is None and 0 <= aborts < len(known):
-        wrong = f"has {len(known)} entries for {aborts} markers"
+    if wrong is None and heals:
+        wrong = _contradiction(known, segment.summary)
     if found is None:
-        missing = not known and aborts > 0
+        missing = heals and _may_lack(known, segment.summary)
         if wrong is None and not missing:
             return
         found = aborted_in(segment.dir, parts_of(segments), segment.base_offset)

@@ -122,6 +122,8 @@ class TxnIndex:
                 return f"has a marker at {entry.last_offset} after {last}, before {end_offset}"
             if not 0 <= entry.first_offset < entry.last_offset or entry.producer_id < 0:
                 return f"has a transaction that began at {entry.first_offset}"
+            if not 0 <= entry.last_stable_offset <= entry.last_offset + 1:  # a search would end
+                return f"says that {entry.last_stable_offset} was stable at {entry.last_offset}"
             last = entry.last_offset
         return None
 

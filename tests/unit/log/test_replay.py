@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tests.support.log.logs import (
     append,
     batch,
     check_sound,
+    config,
     data,
     end,
     open_log,
@@ -292,6 +294,42 @@ def test_a_round_brings_the_new_index_or_none(tmp_path: Path) -> None:
     log.close()
     again = open_log(tmp_path, clean_shutdown=True)
     assert again.aborted_transactions(0, again.log_end_offset) == found
+
+
+def test_an_index_with_other_bytes_anywhere_is_noticed(tmp_path: Path) -> None:
+    """Eight of them: in a producer's id, which is nobody's then, or where a search may end."""
+    log, aborted = spread_over_segments(tmp_path)
+    end_offset = log.log_end_offset
+    log.close()
+    draw = random.Random(7)
+    for path in sorted(tmp_path.glob("*.txnindex")):
+        sound = path.read_bytes()
+        for at in range(len(sound) - 7):
+            path.write_bytes(sound[:at] + draw.randbytes(8) + sound[at + 8 :])
+            again = open_log(tmp_path, clean_shutdown=True)
+            for start in range(0, end_offset, 7):
+                found = again.aborted_transactions(start, start + 1)
+                wanted = [e for e in aborted if e.first_offset <= start <= e.last_offset]
+                assert [a for a in wanted if a not in found] == [], (path.name, at)
+            again.close()
+
+
+def test_an_index_that_lost_some_of_its_entries_gets_them_back(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config(internal_segment_bytes=1 << 20))
+    for producer in (7, 8, 9):
+        data(log, producer, 0)
+    for producer in (8, 7, 9):
+        end(log, producer, commit=False, coordinator=1)
+    aborted = log.aborted_transactions(0, log.log_end_offset)
+    assert len(aborted) == 3
+    log.roll(NOW)
+    log.close()
+    path = tmp_path / f"{0:020d}.txnindex"
+    for cut in (34, 68):
+        path.write_bytes(path.read_bytes()[:cut])
+        again = open_log(tmp_path, clean_shutdown=True)
+        assert again.aborted_transactions(0, again.log_end_offset) == aborted
+        again.close()
 
 
 def test_settling_leaves_sound_indexes_alone(tmp_path: Path) -> None:
