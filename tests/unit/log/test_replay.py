@@ -314,6 +314,21 @@ def test_an_index_with_other_bytes_anywhere_is_noticed(tmp_path: Path) -> None:
             again.close()
 
 
+def test_an_entry_of_a_producer_who_ends_nothing_in_the_segment_is_noticed(tmp_path: Path) -> None:
+    """Also where the transaction's data is in another segment than its marker."""
+    log = open_log(tmp_path)
+    data(log, 7, 0)
+    log.roll(NOW)
+    end(log, 7, commit=False, coordinator=1)
+    [aborted] = log.aborted_transactions(0, log.log_end_offset)
+    log.roll(NOW)
+    log.close()
+    path = segment_path(tmp_path, log.segments[1].base_offset, TXN_INDEX)
+    path.write_bytes(encode_entries([replace(aborted, producer_id=1 << 40)]))
+    again = open_log(tmp_path, clean_shutdown=True)
+    assert again.aborted_transactions(0, again.log_end_offset) == [aborted]
+
+
 def test_an_index_that_lost_some_of_its_entries_gets_them_back(tmp_path: Path) -> None:
     log = open_log(tmp_path, config(internal_segment_bytes=1 << 20))
     for producer in (7, 8, 9):
