@@ -85,7 +85,7 @@ from lapse.log.summary import (
 )
 from lapse.log.swap import recover
 from lapse.log.time_index import NO_TIMESTAMP, TimeIndex
-from lapse.log.txn_index import AbortedTxn, TxnIndex
+from lapse.log.txn_index import AbortedTxn, TxnIndex, contradiction, may_lack
 from lapse.records.append_times import NOTHING, AppendTimes
 
 _log = logging.getLogger(__name__)
@@ -536,29 +536,6 @@ def settle_txn_indexes(
             settle_txn_index(fs, segment, segments, found, heals=heals)
 
 
-def _contradiction(entries: Sequence[AbortedTxn], summary: Summary) -> str | None:
-    """What an index says that the segment's markers do not; None where it may be right."""
-    if not summary.is_complete:
-        return None
-    if len(entries) > summary.aborts:
-        return f"has {len(entries)} entries for {summary.aborts} markers"
-    known = {ended.producer_id for ended in summary.ended}
-    strangers = [entry.producer_id for entry in entries if entry.producer_id not in known]
-    return f"tells of producer {strangers[0]}, who ends nothing here" if strangers else None
-
-
-def _may_lack(entries: Sequence[AbortedTxn], summary: Summary) -> bool:
-    """Whether an abort may be missing: the index has none, or not that of data beside its marker.
-
-    Rounds keep a marker whose data they have removed, and its transaction has no entry.
-    """
-    if not summary.is_complete or not summary.aborts:
-        return False
-    has = {(entry.producer_id, entry.last_offset) for entry in entries}
-    ends = (e for e in summary.ended if not e.committed and not e.alone)
-    return not entries or any((e.producer_id, e.marker_offset) not in has for e in ends)
-
-
 def settle_txn_index(
     fs: Fs,
     segment: Segment,
@@ -575,9 +552,9 @@ def settle_txn_index(
     except CorruptData as e:
         known, wrong = [], str(e)
     if wrong is None and heals:
-        wrong = _contradiction(known, segment.summary)
+        wrong = contradiction(known, segment.summary)
     if found is None:
-        missing = heals and _may_lack(known, segment.summary)
+        missing = heals and may_lack(known, segment.summary)
         if wrong is None and not missing:
             return
         found = aborted_in(segment.dir, parts_of(segments), segment.base_offset)

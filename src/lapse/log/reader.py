@@ -34,7 +34,7 @@ from lapse.log.start import read_start, taken_up
 from lapse.log.summary import Summary, read_summary, summary_path
 from lapse.log.swap import SWAP
 from lapse.log.time_index import TimeIndex
-from lapse.log.txn_index import AbortedTxn, TxnIndex
+from lapse.log.txn_index import AbortedTxn, TxnIndex, contradiction, may_lack
 
 _LISTINGS_MAX = 50
 _ANY_OFFSET = (1 << 63) - 1
@@ -129,7 +129,8 @@ def aborted_transactions(
 ) -> list[AbortedTxn]:
     """As `ReadableLog.aborted_transactions`, of a log that is only looked at.
 
-    The active segment's are told from its batches, since its owner may not have written them out.
+    The active segment's are told from its batches, since its owner may not have written them out,
+    and so are those of an index that cannot be right.
     Raises StorageError as `read_facts` does, and CorruptData.
     """
     return _settled(
@@ -196,12 +197,8 @@ def _aborted_once(partition_dir: Path, start_offset: int, upper_offset: int) -> 
     if not bases:
         raise StorageError("no segment")
     found: list[AbortedTxn] = []
-    for base_offset in bases[max(bisect_right(bases, start_offset) - 1, 0) :]:
-        index = TxnIndex(
-            segment_path(partition_dir, base_offset, TXN_INDEX),
-            base_offset,
-            _aborted_in_active(partition_dir, bases) if base_offset == bases[-1] else None,
-        )
+    for n in range(max(bisect_right(bases, start_offset) - 1, 0), len(bases)):
+        index = _txn_index(partition_dir, bases, n)
         reaching, all_found = index.overlapping(start_offset, upper_offset)
         found += reaching
         if all_found:
@@ -211,12 +208,30 @@ def _aborted_once(partition_dir: Path, start_offset: int, upper_offset: int) -> 
     return found
 
 
-def _aborted_in_active(partition_dir: Path, bases: Sequence[int]) -> list[AbortedTxn]:
+def _txn_index(partition_dir: Path, bases: Sequence[int], n: int) -> TxnIndex:
+    """A sealed segment's own; where that cannot be right, one made from batches, and not kept."""
+    path = segment_path(partition_dir, bases[n], TXN_INDEX)
+    index = TxnIndex(path, bases[n])
+    if n + 1 < len(bases) and _is_sound(index, partition_dir, bases[n], bases[n + 1]):
+        return index
     parts = []
     for base_offset, next_base in zip(bases, [*bases[1:], _ANY_OFFSET], strict=True):
         size = segment_path(partition_dir, base_offset, LOG).stat().st_size
         parts.append(LogPart(base_offset, next_base, size))
-    return aborted_in(partition_dir, parts, bases[-1])
+    return TxnIndex(path, bases[n], aborted_in(partition_dir, parts, bases[n]))
+
+
+def _is_sound(index: TxnIndex, partition_dir: Path, base_offset: int, next_base: int) -> bool:
+    """As when a log is opened; without a summary nothing is known but what the file says."""
+    size = segment_path(partition_dir, base_offset, LOG).stat().st_size
+    summary = _kept_summary(partition_dir, base_offset, size)
+    try:
+        if index.check(next_base) is not None:
+            return False
+        entries = index.entries()
+    except CorruptData:
+        return False
+    return summary is None or not (contradiction(entries, summary) or may_lack(entries, summary))
 
 
 def _list(partition_dir: Path) -> list[int]:

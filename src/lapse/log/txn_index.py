@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from lapse.base.errors import CorruptData, StorageError
 from lapse.base.fs import Fs
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
+from lapse.log.summary import Summary
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
@@ -192,6 +193,29 @@ def parse_entries(data: bytes, where: str) -> list[AbortedTxn]:
             raise CorruptData(where, n * _ENTRY.size, f"unknown version {version} of an entry")
         entries.append(AbortedTxn(*fields))
     return entries
+
+
+def contradiction(entries: Sequence[AbortedTxn], summary: Summary) -> str | None:
+    """What an index says that the segment's markers do not; None where it may be right."""
+    if not summary.is_complete:
+        return None
+    if len(entries) > summary.aborts:
+        return f"has {len(entries)} entries for {summary.aborts} markers"
+    known = {ended.producer_id for ended in summary.ended}
+    strangers = [entry.producer_id for entry in entries if entry.producer_id not in known]
+    return f"tells of producer {strangers[0]}, who ends nothing here" if strangers else None
+
+
+def may_lack(entries: Sequence[AbortedTxn], summary: Summary) -> bool:
+    """Whether an abort may be missing: the index has none, or not that of data beside its marker.
+
+    Rounds keep a marker whose data they have removed, and its transaction has no entry.
+    """
+    if not summary.is_complete or not summary.aborts:
+        return False
+    has = {(entry.producer_id, entry.last_offset) for entry in entries}
+    ends = (e for e in summary.ended if not e.committed and not e.alone)
+    return not entries or any((e.producer_id, e.marker_offset) not in has for e in ends)
 
 
 def committed(rows: NDArray[np.void], aborted: Sequence[AbortedTxn]) -> NDArray[np.bool_]:
