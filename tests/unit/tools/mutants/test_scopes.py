@@ -48,6 +48,10 @@ def test_tests_that_mirror_the_module_come_first_and_no_more_than_there_is_time_
     assert job.choose(first, covered, 9.0) == []
     imported = job.Mutant(first.module, "<module> constant 1", "swap.py", 1, "", None)
     assert job.choose(imported, covered, 9.0) == wanted, "whatever runs anything of it"
+    reads_a_default = "tests/unit/log/test_swap_more.py::f"
+    with_it = covered.with_tests([reads_a_default], {}, {reads_a_default: 0.2})
+    assert job.choose(imported, with_it, 9.0) == [reads_a_default, *wanted], "and what is its own"
+    assert job.choose(at_7, with_it, 9.0) == wanted
 
 
 def test_what_is_measured_later_is_added() -> None:
