@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from lapse.base.fs import AppendFile, Fs, RealFs
+from lapse.log.checkpoints import RECOVERY_POINT
 from lapse.log.directory import LogDirectory
 from lapse.log.manifest import manifest_path
 from lapse.log.partition_log import PartitionLog
@@ -82,6 +83,12 @@ def test_what_nobody_met_in_a_sealed_segment_is_found_by_reading_all(log: Partit
     assert (found.segment_base, found.choice) == (second.base_offset, Choice.LET_GO)
     assert (found.first_offset, found.end_offset) == (second.base_offset, third.base_offset)
     assert not found.is_offline
+
+
+def test_a_checkpoint_that_does_not_parse_says_nothing(log: PartitionLog) -> None:
+    """As when the directory is opened."""
+    (log.dir.parent / RECOVERY_POINT).write_text("0\none\n")
+    assert look(log.dir.parent) == []
 
 
 @pytest.mark.parametrize("n", [0, 1])
