@@ -224,6 +224,7 @@ def test_a_task_that_dies_for_good_ends_its_round_and_no_other(
     make_big_log(tmp_path / "data", 100 << 20, 1 << 30)
     with DirectoryOwner(tmp_path / "data", {BIG: compacted()}, RealFs(), ManualClock(NOW)) as big:
         [plan] = split_plans_of(big, "dead")
+        plan = replace(plan, io_bytes_per_second=4 << 20)  # no attempt outruns its killer
         run = engine.run([plan], quiet)
         with nobody_lives(plan) as begun:
             [receipt] = run
