@@ -51,12 +51,13 @@ def test_every_key_gives_an_entry(
     found: list[tuple[int, int, int]] = []
     lo = filled = 0
     mapped_from = -1
+    ends, ordinals = rows["position"] + rows["size"], np.cumsum(counts) - counts
+    walk = runs.Batches(as_array(data), starts, ends, rows, True, skipped, ordinals, valued)
+    marks = runs.Marks(np.zeros(64, np.uint8), keyless, tombstones)
     while True:
         why, lo, filled, mapped_from = runs.collect_keys(
-            as_array(data), starts, rows["position"] + rows["size"], rows, lo, len(rows), True,
-            skipped, valued, np.cumsum(counts) - counts, dirty, *SEED, entries, filled,
-            mapped_from, keyless, tombstones,
-        )  # fmt: skip
+            walk, lo, len(rows), dirty, SEED, entries, filled, mapped_from, marks
+        )
         for low, word in entries[: 2 * filled].reshape(-1, 2).tolist():
             found.append((low, word >> 32, word & 0xFFFFFFFF))
         filled = 0

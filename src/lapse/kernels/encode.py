@@ -1,10 +1,11 @@
 """Writing the records of a batch from columns: the opposite of `decode`.
 
-A column of bytes is a buffer with a start and a length for each record, -1 for null. Callers have
-worked out the room (`record_sizes`), so that nothing here runs over the end.
+Callers have worked out the room (`record_sizes`), so that nothing here runs over the end.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,14 @@ from numpy.typing import NDArray
 from lapse.kernels.jit import inlined, kernel
 from lapse.kernels.machine import copy_bytes
 from lapse.kernels.varint import size_of_varlong, write_varlong
+
+
+class Column(NamedTuple):
+    """Bytes of each record: where in `data` they begin, and how many they are, -1 for null."""
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
 
 
 @inlined
@@ -42,11 +51,9 @@ def record_sizes(
 
 @kernel
 def write_records(
-    keys: NDArray[np.uint8], key_starts: NDArray[np.int64], key_lengths: NDArray[np.int64],
-    values: NDArray[np.uint8], value_starts: NDArray[np.int64], value_lengths: NDArray[np.int64],
-    headers: NDArray[np.uint8], headers_starts: NDArray[np.int64],
-    headers_lengths: NDArray[np.int64], offsets: NDArray[np.int64], times: NDArray[np.int64],
-    attributes: NDArray[np.uint8], first: int, until: int, out: NDArray[np.uint8], at: int,
+    keys: Column, values: Column, headers: Column, offsets: NDArray[np.int64],
+    times: NDArray[np.int64], attributes: NDArray[np.uint8], first: int, until: int,
+    out: NDArray[np.uint8], at: int,
 ) -> int:  # fmt: skip
     """Records first … until of the columns at out[at:], which has room; returns the end.
 
@@ -55,20 +62,22 @@ def write_records(
     """
     base, base_offset = times[first], offsets[first]
     for n in range(first, until):
+        key_length, value_length = keys.lengths[n], values.lengths[n]
+        headers_length = headers.lengths[n]
         delta, offset_delta = times[n] - base, offsets[n] - base_offset
-        body = _body_size(offset_delta, key_lengths[n], value_lengths[n], headers_lengths[n], delta)
+        body = _body_size(offset_delta, key_length, value_length, headers_length, delta)
         at = write_varlong(out, at, body)
         out[at] = attributes[n]
         at = write_varlong(out, at + 1, delta)
         at = write_varlong(out, at, offset_delta)
-        at = write_varlong(out, at, key_lengths[n])
-        if key_lengths[n] > 0:
-            copy_bytes(out, at, keys, key_starts[n], key_lengths[n])
-            at += key_lengths[n]
-        at = write_varlong(out, at, value_lengths[n])
-        if value_lengths[n] > 0:
-            copy_bytes(out, at, values, value_starts[n], value_lengths[n])
-            at += value_lengths[n]
-        copy_bytes(out, at, headers, headers_starts[n], headers_lengths[n])
-        at += headers_lengths[n]
+        at = write_varlong(out, at, key_length)
+        if key_length > 0:
+            copy_bytes(out, at, keys.data, keys.starts[n], key_length)
+            at += key_length
+        at = write_varlong(out, at, value_length)
+        if value_length > 0:
+            copy_bytes(out, at, values.data, values.starts[n], value_length)
+            at += value_length
+        copy_bytes(out, at, headers.data, headers.starts[n], headers_length)
+        at += headers_length
     return at

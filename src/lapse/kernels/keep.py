@@ -10,6 +10,8 @@ where Kafka's own result is wanted (`rebase`), are timestamp deltas written anew
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -100,6 +102,73 @@ LAST_ACTION = 5  # what became of the last batch
 CHANGED = 6  # batches that are not as they were
 REMOVED = 7  # + reason: offsets held in removed[reason]
 STATE_SIZE = REMOVED + REASONS
+
+
+class Source(NamedTuple):
+    """A segment that is rewritten, and what is known of each of its batches.
+
+    Attributes:
+        data: the segment.
+        plain, starts, ends: the records of batch b lie plain in plain[starts[b]:ends[b]]; for an
+            uncompressed batch that is a part of `data`.
+        rows: headers (`layout.BATCH`).
+        ordinals: the number of each batch's first record: `superseded` has a bit for each record.
+        classes, guarded: as `classify` left them.
+        facts_of: batch facts, as for `classify`.
+        txns: the number of each batch's transaction in the round, -1 for none.
+    """
+
+    data: NDArray[np.uint8]
+    plain: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    rows: NDArray[np.void]
+    ordinals: NDArray[np.int64]
+    superseded: NDArray[np.uint8]
+    classes: NDArray[np.uint8]
+    guarded: NDArray[np.uint8]
+    facts_of: NDArray[np.uint16]
+    txns: NDArray[np.int32]
+
+
+class Rules(NamedTuple):
+    """What a round judges by.
+
+    Attributes:
+        records, batches: verdicts by record facts and by batch facts.
+        latest: the offset that the map reaches.
+        valued: a record may be flagged as a tombstone though it has a value (KIP-87).
+        horizon: the delete horizon that is stamped; below 0 what would be stamped is rewritten
+            without one.
+        rebase: base timestamps as Kafka writes them.
+    """
+
+    records: NDArray[np.uint8]
+    batches: NDArray[np.uint8]
+    latest: int
+    log_start: int
+    valued: bool
+    horizon: int
+    rebase: bool
+
+
+class Output(NamedTuple):
+    """Where the rewritten batches go, and what is noted meanwhile.
+
+    Attributes:
+        data, rows: the batches and their headers.
+        removed: removed[reason] holds the offset - base of each removed record.
+        places, verdicts: scratch for the records of one batch; `places` has one more.
+        state: see above.
+    """
+
+    data: NDArray[np.uint8]
+    rows: NDArray[np.void]
+    removed: NDArray[np.uint32]
+    places: NDArray[np.int64]
+    verdicts: NDArray[np.uint8]
+    state: NDArray[np.int64]
+
 
 PLAIN = -1  # instead of a checksum: records that are yet to be deflated
 AHEAD = 8 << 10  # bytes to come that are asked for: a walk over lengths waits for each one
@@ -290,32 +359,33 @@ def _write_header(out: NDArray[np.uint8], start: int, row: np.void) -> None:
 
 @inlined
 def _judge(
-    data: NDArray[np.uint8], i: int, end: int, row: np.void, ordinal: int,
-    superseded: NDArray[np.uint8], batch_facts: int, horizon_ends: bool,
-    record_table: NDArray[np.uint8], drop_superseded: bool, note_superseded: bool,
-    latest: int, log_start: int, valued: bool, removed_base: int,
-    places: NDArray[np.int64], verdicts: NDArray[np.uint8], removed: NDArray[np.uint32],
-    state: NDArray[np.int64],
+    source: Source, b: int, batch_facts: int, rules: Rules, drop_superseded: bool,
+    base: int, note_superseded: bool, output: Output,
 ) -> tuple[int, bool, bool, int, int]:  # fmt: skip
-    """Verdicts on the records of a batch, into `verdicts`, and where they lie, into `places`.
+    """Verdicts on the records of batch `b`, into `verdicts`, and where they lie, into `places`.
 
     Returns (records kept or -1 if one does not parse, whether a horizon is wanted, whether one is
     spent, the first kept timestamp, the greatest one).
     """
+    data, i, end = source.plain, source.starts[b], source.ends[b]
+    row, ordinal, superseded = source.rows[b], source.ordinals[b], source.superseded
+    places, verdicts = output.places, output.verdicts
+    removed, state = output.removed, output.state
+    record_table, latest, log_start = rules.records, rules.latest, rules.log_start
     kept = 0
     wants_stamp = False
-    spent = horizon_ends
+    spent = source.facts_of[b] & (HORIZON_PASSED | HORIZON_STRANGE) != 0
     timestamp_first = np.int64(-1)
     timestamp_max = np.int64(-1)
     # Most records go because they are superseded; without gaps their offsets need no parsing.
-    count, first_offset = row.count, row.base_offset - removed_base
+    count, first_offset = row.count, row.base_offset - base
     by_number = (
         drop_superseded
         and row.last_offset - row.base_offset == count - 1
         and row.base_offset >= log_start
         and batch_facts & (ABORTED | CONTROL | UNDECIDED) == 0
     )
-    flags_count = valued and row.attributes & VALUED_TOMBSTONES != 0
+    flags_count = rules.valued and row.attributes & VALUED_TOMBSTONES != 0
     n_superseded = state[REMOVED + REMOVE_SUPERSEDED]
     for n in range(count):
         places[n] = i
@@ -358,10 +428,10 @@ def _judge(
             wants_stamp |= verdict == KEEP_AND_STAMP
             spent &= not is_tombstone and batch_facts & SPENT == 0
         elif reason == REMOVE_SUPERSEDED:
-            removed[reason, n_superseded] = offset - removed_base
+            removed[reason, n_superseded] = offset - base
             n_superseded += 1
         else:
-            removed[reason, state[REMOVED + reason]] = offset - removed_base
+            removed[reason, state[REMOVED + reason]] = offset - base
             state[REMOVED + reason] += 1
     places[count] = i
     state[REMOVED + REMOVE_SUPERSEDED] = n_superseded
@@ -424,40 +494,33 @@ def _set_times(
 
 @kernel
 def rewrite(
-    source: NDArray[np.uint8], data: NDArray[np.uint8],
-    starts: NDArray[np.int64], ends: NDArray[np.int64],
-    batches: NDArray[np.void], lo: int, hi: int, ordinals: NDArray[np.int64],
-    superseded: NDArray[np.uint8], classes: NDArray[np.uint8], guarded: NDArray[np.uint8],
-    facts_of: NDArray[np.uint16], txns: NDArray[np.int32], alive: NDArray[np.uint8],
-    record_table: NDArray[np.uint8], batch_table: NDArray[np.uint8],
-    latest: int, log_start: int, valued: bool, horizon: int, rebase: bool, removed_base: int,
-    note_superseded: bool, places: NDArray[np.int64], verdicts: NDArray[np.uint8],
-    out: NDArray[np.uint8], out_rows: NDArray[np.void], removed: NDArray[np.uint32],
-    state: NDArray[np.int64],
+    source: Source, lo: int, hi: int, rules: Rules, alive: NDArray[np.uint8], base: int,
+    note_superseded: bool, output: Output,
 ) -> tuple[int, int]:  # fmt: skip
-    """Rewrite batches[lo:hi] of the segment `source` into `out`.
+    """Rewrite batches lo..hi-1 of a segment.
 
-    data[starts[b]:ends[b]] holds batch b's records plain (for an uncompressed batch that is a part
-    of `source`). txns[b] is the number of b's transaction in the round, -1 for none; alive[txn] is
-    set as soon as a batch of its data stays, so batches must come in the order of their offsets:
-    a marker is SPENT where nothing was. removed[reason] gets offset - removed_base; superseded
-    records are left out of it without `note_superseded`: in a segment without gaps the bitmap says
-    the same. A compressed batch that changes is left with its records plain, its codec in the
-    attributes and PLAIN for a checksum: the caller deflates and seals it. With a `horizon` below 0
-    what would be stamped is rewritten without one.
+    alive[txn] is set as soon as a batch of the transaction's data stays, so batches must come in
+    the order of their offsets: a marker is SPENT where nothing was. removed[reason] gets offset -
+    `base`; superseded records are left out of it without `note_superseded`: in a segment without
+    gaps the bitmap says the same. A compressed batch that changes is left with its records plain,
+    its codec in the attributes and PLAIN for a checksum: the caller deflates and seals it.
 
     Returns (why it ended, the batch it stopped at).
     """
-    drop_superseded = always_drops_superseded(record_table)
+    data, places, verdicts = source.plain, output.places, output.verdicts
+    out, out_rows, state = output.data, output.rows, output.state
+    facts_of, classes, txns = source.facts_of, source.classes, source.txns
+    horizon, rebase = rules.horizon, rules.rebase
+    drop_superseded = always_drops_superseded(rules.records)
     for b in range(lo, hi):
-        row = batches[b]
+        row = source.rows[b]
         count = row.count
         at = state[OUT_BYTES]
-        room = row.size + (ends[b] - starts[b]) + GROWTH_MAX * count + HEADER_SIZE
+        room = row.size + (source.ends[b] - source.starts[b]) + GROWTH_MAX * count + HEADER_SIZE
         if at + room > out.shape[0] or state[OUT_ROWS] == out_rows.shape[0]:
             return NO_ROOM, b
         for reason in range(REASONS):
-            if state[REMOVED + reason] + count > removed.shape[1]:
+            if state[REMOVED + reason] + count > output.removed.shape[1]:
                 return NO_ROOM, b
         kept = np.int64(0)
         wants_stamp = spent = False
@@ -467,21 +530,18 @@ def rewrite(
         elif classes[b] >= GONE:
             reason = np.int64(classes[b]) - GONE
             if note_superseded or reason != REMOVE_SUPERSEDED:
-                _remove_dense(row, removed_base, reason, removed, state)
+                _remove_dense(row, base, reason, output.removed, state)
         else:
             batch_facts = np.int64(facts_of[b]) & (RECORD_FACTS - 1)
-            horizon_ends = facts_of[b] & (HORIZON_PASSED | HORIZON_STRANGE) != 0
             if classes[b] == MARKER and txns[b] >= 0 and alive[txns[b]] == 0:
                 batch_facts |= SPENT
             kept, wants_stamp, spent, timestamp_first, timestamp_max = _judge(
-                data, starts[b], ends[b], row, ordinals[b], superseded, batch_facts, horizon_ends,
-                record_table, drop_superseded, note_superseded, latest, log_start, valued,
-                removed_base, places, verdicts, removed, state,
-            )  # fmt: skip
+                source, b, batch_facts, rules, drop_superseded, base, note_superseded, output
+            )
             if kept < 0:
                 return BROKEN, b
         state[RECORDS_KEPT] += kept
-        facts = GUARDED if guarded[b] else 0
+        facts = GUARDED if source.guarded[b] else 0
         if kept > 0:
             facts |= SOME_KEPT
         if kept < count:
@@ -490,7 +550,7 @@ def rewrite(
             facts |= STAMP_WANTED
         if spent:
             facts |= HORIZON_SPENT
-        action = batch_table[facts]
+        action = rules.batches[facts]
         if action == STAMP and horizon < 0:
             action = REWRITE
         state[LAST_ACTION] = action
@@ -504,10 +564,10 @@ def rewrite(
         out_row = out_rows[state[OUT_ROWS]]
         _take_over(row, kept, out_row)
         if action == COPY:
-            copy_bytes(out, at, source, row.position, row.size)
+            copy_bytes(out, at, source.data, row.position, row.size)
             stop = at + row.size
         else:
-            copy_bytes(out, at, source, row.position, HEADER_SIZE)
+            copy_bytes(out, at, source.data, row.position, HEADER_SIZE)
             stop = at + HEADER_SIZE
             if action == EMPTY:
                 emptied = CODEC_MASK | DELETE_HORIZON | VALUED_TOMBSTONES

@@ -8,6 +8,8 @@ log with more keys than memory is gone through range by range.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,6 +38,41 @@ ENTRY = np.dtype(
 
 ENTRY_BYTES = ENTRY.itemsize
 WINDOW = 128  # keys looked ahead: a look-up waits for DRAM otherwise
+
+
+class Columns(NamedTuple):
+    """Records, a number each: where in `data` the key begins, how long it is (-1: null), and more.
+
+    Times are microseconds.
+    """
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    value_lengths: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    timestamps: NDArray[np.int64]
+    create_times: NDArray[np.int64]
+    tombstones: NDArray[np.bool_]
+
+
+class Table(NamedTuple):
+    """Keys by their hash.
+
+    Attributes:
+        slots: an entry's number + 1, 0 where there is none; more than there are entries.
+        entries: rows of ENTRY; `entry_bytes` is the same memory.
+        arena: the keys, one after the other.
+        window: scratch, two words for each of WINDOW keys.
+    """
+
+    slots: NDArray[np.int64]
+    entries: NDArray[np.void]
+    entry_bytes: NDArray[np.uint8]
+    arena: NDArray[np.uint8]
+    window: NDArray[np.uint64]
+    state: NDArray[np.int64]
+
 
 # Words of `state`.
 ENTRIES = 0
@@ -82,51 +119,48 @@ def _find(
 
 @inlined
 def _look_ahead(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], first: int,
-    until: int, slots: NDArray[np.int64], entry_bytes: NDArray[np.uint8],
-    window: NDArray[np.uint64], s0: np.uint64, s1: np.uint64,
-) -> None:  # fmt: skip
-    """Hash some keys into `window`, and ask for what they will be compared with."""
+    records: Columns, first: int, until: int, table: Table, s0: np.uint64, s1: np.uint64
+) -> None:
+    """Hash some keys into the window, and ask for what they will be compared with."""
+    slots, window, lengths = table.slots, table.window, records.lengths
     n_slots = np.uint64(slots.shape[0])
     for n in range(first, until):
         if lengths[n] >= 0:
-            low, high = hash_key(data, starts[n], lengths[n], s0, s1)
+            low, high = hash_key(records.data, records.starts[n], lengths[n], s0, s1)
             window[2 * (n - first)], window[2 * (n - first) + 1] = low, high
             prefetch(slots, np.int64(multiply_high(low, n_slots)))
     for n in range(first, until):
         if lengths[n] >= 0:
             e = slots[np.int64(multiply_high(window[2 * (n - first)], n_slots))] - 1
-            prefetch(entry_bytes, max(e, 0) * ENTRY_BYTES)
+            prefetch(table.entry_bytes, max(e, 0) * ENTRY_BYTES)
 
 
 @kernel
 def note_keys(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64],
-    value_lengths: NDArray[np.int64], offsets: NDArray[np.int64], timestamps: NDArray[np.int64],
-    create_times: NDArray[np.int64], tombstones: NDArray[np.bool_], first: int,
-    slots: NDArray[np.int64], entries: NDArray[np.void], entry_bytes: NDArray[np.uint8],
-    arena: NDArray[np.uint8], window: NDArray[np.uint64], state: NDArray[np.int64],
-    part_from: int, part_until: int, seed0: int, seed1: int,
-) -> tuple[int, int]:  # fmt: skip
+    records: Columns, first: int, table: Table, parts: tuple[int, int], seed: tuple[int, int]
+) -> tuple[int, int]:
     """Note records `first` … in ascending order of offsets; those without key count for nothing.
 
-    `slots` is longer than `entries`, `entry_bytes` the same memory, `window` scratch. Returns (why
-    it ended, the record to go on with). Whatever comes later is taken for newer.
+    Only keys whose hash has its part in the range `parts` are noted. A record is taken to be newer
+    than all that were noted before. Returns (why it ended, the record to go on with).
     """
-    s0, s1 = np.uint64(seed0), np.uint64(seed1)
+    data, starts, lengths = records.data, records.starts, records.lengths
+    slots, entries, arena = table.slots, table.entries, table.arena
+    window, state = table.window, table.state
+    s0, s1 = np.uint64(seed[0]), np.uint64(seed[1])
     for n in range(first, lengths.shape[0]):
         if lengths[n] >= 0 and (starts[n] < 0 or lengths[n] > data.shape[0] - starts[n]):
             return UNSOUND, n
     for begin in range(first, lengths.shape[0], WINDOW):
         until = min(begin + WINDOW, lengths.shape[0])
-        _look_ahead(data, starts, lengths, begin, until, slots, entry_bytes, window, s0, s1)
+        _look_ahead(records, begin, until, table, s0, s1)
         for n in range(begin, until):
             start, length = starts[n], lengths[n]
             if length < 0:
                 continue
             low, high = window[2 * (n - begin)], window[2 * (n - begin) + 1]
             part = np.int64(high >> np.uint64(32))
-            if part < part_from or part >= part_until:
+            if part < parts[0] or part >= parts[1]:
                 continue
             i, e = _find(slots, entries, arena, low, data, start, length)
             if e < 0:
@@ -141,12 +175,13 @@ def note_keys(
                 fresh = entries[e]
                 fresh.hash, fresh.key_at, fresh.key_length, fresh.part = low, at, length, part
                 fresh.records, fresh.bytes = 0, 0
+            value_length = records.value_lengths[n]
             entry = entries[e]
-            entry.offset, entry.timestamp = offsets[n], timestamps[n]
-            entry.create_time = create_times[n]
-            entry.value_length, entry.tombstone = value_lengths[n], tombstones[n]
+            entry.offset, entry.timestamp = records.offsets[n], records.timestamps[n]
+            entry.create_time = records.create_times[n]
+            entry.value_length, entry.tombstone = value_length, records.tombstones[n]
             entry.records += 1
-            entry.bytes += length + max(value_lengths[n], 0)
+            entry.bytes += length + max(value_length, 0)
     return DONE, lengths.shape[0]
 
 

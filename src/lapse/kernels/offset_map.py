@@ -12,6 +12,8 @@ Putting a record over an older one with the same key sets the old one's bit in `
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,6 +44,49 @@ GROW = 1  # more slots, please, before batch `lo`
 FULL = 2  # the entries allowed are used up; LATEST says how far the map reaches (M-5)
 BROKEN = 3  # a record of the batch does not parse
 BAD_CRC = 4  # the batch's checksum differs
+
+
+class Batches(NamedTuple):
+    """The batches of a segment, by number b.
+
+    Attributes:
+        data, starts, ends: the records of batch b lie plain in data[starts[b]:ends[b]].
+        rows: their headers (`layout.BATCH`).
+        in_place: the batches themselves lie in `data`: each is checked against its CRC before it is
+            walked over, which brings it into the cache.
+        skipped: control batches and aborted ones.
+        ordinals: the number of each batch's first record.
+        valued: a record may be flagged as a tombstone though it has a value (KIP-87).
+    """
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    rows: NDArray[np.void]
+    in_place: bool
+    skipped: NDArray[np.bool_]
+    ordinals: NDArray[np.int64]
+    valued: bool
+
+
+class Table(NamedTuple):
+    """The map: its slots, the window of keys that are to be put, `state`, and the hash's seed."""
+
+    slots: NDArray[np.uint64]
+    window: NDArray[np.uint64]
+    state: NDArray[np.int64]
+    entries_max: int
+    seed0: int
+    seed1: int
+
+
+class Marks(NamedTuple):
+    """What a walk finds: a bit for each record by its ordinal, and counts for each batch."""
+
+    superseded: NDArray[np.uint8]
+    keyless: NDArray[np.uint8]
+    tombstones: NDArray[np.int32]
+
 
 _LOW32 = np.uint64(0xFFFFFFFF)
 _HIGH32 = np.uint64(0xFFFFFFFF00000000)
@@ -164,17 +209,22 @@ def _look_up(
 
 
 @inlined
-def crc_ok(data: NDArray[np.uint8], row: np.void) -> bool:
-    """Whether an uncompressed batch, which lies in `data` itself, is what was written."""
+def crc_ok(batches: Batches, b: int) -> bool:
+    """Whether batch `b`, which lies in `data` itself, has the checksum that its header says."""
+    row = batches.rows[b]
     position = row.position
-    return crc32c_more(0, data, position + ATTRIBUTES, position + row.size) == row.crc
+    return crc32c_more(0, batches.data, position + ATTRIBUTES, position + row.size) == row.crc
 
 
 @inlined
-def flagged(data: NDArray[np.uint8], i: int, end: int, count: int) -> int:
-    """Records that say they are tombstones though they have a value (KIP-87)."""
+def flagged(batches: Batches, b: int) -> int:
+    """Records of batch `b` that are flagged as tombstones and have a value (KIP-87)."""
+    row, data = batches.rows[b], batches.data
     n = 0
-    for _ in range(count):
+    if not batches.valued or row.attributes & VALUED_TOMBSTONES == 0:
+        return n
+    i, end = batches.starts[b], batches.ends[b]
+    for _ in range(row.count):
         i, body, _, _, _, _, _, value_length = next_record(data, i, end)
         if i < 0:
             return n
@@ -184,19 +234,20 @@ def flagged(data: NDArray[np.uint8], i: int, end: int, count: int) -> int:
 
 @inlined
 def _put_all(
-    data: NDArray[np.uint8], i: int, end: int, count: int, ordinal: int,
-    s0: np.uint64, s1: np.uint64, slots: NDArray[np.uint64], window: NDArray[np.uint64],
-    filled: int, superseded: NDArray[np.uint8], keyless: NDArray[np.uint8],
-) -> tuple[int, int, int, int]:  # fmt: skip
-    """Put all records of a batch, or leave them in the window; there is room for them.
+    batches: Batches, b: int, table: Table, filled: int, marks: Marks
+) -> tuple[int, int, int, int]:
+    """Put all records of batch `b`, or leave them in the window; there is room for them.
 
     Returns (new keys or -1 if a record does not parse, keyless, tombstones, window filled).
     """
+    data, slots, window = batches.data, table.slots, table.window
+    i, end, ordinal = batches.starts[b], batches.ends[b], batches.ordinals[b]
+    s0, s1 = np.uint64(table.seed0), np.uint64(table.seed1)
     n_slots = np.uint64(slots.shape[0] >> 1)
     new = 0
     without_key = 0
     tombstones = 0
-    for n in range(ordinal, ordinal + count):
+    for n in range(ordinal, ordinal + batches.rows[b].count):
         ahead = i + AHEAD
         i, key, key_length, value_length = next_key(data, i, end)
         if i < 0:
@@ -206,7 +257,7 @@ def _put_all(
             ahead += CACHE_LINE
         tombstones += value_length < 0
         if key_length < 0:
-            set_bit(keyless, n)
+            set_bit(marks.keyless, n)
             without_key += 1
             continue
         low, high = hash_key(data, key, key_length, s0, s1)
@@ -214,23 +265,24 @@ def _put_all(
         window[2 * filled], window[2 * filled + 1] = low, _entry(high, n)
         filled += 1
         if filled == WINDOW:
-            new += _flush(slots, window, filled, superseded)
+            new += _flush(slots, window, filled, marks.superseded)
             filled = 0
     return new, without_key, tombstones, filled
 
 
 @inlined
 def _put_some(
-    data: NDArray[np.uint8], i: int, end: int, row: np.void, ordinal: int, dirty: int,
-    entries_left: int, latest: int, s0: np.uint64, s1: np.uint64,
-    slots: NDArray[np.uint64], window: NDArray[np.uint64],
-    superseded: NDArray[np.uint8], keyless: NDArray[np.uint8],
-) -> tuple[int, int, int, int, bool]:  # fmt: skip
-    """Put the records from `dirty` on, one at a time, and stop where the entries run out.
+    batches: Batches, b: int, dirty: int, table: Table, marks: Marks
+) -> tuple[int, int, int, int, bool]:
+    """Put the records of batch `b` from `dirty` on, one at a time, while entries are left.
 
     The window is empty. Returns (new keys or -1, keyless, tombstones, the offset that the map
-    reaches, from `latest` on, whether it stopped).
+    reaches, whether it stopped).
     """
+    data, row, window = batches.data, batches.rows[b], table.window
+    i, end, ordinal = batches.starts[b], batches.ends[b], batches.ordinals[b]
+    s0, s1 = np.uint64(table.seed0), np.uint64(table.seed1)
+    entries_left, latest = table.entries_max - table.state[ENTRIES], table.state[LATEST]
     new = 0
     without_key = 0
     tombstones = 0
@@ -240,109 +292,90 @@ def _put_some(
             return -1, 0, 0, latest, False
         tombstones += value_length < 0
         if key_length < 0:
-            set_bit(keyless, n)
+            set_bit(marks.keyless, n)
             without_key += 1
         elif row.base_offset + offset_delta >= dirty:
             if new >= entries_left:  # M-5: even if this very key is in the map
                 return new, without_key, tombstones, latest, True
             low, high = hash_key(data, key, key_length, s0, s1)
             window[0], window[1] = low, _entry(high, n)
-            new += _flush(slots, window, 1, superseded)
+            new += _flush(table.slots, window, 1, marks.superseded)
             latest = row.base_offset + offset_delta
     return new, without_key, tombstones, row.last_offset, False
 
 
 @kernel
 def map_keys(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64],
-    batches: NDArray[np.void], lo: int, hi: int, check_crc: bool,
-    skipped: NDArray[np.bool_], valued: bool,
-    ordinals: NDArray[np.int64], dirty: int, entries_max: int, seed0: int, seed1: int,
-    slots: NDArray[np.uint64], window: NDArray[np.uint64], state: NDArray[np.int64],
-    superseded: NDArray[np.uint8], keyless: NDArray[np.uint8], tombstones: NDArray[np.int32],
-) -> tuple[int, int]:  # fmt: skip
-    """Put the records of batches[lo:hi] that are at `dirty` or above (M-3, M-4).
+    batches: Batches, lo: int, hi: int, dirty: int, table: Table, marks: Marks
+) -> tuple[int, int]:
+    """Put the records of batches lo..hi-1 that are at `dirty` or above (M-3, M-4).
 
-    The records of batch b lie plain in data[starts[b]:ends[b]]; the first has ordinal
-    ordinals[b]. With `check_crc` the batches themselves lie in `data` and are checked first, while
-    that brings them into the cache. Batches that are `skipped` (control, aborted) only move LATEST.
-    Also fills keyless[ordinal] bits and tombstones[b], flagged ones counted where they are
-    `valued`. Returns (why it ended, the batch it stopped at).
+    Batches that are skipped only move LATEST. Returns (why it ended, the batch it stopped at).
     """
-    s0, s1 = np.uint64(seed0), np.uint64(seed1)
+    slots, window, state = table.slots, table.window, table.state
+    entries_max = table.entries_max
     roomy = (slots.shape[0] >> 1) * FILLED // FILLED_OF
     filled = 0  # the window goes on over batches: one of a single record would wait for DRAM
     for b in range(lo, hi):
-        row = batches[b]
+        row = batches.rows[b]
         if row.last_offset < dirty:
             continue
-        if skipped[b]:
+        if batches.skipped[b]:
             state[LATEST] = row.last_offset
             continue
         count = row.count
-        if check_crc and not crc_ok(data, row):
+        if batches.in_place and not crc_ok(batches, b):
             return BAD_CRC, b  # before its count is believed
         some = row.base_offset < dirty
         if some or state[ENTRIES] + filled + count >= min(roomy, entries_max):
-            state[ENTRIES] += _flush(slots, window, filled, superseded)
+            state[ENTRIES] += _flush(slots, window, filled, marks.superseded)
             filled = 0
         entries = state[ENTRIES]
         if min(entries + count, entries_max) > roomy:  # else `_put_some` stops at those allowed
             return GROW, b
         full, latest = False, row.last_offset
         if not some and entries + filled + count < entries_max:
-            new, without_key, nulls, filled = _put_all(
-                data, starts[b], ends[b], count, ordinals[b], s0, s1, slots, window, filled,
-                superseded, keyless,
-            )  # fmt: skip
+            new, without_key, nulls, filled = _put_all(batches, b, table, filled, marks)
         else:
-            new, without_key, nulls, latest, full = _put_some(
-                data, starts[b], ends[b], row, ordinals[b], dirty, entries_max - entries,
-                state[LATEST], s0, s1, slots, window, superseded, keyless,
-            )  # fmt: skip
+            new, without_key, nulls, latest, full = _put_some(batches, b, dirty, table, marks)
         if new < 0:
             return BROKEN, b
-        if valued and row.attributes & VALUED_TOMBSTONES != 0:
-            nulls += flagged(data, starts[b], ends[b], count)
         state[ENTRIES] = entries + new
         state[KEYLESS] += without_key
         state[RECORDS] += count
         state[LATEST] = latest
-        tombstones[b] += nulls
+        marks.tombstones[b] += nulls + flagged(batches, b)
         if full:
             return FULL, b
-    state[ENTRIES] += _flush(slots, window, filled, superseded)
+    state[ENTRIES] += _flush(slots, window, filled, marks.superseded)
     return DONE, hi
 
 
 @kernel
 def probe_keys(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64],
-    batches: NDArray[np.void], lo: int, hi: int, check_crc: bool,
-    skipped: NDArray[np.bool_], valued: bool,
-    ordinals: NDArray[np.int64], dirty: int, seed0: int, seed1: int,
-    slots: NDArray[np.uint64], bits: NDArray[np.uint8], window: NDArray[np.uint64],
-    superseded: NDArray[np.uint8], keyless: NDArray[np.uint8], tombstones: NDArray[np.int32],
+    batches: Batches, lo: int, hi: int, dirty: int, table: Table, bits: NDArray[np.uint8],
+    marks: Marks,
 ) -> tuple[int, int]:  # fmt: skip
     """Mark the records below `dirty` whose key the finished map holds: they are superseded.
 
-    Arguments as `map_keys`, `bits` as `fill_filter` left them; every mapped record is newer than
-    every probed one.
+    `bits` are as `fill_filter` left them; every mapped record is newer than every probed one.
+    Returns as `map_keys` does.
     """
-    s0, s1 = np.uint64(seed0), np.uint64(seed1)
+    data, slots, window = batches.data, table.slots, table.window
+    s0, s1 = np.uint64(table.seed0), np.uint64(table.seed1)
     n_slots, n_bits = np.uint64(slots.shape[0] >> 1), np.uint64(8 * bits.shape[0])
     filled = 0
     for b in range(lo, hi):
-        row = batches[b]
+        row = batches.rows[b]
         base_offset = row.base_offset
         if base_offset >= dirty:
             break
-        if skipped[b]:
+        if batches.skipped[b]:
             continue
-        if check_crc and not crc_ok(data, row):
+        if batches.in_place and not crc_ok(batches, b):
             return BAD_CRC, b
         nulls = 0
-        i, end, ordinal = starts[b], ends[b], ordinals[b]
+        i, end, ordinal = batches.starts[b], batches.ends[b], batches.ordinals[b]
         for n in range(ordinal, ordinal + row.count):
             ahead = i + AHEAD
             if row.last_offset < dirty:
@@ -358,7 +391,7 @@ def probe_keys(
                 ahead += CACHE_LINE
             nulls += value_length < 0
             if key_length < 0:
-                set_bit(keyless, n)
+                set_bit(marks.keyless, n)
                 continue
             low, high = hash_key(data, key, key_length, s0, s1)
             bit = np.int64(multiply_high(low, n_bits))
@@ -368,10 +401,8 @@ def probe_keys(
             window[2 * filled], window[2 * filled + 1] = low, _entry(high, n)
             filled += 1
             if filled == WINDOW:
-                _look_up(slots, window, filled, superseded)
+                _look_up(slots, window, filled, marks.superseded)
                 filled = 0
-        if valued and row.attributes & VALUED_TOMBSTONES != 0:
-            nulls += flagged(data, starts[b], ends[b], row.count)
-        tombstones[b] += nulls
-    _look_up(slots, window, filled, superseded)
+        marks.tombstones[b] += nulls + flagged(batches, b)
+    _look_up(slots, window, filled, marks.superseded)
     return DONE, hi

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from lapse.kernels.decode import next_key, next_record
 from lapse.kernels.jit import inlined, kernel
 from lapse.kernels.keyhash import hash_key
-from lapse.kernels.layout import VALUED_TOMBSTONES
 from lapse.kernels.machine import multiply_high, prefetch
 from lapse.kernels.offset_map import (
     AHEAD,
@@ -27,6 +26,8 @@ from lapse.kernels.offset_map import (
     DONE,
     FULL,
     WINDOW,
+    Batches,
+    Marks,
     crc_ok,
     flagged,
     set_bit,
@@ -46,34 +47,31 @@ _USED = np.uint64(1)  # in the low half of a slot's second word, which is 0 wher
 
 @kernel
 def collect_keys(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64],
-    batches: NDArray[np.void], lo: int, hi: int, check_crc: bool,
-    skipped: NDArray[np.bool_], valued: bool,
-    ordinals: NDArray[np.int64], dirty: int, seed0: int, seed1: int,
-    entries: NDArray[np.uint64], filled: int, mapped_from: int,
-    keyless: NDArray[np.uint8], tombstones: NDArray[np.int32],
+    batches: Batches, lo: int, hi: int, dirty: int, seed: tuple[int, int],
+    entries: NDArray[np.uint64], filled: int, mapped_from: int, marks: Marks,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """An entry for each record with a key of batches[lo:hi], from entry `filled` on.
+    """An entry for each record with a key of batches lo..hi-1, from entry `filled` on.
 
-    Arguments as `offset_map.map_keys`, ordinals[b] within the segment. `mapped_from` is the number
-    of the first record at `dirty` or above, -1 while there was none. Within the batch that holds
-    `dirty`, what a small plan would neither map nor look up is left out. Returns (why it ended,
-    the batch it stopped at, entries filled, `mapped_from`).
+    Ordinals are numbers within the segment. `mapped_from` is the number of the first record at
+    `dirty` or above, -1 while there was none. Within the batch that holds `dirty`, what a small
+    plan would neither map nor look up is left out. Nothing is marked as superseded. Returns (why
+    it ended, the batch it stopped at, entries filled, `mapped_from`).
     """
-    s0, s1 = np.uint64(seed0), np.uint64(seed1)
+    data = batches.data
+    s0, s1 = np.uint64(seed[0]), np.uint64(seed[1])
     for b in range(lo, hi):
-        row = batches[b]
-        if skipped[b]:
+        row = batches.rows[b]
+        if batches.skipped[b]:
             continue
-        if check_crc and not crc_ok(data, row):
+        if batches.in_place and not crc_ok(batches, b):
             return BAD_CRC, b, filled, mapped_from  # before its count is believed
         if filled + row.count > entries.shape[0] >> 1:
             return NO_ROOM, b, filled, mapped_from
         some = row.base_offset < dirty <= row.last_offset
         if mapped_from < 0 and row.base_offset >= dirty:
-            mapped_from = ordinals[b]
+            mapped_from = batches.ordinals[b]
         nulls = 0
-        i, end, ordinal = starts[b], ends[b], ordinals[b]
+        i, end, ordinal = batches.starts[b], batches.ends[b], batches.ordinals[b]
         for n in range(ordinal, ordinal + row.count):
             ahead = i + AHEAD
             below = row.last_offset < dirty
@@ -91,15 +89,13 @@ def collect_keys(
             if some and not below and mapped_from < 0:
                 mapped_from = n
             if key_length < 0:
-                set_bit(keyless, n)
+                set_bit(marks.keyless, n)
             elif not (below and mapped_from >= 0):
                 low, high = hash_key(data, key, key_length, s0, s1)
                 entries[2 * filled] = low
                 entries[2 * filled + 1] = (high & _HIGH32) | np.uint64(n)
                 filled += 1
-        if valued and row.attributes & VALUED_TOMBSTONES != 0:
-            nulls += flagged(data, starts[b], ends[b], row.count)
-        tombstones[b] += nulls
+        marks.tombstones[b] += nulls + flagged(batches, b)
     return DONE, hi, filled, mapped_from
 
 
@@ -211,6 +207,19 @@ def set_bits(numbers: NDArray[np.uint32], count: int, bits: NDArray[np.uint8]) -
 
 
 __all__ = [
-    "BAD_CRC", "BROKEN", "DONE", "ENTRIES", "FOUND", "FULL", "NO_ROOM", "STATE_SIZE", "WINDOW",
-    "collect_keys", "partition", "set_bits", "supersede",
+    "BAD_CRC",
+    "BROKEN",
+    "DONE",
+    "ENTRIES",
+    "FOUND",
+    "FULL",
+    "NO_ROOM",
+    "STATE_SIZE",
+    "WINDOW",
+    "Batches",
+    "Marks",
+    "collect_keys",
+    "partition",
+    "set_bits",
+    "supersede",
 ]  # fmt: skip

@@ -34,13 +34,10 @@ _NO_HEADERS = varint(0)
 assert _HEADER.size == HEADER_SIZE
 
 
-@dataclass(frozen=True, slots=True)
-class Bytes:
+class Bytes(kernel.Column):
     """A field of some records: where in `data` each begins, and how long it is; -1 is null."""
 
-    data: NDArray[np.uint8]
-    starts: NDArray[np.int64]
-    lengths: NDArray[np.int64]
+    __slots__ = ()
 
     @staticmethod
     def of(values: Iterable[bytes | None]) -> Bytes:
@@ -137,10 +134,8 @@ def write_batch(
     places = records.places()
     flags = records.tombstones.astype(np.uint8) * np.uint8(RECORD_TOMBSTONE)
     end = kernel.write_records(
-        keys.data, keys.starts, keys.lengths, values.data, values.starts, values.lengths,
-        headers.data, headers.starts, headers.lengths, places, records.times, flags, first, until,
-        room, 0,
-    )  # fmt: skip
+        keys, values, headers, places, records.times, flags, first, until, room, 0
+    )
     plain = room[:end]
     plain.flags.writeable = False
     attributes = (

@@ -29,7 +29,9 @@ from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.source import (
     SourceSegment,
     Workplace,
+    batches_of,
     marker_types_of,
+    marks_of,
     open_source,
     pieces,
 )
@@ -85,36 +87,37 @@ class OffsetMap:
         self.entries_max = entries_max
         self._valued = valued
         seeds = np.frombuffer(os.urandom(16), np.int64)
-        self._seed0, self._seed1 = int(seeds[0]), int(seeds[1])
-        self._slots = _zeroed(map_size.SLOTS_MIN)
-        self._window = np.empty(2 * kernel.WINDOW, np.uint64)
-        self._state = np.zeros(kernel.STATE_SIZE, np.int64)
-        self._state[kernel.LATEST] = dirty - 1
+        self._table = kernel.Table(
+            slots=_zeroed(map_size.SLOTS_MIN),
+            window=np.empty(2 * kernel.WINDOW, np.uint64),
+            state=np.zeros(kernel.STATE_SIZE, np.int64),
+            entries_max=entries_max,
+            seed0=int(seeds[0]),
+            seed1=int(seeds[1]),
+        )
+        self.latest = dirty - 1
 
     @property
     def entries(self) -> int:
-        return int(self._state[kernel.ENTRIES])
+        return int(self._table.state[kernel.ENTRIES])
 
     @property
     def latest(self) -> int:
-        return int(self._state[kernel.LATEST])
+        return int(self._table.state[kernel.LATEST])
 
     @latest.setter
     def latest(self, offset: int) -> None:
-        self._state[kernel.LATEST] = offset
+        self._table.state[kernel.LATEST] = offset
 
     def put(self, segment: SourceSegment, dirty: int, bits: Bits, tick: Tick) -> bool:
         """Map the segment's records from `dirty` on; False when the entries run out."""
         skipped = segment.skipped
+        marks = kernel.Marks(bits.superseded, bits.keyless, segment.tombstones)
         for piece in pieces(segment, segment.first_at(dirty), len(segment.rows), skipped):
+            batches = batches_of(segment, piece, skipped, bits.ordinals, valued=self._valued)
             lo = piece.lo
             while lo < piece.hi:
-                why, lo = kernel.map_keys(
-                    piece.data, piece.starts, piece.ends, segment.rows, lo, piece.hi,
-                    piece.in_place, skipped, self._valued, bits.ordinals, dirty, self.entries_max,
-                    self._seed0, self._seed1, self._slots, self._window, self._state,
-                    bits.superseded, bits.keyless, segment.tombstones,
-                )  # fmt: skip
+                why, lo = kernel.map_keys(batches, lo, piece.hi, dirty, self._table, marks)
                 if why == kernel.FULL:
                     return False
                 if why in _FAULTS:
@@ -128,19 +131,17 @@ class OffsetMap:
     def _filter(self) -> NDArray[np.uint8]:
         """Of the finished map."""
         bits = np.zeros(FILTER_BITS_AN_ENTRY * (self.entries + 1) // 8, np.uint8)
-        kernel.fill_filter(self._slots, bits)
+        kernel.fill_filter(self._table.slots, bits)
         return bits
 
     def probe(self, segment: SourceSegment, dirty: int, tick: Tick) -> None:
         """Mark the segment's records below `dirty` whose key the map holds."""
         skipped = segment.skipped
         for piece in pieces(segment, 0, segment.first_above(dirty), skipped):
+            batches = batches_of(segment, piece, skipped, segment.ordinals, valued=self._valued)
             why, at = kernel.probe_keys(
-                piece.data, piece.starts, piece.ends, segment.rows, piece.lo, piece.hi,
-                piece.in_place, skipped, self._valued, segment.ordinals, dirty,
-                self._seed0, self._seed1, self._slots, self._filter, self._window,
-                segment.superseded, segment.keyless, segment.tombstones,
-            )  # fmt: skip
+                batches, piece.lo, piece.hi, dirty, self._table, self._filter, marks_of(segment)
+            )
             if why in _FAULTS:
                 raise segment.corrupt(at, _FAULTS[why])
             tick(segment.bytes_of(piece.lo, piece.hi))
@@ -162,15 +163,16 @@ class OffsetMap:
                     bits, last = segment.keyless, base + at + 1
                 else:
                     key = np.frombuffer(record.key, np.uint8)
-                    last = kernel.last_with(self._slots, key, self._seed0, self._seed1)
+                    table = self._table
+                    last = kernel.last_with(table.slots, key, table.seed0, table.seed1)
                 if last > base + at:
                     bits[at >> 3] |= 1 << (at & 7)
 
     def _grow(self, more: int) -> None:
-        n_slots = len(self._slots) // 2
-        bigger = _zeroed(map_size.grown(n_slots, self.entries + more, self.entries_max))
-        kernel.rehash(self._slots, bigger)
-        self._slots = bigger
+        slots = self._table.slots
+        bigger = _zeroed(map_size.grown(len(slots) // 2, self.entries + more, self.entries_max))
+        kernel.rehash(slots, bigger)
+        self._table = self._table._replace(slots=bigger)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -98,7 +99,7 @@ class Judged:
     numbered: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Round:
     """What all segments of a round are judged by.
 
@@ -118,6 +119,20 @@ class Round:
             # X-7: Kafka asks for batches that it saw, whether they stay or go in this very pass.
             alive = mapped.transactions.observed
         return Round(plan, mapped, tables(plan.rules), alive)
+
+    @cached_property
+    def judged_by(self) -> keep.Rules:
+        """The same for the kernels."""
+        plan = self.plan
+        return keep.Rules(
+            records=self.rules.records,
+            batches=self.rules.batches,
+            latest=self.mapped.latest,
+            log_start=plan.log_start,
+            valued=plan.flags_count,
+            horizon=plan.horizon_ms,
+            rebase=plan.rules is Rules.KAFKA_43,
+        )
 
 
 def rewrite(
@@ -335,17 +350,27 @@ class GroupWriter:
         self, judged: Judged, data: NDArray[np.uint8],
         places: tuple[NDArray[np.int64], NDArray[np.int64]], lo: int, hi: int,
     ) -> None:  # fmt: skip
-        plan, segment = self._plan, judged.segment
+        segment = judged.segment
+        starts, ends = places
+        source = keep.Source(
+            data=segment.data,
+            plain=data,
+            starts=starts,
+            ends=ends,
+            rows=segment.rows,
+            ordinals=segment.ordinals,
+            superseded=segment.superseded,
+            classes=judged.classes,
+            guarded=judged.guarded,
+            facts_of=judged.facts_of,
+            txns=segment.transactions.txns,
+        )
+        rules, alive, base = self._round.judged_by, self._round.alive, segment.plan.base_offset
         while lo < hi:
-            why, lo = keep.rewrite(
-                segment.data, data, *places, segment.rows, lo, hi, segment.ordinals,
-                segment.superseded, judged.classes, judged.guarded,
-                judged.facts_of, segment.transactions.txns, self._round.alive,
-                self._rules.records, self._rules.batches,
-                self._round.mapped.latest, plan.log_start, plan.flags_count, plan.horizon_ms,
-                plan.rules is Rules.KAFKA_43, segment.plan.base_offset, not judged.numbered,
-                self._places, self._verdicts, self._out, self._rows, self._removed, self._state,
-            )  # fmt: skip
+            output = keep.Output(
+                self._out, self._rows, self._removed, self._places, self._verdicts, self._state
+            )
+            why, lo = keep.rewrite(source, lo, hi, rules, alive, base, not judged.numbered, output)
             if why == keep.BROKEN:
                 raise segment.corrupt(lo, "a record does not parse")
             if why == keep.NO_ROOM:

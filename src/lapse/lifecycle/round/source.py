@@ -19,6 +19,7 @@ from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs
 from lapse.kernels import survey
 from lapse.kernels.layout import CODEC_MASK, CONTROL
+from lapse.kernels.offset_map import Batches, Marks
 from lapse.kernels.scan import first_bad_crc
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.mapped import MappedFile
@@ -375,6 +376,28 @@ class Piece:
     lo: int
     hi: int
     in_place: bool
+
+
+def batches_of(
+    segment: SourceSegment, piece: Piece, skipped: NDArray[np.bool_],
+    ordinals: NDArray[np.int64], *, valued: bool,
+) -> Batches:  # fmt: skip
+    """A segment's batches, the records of some of them plain in a piece."""
+    return Batches(
+        data=piece.data,
+        starts=piece.starts,
+        ends=piece.ends,
+        rows=segment.rows,
+        in_place=piece.in_place,
+        skipped=skipped,
+        ordinals=ordinals,
+        valued=valued,
+    )
+
+
+def marks_of(segment: SourceSegment) -> Marks:
+    """A segment's own marks, by numbers within it."""
+    return Marks(segment.superseded, segment.keyless, segment.tombstones)
 
 
 def pieces(

@@ -61,14 +61,18 @@ class KeyTable:
             _integers(records.column(name)) for name in ("offset", "timestamp", "create_time")
         )
         tombstones = np.array(records.column("is_tombstone").to_numpy(zero_copy_only=False))
+        columns = kernel.Columns(
+            keys.data, keys.starts, keys.lengths, value_lengths, offsets, times, create_times,
+            tombstones,
+        )  # fmt: skip
         at = 0
         while True:
-            why, at = kernel.note_keys(
-                keys.data, keys.starts, keys.lengths, value_lengths, offsets, times, create_times,
-                tombstones, at, self._slots, self._entries, self._entries.view(np.uint8),
-                self._arena, self._window, self._state, self.part_from, self.part_until,
-                *self._seeds,
+            table = kernel.Table(
+                self._slots, self._entries, self._entries.view(np.uint8), self._arena,
+                self._window, self._state,
             )  # fmt: skip
+            parts = self.part_from, self.part_until
+            why, at = kernel.note_keys(columns, at, table, parts, self._seeds)
             assert why != kernel.UNSOUND, "keys of an Arrow column lie in it"
             if why == kernel.DONE:
                 return

@@ -131,8 +131,8 @@ class Seeds:
         takes = inspect.signature(inspect.unwrap(function))
 
         def noted(*args: object) -> object:
-            given = takes.bind(*args).arguments
-            self.seen.add((given["seed0"], given["seed1"]))
+            table = takes.bind(*args).arguments["table"]
+            self.seen.add((table.seed0, table.seed1))
             return function(*args)
 
         return noted

@@ -15,7 +15,14 @@ from lapse.kernels import runs as kernel
 from lapse.kernels import survey
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.lifecycle.round.choice import SLOT_BYTES, Split
-from lapse.lifecycle.round.source import SourceSegment, marker_types_of, open_source, pieces
+from lapse.lifecycle.round.source import (
+    SourceSegment,
+    batches_of,
+    marker_types_of,
+    marks_of,
+    open_source,
+    pieces,
+)
 from lapse.lifecycle.round.split.edges import Edge, Outcomes, edges_of
 from lapse.lifecycle.round.split.parts import PartsReceipt, PartsWriter
 from lapse.lifecycle.round.split.requests import Scanned, ScanRequest, runs_file
@@ -80,13 +87,13 @@ def _write_runs(
     filled, mapped_from = 0, -1
     try:
         for piece in pieces(segment, 0, len(segment.rows), skipped):
+            ordinals = segment.ordinals
+            batches = batches_of(segment, piece, skipped, ordinals, valued=plan.flags_count)
             lo = piece.lo
             while lo < piece.hi:
                 why, lo, filled, mapped_from = kernel.collect_keys(
-                    piece.data, piece.starts, piece.ends, segment.rows, lo, piece.hi,
-                    piece.in_place, skipped, plan.flags_count, segment.ordinals, plan.dirty,
-                    *request.seed, writer.entries, filled, mapped_from, segment.keyless,
-                    segment.tombstones,
+                    batches, lo, piece.hi, plan.dirty, request.seed, writer.entries, filled,
+                    mapped_from, marks_of(segment),
                 )  # fmt: skip
                 if why in _FAULTS:
                     raise segment.corrupt(lo, _FAULTS[why])
