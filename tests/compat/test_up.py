@@ -16,6 +16,7 @@ import pytest
 
 from lapse.base.config import read_properties
 from lapse.base.errors import LapseError
+from lapse.base.scheduling import SLICE_NS_MIN, slice_ns
 from lapse.cli.main import main
 from lapse.cli.up_settings import RUNNING, SETTINGS
 from lapse.client.admin import Admin
@@ -33,11 +34,14 @@ def test_rounds_yield_to_the_broker(tmp_path: Path) -> None:
             command: (os.sched_getscheduler(pid), os.getpriority(os.PRIO_PROCESS, pid))
             for command, pid in running.children().items()
         }
+        slices = {command: slice_ns(pid) for command, pid in running.children().items()}
         ours = os.getpriority(os.PRIO_PROCESS, 0)
         assert scheduled == {
             "broker": (os.SCHED_OTHER, ours),
             "lifecycle": (os.SCHED_BATCH, max(10, ours)),
         }
+        if slice_ns(0):  # Linux 6.12
+            assert slices["broker"] == SLICE_NS_MIN < slices["lifecycle"]
 
 
 def test_it_serves_restarts_what_dies_and_stops_cleanly(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from lapse.base.clock import SystemClock
 from lapse.base.config import BrokerConfig, broker_config, read_properties
 from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
+from lapse.base.scheduling import take_short_slices
 from lapse.broker.limits.connections import raise_open_files
 from lapse.broker.node import Node
 from lapse.log.env import LogEnv
@@ -29,9 +30,9 @@ Prints `ready kafka=HOST:PORT http=HOST:PORT` when serving; SIGTERM and SIGINT s
 
 logger = logging.getLogger(__name__)
 
-# A thread that tells facts of many logs must not keep the event loop, or an append, waiting for
-# Python's usual 5 ms.
-SWITCH_SECONDS = 0.001
+# The event loop gives the interpreter away with each system call, and a thread that computes, as
+# commits of many segments do, keeps it for so long: Python's usual 5 ms would stand before each.
+SWITCH_SECONDS = 0.0001
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     )
     logger.info("up to %d files may be open", raise_open_files())
     sys.setswitchinterval(SWITCH_SECONDS)
+    take_short_slices()
     asyncio.run(serve(config))
     return 0
 

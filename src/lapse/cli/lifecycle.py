@@ -19,6 +19,7 @@ from lapse.base.config import BrokerConfig, broker_config, read_properties
 from lapse.base.errors import ConfigError
 from lapse.base.extras import needed_for
 from lapse.base.fs import RealFs
+from lapse.base.scheduling import yield_to_others
 from lapse.cli import options
 from lapse.cli.task_memory import memory_of
 from lapse.lifecycle.owner.remote import RemoteOwner
@@ -81,17 +82,6 @@ def run(args: argparse.Namespace) -> int:
     yield_to_others(config.lifecycle_nice)  # before there is a JVM, which inherits it
     LifecycleProcess(config, args.engine).run()
     return 0
-
-
-def yield_to_others(nice: int) -> None:
-    """Be at least so nice, and let whoever wakes up run at once; who yields more stays so.
-
-    Linux keeps even a nice process on a processor for some milliseconds after a better one woke
-    up, and lets one that wakes up take it from others. SCHED_BATCH does neither, at the same share.
-    """
-    os.setpriority(os.PRIO_PROCESS, 0, max(nice, os.getpriority(os.PRIO_PROCESS, 0)))
-    if nice and sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def engines_lost() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +26,12 @@ class OpenFiles:
     def keep(self, opened: object) -> None:
         """Hold on to it until `limit` newer ones came."""
         self._kept.append(opened)
+
+    def let_go(self, opened: object) -> None:
+        """Hold on to it no longer: it closes when its last user ends."""
+        with contextlib.suppress(ValueError):  # it fell out, or another thread was here first
+            while True:
+                self._kept.remove(opened)
 
 
 def _random_name() -> str:

@@ -180,6 +180,8 @@ class Segment:
                     held = self._open()
                     self._files = weakref.ref(held)
             self.env.files.keep(held)
+            if self._pinned is not None:
+                self.env.files.let_go(held)
         return held
 
     def append_times(self, offset_from: int, offset_until: int) -> AppendTimes:
@@ -210,8 +212,9 @@ class Segment:
     def pin(self) -> None:
         """Open its files for good, since their names are about to go.
 
-        What cannot be opened, a file that is missing or an index cut short, must not keep the
-        segment from going: whoever still reads it is told.
+        They stay open for as long as somebody has this segment, and no longer: the system frees the
+        blocks of a removed file when its last descriptor is closed. A file that is missing, or an
+        index that was cut short, must not keep the segment from going: its reader gets the error.
         """
         try:
             pinned = self.files()
@@ -223,6 +226,7 @@ class Segment:
         if pinned.append_times is None:  # what comes to lie there is not of this file
             pinned.append_times = read_append_times(self.dir, self.base_offset, self.size)
         self._pinned = pinned
+        self.env.files.let_go(pinned)
 
     def _held(self) -> SegmentFiles | None:
         if self._pinned is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from lapse.log.summary import Summary
 from lapse.log.swap import NewSegment, Replacement, sweep_attempts
 from lapse.records.layout import TimestampType
 from lapse.testing.clock import ManualClock
+from tests.spark.processes import needs_proc
 from tests.support.log.logs import (
     NOW,
     TP,
@@ -234,6 +236,31 @@ def test_a_slice_outlives_its_segment(tmp_path: Path) -> None:
     assert held.read() == b"".join(first.values())
     assert log.segments[0].base_offset == 0
     assert log.read(0, 1 << 20).read() == b"".join(rewritten.kept.values())
+
+
+@needs_proc
+def test_what_is_removed_gives_its_room_back(tmp_path: Path) -> None:
+    """A file that is open keeps its blocks: nobody may hold one for reads that are over."""
+    log = filled(tmp_path)
+    reading = [log.read(0, 1 << 20), *log.segments[:2]]
+    even = rewrite(log, reading[1:], lambda row: row.base_offset % 2 == 0, tmp_path / "a")
+    log.replace_segments(even.replacement, log.generation)
+    assert all(map(rows_of, reading[1:])), "whoever has them goes on reading"
+    assert all(map(rows_of, log.segments))
+    log.delete_segments([0])
+    log.sweep_deleted(1 << 60)
+    assert len(removed_and_open(tmp_path)) == 2
+    reading.clear()
+    assert removed_and_open(tmp_path) == []
+
+
+def removed_and_open(below: Path) -> list[str]:
+    """Files that are gone from a folder, but not from the disk."""
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return [path for path in found if path.startswith(str(below)) and path.endswith(" (deleted)")]
 
 
 def test_a_reader_with_the_old_list_is_served_the_old_bytes(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from lapse.base.fs import RealFs
 from lapse.log.directory import LogDirectory
 from lapse.log.manifest import read_manifest
 from lapse.log.segment import SNAPSHOT
-from tests.support.log.logs import TP, append, batch, config, env, open_log, rewrite
+from tests.support.log.logs import NOW, TP, append, batch, config, env, open_log, rewrite
 
 
 class _Syncing(RealFs):
@@ -57,6 +57,49 @@ def test_a_flush_of_nothing_new_syncs_nothing_unless_told_to(tmp_path: Path) -> 
     assert synced == [3]
     log.flush(force=True)
     assert synced == [3, 3]
+
+
+def test_what_is_sealed_is_synced_and_appends_do_not_wait(tmp_path: Path) -> None:
+    """As Kafka does when it rolls: the file that appends go to is not touched."""
+    synced: list[Path] = []
+    quick: list[bool] = []
+
+    class Seeing(RealFs):
+        def sync_all(self, paths: Sequence[Path]) -> None:
+            synced.extend(paths)
+            if begun := log.try_begin(60):
+                log.end()
+            quick.append(begun)
+            super().sync_all(paths)
+
+    log = open_log(tmp_path, fs=Seeing())
+    assert log.flush_sealed() == 0
+    assert synced == [], "nothing is sealed"
+    append(log, batch())
+    log.roll(NOW)
+    append(log, batch())
+    assert log.flush_sealed() == log.recovery_point == 3
+    assert [path.name for path in synced if path.suffix == ".log"] == [f"{0:020d}.log"]
+    assert log.dir / f"{3:020d}.snapshot" in synced, "the producers up to the recovery point"
+    assert quick == [True]
+    noted = read_manifest(log.dir)
+    assert noted is None or 3 not in noted.sizes
+    assert log.flush_sealed() == 3
+    assert len(quick) == 1, "once is enough"
+    log.flush()
+    assert (log.recovery_point, quick) == (6, [True, False])
+
+
+def test_a_sync_of_what_is_sealed_that_fails_moves_no_recovery_point(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise StorageError("the disk is gone")
+
+    log = open_log(tmp_path, fs=_Syncing(fail))
+    append(log, batch())
+    log.roll(NOW)
+    with pytest.raises(StorageError):
+        log.flush_sealed()
+    assert (log.recovery_point, log.offline_reason) == (0, "the disk is gone")
 
 
 def test_records_are_synced_where_the_last_snapshot_cannot_be(tmp_path: Path) -> None:

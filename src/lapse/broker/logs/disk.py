@@ -29,10 +29,12 @@ T = TypeVar("T")
 
 THREADS = 4
 HELD_UP_SECONDS = 0.001
+# The event loop may wait for disks for a fiftieth of its time, and for so long at a stretch. What
+# is longer than `SLOW_SECONDS` counts. A wait for the interpreter, which another thread has, looks
+# the same: the stretch is long enough for those that a commit of many segments brings.
 SLOW_SECONDS = 0.005
-# After one that waited the threads have as many times as long: the event loop waits for disks for a
-# fiftieth of its time at most, but for a disk that stands still for seconds.
 SLOW_TIMES = 50
+STRETCH_SECONDS = 0.25
 SLOW_FOR_SECONDS_MAX = 60.0
 
 
@@ -72,6 +74,7 @@ class DiskThreads:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._look_again: asyncio.TimerHandle | None = None
         self._slow_until = 0.0
+        self._may_wait_s, self._may_wait_at = STRETCH_SECONDS, 0.0
         self._closed = False
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -96,9 +99,9 @@ class DiskThreads:
         """Do here, in the event loop, what asks no disk but in bad moments: a short write, say.
 
         A disk that is behind makes writes wait, and no flag of Linux's tells so beforehand
-        (RWF_NOWAIT, of ext4, is for reads alone). So one that waited long is the last for a while:
-        None then, and the caller is to use `run`. One that only had to leave the processor to
-        others for as long says nothing of the disk.
+        (RWF_NOWAIT, of ext4, is for reads alone). So after some that waited the answer is None for
+        a while, and the caller is to use `run`. One that only had to leave the processor to others
+        says nothing of the disk.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -108,8 +111,16 @@ class DiskThreads:
         done = work(*args, **kwargs)
         took = loop.time() - began
         if took > SLOW_SECONDS and _waits_so_far() > waits:
-            self._slow_until = began + min(SLOW_TIMES * took, SLOW_FOR_SECONDS_MAX)
+            self._waited(began + took, took)
         return done
+
+    def _waited(self, now: float, took: float) -> None:
+        again = (now - self._may_wait_at) / SLOW_TIMES
+        left = min(self._may_wait_s + again, STRETCH_SECONDS) - took
+        self._may_wait_s, self._may_wait_at = max(left, 0.0), now
+        if left < 0:
+            self._slow_until = now + min(SLOW_TIMES * -left, SLOW_FOR_SECONDS_MAX)
+            self._may_wait_at = self._slow_until
 
     async def close(self) -> None:
         """Wait for work that has begun; what has not is dropped, and what is asked meanwhile."""

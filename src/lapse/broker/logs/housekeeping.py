@@ -196,7 +196,7 @@ def drop_deleted(log: PartitionLog, _now_ms: int) -> None:
 def sync_sealed(log: PartitionLog, _now_ms: int) -> None:
     """What was rolled is made durable; the active segment is left to the system."""
     if log.offline_reason is None and log.recovery_point < log.segments[-1].base_offset:
-        log.flush()
+        log.flush_sealed()
 
 
 def keep_append_times(log: PartitionLog, _now_ms: int) -> None:

@@ -258,7 +258,7 @@ def _begin(c: _Commit, env: DirectoryEnv) -> None:
     if groups:
         _check_files(c.folder, groups, contents=not receipt.attempt_id.startswith(THIS_PROCESS))
         if c.log.recovery_point < receipt.end_offset:  # seldom: housekeeping syncs what is sealed
-            c.log.flush()
+            c.log.flush_sealed()  # rounds read nothing else
         c.groups = groups
         env.fs.write_file(c.intent, msgspec.json.encode(receipt))
         c.foreseen = c.log.foresee_swap([base for g in groups for base in g.old_bases])

@@ -152,17 +152,34 @@ def test_nothing_is_lost_when_a_thread_falls_asleep_as_work_comes() -> None:
     run(story)
 
 
+@pytest.mark.parametrize(("waits", "seconds"), [(1, 0.3), (10, 0.03)])
 def test_what_waited_long_is_not_done_in_the_loop_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, waits: int, seconds: float
 ) -> None:
     monkeypatch.setattr("lapse.broker.logs.disk.SLOW_FOR_SECONDS_MAX", 0.05)
 
     async def story(disk: DiskThreads) -> None:
         assert disk.try_now(pow, 3, 2) == 9
-        disk.try_now(time.sleep, 0.01)
+        for _ in range(waits):
+            disk.try_now(time.sleep, seconds)
         assert disk.try_now(pow, 3, 2) is None
         await asyncio.sleep(0.06)
         assert disk.try_now(pow, 3, 2) == 9
+        disk.try_now(time.sleep, seconds)
+        assert disk.try_now(pow, 3, 2) is None, "what it may wait comes back slowly"
+
+    run(story)
+
+
+def test_a_short_wait_now_and_then_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as for the interpreter: work in threads costs more, and the loop would fall behind."""
+    monkeypatch.setattr("lapse.broker.logs.disk.SLOW_TIMES", 2)
+
+    async def story(disk: DiskThreads) -> None:
+        for _ in range(30):
+            disk.try_now(time.sleep, 0.02)
+            assert disk.try_now(pow, 3, 2) == 9
+            await asyncio.sleep(0.05)
 
     run(story)
 

@@ -152,6 +152,7 @@ def test_what_the_round_read_is_durable_before_anything_of_it_goes(tmp_path: Pat
     """Else a power cut could take a record and the one that it superseded."""
     with owned(tmp_path / "data", "a") as o:
         write(o.log, [("k0", "newest")], NOW)
+        o.log.roll(NOW)
         end = o.log.log_end_offset
         assert o.log.recovery_point < end
         [result] = o.owner.commit([replace(o.receipt, end_offset=end)])
