@@ -33,6 +33,13 @@ SCALE_DEFAULT = 0.05
 SEED_DEFAULT = 20130101  # `make test` judges the same cases every time; `make torture` draws new
 SLOWEST_COUNT = 10
 
+# Tests of what runs the tests: slow, since each starts a run, and seldom of interest.
+MACHINERY = " ".join(
+    f"tests/unit/tools/{name}"
+    for name in ("mutants", "test_bootstrap.py", "test_deps.py", "test_file_map.py",
+                 "test_quick.py", "test_run_tests.py", "test_run_tests_time_limits.py")
+)  # fmt: skip
+
 # tier -> (where its tests are, seconds it should take at SCALE_DEFAULT on two cores)
 TIERS: Mapping[str, tuple[str, int]] = {
     "lint": ("", 60),
@@ -40,6 +47,7 @@ TIERS: Mapping[str, tuple[str, int]] = {
     "unit": ("tests/unit", 200),
     "lifecycle": ("tests/unit/lifecycle", 60),
     "property": ("tests/property", 90),
+    "machinery": (MACHINERY, 60),
     "fuzz": ("tests/fuzz", 120),
     "hostile": ("tests/hostile", 100),
     "golden": ("tests/golden", 60),
@@ -52,24 +60,24 @@ TIERS: Mapping[str, tuple[str, int]] = {
     "chaos": ("tests/chaos", 180),
     "browser": ("tests/browser", 60),
 }
-# All but the few tests of the repository itself run by file (so that fixtures of a module are made
+# All but the linters run by file (so that fixtures of a module are made
 # once) in as many processes as there are cores, and those that mostly wait for other programs in
 # one more. Which file is begun first is decided in tests/conftest.py.
 CORES = min(4, os.cpu_count() or 1)
 SPREAD: Mapping[str, int] = {
-    **dict.fromkeys(TIERS.keys() - {"lint", "tidy"}, CORES),
+    **dict.fromkeys(TIERS.keys() - {"lint"}, CORES),
     "compat": CORES + 1,
 }
-# A tier within another one's folder: it has to itself what `covered` looks at.
-APART: Mapping[str, str] = {"unit": "tests/unit/lifecycle"}
+# Tiers within another one's folder: one has to itself what `covered` looks at.
+APART: Mapping[str, str] = {"unit": f"tests/unit/lifecycle {MACHINERY}"}
 COVERED = "lifecycle"
 BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 NO_SECOND_TRY = ("--max-worker-restart", "0")  # a test that kills its process would kill them all
 BY_TEST = ("--dist", "worksteal")
-ONE_FILE = frozenset({"simulation"})  # and nothing in it is shared
+ONE_FILE = frozenset({"simulation", "tidy"})  # and nothing in it is shared
 # These sync small files by the thousand and prove nothing about disks: in memory, if there is room,
 # though not in `make torture`.
-IN_MEMORY = frozenset({"unit", "lifecycle", "property", "golden", "simulation"})
+IN_MEMORY = frozenset({"unit", "lifecycle", "property", "machinery", "golden", "simulation"})
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 2 << 30
 BIN = Path(sys.prefix) / "bin"
@@ -211,7 +219,7 @@ def run_pytest(
             environment["LAPSE_COVERAGE"] = folder
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--color=auto"]
         command += [*paths_of(where), f"--hypothesis-seed={seed}"]
-        command += [f"--ignore={APART[name]}"] if name in APART else ()
+        command += [f"--ignore={path}" for path in APART.get(name, "").split()]
         command += spread_options(name)
         command += [f"--basetemp={folder}/tests"] if memory else ()
         started = time.monotonic()

@@ -25,7 +25,8 @@ from tests.support.broker.transaction_requests import TRANSACTION_ERRORS
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with running_node(tmp_path / "data", FEW_PARTITIONS) as running:
+    at_once = {**FEW_PARTITIONS, "group.initial.rebalance.delay.ms": "0"}
+    async with running_node(tmp_path / "data", at_once) as running:
         yield running
 
 
