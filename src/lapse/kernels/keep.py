@@ -49,9 +49,9 @@ DELETED = 64  # below the log start
 ABORTED = 128
 CONTROL = 256
 SPENT = 512  # a marker of whose transaction no batch is left
-UNDECIDED = 1024  # nobody knows how its transaction ended
+UNDECIDED = 1024  # the outcome of its transaction is not known
 RECORD_FACTS = 2048
-# Of a batch alone: its horizon is nobody's of ours. It counts as none, and is set anew or cleared.
+# Of a batch alone: no Lapse round has set its horizon. It counts as none: set anew or cleared.
 HORIZON_STRANGE = 2048
 
 # Record verdicts: reasons for removal, and "keep, and see that the batch has a horizon".
@@ -70,7 +70,7 @@ SOME_KEPT = 1
 SOME_REMOVED = 2
 STAMP_WANTED = 4  # a kept record wants a horizon and the batch has none
 GUARDED = 8  # its header must outlive its records (last of its producer, end of the log)
-HORIZON_SPENT = 16  # its horizon has passed, or is nobody's, and no record that stays waits for it
+HORIZON_SPENT = 16  # horizon passed, or not set by Lapse; no record that stays waits for it
 BATCH_FACTS = 32
 
 # Batch verdicts.
@@ -177,28 +177,8 @@ GROWTH_MAX = 16
 
 
 @inlined
-def _bit(bits: NDArray[np.uint8], n: int) -> int:
+def bit_at(bits: NDArray[np.uint8], n: int) -> int:
     return (np.int64(bits[n >> 3]) >> (n & 7)) & 1
-
-
-@inlined
-def _count_bits(bits: NDArray[np.uint8], start: int, end: int) -> int:
-    """Bits set among start..end-1."""
-    n = 0
-    i = start
-    while i < end and i & 7:
-        n += _bit(bits, i)
-        i += 1
-    while i + 8 <= end:
-        byte = np.int64(bits[i >> 3])
-        byte = byte - ((byte >> 1) & 0x55)
-        byte = (byte & 0x33) + ((byte >> 2) & 0x33)
-        n += (byte + (byte >> 4)) & 0x0F
-        i += 8
-    while i < end:
-        n += _bit(bits, i)
-        i += 1
-    return n
 
 
 @kernel
@@ -210,88 +190,6 @@ def always_drops_superseded(record_table: NDArray[np.uint8]) -> bool:
         if facts & asked == known and record_table[facts] != REMOVE_SUPERSEDED:
             return False
     return True
-
-
-@inlined
-def _whole_reason(record_table: NDArray[np.uint8], facts: int) -> int:
-    """Why all data records with these facts go whatever else is true of them; KEEP if some may not.
-
-    Only one combination is tried with the others: the rules ask about these facts first.
-    """
-    reason = record_table[facts] & ~KEEP_AND_STAMP
-    others = record_table[facts | COVERED | KEYED | SUPERSEDED | TOMBSTONE] & ~KEEP_AND_STAMP
-    return reason if reason == others else KEEP
-
-
-@kernel
-def classify(
-    batches: NDArray[np.void], ordinals: NDArray[np.int64],
-    superseded: NDArray[np.uint8], keyless: NDArray[np.uint8], tombstones: NDArray[np.int32],
-    guarded: NDArray[np.uint8], facts_of: NDArray[np.uint16], record_table: NDArray[np.uint8],
-    log_start: int, out: NDArray[np.uint8],
-) -> int:  # fmt: skip
-    """out[b] = what headers and bitmaps alone say of batch b; returns how many change for sure.
-
-    A batch is TOUCHED too when its horizon has passed or is nobody's, when it has none and holds a
-    tombstone that may be stamped, and when the log starts within it. GONE promises that the rules
-    remove every record of it, and offsets without gaps, so that nobody need look into the records.
-    """
-    drop_superseded = always_drops_superseded(record_table)
-    n = 0
-    for b in range(batches.shape[0]):
-        row = batches[b]
-        facts = np.int64(facts_of[b]) & (RECORD_FACTS - 1)
-        first, after = ordinals[b], ordinals[b] + row.count
-        dense = row.last_offset - row.base_offset == row.count - 1
-        has_horizon = facts & HORIZON_SET != 0
-        ends = facts & HORIZON_PASSED != 0 or facts_of[b] & HORIZON_STRANGE != 0
-        if row.last_offset < log_start:
-            facts |= DELETED
-        if row.count == 0:
-            verdict = UNTOUCHED if guarded[b] else TOUCHED
-        elif facts & CONTROL != 0:
-            verdict = MARKER
-        elif dense and (
-            facts & DELETED != 0 or (facts & ABORTED != 0 and row.base_offset >= log_start)
-        ):
-            verdict = GONE + _whole_reason(record_table, facts)
-        elif facts & (DELETED | ABORTED) != 0 or row.base_offset < log_start:
-            verdict = TOUCHED
-        else:
-            gone = _count_bits(superseded, first, after)
-            if gone == row.count and dense and drop_superseded:
-                verdict = GONE + REMOVE_SUPERSEDED
-            elif (
-                gone > 0
-                or ends
-                or (tombstones[b] > 0 and not has_horizon)
-                or _count_bits(keyless, first, after) > 0
-            ):
-                verdict = TOUCHED
-            else:
-                verdict = UNTOUCHED
-        if verdict == GONE + KEEP:
-            verdict = TOUCHED
-        out[b] = verdict
-        n += verdict != UNTOUCHED and (verdict != MARKER or ends or facts & DELETED != 0)
-    return n
-
-
-@kernel
-def markers_change(
-    batches: NDArray[np.void], classes: NDArray[np.uint8], facts_of: NDArray[np.uint16],
-    txns: NDArray[np.int32], alive: NDArray[np.uint8], record_table: NDArray[np.uint8],
-) -> int:  # fmt: skip
-    """How many of the batches that are MARKER would not stay as they are."""
-    n = 0
-    for b in range(batches.shape[0]):
-        if classes[b] != MARKER:
-            continue
-        facts = np.int64(facts_of[b]) & (RECORD_FACTS - 1)
-        if txns[b] >= 0 and alive[txns[b]] == 0:
-            facts |= SPENT
-        n += record_table[facts] != KEEP
-    return n
 
 
 @inlined
@@ -390,7 +288,7 @@ def _judge(
     for n in range(count):
         places[n] = i
         prefetch(data, i + AHEAD)
-        if by_number and _bit(superseded, ordinal + n):
+        if by_number and bit_at(superseded, ordinal + n):
             length, body = read_varint(data, i, end)
             i = body + length
             if body < 0 or length < RECORD_BYTES_MIN or i > end:
@@ -414,7 +312,7 @@ def _judge(
             facts |= KEYED
         if is_tombstone:
             facts |= TOMBSTONE
-        if _bit(superseded, ordinal + n):
+        if bit_at(superseded, ordinal + n):
             facts |= SUPERSEDED
         verdict = record_table[facts]
         verdicts[n] = verdict

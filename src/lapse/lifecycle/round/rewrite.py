@@ -1,9 +1,9 @@
 """The rewrite stage: bitmaps and plan in, new segments out. Hashes nothing, knows no rule.
 
-What Kafka calls Cleaner.
+The counterpart of Kafka's Cleaner.
 
-Segments are taken in the order of their offsets, since a marker may go only when nothing of its
-transaction stays, in whatever segment that is. Per segment the batches fall into three kinds: long
+Segments are taken in the order of their offsets, since a marker may go only when no batch of its
+transaction stays in any segment. Per segment the batches fall into three kinds: long
 stretches that lose nothing are copied file to file by the kernel of the operating system; plain
 batches (and whatever is decided by its header) go through `kernels.keep.rewrite`, many at a time;
 compressed ones that may lose something are inflated before and deflated after it.
@@ -14,7 +14,6 @@ from __future__ import annotations
 import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from lapse.base.fs import Fs
-from lapse.kernels import keep, stretches, survey
+from lapse.kernels import classify, keep, stretches, survey
 from lapse.kernels.crc32c import crc32c, crc32c_more
 from lapse.kernels.layout import (
     BATCH,
@@ -32,16 +31,16 @@ from lapse.kernels.layout import (
     HEADER_SIZE,
     TRANSACTIONAL,
 )
-from lapse.lifecycle.decide.groups import Group, group_segments, worth_rewriting
+from lapse.lifecycle.decide.groups import Group
 from lapse.lifecycle.decide.select import RoundKind
-from lapse.lifecycle.decide.verdict import REASON_NAMES, RecordVerdict, Rules, Tables, tables
+from lapse.lifecycle.decide.verdict import REASON_NAMES, RecordVerdict, Rules
 from lapse.lifecycle.round import roaring
 from lapse.lifecycle.round.aborted import aborted_entries
 from lapse.lifecycle.round.appended import AppendTimesLeft
 from lapse.lifecycle.round.as_stored import as_stored
-from lapse.lifecycle.round.headers import facts_of_batches, guarded_batches
+from lapse.lifecycle.round.judged import Judged, Round, groups_of, judge
 from lapse.lifecycle.round.offset_map import MapResult, Tick
-from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
+from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import ABORTED, REMOVED, FileReceipt, GroupReceipt, attempt_file
 from lapse.lifecycle.round.source import (
     PIECE_BYTES,
@@ -71,7 +70,7 @@ RemovedBlob = tuple[int, str, bytes]
 
 @dataclass(slots=True)
 class RewriteResult:
-    """What the rewrite stage hands to the receipt."""
+    """The result of the rewrite stage, for the receipt."""
 
     groups: list[GroupReceipt]
     records_read: int = 0
@@ -80,67 +79,12 @@ class RewriteResult:
     bytes_written: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Judged:
-    """A segment with what headers and bitmaps say of each batch.
-
-    Attributes:
-        classes, facts_of, guarded: a batch each; `kernels.keep` says what they mean.
-        touched: something changes for sure.
-        numbered: offset = base offset + number of the record, and the superseded bitmap is all
-            that is removed for that reason: it is what the ledger wants.
-    """
-
-    segment: SourceSegment
-    classes: NDArray[np.uint8]
-    facts_of: NDArray[np.uint16]
-    guarded: NDArray[np.uint8]
-    touched: bool
-    numbered: bool
-
-
-@dataclass(frozen=True, eq=False)
-class Round:
-    """What all segments of a round are judged by.
-
-    Attributes:
-        alive: uint8[transactions], 1 once a batch of its data is known to stay.
-    """
-
-    plan: RoundPlan
-    mapped: MapResult
-    rules: Tables
-    alive: NDArray[np.uint8]
-
-    @staticmethod
-    def of(plan: RoundPlan, mapped: MapResult) -> Round:
-        alive = np.zeros_like(mapped.transactions.observed)
-        if plan.rules is Rules.KAFKA_43:
-            # X-7: Kafka asks for batches that it saw, whether they stay or go in this very pass.
-            alive = mapped.transactions.observed
-        return Round(plan, mapped, tables(plan.rules), alive)
-
-    @cached_property
-    def judged_by(self) -> keep.Rules:
-        """The same for the kernels."""
-        plan = self.plan
-        return keep.Rules(
-            records=self.rules.records,
-            batches=self.rules.batches,
-            latest=self.mapped.latest,
-            log_start=plan.log_start,
-            valued=plan.flags_count,
-            horizon=plan.horizon_ms,
-            rebase=plan.rules is Rules.KAFKA_43,
-        )
-
-
 def rewrite(
     plan: RoundPlan, mapped: MapResult, fs: Fs, folder: Path, tick: Tick, spend: Tick | None = None
 ) -> RewriteResult:
     """Write the new segments of a round into `folder`; nothing of the log itself changes.
 
-    `tick` is told of bytes read, `spend` of bytes written.
+    `tick` is called with bytes read, `spend` with bytes written.
     """
     round_ = Round.of(plan, mapped)
     within = [s for s in mapped.segments if s.plan.base_offset < mapped.end_offset]
@@ -170,8 +114,8 @@ def write_group(
 ) -> None:  # fmt: skip
     """Write one group and add it to the result; groups come in the order of their offsets.
 
-    A segment that comes out as it went in is not replaced: whatever it was looked into for would
-    be found in it again, round after round.
+    A segment that comes out unchanged is not replaced: the reason for rewriting it would be found
+    in it again, round after round.
     """
     writer = GroupWriter(round_, fs, folder, members)
     for member in members:
@@ -190,9 +134,9 @@ def write_group(
 
 
 def for_its_markers(round_: Round, judged: Sequence[Judged], at: int) -> Group | None:
-    """A segment that changes in nothing but its markers, where the round is to look after them."""
+    """A segment in which only markers change, if the plan has the round stamp markers."""
     this = judged[at]
-    change = round_.plan.stamp_markers and keep.markers_change(
+    change = round_.plan.stamp_markers and classify.markers_change(
         this.segment.rows, this.classes, this.facts_of, this.segment.transactions.txns,
         round_.alive, round_.rules.records,
     )  # fmt: skip
@@ -207,43 +151,6 @@ def let_live(round_: Round, segment: SourceSegment, lo: int = 0, hi: int | None 
     data = segment.rows["attributes"][those] & CONTROL == 0
     txns = segment.transactions.txns[those][data]
     round_.alive[txns[txns >= 0]] = 1
-
-
-def judge(round_: Round, segment: SourceSegment) -> Judged:
-    """What headers and the map stage's bitmaps say of a segment; raises BadSegment."""
-    plan, mapped, rows = round_.plan, round_.mapped, segment.rows
-    if plan.rules is Rules.KAFKA_43:
-        # L1: Kafka stamps past the map's reach too, so those batches must be looked into.
-        segment.tombstones[rows["last_offset"] > mapped.latest] += 1
-    facts_of = facts_of_batches(plan, segment, mapped.latest)
-    classes = np.zeros(len(rows), np.uint8)
-    guards = guarded_batches(plan, segment).astype(np.uint8)
-    n = keep.classify(
-        rows, segment.ordinals, segment.superseded, segment.keyless, segment.tombstones, guards,
-        facts_of, round_.rules.records, plan.log_start, classes,
-    )  # fmt: skip
-    segment.check(classes != keep.UNTOUCHED)
-    numbered = _is_numbered(plan, segment) and keep.always_drops_superseded(round_.rules.records)
-    return Judged(segment, classes, facts_of, guards, n > 0, numbered)
-
-
-def _is_numbered(plan: RoundPlan, segment: SourceSegment) -> bool:
-    told = segment.transactions
-    only = segment.plan.base_offset >= plan.log_start and not segment.told[survey.GAPS]
-    return bool(only and not (told.aborted.any() or told.undecided.any()))
-
-
-def groups_of(
-    plan: RoundPlan, segments: Sequence[PlanSegment], touched: Sequence[bool]
-) -> list[Group]:
-    """Which segments are rewritten, ascending, those together that become one."""
-    if plan.kind is RoundKind.TRIM:
-        return [(i,) for i, changes in enumerate(touched) if changes]
-    sizes = [s.sizes for s in segments]
-    groups = group_segments(sizes, plan.limits, plan.upper)
-    if plan.rules is Rules.KAFKA_43:
-        return groups
-    return worth_rewriting(groups, sizes, touched, plan.limits)
 
 
 class GroupWriter:
@@ -319,7 +226,7 @@ class GroupWriter:
         )
 
     def _markers_in(self, segment: SourceSegment) -> dict[int, Marker]:
-        """What a segment's markers say, by their offsets, for the summary of the new one."""
+        """The types of a segment's markers by offset, for the new segment's summary."""
         if not segment.some(CONTROL):
             return {}
         control = np.flatnonzero(segment.rows["attributes"] & CONTROL)
@@ -331,7 +238,7 @@ class GroupWriter:
 
     def _make_room(self, segment: SourceSegment) -> None:
         """Buffers large enough for the largest batch; inflated ones see to their own."""
-        most = int(segment.told[survey.COUNT_MAX])
+        most = int(segment.surveyed[survey.COUNT_MAX])
         if most >= len(self._places):
             self._places = np.empty(most + 1, np.int64)
             self._verdicts = np.empty(most + 1, np.uint8)
@@ -339,7 +246,7 @@ class GroupWriter:
             self._removed = np.empty((keep.REASONS, 2 * most + 2), np.uint32)
         self._inflater = Inflater(segment)
         self._may_deflate |= segment.some(CODEC_MASK)
-        self._grow_out(2 * int(segment.told[survey.SIZE_MAX]) + keep.GROWTH_MAX * most)
+        self._grow_out(2 * int(segment.surveyed[survey.SIZE_MAX]) + keep.GROWTH_MAX * most)
 
     def _grow_out(self, size: int) -> None:
         if size + HEADER_SIZE > len(self._out):
@@ -353,18 +260,10 @@ class GroupWriter:
         segment = judged.segment
         starts, ends = places
         source = keep.Source(
-            data=segment.data,
-            plain=data,
-            starts=starts,
-            ends=ends,
-            rows=segment.rows,
-            ordinals=segment.ordinals,
-            superseded=segment.superseded,
-            classes=judged.classes,
-            guarded=judged.guarded,
-            facts_of=judged.facts_of,
-            txns=segment.transactions.txns,
-        )
+            data=segment.data, plain=data, starts=starts, ends=ends, rows=segment.rows,
+            ordinals=segment.ordinals, superseded=segment.superseded, classes=judged.classes,
+            guarded=judged.guarded, facts_of=judged.facts_of, txns=segment.transactions.txns,
+        )  # fmt: skip
         rules, alive, base = self._round.judged_by, self._round.alive, segment.plan.base_offset
         while lo < hi:
             output = keep.Output(
@@ -488,7 +387,7 @@ class GroupWriter:
     def _put_back(
         self, stored: Stored, out: NDArray[np.uint8], n_rows: int
     ) -> tuple[NDArray[np.uint8], int]:
-        """What is left to be written in the formats of the segment, and how many rows there are."""
+        """The batches yet to be written, in the segment's formats, and the number of rows."""
         found = as_stored(self._segment, stored, out, self._rows[self._placed : n_rows])
         n_rows = self._placed + len(found.rows)
         self._rows[self._placed : n_rows] = found.rows
@@ -539,7 +438,7 @@ class GroupWriter:
         self._bitmaps = {}
 
     def discard(self) -> None:
-        """Nothing of it is wanted."""
+        """Close and discard the new segment."""
         self._file.close()
         self._fs.unlink(self._folder / attempt_file(self._base_offset, "records"))
 
@@ -590,7 +489,7 @@ class GroupWriter:
         kept = all(s.plan.create_times_kept for s in sources)
         flattened = self._plan.rules is Rules.KAFKA_43 or self._upgraded
         made = self._summary.build()
-        # They got no horizon; whoever decides must know of them, for the day when v2 is written.
+        # They got no horizon; decisions must know of them, for the day when v2 is written.
         only_old = 0 < made.old_format == made.batches
         return replace(
             made,

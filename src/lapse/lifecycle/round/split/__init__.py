@@ -1,1 +1,1 @@
-"""A round over one huge log as tasks of bounded memory, stage after stage: `rounds` says which."""
+"""A round over one huge log as tasks of bounded memory, stage after stage (see `rounds`)."""

@@ -1,8 +1,8 @@
-"""The driver's effects of a split round: run the jobs, clear away, put the groups in one folder.
+"""The driver's side effects in a split round: run jobs, clean up, move the groups to one folder.
 
-The rewrite's tasks each wrote to a folder of their own; a commit wants the files of one attempt. So
-those that the answers name are renamed into a last one, which no task knows. A round that comes to
-nothing takes its files with it: runs are large, and a full disk may be why it did.
+Each rewrite task writes to its attempt's folder; a commit needs the files of one attempt. So the
+files named in the answers are renamed into a last folder, which no task knows. A failed round
+removes its files: runs are large, and a full disk may be the reason for the failure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RunJob = Callable[[Job], Sequence[Answer[Any]]]  # answers in the order of the r
 
 
 def draw_seed() -> tuple[int, int]:
-    """Of one round's hash."""
+    """A random seed for the key hash of one round."""
     low, high = np.frombuffer(os.urandom(16), np.int64).tolist()
     return low, high
 

@@ -1,9 +1,9 @@
 """Transactions that cross from one segment of a round into another, folded from receipts.
 
-A task sees one segment or one group, and what begins and ends within it needs nobody else. Of what
-crosses its borders it must be told: how a transaction ends that is open at its end, and of one that
-was open before, where it began and whether any of its data stays. Each segment's `Edge`s tell that
-of it: one a producer, however many transactions there are. Pure.
+A task sees one segment or one group, and can judge the transactions within it alone. For those that
+cross its borders the driver passes on more: the outcome of a transaction open at the end; and of a
+transaction that was open before, where it began and whether any of its data stays. This is worked
+out from each segment's `Edge`s: one per producer, however many transactions there are. Pure.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from lapse.lifecycle.round.transactions import NO_TXN, RoundTxns, fold
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One producer in one segment.
+    """The transactions of one producer at the borders of one segment.
 
     Attributes:
-        ends: what ends its first transaction there, ABORT or COMMIT; OTHER if nothing does.
-        open_from: first offset there of the one that is open at the segment's end, -1 if none is.
+        ends: the marker that ends its first transaction there, ABORT or COMMIT; OTHER without one.
+        open_from: first offset there of the transaction open at the segment's end, -1 for none.
     """
 
     producer_id: int

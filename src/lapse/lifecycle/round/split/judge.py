@@ -1,6 +1,6 @@
-"""The third stage: what all merges found of one segment, as bitmap; and what becomes of it.
+"""The third stage: the merges' findings on one segment as one bitmap; whether it is rewritten.
 
-What a rewrite needs is in one file then, and those of the stages before can go.
+All that a rewrite needs is in one file then, and the files of the earlier stages can be removed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from lapse.base.errors import CorruptData
 from lapse.kernels import keep
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.kernels.runs import set_bits
+from lapse.lifecycle.round.judged import Judged, Round, judge
 from lapse.lifecycle.round.nowhere import Nowhere
 from lapse.lifecycle.round.offset_map import MapResult
-from lapse.lifecycle.round.rewrite import GroupWriter, Judged, Round, judge, let_live
+from lapse.lifecycle.round.rewrite import GroupWriter, let_live
 from lapse.lifecycle.round.source import SourceSegment, marker_types_of, open_source
 from lapse.lifecycle.round.split.edges import open_at_end
 from lapse.lifecycle.round.split.parts import PartsReader
@@ -57,7 +58,7 @@ def judge_segment(request: JudgeRequest, this: Attempt) -> JudgedSegment:
 
 
 def gather(request: JudgeRequest, segment: SourceSegment) -> None:
-    """Set the bits of what the merges found."""
+    """Set the bits of the records that the merges found to be superseded."""
     for merged in request.superseded:
         if request.index >= merged.parts.keys:
             continue
@@ -69,7 +70,7 @@ def gather(request: JudgeRequest, segment: SourceSegment) -> None:
 
 
 def forget_clean(segment: SourceSegment, dirty: int) -> None:
-    """Leave out the clean part, as a round does that has mapped nothing."""
+    """Leave out the clean part, as a round that has mapped nothing does."""
     n = segment.first_at(dirty)
     if n == len(segment.rows):
         segment.keyless[:] = 0
@@ -83,10 +84,10 @@ def forget_clean(segment: SourceSegment, dirty: int) -> None:
 def _staying(
     request: JudgeRequest, round_: Round, judged: Judged, this: Attempt
 ) -> tuple[int, ...]:
-    """Of transactions open at the segment's end, those that some data stays of.
+    """The transactions open at the segment's end of which some data stays.
 
-    Their markers are in a later segment, perhaps of another task. Found out as the rewrite finds
-    it, by rewriting, to nowhere, only what belongs to them.
+    Their markers are in a later segment, perhaps in another task. They are found as in a rewrite:
+    only the batches of these transactions are rewritten, and the output is discarded.
     """
     segment = judged.segment
     txns = segment.transactions.txns

@@ -1,12 +1,12 @@
-"""The second stage: of some hash ranges, which records are superseded, segment by segment.
+"""The second stage: which records are superseded, for some hash ranges, segment by segment.
 
 A range's runs are read from the newest segment to the oldest: a record whose key was met before is
-superseded. So one table of the range's keys is held and one part of a run, and no file of last
-records is written for the clean part to be looked up in: its runs simply come last.
+superseded. So memory holds one table of the range's keys and one part of a run, and no file of last
+records is needed for looking up the clean part: its runs simply come last.
 
-A range with more keys than the table may have is gone through more than once, each time for half as
-much of it; so no number of keys is too large, only slower. What was found before the table ran full
-is found again then: a number may be told twice.
+A range with more keys than the table may hold takes more than one pass, each for half as much of
+it; so no number of keys is too large, only slower. Records found before the table ran full are
+found again then: a number may be reported twice.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lapse.lifecycle.round.split.task import Attempt
 
 _FIRST_SLOTS_MIN = 64
 _FILL_PARTS = 4  # all but a quarter … of the slots may be used
-_RANGES_MAX = 1 << 40  # so many are as fine as 64 bits of a hash need ever be told apart
+_RANGES_MAX = 1 << 40  # the finest division of 64-bit hashes that is ever needed
 
 
 def merge(request: MergeRequest, this: Attempt) -> Merged:

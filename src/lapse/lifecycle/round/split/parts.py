@@ -1,10 +1,10 @@
-"""A file of parts: what tasks of one stage leave for those of the next.
+"""A file of parts: the output of one stage's tasks, read by the tasks of the next.
 
 Each part belongs to a key, a small number (a hash range, or a segment); a key has any number of
 parts, in the order in which they were added. At the end of the file: a row for each part, sorted by
-key, then an entry for each key that says which rows are its and what their checksum is. So who
-wants one key reads its entry, its rows and its parts, whatever else is in the file; and each of
-these is checked. The size is in the receipt of whoever wrote it.
+key, then an entry for each key with the range and the checksum of its rows. So the reader of one
+key reads only its entry, its rows and its parts, and checks each of these. The file's size is in
+the writer's receipt.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _LENGTH_MAX = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class PartsReceipt:
-    """What must be known to read such a file.
+    """The facts needed to read a file of parts.
 
     Attributes:
-        size: of the whole file.
-        parts: how many it holds.
-        keys: they are 0 to keys - 1.
+        size: size of the whole file.
+        parts: number of parts.
+        keys: number of keys, which are 0 to keys - 1.
     """
 
     size: int
@@ -55,7 +55,7 @@ def checksum(data: NDArray[np.uint8], start: int = 0, end: int | None = None) ->
 
 
 class PartsWriter:
-    """Writes one file; the caller closes it, whatever happens."""
+    """Writes one file; the caller closes it in any case."""
 
     def __init__(self, fs: Fs, path: Path, keys: int) -> None:
         self._file = fs.open_append(path)
@@ -68,13 +68,13 @@ class PartsWriter:
         return self._file.size
 
     def add(self, key: int, data: NDArray[np.uint8]) -> None:
-        """One part; an empty one is none."""
+        """Add one part; an empty one is skipped."""
         self.add_all(np.array([key], np.int64), np.array([0, len(data)], np.int64), data)
 
     def add_all(
         self, keys: NDArray[np.int64], edges: NDArray[np.int64], data: NDArray[np.uint8]
     ) -> None:
-        """Parts that follow one another: that of keys[n] is data[edges[n]:edges[n + 1]]."""
+        """Add consecutive parts: that of keys[n] is data[edges[n]:edges[n + 1]]."""
         wanted = np.flatnonzero(edges[1:] > edges[:-1])
         rows = np.zeros(len(wanted), _ROW)
         rows["start"] = edges[wanted] + self._file.size
@@ -155,7 +155,7 @@ class PartsReader:
 
 
 def read_at(path: Path, position: int, length: int) -> NDArray[np.uint8]:
-    """So many bytes of a file. Raises CorruptData where it is shorter, StorageError."""
+    """Read bytes of a file. Raises CorruptData if the file is shorter, StorageError."""
     data = np.empty(length, np.uint8)
     done = 0
     try:

@@ -1,14 +1,13 @@
-"""The last stage: one group rewritten, by the very rewrite of the small plan."""
+"""The last stage: one group rewritten, with the same code as in the small plan."""
 
 from __future__ import annotations
 
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
+from lapse.lifecycle.round.judged import Round, judge
 from lapse.lifecycle.round.offset_map import MapResult, Tick
 from lapse.lifecycle.round.rewrite import (
     RewriteResult,
-    Round,
     for_its_markers,
-    judge,
     let_live,
     write_group,
 )
@@ -53,7 +52,7 @@ def rewrite_group(request: RewriteRequest, this: Attempt) -> Rewritten:
 
 
 def _forgetting(segments: list[SourceSegment], tick: Tick) -> Tick:
-    """A tick that now and then gives back what was read."""
+    """A tick that also releases, now and then, the pages that were read."""
     done = 0
 
     def tick_and_forget(n_bytes: int) -> None:

@@ -1,9 +1,9 @@
-"""What the tasks of a split plan are asked, and what they answer: frozen, JSON-able, without paths.
+"""Requests to the tasks of a split plan, and their answers: frozen, JSON-able, without paths.
 
-A request holds everything its task needs. Where the files of an earlier stage lie follows from the
-attempt ids in it; which attempt of several counts, the answers that came back say. The seed of the
-keys' hash goes from the driver to the tasks that hash and nowhere else: no answer, file or text of
-an error has it (ADR-2).
+A request holds everything its task needs. The folders of an earlier stage's files follow from the
+attempt ids in it; if a request had several attempts, the one whose answer the driver got counts.
+The seed of the keys' hash goes from the driver to the tasks that hash and nowhere else: no answer,
+file or error text contains it (ADR-2).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lapse.lifecycle.round.split.parts import PartsReceipt
 
 
 class Stage(Enum):
-    """What a task does, in the order of a round."""
+    """The stages of a split round, in order."""
 
     SCAN = "scan"
     MERGE = "merge"
@@ -30,7 +30,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A file that is read whole: which attempt wrote it, its size and CRC-32C."""
+    """A file that is read whole: the attempt that wrote it, its size and CRC-32C."""
 
     attempt_id: str
     size: int
@@ -39,15 +39,15 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class ScanRequest:
-    """One segment, to runs by hash range.
+    """Scan one segment to runs by hash range.
 
     Attributes:
-        plan: of the round, with this one segment only; so in all requests: with those meant.
+        plan: the round's plan, with this one segment only; other requests hold their own segments.
         index: number of the segment in the round.
         end: base of the segment after it, or the round's upper bound.
-        seed: of the hash.
-        outcomes: how what is open at its end ends; None while nobody knows, and then a segment
-            that has transactions only says what crosses its borders.
+        seed: seed of the hash.
+        outcomes: outcomes of the transactions open at its end; None while they are unknown: then a
+            segment with transactions only reports those that cross its borders.
     """
 
     plan: RoundPlan
@@ -59,13 +59,13 @@ class ScanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What is in a segment.
+    """The result of scanning a segment.
 
     Attributes:
-        runs: keyed by hash range; None if it only says what crosses its borders.
-        mapped_from: number of its first record that is mapped; as many as it has if none is.
-        bits: what a map stage leaves of it, nothing superseded yet.
-        markers: it has control batches.
+        runs: keyed by hash range; None if the scan only reports what crosses the borders.
+        mapped_from: number of the first mapped record; the number of records if none is mapped.
+        bits: the map stage's bitmaps of the segment, with nothing superseded yet.
+        markers: whether it has control batches.
     """
 
     index: int
@@ -89,7 +89,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class MergeRequest:
-    """Hash ranges first..after-1 of all runs, which are in the order of their segments."""
+    """Merge hash ranges first..after-1 of all runs, which are in the order of their segments."""
 
     plan: RoundPlan
     first: int
@@ -102,7 +102,7 @@ class Merged:
     """Numbers of superseded records, keyed by segment.
 
     Attributes:
-        first: hash range that the task began with.
+        first: first hash range of the task.
         entries: keys mapped.
     """
 
@@ -122,11 +122,11 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class JudgeRequest:
-    """One segment: what the merges found of it, together.
+    """Judge one segment by the findings of all merges.
 
     Attributes:
         latest: last offset that is mapped.
-        looked_at: whether the clean part counts; without a key mapped it does not.
+        looked_at: whether the clean part is judged; if no key was mapped, it is not.
     """
 
     plan: RoundPlan
@@ -141,13 +141,13 @@ class JudgeRequest:
 
 @dataclass(frozen=True, slots=True)
 class JudgedSegment:
-    """What becomes of a segment.
+    """The judgement on a segment.
 
     Attributes:
-        touched: something changes for sure.
-        bits: what a map stage leaves of it.
-        staying: producers of which some data of the transaction open at its end stays if it is
-            rewritten.
+        touched: whether something changes for sure.
+        bits: the map stage's bitmaps of the segment.
+        staying: producers whose transaction is open at the segment's end and keeps some data if
+            the segment is rewritten.
     """
 
     index: int
@@ -158,13 +158,13 @@ class JudgedSegment:
 
 @dataclass(frozen=True, slots=True)
 class RewriteRequest:
-    """One group.
+    """Rewrite one group.
 
     Attributes:
         first: index of its first segment.
-        bits: of each of its segments.
-        begun: transactions that were open before.
-        for_its_markers: one segment that nothing changes in but perhaps its markers.
+        bits: the map stage's bitmaps of each of its segments.
+        begun: transactions that were open before the group.
+        for_its_markers: the group is one segment in which at most the markers change.
     """
 
     plan: RoundPlan
@@ -195,8 +195,9 @@ class Answer(Generic[T]):
     """The outcome of one attempt at one request.
 
     Attributes:
-        done: None if it failed; `error` says why, and `bad` where the log could not be read.
-        bytes_read: of log files.
+        done: the result; None on failure, with the reason in `error` and an unreadable place in
+            `bad`.
+        bytes_read: bytes read of log files.
     """
 
     attempt_id: str
@@ -209,20 +210,20 @@ class Answer(Generic[T]):
 
 
 def folder_of(plan: RoundPlan, attempt_id: str) -> Path:
-    """Where an attempt at any stage keeps its files."""
+    """The folder of an attempt's files, at any stage."""
     return attempt_dir(Path(plan.dir), plan.round_id, attempt_id)
 
 
 def runs_file(index: int) -> str:
-    """Name of a segment's runs."""
+    """File name of a segment's runs."""
     return f"{index}-runs"
 
 
 def bits_file(index: int) -> str:
-    """Name of what is known of a segment's records."""
+    """File name of a segment's bitmaps."""
     return f"{index}-bits"
 
 
 def superseded_file(first: int) -> str:
-    """Name of what a merge found."""
+    """File name of a merge's superseded records."""
     return f"{first}-superseded"

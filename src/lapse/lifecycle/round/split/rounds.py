@@ -1,13 +1,12 @@
-"""A whole split round: which stage asks what of whom, from the answers of those before. No effects.
+"""A whole split round: each stage's requests, made from the answers of earlier ones. No effects.
 
-`steps` is the driver's side, as a generator of jobs: whoever runs it (this process, or Spark)
-carries out each job's requests in any order, sends the answers back in theirs, and gets a `Result`
-in the end. A job is over when each request has an answer; which of several attempts it came from
-does not matter.
+`steps` is the driver's side, as a generator of jobs: the caller (this process, or Spark) carries
+out each job's requests in any order, sends the answers back in the order of the requests, and gets
+a `Result` in the end. A job is over when each request has an answer, from any of its attempts.
 
-scan: a task a segment. One with transactions first says what crosses its borders, and is scanned
-when all have. merge: a task for some hash ranges. judge: a task a segment. rewrite: a task a group,
-and one for each segment that may change in its markers only.
+scan: one task per segment. A segment with transactions first reports those that cross its borders,
+and is scanned when all segments have. merge: one task for some hash ranges. judge: one task per
+segment. rewrite: one task per group, and one per segment that may change in its markers only.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from lapse.base.config import LONG_MAX
+from lapse.lifecycle.round.judged import groups_of
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import BadSpot, GroupReceipt
-from lapse.lifecycle.round.rewrite import groups_of
 from lapse.lifecycle.round.split.edges import (
     Openings,
     Outcomes,

@@ -1,9 +1,9 @@
 """The first stage of a split plan: a segment's keys, hashed, to runs by hash range.
 
-Clean segments make runs too, and a merge looks their keys up. The other way is to read each clean
-segment once for every hash range: that costs a walk over its records (some 20 ns each, and all of
-its bytes) a range, where a run costs 16 bytes written and 16 read a record, once; as a log is split
-into two ranges at least, runs are cheaper always, and the log itself is read once.
+Clean segments make runs too, and a merge looks their keys up. The alternative, to read each clean
+segment once for every hash range, costs a walk over its records (some 20 ns each, and all of its
+bytes) per range, where a run costs 16 bytes written and 16 read per record, once. As a log is split
+into at least two ranges, runs are always cheaper, and the log itself is read once.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _write_runs(
     path = this.folder / runs_file(request.index)
     writer = _RunWriter(
         PartsWriter(this.fs, path, plan.split.ranges), plan.split,
-        int(segment.told[survey.COUNT_MAX]), segment.records, this,
+        int(segment.surveyed[survey.COUNT_MAX]), segment.records, this,
     )  # fmt: skip
     filled, mapped_from = 0, -1
     try:

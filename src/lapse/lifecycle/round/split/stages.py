@@ -1,7 +1,7 @@
-"""Any request of a split plan carried out, as it travels: bytes in, bytes out.
+"""Carries out any request of a split plan in encoded form: bytes in, bytes out.
 
-Whoever has workers sends them `encode`d requests, and reads their answers by `decode_answer`; this
-process runs the same through `run_request`.
+A driver sends `encode`d requests to its workers and reads their answers with `decode_answer`; to
+run a request in this process, call `run_request`.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def run_request(stage: Stage, request: Any, attempt_id: str, fs: Fs, clock: Cloc
 
 
 def run_encoded(stage: Stage, data: bytes, attempt_id: str, fs: Fs, clock: Clock) -> bytes:
-    """The same as it travels."""
+    """As `run_request`, with encoded request and answer."""
     answer = run_request(stage, decode_request(stage, data), attempt_id, fs, clock)
     return msgspec.json.encode(answer)
 
 
 def encode(request: Any) -> bytes:
-    """A request as it travels."""
+    """A request in encoded form."""
     return msgspec.json.encode(request)
 
 
@@ -71,6 +71,6 @@ def decode_request(stage: Stage, data: bytes) -> Any:
 
 
 def decode_answer(stage: Stage, data: bytes) -> Answer[Any]:
-    """An answer as it came."""
+    """The answer from its encoded form."""
     answer: Answer[Any] = msgspec.json.decode(data, type=_WORK[stage].answer)
     return answer

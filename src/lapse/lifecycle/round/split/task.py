@@ -1,8 +1,7 @@
 """One attempt at one request of a split plan: what every stage shares.
 
-As `round.engine.run_plan` for a small plan: an attempt touches nothing but its own folder, so it
-may run twice, be killed anywhere, or race with another one; what goes wrong comes back as its
-answer.
+As `round.engine.run_plan` for a small plan: an attempt writes only to its own folder, so it may run
+twice, be killed anywhere, or race with another attempt; a failure is returned as its answer.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Attempt:
-    """Where a task is, and what it has cost.
+    """The place and the costs of one attempt.
 
     Attributes:
-        bytes_read: of log files.
+        bytes_read: bytes read of log files.
     """
 
     attempt_id: str
@@ -49,13 +48,13 @@ class Attempt:
         return Workplace(self.fs, self.folder)
 
     def tick(self, n_bytes: int) -> None:
-        """So many more bytes of the log are done."""
+        """Count `n_bytes` more of the log as done."""
         self.bytes_read += n_bytes
         self.progress.tick(n_bytes)
         self.budget.spend(n_bytes)
 
     def spend(self, n_bytes: int) -> None:
-        """So many more bytes were written or read elsewhere."""
+        """Count `n_bytes` more as written, or read from other files."""
         self.budget.spend(n_bytes)
 
 
@@ -87,7 +86,7 @@ def attempt(
 
 
 def write_bits(this: Attempt, index: int, segment: SourceSegment) -> Blob:
-    """Keep what a map stage leaves of a segment: superseded, keyless, batches with tombstones."""
+    """Write the map stage's findings on a segment: superseded, keyless, batches with tombstones."""
     arrays = (segment.superseded, segment.keyless, np.packbits(segment.tombstones > 0))
     data = np.concatenate(arrays)
     this.fs.write_file(this.folder / bits_file(index), data.data)
@@ -96,7 +95,7 @@ def write_bits(this: Attempt, index: int, segment: SourceSegment) -> Blob:
 
 
 def read_bits(plan: RoundPlan, index: int, blob: Blob, segment: SourceSegment) -> None:
-    """Put it back into the segment, opened anew. Raises CorruptData, StorageError."""
+    """Restore them in the segment, opened anew. Raises CorruptData, StorageError."""
     path = folder_of(plan, blob.attempt_id) / bits_file(index)
     data = read_at(path, 0, blob.size)
     n_bits, n_batches = len(segment.superseded), len(segment.rows)
