@@ -1,18 +1,18 @@
 """What the append clock says now: the owner's time, which never goes back within a log (L16).
 
-The wall clock may be set back while those who remove records go on by the time they believe in
-(ADR-11, `lifecycle.clock_guard`). An append noted by such a clock would be old at once, and
-gone before its min lag and its retention (L9). So the append clock goes on from the last append,
-which the summaries keep over rolls and restarts, and from the believed time that the owner tells.
+The wall clock may be set back while all that removes records goes on by the believed time (ADR-11,
+`lifecycle.clock_guard`). An append noted by such a clock would be old at once, and gone before its
+min lag and its retention (L9). So the append clock goes on from the last append, which the
+summaries keep over rolls and restarts, and from the believed time that the owner passes.
 
 Neither may it be far ahead, further than lapse.clock.jump.max.ms. A wall clock that is so far ahead
-of the believed time is not believed: appends, and commits of rounds, are noted by what must have
-been reached. If it was right after all, whoever confirms it makes a `Step` of the difference, and
-what was noted before counts as so much later. A last append so far ahead was made where nobody told
-the time, and is not followed, else nothing would be rolled by time until that moment comes. Once
-the owner believes its clock again, it is taken back to that moment (`seen_by`): an append has been
-made before it is seen, so nothing of it counts as older than it is, and its lags count from there
-and not from a year ahead.
+of the believed time is not believed: appends, and commits of rounds, are noted with the time that
+must have been reached. If the wall clock was right after all, an operator's confirmation makes a
+`Step` of the difference, and times noted before count as that much later. A last append so far
+ahead was made without a believed time, and is not followed, else no segment would be rolled by time
+until that moment comes. Once the owner believes its clock again, the append clock of such a segment
+is taken back to that moment (`seen_by`): an append is made before it is seen, so no record of it
+counts as older than it is, and its lags count from there and not from a year ahead.
 
 Called by `append_side` and `partition_log`, under the log's lock; `believe` by the owner.
 """
@@ -38,7 +38,7 @@ class LogClock:
     """The append clock of one open log.
 
     Args:
-        believed_ms: the time its owner notes by, None where nobody knows.
+        believed_ms: the time its owner notes by, None where it is not known.
         jump_max_ms: lapse.clock.jump.max.ms.
     """
 
@@ -59,9 +59,9 @@ class LogClock:
             self.believe(believed_ms)
 
     def believe(self, believed_ms: int) -> None:
-        """The time to note by (`ClockGuard.latest_ms`), told each time the owner has looked.
+        """Set the time to note by (`ClockGuard.latest_ms`); the owner calls this at each look.
 
-        Until it looks again, and if it stands still, it counts on.
+        Until the next call, and while it passes the same time, the time counts on.
         """
         if self._believed is None or self._believed[0] != believed_ms:
             self._believed = believed_ms, self._clock.boot_seconds()
@@ -84,7 +84,7 @@ class LogClock:
         return believed_ms + int((self._clock.boot_seconds() - since_s) * 1000)
 
     def tick(self, now_ms: int) -> int:
-        """What to note for an append at `now_ms`."""
+        """The time to note for an append at `now_ms`."""
         time_ms = self.noted_ms(now_ms)
         if self._believed is None or self._last_ms - time_ms <= self._jump_max_ms:
             time_ms = max(time_ms, self._last_ms)
@@ -98,7 +98,7 @@ def seen_by(summary: Summary, seen_ms: int, jump_max_ms: int) -> Summary:
     Its append clock is taken back to that where it is further ahead than a clock may jump.
     """
     if summary.append_last_ms <= after_ms(seen_ms, jump_max_ms) or summary.estimated:
-        return summary  # an estimate gives way to a summary, which is asked then
+        return summary  # an estimate gives way to a summary, which is checked then
     first_ms = min(summary.append_first_ms, seen_ms)
     return replace(summary, append_first_ms=first_ms, append_last_ms=seen_ms)
 
@@ -106,7 +106,7 @@ def seen_by(summary: Summary, seen_ms: int, jump_max_ms: int) -> Summary:
 def with_create_times(summary: Summary, kept: Summary | None) -> Summary:
     """The summary of the last segment of a log, which has grown since `kept` was written.
 
-    Nobody's cleaner touches the last segment: its create times are as they were.
+    No cleaner touches the last segment: its create times are as they were.
     """
     if kept is None:
         return summary
@@ -134,7 +134,7 @@ def with_last_append(
 def with_estimated_clock(
     summary: Summary, mtime_ms: int, known: AppendClock | Summary | None
 ) -> Summary:
-    """The summary of a segment whose own was lost, with a clock from `estimated_clock`."""
+    """The summary of a segment whose kept one was lost, with a clock from `estimated_clock`."""
     if not summary.size:
         return summary
     clock = estimated_clock(summary.first_batch_max_timestamp, mtime_ms, known)

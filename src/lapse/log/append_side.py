@@ -1,8 +1,8 @@
 """The appending side of a log: what a leader writes, what a follower takes over, and rolling.
 
 Everything here happens under the log's one lock and ends in one write to the active segment. An
-append of a plain batch is the busiest path of the house: what only transactions, markers, old
-formats or odd clocks need is asked for by one test each.
+append of a plain batch is the busiest code path: work that only transactions, markers, old formats
+or odd clocks need costs it one test each.
 
 `delete_side` adds what deletes, `PartitionLog` what syncs and replaces.
 """
@@ -62,7 +62,7 @@ _log = logging.getLogger(__name__)
 
 
 class Appended(NamedTuple):
-    """What a producer is told.
+    """The result of an append, for the produce response.
 
     Attributes:
         log_append_time_ms: -1 on a CreateTime topic.
@@ -78,7 +78,7 @@ class Appended(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
-    """What an open log is made of: its files are in order, and `loaded` holds them."""
+    """The parts of an open log: its files are in order, and `loaded` holds them."""
 
     dir: Path
     partition: TopicPartition
@@ -100,7 +100,7 @@ class AppendableLog(ReadableLog):
     """
 
     def __init__(self, opening: Opening) -> None:
-        """Of a log whose files are in order."""
+        """Open a log whose files are in order."""
         loaded, options, env = opening.loaded, opening.options, opening.env
         super().__init__(opening.partition, loaded)
         self.dir = opening.dir
@@ -136,7 +136,7 @@ class AppendableLog(ReadableLog):
     ) -> Appended:
         """Append a producer's batch: sequence checks, offsets, one write.
 
-        `verified_at`: the log end before its transaction was found to be going on; None: not asked.
+        `verified_at`: the log end before its transaction was found going on; None: not checked.
 
         Raises KafkaError: what `Producers.check` refuses, RECORD_LIST_TOO_LARGE, or
         KAFKA_STORAGE_ERROR, after which nothing of the batch is in the log.
@@ -176,10 +176,10 @@ class AppendableLog(ReadableLog):
             return Appended(base_offset, last_offset, time_ms, self._log_start_offset)
 
     def try_begin(self, size: int) -> bool:
-        """Whether appending that many bytes now is one write to an open file; if so, the lock.
+        """Take the lock if appending that many bytes now is one write to an open file.
 
-        For the event loop, which waits for no lock, roll, summary or checkpoint. Whoever is told
-        yes appends and calls `end`.
+        For the event loop, which waits for no lock, roll, summary or checkpoint. A caller that gets
+        True appends and then calls `end`.
         """
         # A write to a file that is being synced waits for that.
         if self._is_syncing or not self._lock.acquire(blocking=False):
@@ -216,10 +216,10 @@ class AppendableLog(ReadableLog):
         leader_epoch: int,
         now_ms: int,
     ) -> Appended:
-        """End a producer's transaction, as its coordinator asks; one without data here too.
+        """End a transaction for its coordinator, also one without data in this log.
 
-        Raises KafkaError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED where somebody
-        newer was here, KAFKA_STORAGE_ERROR.
+        Raises KafkaError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED where a newer
+        epoch was seen here, KAFKA_STORAGE_ERROR.
         """
         with self._lock:
             self._require_online()
@@ -249,7 +249,7 @@ class AppendableLog(ReadableLog):
         now_ms: int,
         verified_at: int | None = None,
     ) -> Appended:
-        """Append a coordinator's records as one batch; no sequence is asked for.
+        """Append a coordinator's records as one batch; no sequence is checked.
 
         Raises KafkaError: INVALID_PRODUCER_EPOCH where its producer was here with a newer one,
         INVALID_TXN_STATE where it had a marker since `verified_at`, MESSAGE_TOO_LARGE,
@@ -330,7 +330,7 @@ class AppendableLog(ReadableLog):
         if len(messages) > self.config.segment_bytes:
             raise self._too_large(len(messages))
         rows = headers_of(scan_batches(messages, str(self.partition), check_crc=False))
-        nulls = [tombstones, *[0] * (len(rows) - 1)]  # only their sum is asked for
+        nulls = [tombstones, *[0] * (len(rows) - 1)]  # only their sum is used
         self._write(rows, messages, now_ms, nulls)
 
     def _write(
@@ -383,7 +383,7 @@ class AppendableLog(ReadableLog):
         self._end_offset = active.end_offset  # last: what is above is not to be seen before
 
     def _note_unstable(self, ended: EndedTxn | None, end_offset: int) -> None:
-        """What holds the last stable offset back once the log reaches `end_offset`."""
+        """Update the transactions that hold the last stable offset back at `end_offset`."""
         open_first, completed = self._producers.first_unstable_offset, self._unstable.completed
         if ended is not None:
             if ended.aborted is not None:
@@ -402,7 +402,7 @@ class AppendableLog(ReadableLog):
         """L12: the LogAppendTime to write now."""
         last_ms = self._append_time_last_ms
         jump_max_ms = self._env.clock_jump_max_ms
-        now_ms = self._clock.reached_ms(now_ms)  # whoever removes by it goes by that time
+        now_ms = self._clock.reached_ms(now_ms)  # retention and rounds go by that time
         time_ms = append_time_ms(now_ms, last_ms, jump_max_ms)
         if time_ms < last_ms:
             if not self._append_time_ahead_ms:
@@ -464,7 +464,7 @@ class AppendableLog(ReadableLog):
             _log.error("%s takes no more changes until opened again: %s", self.partition, cause)
 
     def forget_refusal(self) -> None:
-        """There is room again, somebody found: the next append will tell."""
+        """Clear the refusal once the disk has room again: the next append shows whether it has."""
         with self._lock:
             if self.offline_reason is None:
                 self.refusal = None
@@ -518,7 +518,7 @@ class AppendableLog(ReadableLog):
         return self._env.clock_jump_max_ms
 
     def latest_ms(self) -> int:
-        """What an append would be noted with now, or earlier: no believed clock is ahead of it."""
+        """The time an append would be noted with now, or earlier; no believed clock is ahead."""
         with self._lock:
             return self._clock.noted_ms(self._env.clock.now_ms())
 

@@ -7,7 +7,7 @@ where the append clock has gone back. A time below 0 stands for less: "not after
 for nothing at all. Nothing is known below the first entry.
 
 The entries of a segment end with one that is `UNKNOWN`, at the end of what its writer has appended:
-what somebody else adds (a Kafka on the same directory) or puts behind it is not claimed. The file
+batches that another owner (a Kafka on the same directory) adds behind it are not covered. The file
 of the active segment has none. It is written now and then (`PartitionLog.keep_append_times`), and
 synced with the segment; what a crash may have lost gets an entry that says how late it may have
 been appended (`resumed`).
@@ -16,8 +16,8 @@ A round leaves out entries that nothing is left of. Before its file stands an en
 number there is and the size of the log file that it was made for: beside any other one (a power cut
 may have taken back the renames of one folder and not of another) it is worth nothing.
 
-Wherever it is asked whether a record is old, only the latest possible time counts; the earliest is
-what is shown, and so it is up to a second early.
+Where a record's age is checked, only the latest possible time counts; clients are shown the
+earliest, which is up to a second early.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def append_times_path(partition_dir: Path, base_offset: int) -> Path:
 
 
 class ActiveAppendTimes:
-    """Of the segment that is written, under the log's lock; asked by anybody."""
+    """Append times of the active segment: written under the log's lock, read by any thread."""
 
     __slots__ = ("_base_offset", "_data", "_has_end", "_last_ms", "_path", "_written")
 
@@ -63,7 +63,7 @@ class ActiveAppendTimes:
         self._has_end = False
 
     def note(self, now_ms: int, first_offset: int) -> None:
-        """What is appended at `now_ms` has offsets from that on; nearly always that is known."""
+        """Note an append at `now_ms` from `first_offset` on; nearly always the entry is there."""
         if not 0 <= now_ms - self._last_ms < RESOLUTION_MS:
             self._data += _ENTRY.pack(max(now_ms, 1), self._place(first_offset))
             self._last_ms = now_ms
@@ -72,7 +72,7 @@ class ActiveAppendTimes:
         return min(offset - self._base_offset + 1, _PLACE_MAX)
 
     def between(self, offset_from: int, offset_until: int) -> AppendTimes:
-        """As `AppendTimes.between`, of the entries so far."""
+        """`AppendTimes.between` of the entries so far."""
         first = max(self._before(offset_from + 1) - 1, 0)
         after = self._before(offset_until)
         return parse(
@@ -106,7 +106,7 @@ class ActiveAppendTimes:
 
 
 def read_append_times(partition_dir: Path, base_offset: int, log_size: int) -> AppendTimes:
-    """What the file says, as far as it makes sense; nothing where it is of another log file."""
+    """The file's entries, as far as they are valid; none where it is of another log file."""
     try:
         data = append_times_path(partition_dir, base_offset).read_bytes()
     except OSError:
@@ -118,7 +118,7 @@ def read_append_times(partition_dir: Path, base_offset: int, log_size: int) -> A
 
 
 def made_for(data: bytes) -> int | None:
-    """The size of the one log file that these bytes are of; None: whatever its size."""
+    """The size of the one log file that these bytes are of; None: any size."""
     if len(data) < ENTRY_BYTES:
         return None
     time, size = _ENTRY.unpack_from(data)
@@ -171,7 +171,7 @@ def resumed(known: AppendTimes, end_offset: int, latest_ms: int) -> AppendTimes:
 
 
 def closed(known: AppendTimes, end_offset: int) -> AppendTimes:
-    """As a sealed segment has it, whose writer ends there."""
+    """Append times as a sealed segment has them, whose writer ended at `end_offset`."""
     if not len(known.offsets):
         return known
     below = known.between(-1, end_offset)
@@ -179,7 +179,7 @@ def closed(known: AppendTimes, end_offset: int) -> AppendTimes:
 
 
 def joined(parts: Iterable[AppendTimes]) -> AppendTimes:
-    """Of segments that become one, ascending; each must say where it ends."""
+    """Append times of segments that become one, ascending; each must have its end."""
     some = [part for part in parts if len(part.offsets)]
     if not some:
         return NOTHING

@@ -1,7 +1,7 @@
 """What recovery cuts off a log is kept aside for a while: `<partition>/.lapse/cut-…`.
 
 Above the recovery point a damaged batch ends the log and what follows goes (W-7), as in
-Kafka. It may be all that is left of somebody's records, though, so its bytes stay for `KEPT_MS`, up
+Kafka. It may be all that is left of some records, though, so its bytes stay for `KEPT_MS`, up
 to `KEPT_BYTES_MAX` of one cut. They are no part of the log, and an erasure looks through them like
 through any file. Zeros, which a power cut leaves at the end of a file, are not worth keeping.
 """
@@ -81,8 +81,8 @@ def keep_segment(fs: Fs, partition_dir: Path, base_offset: int) -> Path | None:
     return target
 
 
-def told(aside: Path | None) -> str:
-    """For a line about a cut: where what was cut off is."""
+def kept_as(aside: Path | None) -> str:
+    """For a log line about a cut: the file that has the bytes that were cut off."""
     return "" if aside is None else f", kept as {aside} for {KEPT_MS // 86_400_000} days"
 
 
@@ -92,9 +92,9 @@ def kept_aside(partition_dir: Path) -> tuple[Aside, ...]:
     try:
         for entry in os.scandir(partition_dir / FOLDER):
             if entry.name.startswith(_PREFIX) and entry.is_file():
-                told_of = entry.stat()
-                until_ms = told_of.st_ctime_ns // 1_000_000 + KEPT_MS
-                found.append(Aside(Path(entry.path), told_of.st_size, until_ms))
+                status = entry.stat()
+                until_ms = status.st_ctime_ns // 1_000_000 + KEPT_MS
+                found.append(Aside(Path(entry.path), status.st_size, until_ms))
     except FileNotFoundError:
         return ()
     except OSError as e:

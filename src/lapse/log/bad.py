@@ -21,7 +21,7 @@ BAD = "bad"
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What tells one version of a segment's file from another; -1 where there is none."""
+    """What identifies one version of a segment's file; -1 where there is none."""
 
     size: int = -1
     mtime_ns: int = -1
@@ -33,7 +33,7 @@ def bad_path(partition_dir: Path) -> Path:
 
 
 def read_bad(partition_dir: Path) -> BadRange | None:
-    """What is kept; None where that is nothing, does not parse, or is of a file that changed."""
+    """The kept range; None where there is none, it does not parse, or its file has changed."""
     try:
         data = bad_path(partition_dir).read_bytes()
         bad = msgspec.json.decode(data, type=BadRange)
@@ -47,7 +47,7 @@ def read_bad(partition_dir: Path) -> BadRange | None:
 
 
 def file_state(path: Path) -> FileState:
-    """Of a file as it is now."""
+    """The state of a file as it is now."""
     try:
         stat = path.stat()
     except OSError:

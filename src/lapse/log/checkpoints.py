@@ -101,7 +101,7 @@ def read_epochs(path: Path) -> list[tuple[int, int]]:
     for epoch, start in entries:
         if epoch <= before[0] or start <= before[1]:
             raise CorruptData(str(path), 0, f"epoch {epoch} at {start} does not ascend")
-        if epoch > _EPOCH_MAX:  # Metadata could not tell it
+        if epoch > _EPOCH_MAX:  # a Metadata response has 32 bits
             raise CorruptData(str(path), 0, f"epoch {epoch} has more than 32 bits")
         before = epoch, start
     return entries

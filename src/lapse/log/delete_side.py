@@ -36,7 +36,7 @@ class DeletingLog(AppendableLog):
     """
 
     def __init__(self, opening: Opening) -> None:
-        """Of a log whose files are in order."""
+        """Open a log whose files are in order."""
         super().__init__(opening)
         self._start_lock = threading.Lock()
         self._files_lock = threading.RLock()
@@ -46,7 +46,7 @@ class DeletingLog(AppendableLog):
         self.aside = kept_aside(self.dir)
 
     def _take_up(self, kept: KeptStart) -> None:
-        """What was kept of the log start, once the log is open."""
+        """Apply the kept log start, once the log is open."""
         bases = [segment.base_offset for segment in self._segments]
         self._start = taken_up(kept, self._log_start_offset, bases, self._env.clock.now_ms())
         if self._start != kept:
@@ -59,8 +59,8 @@ class DeletingLog(AppendableLog):
     ) -> int:
         """Retention: remove leading segments; the log start moves up. Returns bytes removed.
 
-        The active segment may be among them: it is rolled first (T-24). Whatever reaches beyond
-        `log_end_offset`, if given, was appended to since that was decided, and stays. Raises
+        The active segment may be among them: it is rolled first (T-24). A segment that ends
+        above `log_end_offset`, if given, was appended to since that was decided, and stays. Raises
         ValueError unless they are the first ones.
         """
         with self._files_lock:
@@ -201,7 +201,7 @@ class DeletingLog(AppendableLog):
             self._epochs.truncate_start(offset)
 
     def _sync_snapshot(self, offset: int) -> None:
-        """What is known of producers below `offset` must not go with their batches (P-4)."""
+        """Sync the snapshot at `offset`: producers' state must not go with their batches (P-4)."""
         path = segment_path(self.dir, offset, SNAPSHOT)
         if path.exists():
             self._env.fs.fsync_file(path)

@@ -10,11 +10,11 @@ The clean-shutdown marker is removed, durably, as soon as the directory is owned
 again by `close` if every log in it can be trusted then: all were closed cleanly, or were never
 opened and the marker was there before.
 
-It remembers which partitions it should have (`roster`), and by that whether one is gone. What is
-found missing, while nobody else has owned the directory since, is for a person to decide.
+It remembers which partitions it should have (`roster`), and so detects that one is gone. If one is
+missing although no other owner has used the directory since, an operator must decide.
 
-What the disk refuses comes out as StorageError, reading included; `disk_failed` tells the errors
-that speak of the disk from those that speak of one file or of this process.
+Disk errors come out as StorageError, reading included; `disk_failed` separates errors of the disk
+from errors of one file or of this process.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ from lapse.log.segment import LOG
 from lapse.log.swap import SWAP
 
 LOCK = ".lock"
-# There while a copy is not whole; it says of what. Nothing of ours opens such a directory.
+# There while a copy is not whole; it names the source. Lapse opens no such directory.
 INCOMPLETE = "lapse-incomplete-copy"
 TO_V2, TO_KAFKA = "--to-v2", "--to-kafka"
 DELETE_SUFFIX = "-delete"
 _NAME_BYTES_MAX = 255
 _DAY_MS = 86_400_000
 
-# struct flock: its form, what asks who holds any part of a file, and where the answer has l_pid.
+# struct flock: its format, a query for the holder of any part of a file, the index of l_pid.
 if sys.platform == "darwin":
-    _FLOCK, _ASKED, _L_PID = struct.Struct("qqihh"), (0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET), 2
+    _FLOCK, _QUERY, _L_PID = struct.Struct("qqihh"), (0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET), 2
 else:
-    _FLOCK, _ASKED, _L_PID = struct.Struct("hhqqi4x"), (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0), 4
+    _FLOCK, _QUERY, _L_PID = struct.Struct("hhqqi4x"), (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0), 4
 
 _LOCKED_BY_ANOTHER = frozenset({errno.EACCES, errno.EAGAIN})
 
-# A full disk can be read from and emptied, and these others speak of our process, not of a disk.
+# A full disk can be read from and emptied, and the other errors are of our process, not of a disk.
 _NOT_OF_THE_DISK = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EBADF}
 )
@@ -111,7 +111,7 @@ class LogDirectory:
         self._take_up_roster()
 
     def _take_up_roster(self) -> None:
-        """What should be here; nothing is known where somebody else has owned the directory."""
+        """Set the expected partitions; a missing one is not expected after another owner."""
         known = read_roster(self.path)
         self._as_left = known is not None and known.is_as_left(self.path, was_clean=self.was_clean)
         self._expected: dict[TopicPartition, Expected] = {}
@@ -125,8 +125,8 @@ class LogDirectory:
                 self._expected[partition] = expected
             else:
                 _log.warning(
-                    "%s: %s is gone; somebody else has owned the directory meanwhile, so that may "
-                    "be meant", self.path, partition,
+                    "%s: %s is gone; another owner has used the directory meanwhile, so that may "
+                    "be intended", self.path, partition,
                 )  # fmt: skip
 
     @staticmethod
@@ -165,7 +165,7 @@ class LogDirectory:
                     self._doomed[Path(entry.path)] = 0, 0
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint that does not parse is as good as none: logs are then checked whole."""
+        """A checkpoint that does not parse counts as absent: logs are then checked whole."""
         try:
             return checkpoints.read_offsets(self.path / name)
         except CorruptData as e:
@@ -175,7 +175,7 @@ class LogDirectory:
     # --- partitions ------------------------------------------------------------------------------
 
     def partitions(self) -> list[TopicPartition]:
-        """What has a directory here, open or not."""
+        """The partitions that have a directory here, open or not."""
         return list_partitions(self.path)
 
     def holds(self, partition: TopicPartition) -> bool:
@@ -247,20 +247,20 @@ class LogDirectory:
                 checkpoints.write_topic_id(self._env.fs, partition_dir, topic_id)
             self._env.fs.fsync_dir(self.path)
             with self._checkpointing:
-                self._expected.pop(partition, None)  # likewise
+                self._expected.pop(partition, None)  # also of an earlier topic
         log = self.open_log(
             partition,
             config,
             producer_id_expiration_ms=producer_id_expiration_ms,
             believed_ms=believed_ms,
         )
-        self._env.fs.fsync_dir(partition_dir)  # before the roster may say that it has a segment
+        self._env.fs.fsync_dir(partition_dir)  # before the roster may list it as having a segment
         return log
 
     # --- what should be here ---------------------------------------------------------------------
 
     def lost(self, partition: TopicPartition) -> Expected | None:
-        """What is known of a partition that should be here, and has no folder or no segment."""
+        """The roster's entry of a partition that should be here and has no folder or segment."""
         expected = self._expected.get(partition)
         if expected is None or partition in self.logs:
             return None
@@ -281,13 +281,13 @@ class LogDirectory:
         return lost(self.path / str(partition), partition, end_offset, why)
 
     def forget(self, partition: TopicPartition) -> None:
-        """It need not be here any more: durable when this returns. Raises StorageError."""
+        """Strike a partition from the roster: durable when this returns. Raises StorageError."""
         with self._checkpointing:
             if self._expected.pop(partition, None) is not None:
                 self._write_roster()
 
     def remember(self) -> None:
-        """Have the directory remember the partitions that are open. Raises StorageError."""
+        """Write the open partitions to the roster. Raises StorageError."""
         with self._checkpointing:
             self._write_roster()
 
@@ -308,7 +308,7 @@ class LogDirectory:
     def delete_log(self, partition: TopicPartition, *, delay_ms: int | None = None) -> None:
         """Close a log and rename its directory away, for `sweep_deleted` to remove.
 
-        That comes after `delay_ms`, or file.delete.delay.ms of an open log.
+        It is removed after `delay_ms`, or after file.delete.delay.ms of an open log.
         """
         log = self.logs.pop(partition, None)
         if log is not None:
@@ -334,7 +334,7 @@ class LogDirectory:
     def sweep_deleted(self, now_ms: int) -> int:
         """Remove what was deleted and is due: partitions and single files; returns how many.
 
-        What was deleted far in the future (the clock was wrong, and is right again) is due, too.
+        Anything deleted far in the future (the clock was wrong, and is right again) is due, too.
         """
         latest_ms = after_ms(now_ms, self._env.clock_jump_max_ms)
         due = [
@@ -376,9 +376,9 @@ class LogDirectory:
             self._write(checkpoints.HIGH_WATERMARK, self._merged(known, ends))
 
     def _write_log_starts(self, logs: Mapping[TopicPartition, PartitionLog]) -> None:
-        """Only those a segment's name does not tell already, as Kafka does (D-8).
+        """Write log starts that differ from the first segment's base offset, as Kafka does (D-8).
 
-        For Kafka's sake: each log keeps its own, and sooner (`log.start`).
+        For Kafka to read: each log keeps its log start itself, and sooner (`log.start`).
         """
         moved = {
             tp: log.log_start_offset
@@ -403,7 +403,7 @@ class LogDirectory:
     ) -> dict[TopicPartition, int]:
         merged = {**before, **now}
         if merged.keys() <= self.logs.keys():
-            return merged  # and there may be a hundred thousand to be listed
+            return merged  # listing the directory is slow with a hundred thousand partitions
         hosted = set(self.partitions())
         return {tp: offset for tp, offset in merged.items() if tp in hosted}
 
@@ -413,9 +413,9 @@ class LogDirectory:
     # --- the end ---------------------------------------------------------------------------------
 
     def close(self, *, clean: bool = True) -> None:
-        """Close all logs, checkpoint, leave the marker if it is deserved, give up the lock.
+        """Close all logs, checkpoint, write the marker if all can be trusted, give up the lock.
 
-        Raises the first StorageError after all that could be closed is closed; no marker then.
+        Raises the first error after all logs that could be closed are closed; no marker then.
         """
         failed: list[LapseError] = []
         try:
@@ -455,8 +455,8 @@ class Begun:
     """A copy that is not whole.
 
     Attributes:
-        source: of which directory.
-        how: the option of `lapse convert` that makes it.
+        source: the directory that is copied.
+        how: the option of `lapse convert` that makes the copy.
     """
 
     source: str
@@ -468,7 +468,7 @@ class Begun:
 
 
 def begun_copy(log_dir: Path) -> Begun | None:
-    """What copy was begun here that is not whole; None where that is not so."""
+    """The copy that was begun here and is not whole; None where there is none."""
     try:
         source, _, how = (log_dir / INCOMPLETE).read_bytes().partition(b"\0")
     except FileNotFoundError:
@@ -479,7 +479,7 @@ def begun_copy(log_dir: Path) -> Begun | None:
 
 
 def refuse_incomplete(log_dir: Path) -> None:
-    """Raise StorageError, which says what to do, where a copy was begun that is not whole."""
+    """Raise StorageError with what to do, where a copy was begun and is not whole."""
     begun = begun_copy(log_dir)
     if begun is not None:
         raise StorageError(
@@ -489,7 +489,7 @@ def refuse_incomplete(log_dir: Path) -> None:
 
 
 def list_partitions(log_dir: Path) -> list[TopicPartition]:
-    """Partitions with a directory in `log_dir`; those on their way out are not."""
+    """Partitions with a directory in `log_dir`; deleted ones are left out."""
     try:
         entries = [entry.name for entry in os.scandir(log_dir) if entry.is_dir()]
     except OSError as e:
@@ -505,9 +505,9 @@ def _partitions_of(names: Iterable[str]) -> Iterable[TopicPartition]:
 
 
 def disk_failed(error: BaseException, log_dir: Path) -> bool:
-    """Whether an error of a log says that the disk under `log_dir` cannot be relied on any more.
+    """Whether an error of a log means that the disk under `log_dir` cannot be relied on any more.
 
-    A file that is missing is the matter of its log, unless the whole directory is.
+    A missing file concerns its log only, unless the whole directory is missing.
     """
     cause: BaseException | None = error
     is_storage = False
@@ -537,7 +537,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def lock_file(path: Path, fs: Fs) -> AppendFile:
-    """Lock a file, made if need be, until it is closed; for this process, whatever its threads.
+    """Lock a file, created if missing, until it is closed; for this process with all its threads.
 
     Raises LockHeld, naming the holder's pid, and StorageError.
     """
@@ -550,13 +550,13 @@ def lock_file(path: Path, fs: Fs) -> AppendFile:
             raise StorageError(f"locking {path}: {e.strerror or e}") from e
         holder = _holder(file.fileno())
         file.close()
-        who = f"process {holder}" if holder else "another process"
-        raise LockHeld(f"{path.parent} is in use: {who} holds {path}") from None
+        owner = f"process {holder}" if holder else "another process"
+        raise LockHeld(f"{path.parent} is in use: {owner} holds {path}") from None
     return file
 
 
 def lock_holder(log_dir: Path) -> int | None:
-    """The pid of whoever owns a directory, None if nobody does; takes and changes nothing.
+    """The pid of the process that owns a directory, None without one; takes and changes nothing.
 
     Not for a directory this process owns: closing the file would give its lock up.
     """
@@ -573,8 +573,8 @@ def lock_holder(log_dir: Path) -> int | None:
 
 
 def _holder(fd: int) -> int | None:
-    """The pid that holds the lock; None where it went away, or lives on another machine."""
-    pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(*_ASKED)))[_L_PID]
+    """The pid that holds the lock; None where it has ended, or is on another machine."""
+    pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(*_QUERY)))[_L_PID]
     return int(pid) if pid > 0 else None
 
 

@@ -26,7 +26,7 @@ _epoch_of, _start_of = itemgetter(0), itemgetter(1)
 
 
 class EpochEnd(NamedTuple):
-    """The largest epoch not above the one asked for, and the offset after its last."""
+    """The largest epoch not above the requested one, and the offset after its last."""
 
     epoch: int
     end_offset: int
@@ -67,14 +67,13 @@ class LeaderEpochs:
     def entries(self) -> tuple[tuple[int, int], ...]:
         return tuple(self._entries)
 
-    # --- asking, without a lock: `_entries` is replaced, never changed ---------------------------
+    # --- lookups, without a lock: `_entries` is replaced, never changed --------------------------
 
     def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd | None:
-        """Where an epoch ended, as Kafka's `endOffsetFor` answers; None where nobody can tell.
+        """Where an epoch ended, as Kafka's `endOffsetFor` answers; None if unknown.
 
-        The current epoch ends where the log does, and begins there while nothing of it is in the
-        log. An epoch from before the first known is told to end where that begins: what was of it
-        is gone.
+        The current epoch ends where the log does, and begins there while the log has no batch of
+        it. For an epoch before the first known the end is where that begins: its batches are gone.
         """
         entries, current = self._entries, self.current
         if not 0 <= epoch <= current:
@@ -100,7 +99,7 @@ class LeaderEpochs:
         self._replace([*kept, (epoch, start_offset)])
 
     def extend(self, found: Sequence[tuple[int, int]]) -> None:
-        """Epochs as batches in the log tell them, ascending: those above the latest are new (W-7).
+        """Add epochs found in batches, ascending: those above the latest are new (W-7).
 
         Recovery makes up for a file that was lost, or written before its batches were.
         """

@@ -1,4 +1,4 @@
-"""Leader epochs as the batches tell them: for recovered segments, and where their file is lost.
+"""Leader epochs found in the batches: for recovered segments, and where their file is lost.
 
 Epochs ascend along a log. So a segment whose first batch has the epoch of the next one's first has
 no other in it, and is not read. Called by `loader`.
@@ -36,7 +36,7 @@ def note_epochs(rows: NDArray[np.void], begins: Begins) -> None:
 
 
 def epochs_in(segments: Sequence[Segment]) -> Begins:
-    """What `leader-epoch-checkpoint` said, as far as batches are left to tell; repeats epochs.
+    """The content of `leader-epoch-checkpoint`, as far as batches are left; repeats epochs.
 
     Where a batch does not parse, what follows in its segment is not known.
     """

@@ -1,7 +1,7 @@
-"""What can be told of a segment without reading it: a stand-in until a task has (`summary`).
+"""An estimate of a segment without reading it: a stand-in until a task has read it (`summary`).
 
-Logs that somebody else wrote, a real Kafka say, have no summaries. Opening one must not take as
-long as reading it. So its files are asked what is cheap: size, mtime, the last entry of the time
+Logs that Lapse did not write, a real Kafka's for example, have no summaries. Opening one must not
+take as long as reading it. So only cheap facts are read: size, mtime, the last entry of the time
 index, the header of the first batch, the base of the segment after it; of the last segment, the
 headers behind the last entry of the offset index. Called by `loader` for segments whose files may
 be trusted. Where one of these does not fit the others there is no estimate, and the segment is
@@ -47,14 +47,14 @@ _LEGACY_SIZE_MIN = V1_TIMESTAMP + 8
 def estimate_sealed(
     log_path: Path, base_offset: int, next_base: int, time_index: TimeIndex
 ) -> Summary | None:
-    """Of a segment with another behind it; None where its files do not fit each other."""
+    """An estimate of a segment with another behind it; None where its files do not match."""
     return _estimate(log_path, base_offset, time_index, lambda _fd, _size: (next_base, NONE))
 
 
 def estimate_active(
     log_path: Path, base_offset: int, offset_index: OffsetIndex, time_index: TimeIndex
 ) -> Summary | None:
-    """Of a log's last segment; its end offset is read behind the last index entry."""
+    """An estimate of the last segment; its end offset is read behind the last index entry."""
 
     def tail(fd: int, size: int) -> tuple[int, int] | None:
         return _tail(fd, size, str(log_path), offset_index)

@@ -52,7 +52,7 @@ _KAFKA_FILES = [
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What became of a partition.
+    """The result of exporting a partition.
 
     Attributes:
         tombstones_nulled: records that lost their value.
@@ -94,7 +94,7 @@ def export_partition(
 
 
 def export_directory_files(source: Path, target: Path, names: list[str], fs: Fs) -> None:
-    """Those of Kafka's own files beside the partitions that are there; call it after those.
+    """Export Kafka's files beside the partitions, those that exist; call it after the partitions.
 
     The log starts among them are the ones in force: Kafka's file may lag behind what the logs
     themselves keep, and deleted records must not come back there (L11).
@@ -143,11 +143,13 @@ def export_logs(
                 fs.remove_tree(folder)
                 done[partition] = e
         if metadata_folder is not None:
-            # Kafka makes its metadata log with the default, whatever the topics are set to.
+            # Kafka makes its metadata log with the default, not with topics' settings.
             default_bytes = topic_config({}).index_interval_bytes
             export_partition(source / metadata_folder, target / metadata_folder, fs, default_bytes)
         export_directory_files(source, target, _KAFKA_FILES, fs)
-        last = [checkpoints.META_PROPERTIES]  # without it Kafka takes nothing for its own
+        last = [
+            checkpoints.META_PROPERTIES
+        ]  # without it Kafka does not take the directory for one of Kafka's
         if not any(isinstance(one, CorruptData) for one in done.values()):
             last.append(checkpoints.CLEAN_SHUTDOWN)
         export_directory_files(source, target, last, fs)
@@ -156,7 +158,7 @@ def export_logs(
 
 # What a copy that was just begun may have beside INCOMPLETE, or before it.
 _BEGUN = frozenset({LOCK, INCOMPLETE, INCOMPLETE + ".tmp"})
-_NOT_COPIED = _BEGUN | {checkpoints.CLEAN_SHUTDOWN, ROSTER}  # a copy begins an era of its own
+_NOT_COPIED = _BEGUN | {checkpoints.CLEAN_SHUTDOWN, ROSTER}  # a copy begins a new era
 
 
 def require_free(source: Path, target: Path, how: str) -> None:
@@ -188,13 +190,13 @@ def copy_logs(source: Path, target: Path, partitions: Iterable[TopicPartition], 
 def _until_whole(source: Path, target: Path, how: str, fs: Fs) -> Iterator[None]:
     """The target, locked and empty, says that it is incomplete until the block is done.
 
-    So nothing of ours opens it, and whoever copies the same source to it again begins anew.
+    So Lapse does not open it, and another copy of the same source to it starts from the beginning.
     """
     require_free(source, target, how)
     make_lasting_dir(fs, target)
     lock = lock_file(target / LOCK, fs)
     try:
-        require_free(source, target, how)  # whoever had it locked may have finished it
+        require_free(source, target, how)  # the process that had it locked may have finished it
         fs.replace_file(target / INCOMPLETE, Begun(str(source.resolve()), how).encode())
         _empty(target, fs)
         yield

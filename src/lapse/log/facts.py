@@ -19,7 +19,7 @@ class SegmentFacts:
 
     Attributes:
         mtime_ms: of the log file; stands in where no record has a timestamp (T-25).
-        index_bytes: its offset entries, 8 bytes each, whatever the file is padded to.
+        index_bytes: its offset entries, 8 bytes each, without the file's padding.
         time_index_bytes: its time entries, 12 bytes each.
         largest_timestamp: -1 where no batch has one.
         summary: None where the segment has none and looking must not make one.
@@ -90,7 +90,7 @@ class CleanedTo:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFacts:
-    """What is known of one replica of a partition (L3).
+    """The facts of one replica of a partition (L3).
 
     Attributes:
         cleaned: its commits, ascending by both fields; older ones may be left out.
@@ -139,5 +139,5 @@ class LogFacts:
     @property
     def horizon_earliest_ms(self) -> int:
         """The first delete horizon in any segment, -1 without one."""
-        told = (s.summary.horizon_earliest_ms for s in self.segments if s.summary is not None)
-        return min((ms for ms in told if ms >= 0), default=-1)
+        horizons = (s.summary.horizon_earliest_ms for s in self.segments if s.summary is not None)
+        return min((ms for ms in horizons if ms >= 0), default=-1)

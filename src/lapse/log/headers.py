@@ -23,13 +23,13 @@ _ROWS = 4096
 
 Pread = Callable[[int, int, int], bytes]  # as `os.pread`: descriptor, length, position
 
-NOWAIT = getattr(os, "RWF_NOWAIT", None)  # Linux; None where nobody can tell
+NOWAIT = getattr(os, "RWF_NOWAIT", None)  # Linux; None where there is no such flag
 
 
 def pread_cached(fd: int, length: int, position: int) -> bytes:
     """As `os.pread`, but never waits for a disk: for the event loop.
 
-    Raises BlockingIOError where the bytes are not all in memory, or the system cannot tell.
+    Raises BlockingIOError where the bytes are not all in memory, or the system cannot report that.
     """
     if NOWAIT is None:
         raise BlockingIOError
@@ -74,9 +74,9 @@ def walk(
     Raises CorruptData (at a position in the file) after everything before it was handed out.
     """
     rows = np.empty(_ROWS, BATCH)
-    position, asked = start, block_bytes
+    position, block_size = start, block_bytes
     while position < end:
-        data = read_at(fd, position, min(asked, end - position))
+        data = read_at(fd, position, min(block_size, end - position))
         buf = np.frombuffer(data, np.uint8)
         at, why = 0, scan.FULL
         while why == scan.FULL:
@@ -85,13 +85,13 @@ def walk(
                 placed = rows[:n].copy()
                 placed["position"] += position
                 yield placed
-        at_end = len(data) < asked
+        at_end = len(data) < block_size
         if why != scan.DONE and (why != scan.TRUNCATED or at_end):
             raise CorruptData(where, position + at, scan.REASONS[why])
         if not data:
             raise CorruptData(where, position, f"the file ends before byte {end}")
         # A batch larger than a block: the next block is as large as it says.
-        asked = block_bytes if at else max(2 * asked, _declared_size(data))
+        block_size = block_bytes if at else max(2 * block_size, _declared_size(data))
         position += at
 
 

@@ -1,7 +1,7 @@
 """What a log should have and has not: its manifest against its files.
 
-Called by `loader` before it touches anything, and by whoever only looks (`lapse repair`). A log
-with a hole is not opened: it would go on as if the records had never been, and nobody would know.
+Called by `loader` before it changes anything, and by code that only reads (`lapse repair`). A log
+with a hole is not opened: it would go on as if the records had never been, and without a warning.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Hole:
 def holes_in(partition_dir: Path, manifest: Manifest, log_start_offset: int) -> list[Hole]:
     """Listed segments without a log file, or with a shorter one; nothing is changed.
 
-    What is below the log start is nobody's any more.
+    Holes below the log start do not count.
 
     Raises StorageError.
     """
@@ -104,8 +104,8 @@ def is_as_closed(
         return True
     try:
         with path.open("rb") as file:
-            fd, told = file.fileno(), os.fstat(file.fileno())
-            if (told.st_size, told.st_mtime_ns) != (size, manifest.closed_mtime_ns):
+            fd, found = file.fileno(), os.fstat(file.fileno())
+            if (found.st_size, found.st_mtime_ns) != (size, manifest.closed_mtime_ns):
                 return False
             count = offset_index.count
             for n in range(0, count, max(count // _SAMPLES, 1)):
@@ -137,8 +137,8 @@ def missing(partition_dir: Path, partition: TopicPartition, holes: Sequence[Hole
     first, more = holes[0], len(holes) - 1
     others = f" and {more} more" if more else ""
     return MissingData(
-        f"{partition}: {first}{others}. It stays offline until somebody decides: put back what is "
-        f"missing, or see `lapse repair {partition_dir.parent} --partition {partition}`"
+        f"{partition}: {first}{others}. It stays offline until an operator decides: put back what "
+        f"is missing, or see `lapse repair {partition_dir.parent} --partition {partition}`"
     )
 
 
@@ -147,6 +147,6 @@ def lost(partition_dir: Path, partition: TopicPartition, end_offset: int, why: s
     if end_offset:
         return missing(partition_dir, partition, [Hole(0, end_offset, f"{partition_dir}: {why}")])
     return MissingData(
-        f"{partition}: {partition_dir}: {why}. It stays offline until somebody decides: put it "
+        f"{partition}: {partition_dir}: {why}. It stays offline until an operator decides: put it "
         f"back, or see `lapse repair {partition_dir.parent} --partition {partition}`"
     )

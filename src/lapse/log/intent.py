@@ -1,7 +1,7 @@
 """What a commit under way replaces, read from its intent (`lifecycle.round.commit` writes it).
 
 Of the receipt that an intent is, this is the part that recovery of a log's files needs: which old
-segments each new one takes the place of. File names alone do not tell: where a group's last records
+segments each new one takes the place of. File names do not show it: where a group's last records
 are superseded its new segment ends before its last old ones begin, and Kafka's rule of W-5 leaves
 those standing.
 """
@@ -41,7 +41,7 @@ class _Intent(msgspec.Struct, frozen=True):
 
 
 def replaced_groups(partition_dir: Path) -> tuple[ReplacedGroup, ...]:
-    """Of the commit that was under way; none where there was none, or its intent is not whole."""
+    """Groups of the commit under way; none where there was none, or its intent is not whole."""
     try:
         data = (partition_dir / FOLDER / INTENT).read_bytes()
         return msgspec.json.decode(data, type=_Intent).groups

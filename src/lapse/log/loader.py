@@ -40,7 +40,7 @@ from lapse.log.append_clock import (
 )
 from lapse.log.append_times import SUFFIX as APPENDED
 from lapse.log.append_times import append_times_path, closed, encode, read_append_times, resumed
-from lapse.log.aside import keep_segment, keep_tail, told
+from lapse.log.aside import keep_segment, keep_tail, kept_as
 from lapse.log.env import LogEnv
 from lapse.log.epochs import LeaderEpochs
 from lapse.log.epochs_found import epochs_in, note_epochs
@@ -165,7 +165,7 @@ def load(
     if keeper.stale is not None:
         for hole in holes_in(partition_dir, keeper.stale, options.log_start_offset):
             _log.warning(
-                "%s: %s. Somebody else has owned the directory meanwhile, so that may be meant",
+                "%s: %s. Another owner has used the directory meanwhile, so that may be intended",
                 partition, hole,
             )  # fmt: skip
     recover(env.fs, partition_dir)
@@ -272,13 +272,13 @@ class _Loader:
     def remove(self, bases: list[int], *, deleted: bool = False) -> None:
         """Segments go, the last first: what remains is always a beginning of the log.
 
-        They are kept aside unless they were `deleted` by somebody's order. Durable.
+        They are kept aside unless they were `deleted` by an operator's order. Durable.
         """
         self._keeper.strike(bases)
         for base_offset in reversed(bases):
             aside = None if deleted else keep_segment(self._env.fs, self._dir, base_offset)
             _log.warning(
-                "%s: removing the segment at %d%s", self._partition, base_offset, told(aside)
+                "%s: removing the segment at %d%s", self._partition, base_offset, kept_as(aside)
             )
             for suffix in SEGMENT_SUFFIXES:
                 self._env.fs.unlink(segment_path(self._dir, base_offset, suffix))
@@ -310,7 +310,7 @@ class _Loader:
             end = scanned.summary.end_offset
             scanned.summary = replace(scanned.summary, size=size, unreadable_from=end)
         elif summary is not None and not summary.estimated:
-            scanned.summary = summary  # only an index was bad; more was known than headers tell
+            scanned.summary = summary  # only an index was bad; more was known than headers show
         elif summary is not None:
             scanned.summary = with_clock_of(scanned.summary, summary)
         if indexes is None or not self._are_sound(indexes, scanned.summary, next_base):
@@ -398,7 +398,7 @@ class _Loader:
             aside = keep_tail(self._env.fs, self._dir, base_offset, scanned.summary.size)
             _log.warning(
                 "%s: %s; cut off at byte %d, offset %d%s", self._partition, scanned.bad,
-                scanned.summary.size, scanned.summary.end_offset, told(aside),
+                scanned.summary.size, scanned.summary.end_offset, kept_as(aside),
             )  # fmt: skip
             self.remove(later)
             self._env.fs.truncate(path, scanned.summary.size)
@@ -427,7 +427,7 @@ class _Loader:
             raise missing(self._dir, self._partition, [Hole(summary.end_offset, end, why)])
 
     def _append_times(self, summary: Summary) -> AppendTimes:
-        """Of a segment whose end may have moved since its file was written."""
+        """Append times of a segment whose end may have moved since their file was written."""
         known = read_append_times(self._dir, summary.base_offset, summary.size)
         latest_ms = max(self._opened_ms(), summary.append_last_ms)
         return resumed(known, summary.end_offset, latest_ms)
@@ -449,7 +449,7 @@ class _Loader:
         return self._sealed(scanned.summary, scanned.offset_index, scanned.time_index, mtime_ms)
 
     def _txn_index(self, base_offset: int) -> TxnIndex:
-        """Of the active segment, if its file can be read; `settle_txn_indexes` sees to it."""
+        """The active segment's index; empty if its file cannot be read (`settle_txn_indexes`)."""
         path = segment_path(self._dir, base_offset, TXN_INDEX)
         try:
             return TxnIndex(path, base_offset).growing()
@@ -543,8 +543,10 @@ def settle_txn_index(
     found: Sequence[AbortedTxn] | None = None,
     *,
     heals: bool = True,
+    summary: Summary | None = None,
 ) -> None:
     """Make one segment's index anew if it is not what was `found`, or cannot be right."""
+    summary = summary or segment.summary
     index = segment.files().txn_index
     try:
         known = list(index.entries())
@@ -552,9 +554,9 @@ def settle_txn_index(
     except CorruptData as e:
         known, wrong = [], str(e)
     if wrong is None and heals:
-        wrong = contradiction(known, segment.summary)
+        wrong = contradiction(known, summary)
     if found is None:
-        missing = heals and may_lack(known, segment.summary)
+        missing = heals and may_lack(known, summary)
         if wrong is None and not missing:
             return
         found = aborted_in(segment.dir, parts_of(segments), segment.base_offset)

@@ -1,6 +1,6 @@
-"""Looking through a segment: its summary by reading it, and if asked a sketch of its keys.
+"""Looking through a segment: its summary by reading it, and with `records` a sketch of its keys.
 
-Reads with `pread`, so it may be pointed at files that somebody else is writing. Headers always and
+Reads with `pread`, so it may read files that another process is writing. Headers always and
 what the records of control batches say; with `records` every record's key and value length too,
 which inflates what is compressed. Called by tasks (`lifecycle.round.summarise`) and, for logs that
 are only looked at, by `reader`.
@@ -48,7 +48,7 @@ class SegmentFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Looked:
-    """What was found.
+    """The result of a look.
 
     Attributes:
         summary: of what could be read; its append clock from the summary's file, else estimated.
@@ -97,7 +97,7 @@ class _Pass:
         self._segment, self._fd, self._where = segment, fd, str(segment.path)
 
     def run(self) -> str | None:
-        """What ended it early."""
+        """Look through the segment; returns what ended it early."""
         segment = self._segment
         read = SegmentBytes(
             self._fd, segment.size, segment.base_offset, segment.next_base, self._where
@@ -165,7 +165,7 @@ class _Pass:
 
 
 def _at_once(rows: NDArray[np.void]) -> Iterator[NDArray[np.void]]:
-    """Neighbours to be read with one call, of so many bytes or one batch."""
+    """Neighbours to be read with one call: up to a number of bytes, or one batch."""
     if not len(rows):
         return
     part = rows["position"] // _BYTES_AT_ONCE

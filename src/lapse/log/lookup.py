@@ -174,7 +174,7 @@ def first_not_older(segment: Segment, cutoff_ms: int, start_offset: int) -> Foun
 def greatest_timestamp(segment: Segment, start_offset: int) -> FoundRecord | None:
     """The first record that has the segment's greatest timestamp, from `start_offset` on (T-19).
 
-    Batches are asked in descending order of what their header claims: an emptied batch still
+    Batches are read in descending order of what their header claims: an emptied batch still
     claims the maximum it once had.
     """
     size, files = segment.size, segment.files()

@@ -1,16 +1,16 @@
 """What a log remembers of its own files: `<partition>/.lapse/manifest`.
 
-Segments that must be there, each with the bytes of it that were synced, where the log ends, and
-whose it is. Without it a segment that is gone, or cut short, is a hole that nobody sees. `holes`
-compares it with what is found.
+Segments that must be there, each with its synced bytes, the log's end and its topic id. Without
+the manifest a segment that is gone, or cut short, is a hole that cannot be seen. `holes` compares
+the manifest with the files found.
 
-One rule makes false alarms impossible, whatever dies when: *the manifest in force lists only what
+One rule makes false alarms impossible, at any crash: *the manifest in force lists only what
 cannot go by itself*. So a segment is listed after it was synced, and struck, durably, before its
 file goes or changes. What is there and not listed says nothing: it was rolled since, or its removal
 was cut short. A manifest that a power cut tore is as good as none.
 
-It counts only while nobody else changed the directory since (`roster`): each has the `era` in which
-it was written.
+It counts only while no other owner has changed the directory since (`roster`): each manifest has
+the `era` in which it was written.
 
 Under the log's `_files_lock`; while the log is opened, one thread has it all.
 """
@@ -33,7 +33,7 @@ from lapse.log.checkpoints import read_topic_id
 from lapse.log.summary import FOLDER
 
 MANIFEST = "manifest"
-NO_ERA = ""  # nobody looks after the directory: nothing is kept, and nothing believed
+NO_ERA = ""  # no roster of the directory is kept: manifests are neither written nor believed
 NOT_CLOSED = -1
 _VERSION = 1
 _TEMPORARY = ".tmp"
@@ -45,7 +45,7 @@ _Long = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What the file says.
+    """The content of the file.
 
     Attributes:
         era: of the directory, when it was written.
@@ -64,7 +64,7 @@ class Manifest:
 
 
 class Versioned(msgspec.Struct):
-    """What a checked file holds: its version, and the rest."""
+    """A checked file's content: its version, and the fields of a subclass."""
 
     version: int
 
@@ -86,7 +86,7 @@ def manifest_path(partition_dir: Path) -> Path:
 
 
 def read_manifest(partition_dir: Path) -> Manifest | None:
-    """What is kept; None where there is none, or not a sound one. Raises StorageError."""
+    """The manifest on disk; None where there is none, or not a sound one. Raises StorageError."""
     file = read_checked(manifest_path(partition_dir), _File, _VERSION)
     if file is None:
         return None
@@ -96,7 +96,7 @@ def read_manifest(partition_dir: Path) -> Manifest | None:
 
 
 def read_checked(path: Path, kind: type[V], version: int) -> V | None:
-    """What a file of a checksum's line and JSON holds; None where there is none, or no sound one.
+    """The JSON in a file, below its checksum's line; None where there is none, or no sound one.
 
     Raises StorageError.
     """
@@ -122,12 +122,12 @@ def read_checked(path: Path, kind: type[V], version: int) -> V | None:
 
 
 def checked(body: bytes) -> bytes:
-    """What `read_checked` reads."""
+    """The bytes of a file for `read_checked`: a checksum's line and the body."""
     return b"%08x\n%b" % (zlib.crc32(body), body)
 
 
 def topic_id_of(partition_dir: Path) -> str:
-    """What `partition.metadata` says; "" where it says nothing."""
+    """The topic id in `partition.metadata`; "" where it has none."""
     try:
         found = read_topic_id(partition_dir)
     except CorruptData:
@@ -172,7 +172,7 @@ class ManifestKeeper:
         return True
 
     def listed(self, base_offset: int) -> dict[int, int]:
-        """What is listed of one segment: its bytes by its base offset, or nothing."""
+        """The listed bytes of one segment by its base offset; empty if it is not listed."""
         size = self._listed.get(base_offset)
         return {} if size is None else {base_offset: size}
 
@@ -186,7 +186,7 @@ class ManifestKeeper:
             self._write(self._without(bases), self._end_offset, sync=True)
 
     def foresee(self, bases: Collection[int]) -> None:
-        """As `strike`, but whoever calls this syncs `manifest_path` and its folder."""
+        """As `strike`, but the caller syncs `manifest_path` and its folder."""
         if not self._is_durable or any(base in self._listed for base in bases):
             self._write(self._without(bases), self._end_offset, sync=False)
 
@@ -206,7 +206,7 @@ class ManifestKeeper:
         self, sizes: Mapping[int, int], end_offset: int, *, closed_mtime_ns: int = NOT_CLOSED,
         sync: bool = True,
     ) -> None:  # fmt: skip
-        """What is there and synced, with the bytes of each.
+        """List the segments that are there and synced, with the bytes of each.
 
         Where that cannot be written an older one stays, which lists less of what is new.
         """

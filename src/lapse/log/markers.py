@@ -30,14 +30,14 @@ _VALUE_LENGTH = 0x0C
 
 
 class EndMarker(NamedTuple):
-    """What a marker says."""
+    """The content of a marker."""
 
     commit: bool
     coordinator_epoch: int
 
 
 def kind_of(marker: EndMarker | None) -> Marker:
-    """As a segment's summary counts it; None is a control batch that was looked at, of no use."""
+    """The marker's type in a summary; None: a control batch that was read and ends nothing."""
     if marker is None:
         return Marker.OTHER
     return Marker.COMMIT if marker.commit else Marker.ABORT

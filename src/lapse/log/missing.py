@@ -1,4 +1,4 @@
-"""What the logs of a directory should have and have not, for whoever only looks.
+"""What the logs of a directory should have and have not, for code that only reads.
 
 By what the directory remembers (`roster`), read once, and what each log does (`manifest`). An owner
 that runs strikes from these before it removes anything; so what seems to be missing is looked at
@@ -22,9 +22,9 @@ LOOKS = 3
 
 
 def believed_roster(log_dir: Path) -> Roster | None:
-    """What is remembered; None where nothing is, or somebody else has owned the directory since.
+    """The roster; None where there is none, or another owner has used the directory since.
 
-    What is missing may be meant then. Raises StorageError.
+    A missing partition may be intended then. Raises StorageError.
     """
     roster = read_roster(log_dir)
     was_clean = checkpoints.read_clean_shutdown(log_dir) is not None
@@ -37,7 +37,7 @@ class Remembered:
     """What a directory remembers of its logs.
 
     Attributes:
-        roster: None where that is nothing.
+        roster: None where there is none.
         trouble: why it could not be read; "" if it was.
     """
 
@@ -54,7 +54,7 @@ class Remembered:
             return Remembered(log_dir, trouble=str(e))
 
     def missing_partitions(self) -> list[TopicPartition]:
-        """Those that should be there and have no folder; raises StorageError."""
+        """Partitions that should be there and have no folder; raises StorageError."""
         expected = () if self.roster is None else self.roster.partitions
         gone = (p for p in expected if not (self.log_dir / str(p)).is_dir())
         return sorted(p for p in gone if self._looked_again(p) is not None)

@@ -29,7 +29,7 @@ _TABLE = np.dtype([("offset", ">i4"), ("position", ">i4")])
 
 
 class IndexFile:
-    """An index file that is asked entry by entry; closed when nobody holds it."""
+    """An index file that is read entry by entry; closed when no reader holds it."""
 
     __slots__ = ("_fd", "_path", "_size")
 
@@ -91,7 +91,10 @@ class IndexEntries:
         data = self._data
         if isinstance(data, IndexFile):
             return bisect_right(range(self.count), key, key=lambda n: self.entry(n)[field]) - 1
-        low, high = 0, self.count  # by hand: of a log that is written, most fetches come by
+        low, high = (
+            0,
+            self.count,
+        )  # no `bisect`, for speed: most fetches of a log being written come here
         unpack_from, size = self.ENTRY.unpack_from, self.ENTRY.size
         while low < high:
             middle = (low + high) // 2

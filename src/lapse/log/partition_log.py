@@ -1,30 +1,30 @@
-"""One partition's log: the façade over its segments, and the only thing that changes them.
+"""One partition's log: the façade over its segments, and the only class that changes them.
 
 What Kafka calls UnifiedLog and LocalLog.
 
-Three locks, taken in this order where more than one is:
+Three locks, taken in this order where more than one is needed:
 
 - `_start_lock` for the file that keeps the log start (KIP-107, L11);
-- `_files_lock` for what renames, removes or syncs files: names are stable under it, and so are the
-  sealed segments, but for new ones at their end;
+- `_files_lock` for code that renames, removes or syncs files: names are stable under it, and so are
+  the sealed segments, but for new ones at their end;
 - `_lock` for appends, rolls, and changes of the segment list. Nothing is synced under it, and only
-  the active segment's own side files are written (by a roll, by the beginning of a flush): a round
-  that is swapped in, retention and facts just copy and set references there, so that an append
-  never waits for them.
+  the active segment's side files are written (by a roll, by the beginning of a flush): the swap of
+  a round, retention and facts just copy and set references under it, so that an append never waits
+  for them.
 
 Readers (`read_side`) take none; appending (`append_side`) takes the last, deleting (`delete_side`)
 each for a part.
-`generation` moves when files change under a plan's feet.
+`generation` changes when files change that a plan was made for.
 
 Called by the broker's partitions (append, read, delete records), its housekeeping (roll, flush,
-deletion, sweeps) and the committing end of a round (`replace_segments`, `trimmed_to`). Knows no
-clock but the times it is given, save for the delay of `.deleted` files and for when the log start
-moved.
+deletion, sweeps) and the commit of a round (`replace_segments`, `trimmed_to`). Uses the times that
+callers pass and no clock, save for the delay of `.deleted` files and for when the log start moved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -43,6 +43,7 @@ from lapse.log.env import LogEnv
 from lapse.log.epochs import EpochEnd
 from lapse.log.facts import BadRange, LogFacts, ProducerLast, SegmentFacts
 from lapse.log.loader import OpenOptions, load, settle_txn_index
+from lapse.log.look import SegmentFile, look
 from lapse.log.manifest import NO_ERA, manifest_path
 from lapse.log.segment import (
     INDEX,
@@ -56,17 +57,18 @@ from lapse.log.segment import (
 )
 from lapse.log.start import KeptStart, read_start
 from lapse.log.summary import Summary, read_keys, summary_path, write_summary
+from lapse.log.txn_index import TxnIndex
 
 _PRODUCERS_AT_ONCE = 256  # copied in half a millisecond
 _GENERATION_BITS = 10  # a reopened log begins far above any generation it had before
 
 
 class LogMark(NamedTuple):
-    """Of one open log: while it stays the same, so do the facts, producers aside.
+    """State of an open log: while it stays the same, so do the log's facts, producers aside.
 
     Attributes:
-        segments_set: how often other segments, or more of the same ones, were put in place. What
-            the active one holds changes only with `log_end_offset`.
+        segments_set: how often segments were replaced, or more became known of them. The content
+            of the active segment changes only with `log_end_offset`.
         config: settings in force.
     """
 
@@ -115,12 +117,12 @@ class PartitionLog(DeletingLog):
         heals_txn_indexes: bool = True,
         era: str = NO_ERA,
     ) -> PartitionLog:
-        """Open the log in an existing directory, putting right what a crash left (`loader`).
+        """Open the log in an existing directory, repairing what a crash left (`loader`).
 
-        `log_start_offset` is the checkpointed one; what the log keeps itself counts too (`start`).
-        Without `believed_ms`, the time that the owner goes by, no producer is forgotten. Raises
-        MissingData where its `manifest`, if that is of the directory's `era`, lists what is not
-        there, and StorageError.
+        `log_start_offset` is the checkpointed one; the one in the log's folder counts too
+        (`start`). Without `believed_ms`, the time that the owner goes by, no producer is forgotten.
+        Raises MissingData where its `manifest`, if that is of the directory's `era`, lists a file
+        that is missing or short, and StorageError.
         """
         kept = read_start(partition_dir)
         options = OpenOptions(
@@ -155,11 +157,11 @@ class PartitionLog(DeletingLog):
 
     @property
     def leader_epoch(self) -> int:
-        """The leader epoch that appends are made in, and clients are told: it never goes back."""
+        """The leader epoch of appends and of responses to clients: it never goes back."""
         return self._epochs.current
 
     def end_of_epoch(self, epoch: int) -> EpochEnd | None:
-        """Where a leader epoch ended (KIP-101, KIP-320); None where nobody can tell."""
+        """Where a leader epoch ended (KIP-101, KIP-320); None where that is unknown."""
         return self._epochs.end_of(epoch, self._end_offset)
 
     def epoch_at(self, offset: int) -> int:
@@ -171,9 +173,9 @@ class PartitionLog(DeletingLog):
     def flush(self, *, force: bool = False) -> int:
         """Sync everything written so far; returns the new recovery point.
 
-        Appends go on meanwhile. Does nothing if nothing was appended since, unless told to
-        `force` (side files may still be unsynced then). Raises StorageError and takes the log
-        offline: after a failed sync nobody knows what is on disk.
+        Appends go on meanwhile. Does nothing if nothing was appended since, unless `force` is set
+        (side files may still be unsynced then). Raises StorageError and takes the log offline: the
+        state of the disk is unknown after a failed sync.
         """
         with self._files_lock:
             try:
@@ -198,7 +200,7 @@ class PartitionLog(DeletingLog):
     def flush_sealed(self) -> int:
         """Sync all that is sealed, as Kafka does when it rolls; returns the new recovery point.
 
-        Appends go to the active segment, whose file is left alone, and so none has to wait. Raises
+        Appends go to the active segment, whose file is not synced, so no append has to wait. Raises
         StorageError as `flush` does.
         """
         with self._files_lock:
@@ -208,7 +210,7 @@ class PartitionLog(DeletingLog):
             if self.recovery_point >= active.base_offset:
                 return self.recovery_point
             paths = [path for segment in sealed for path in _synced_paths(segment)]
-            snapshot = active.path(SNAPSHOT)  # of the producers up to there
+            snapshot = active.path(SNAPSHOT)  # of the producers below the active segment
             try:
                 self._sync([*paths, snapshot] if snapshot.exists() else paths)
             except StorageError as e:
@@ -229,7 +231,7 @@ class PartitionLog(DeletingLog):
         self._keeper.settle()
 
     def note_files(self) -> None:
-        """Have the manifest list what a round has put in place; all renames so far are synced.
+        """List a round's new segments in the manifest; the caller has synced all renames so far.
 
         Not durable: an older manifest lists less.
         """
@@ -238,30 +240,31 @@ class PartitionLog(DeletingLog):
             self._keeper.note(self._durable_sizes(), self.recovery_point, sync=False)
 
     def foresee_swap(self, bases: Collection[int]) -> Path:
-        """As the first step of `replace_segments`, of many logs together.
+        """Write the manifest for `replace_segments`, so that a caller can sync many logs at once.
 
-        The caller syncs the path and its folder before it calls that. Raises StorageError.
+        The caller syncs the returned path and its folder before it calls `replace_segments`. Raises
+        StorageError.
         """
         with self._files_lock:
             self._keeper.foresee(bases)
         return manifest_path(self.dir)
 
     def _durable_sizes(self) -> dict[int, int]:
-        """Sealed segments that are synced; of the active one what is listed already."""
+        """Synced sizes of sealed segments, and the listed size of the active one."""
         with self._lock:
             synced = [s for s in self._segments[:-1] if s not in self._unflushed]
             active = self._active.base_offset
         return {**{s.base_offset: s.size for s in synced}, **self._keeper.listed(active)}
 
     def _note_opened(self) -> None:
-        """What was there is listed, as far as it is durable: after a clean end, all of it."""
+        """List the segments that are durable in the manifest: after a clean shutdown, all."""
         sizes = self._durable_sizes()
         if self._was_clean and self.recovery_point == self._end_offset:
             sizes[self._active.base_offset] = self._active.size
         self._keeper.note(sizes, self.recovery_point, sync=False)
 
     def keep_append_times(self) -> None:
-        """Have the append times of the active segment outlive the process; nothing is synced.
+        """Write the append times of the active segment, to outlive the process; without a sync.
 
         Raises StorageError; then they are written the next time.
         """
@@ -270,7 +273,7 @@ class PartitionLog(DeletingLog):
                 self._active.keep_append_times()
 
     def close(self, *, clean: bool = True) -> None:
-        """Give it back; with `clean` its files may be trusted at the next opening."""
+        """Close the log; with `clean` its files may be trusted at the next opening."""
         with self._files_lock, self._lock:
             if self._closed:
                 return
@@ -288,7 +291,7 @@ class PartitionLog(DeletingLog):
             self._closed = True
 
     def _note_closed(self) -> None:
-        """After the last change of a file; the log directory syncs the manifests of all logs."""
+        """Note the final sizes in the manifest; the log directory syncs all logs' manifests."""
         sizes = {s.base_offset: s.size for s in self._segments}
         path = self._active.path()
         try:
@@ -300,14 +303,14 @@ class PartitionLog(DeletingLog):
     # --- settings, facts, expiry -----------------------------------------------------------------
 
     def update_config(self, config: TopicConfig) -> None:
-        """New settings; losing `compact` makes every plan stale."""
+        """Set new settings; losing `compact` makes every plan stale."""
         with self._lock:
             if self.config.compacts and not config.compacts:
                 self._generation += 1
             self.config = config
 
     def mark(self) -> LogMark:
-        """What the facts of this moment are told apart by; far cheaper than they are."""
+        """The mark that identifies the facts of this moment; far cheaper than the facts."""
         with self._lock:
             return LogMark(
                 self._segments_set,
@@ -330,9 +333,9 @@ class PartitionLog(DeletingLog):
     def marked_facts(self) -> tuple[LogMark, LogFacts]:
         """The facts, and the mark of the moment they are of.
 
-        Producers come last, so that none of them lacks a batch that is in the segments told of.
-        What was appended meanwhile makes them newer than those, which is as good: it is the last
-        batch of a producer that must outlive its records (P-1).
+        Producers are read last, so that they include every batch of the segments in the facts.
+        Appends meanwhile make them newer than the segments, which is as good: it is the last batch
+        of a producer that must outlive its records (P-1).
         """
         with self._lock:
             mark, segments = self.mark(), self._segments
@@ -360,7 +363,7 @@ class PartitionLog(DeletingLog):
         return mark, whole
 
     def _last_batches(self) -> Iterator[ProducerLast]:
-        """By producer id; ten thousand of them at a time would be felt by an append."""
+        """By producer id; in blocks, since copying ten thousand at once would delay an append."""
         with self._lock:
             producer_ids = self._producers.ids()
         producer_ids.sort()
@@ -370,9 +373,9 @@ class PartitionLog(DeletingLog):
             yield from found
 
     def set_bad(self, bad: BadRange | None) -> None:
-        """What a round could not read, or that it could after all (L10).
+        """Set the range that a round could not read; None when a round could read it (L10).
 
-        `lifecycle.round.bad` keeps it on disk, and a log takes it up from there when it is opened.
+        `lifecycle.round.bad` keeps it on disk, and a log reads it from there when it is opened.
         """
         with self._lock:
             self._bad = bad
@@ -380,9 +383,9 @@ class PartitionLog(DeletingLog):
     # --- replace and delete ----------------------------------------------------------------------
 
     def adopt_summary(self, summary: Summary, keys: str, generation: int) -> str | None:
-        """Take over what a task found out about a sealed segment; why not, where that cannot be.
+        """Adopt a task's summary of a sealed segment; returns the reason where that is refused.
 
-        `keys` is the sketch of its keys, "" for none. The append clock stays the owner's. Raises
+        `keys` is the sketch of its keys, "" for none. The log's append clock is kept. Raises
         StorageError, and then the log is as it was.
         """
         with self._files_lock:
@@ -390,22 +393,47 @@ class PartitionLog(DeletingLog):
                 found = self._to_adopt(summary, generation)
             if isinstance(found, str):
                 return found
-            told = found.with_summary(summary)
-            # What lies there now may be all that has the clock, unless that is a guess.
-            keep_clock = not told.summary.append_estimated
-            write_summary(self._env.fs, self.dir, told.summary, keys, sync=keep_clock)
-            self._put(found, told)
+            adopted = found.with_summary(summary)
+            # The file in place may be the only copy of the append clock, unless that is a guess.
+            keep_clock = not adopted.summary.append_estimated
+            write_summary(self._env.fs, self.dir, adopted.summary, keys, sync=keep_clock)
+            self._put(found, adopted)
             if (
-                told.summary.aborts > 0 and self._heals_txn_indexes
+                adopted.summary.aborts > 0 and self._heals_txn_indexes
             ):  # now it is known whether their index is missing
-                settle_txn_index(self._env.fs, told, self._segments)
+                settle_txn_index(self._env.fs, adopted, self._segments)
             return None
 
+    def _txn_index(self, segment: Segment) -> TxnIndex:
+        """Its transaction index, once it is known to be right.
+
+        While a segment's summary is an estimate nobody has read its markers, and opening the log
+        could not tell whether the index lacks any. So they are read before the first reader may be
+        handed aborted records. Raises StorageError where an index made anew cannot be written.
+        """
+        files = segment.files()
+        if not segment.may_lack_aborts or not self._heals_txn_indexes:
+            return files.txn_index
+        with self._files_lock, self._lock if segment.active else nullcontext():
+            looked_at = SegmentFile(
+                segment.path(), segment.base_offset, segment.size, segment.end_offset
+            )
+            summary = look(looked_at, records=False).summary
+            if summary.size == segment.size:  # else rounds and readers end where it is damaged
+                try:
+                    settle_txn_index(self._env.fs, segment, self._segments, summary=summary)
+                except StorageError:  # the file is as it was, and so must be what is read from it
+                    if not segment.active:
+                        files.txn_index = TxnIndex(files.txn_index.path, segment.base_offset)
+                    raise
+            segment.txn_index_checked = True
+        return files.txn_index
+
     def see(self, now_ms: int) -> None:
-        """The owner's clock is believed, and says `now_ms`: no sealed segment is from after that.
+        """The owner believes its clock, which is at `now_ms`: no sealed segment is from after that.
 
         Append clocks that are far ahead are taken back to it, for good (`append_clock.seen_by`).
-        Raises StorageError, and then the rest is as it was.
+        Raises StorageError, and then the remaining segments are as they were.
         """
         if self._seen_set == self._segments_set or self._closed or self.offline_reason is not None:
             return
@@ -421,35 +449,35 @@ class PartitionLog(DeletingLog):
                     seen_set += 1
             self._seen_set = seen_set
 
-    def _put(self, old: Segment, told: Segment) -> None:
-        """The same segment, of which more is known."""
+    def _put(self, old: Segment, new: Segment) -> None:
+        """Replace a segment by the same one with another summary."""
         with self._lock:
-            self._set_segments(tuple(told if s is old else s for s in self._segments))
-            self._unflushed = [told if s is old else s for s in self._unflushed]
+            self._set_segments(tuple(new if s is old else s for s in self._segments))
+            self._unflushed = [new if s is old else s for s in self._unflushed]
 
     def _to_adopt(self, summary: Summary, generation: int) -> Segment | str:
         if self._closed or self.offline_reason is not None:
             return "the log is closed or offline"
         if generation != self._generation:
             return f"its files changed meanwhile (generation {self._generation})"
-        wanted = (summary.base_offset, summary.size)
+        summarised = (summary.base_offset, summary.size)
         for segment in self._segments[:-1]:
-            if (segment.base_offset, segment.size) == wanted:
+            if (segment.base_offset, segment.size) == summarised:
                 return segment
-        return f"segment {wanted[0]} of {wanted[1]} bytes is no longer there"
+        return f"segment {summarised[0]} of {summarised[1]} bytes is no longer there"
 
     def replace_segments(
         self, replacement: swap.Replacement, generation: int, *, sync: bool = True
     ) -> bool:
         """Swap a round's group in (W-2); False if retention had taken all of it meanwhile (W-3).
 
-        Where it took a part, Kafka skips that part, and the new segment brings its records back
-        below the log start. Here the group is refused, and the round is made again.
+        Where retention took a part, Kafka skips that part, and the new segment brings its records
+        back below the log start. Here the group is refused, and the round is made again.
 
         The new files must be synced already. `sync=False` leaves syncing the renames to the caller,
-        who has synced what `foresee_swap` wrote, if that was called, and calls `note_files`. Raises
-        StaleGeneration; CorruptData if a new file is not what its summary says; StorageError, and
-        then the log is as before or, if that is not known, offline.
+        which has synced what `foresee_swap` wrote, if that was called, and calls `note_files`.
+        Raises StaleGeneration; CorruptData if a new file does not have its summary's size;
+        StorageError, and then the log is as before or, if that is not known, offline.
         """
         with self._files_lock:
             with self._lock:
@@ -507,12 +535,12 @@ class PartitionLog(DeletingLog):
 
         Raises StaleGeneration unless they are sealed neighbours, and where only some are left.
         """
-        wanted = set(replacement.old)
-        old = [s for s in self._segments if s.base_offset in wanted]
+        bases = set(replacement.old)
+        old = [s for s in self._segments if s.base_offset in bases]
         if not old:
             return []
-        if len(old) < len(wanted):
-            gone = sorted(wanted - {s.base_offset for s in old})
+        if len(old) < len(bases):
+            gone = sorted(bases - {s.base_offset for s in old})
             raise StaleGeneration(f"{self.partition}: segments {gone} of the group are gone")
         first = self._segments.index(old[0])
         neighbours = list(self._segments[first : first + len(old)]) == old
@@ -556,7 +584,7 @@ def _synced_paths(segment: Segment) -> list[Path]:
 
 
 def segment_facts(segment: Segment) -> SegmentFacts:
-    """What deciding needs to know of a segment."""
+    """The facts of a segment that decisions need."""
     return SegmentFacts(
         base_offset=segment.base_offset,
         size=segment.size,

@@ -10,7 +10,7 @@ made again from batch headers and markers after a crash, starting from the newes
 (P-1 … P-4; `log.replay`).
 
 `check*` decide and change nothing; `update` records what is in the log. A snapshot at base B
-tells the state after all batches below B, so that recovery reads only from B on.
+has the state after all batches below B, so that recovery reads only from B on.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Producer:
         return None
 
     def has_ended(self, sent: SentBatch) -> bool:
-        """Whether the transaction of that batch is over: then nobody sends it again.
+        """Whether the transaction of that batch is over: then no producer sends it again.
 
         A batch with its sequence numbers is another one. Kafka takes it for a duplicate, so that
         new records are acknowledged and nowhere: librdkafka gives them the numbers of those that it
@@ -178,7 +178,7 @@ class Producers:
         return None
 
     def check_epoch(self, producer_id: int, producer_epoch: int, where: str) -> None:
-        """Is nobody newer than this producer known? Raises KafkaError INVALID_PRODUCER_EPOCH."""
+        """Raise KafkaError INVALID_PRODUCER_EPOCH where a newer epoch of the producer is known."""
         known = self._producers.get(producer_id)
         if known is not None:
             _check_epoch(known, producer_epoch, f"{where}: producer {producer_id}")
@@ -196,7 +196,7 @@ class Producers:
         """Refuse to write for a transaction that went on at log end `verified_at`, and has ended.
 
         Raises KafkaError INVALID_TXN_STATE where a marker came since: what was verified before it
-        would begin a transaction that nobody ends (KIP-890).
+        would begin a transaction that is never ended (KIP-890).
         """
         known = self._producers.get(producer_id)
         if known is not None and known.last_marker_offset >= verified_at:
@@ -294,7 +294,7 @@ class Producers:
         return {producer_id: first for first, producer_id in self._open.items()}
 
     def forget_transaction(self, producer_id: int) -> None:
-        """It has ended, nobody knows how; nothing of it is left that could tell."""
+        """End a transaction whose outcome is unknown: no batch or marker of it is left."""
         producer = self._producers[producer_id]
         self._open.pop(producer.transaction_first_offset, None)
         producer.transaction_first_offset = _NONE

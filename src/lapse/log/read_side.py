@@ -25,7 +25,7 @@ from lapse.log.lookup import (
     greatest_timestamp,
 )
 from lapse.log.segment import Segment, SegmentFiles
-from lapse.log.txn_index import AbortedTxn
+from lapse.log.txn_index import AbortedTxn, TxnIndex
 from lapse.records.append_times import NOTHING, AppendTimes
 from lapse.records.layout import NO_TIMESTAMP
 from lapse.records.tombstone import valued_rows
@@ -33,11 +33,11 @@ from lapse.records.tombstone import valued_rows
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
-    """Bytes of one segment; they stay readable while this is held, whatever becomes of the log.
+    """Bytes of one segment; they stay readable while this is held, also if the log is deleted.
 
     Attributes:
         files: None when there is nothing to read.
-        segment: what it is of, and `offset` where its first batch begins; None: that is not told.
+        segment: the segment, and `offset` the base offset of its first batch; None: not known.
     """
 
     files: SegmentFiles | None
@@ -48,11 +48,11 @@ class LogSlice:
 
     @property
     def create_times_kept(self) -> bool:
-        """Of the segment (`log.summary`)."""
+        """Whether the segment keeps create times (`log.summary`)."""
         return self.segment is not None and self.segment.create_times_kept
 
     def append_times(self) -> AppendTimes:
-        """Of what is in it, and maybe of a little more."""
+        """Append times of the batches in it, and maybe of a few more."""
         if self.segment is None or self.files is None:
             return NOTHING
         beyond = self.files.offset_index.offset_from(self.position + self.size)
@@ -86,7 +86,7 @@ class Unstable:
     completed: tuple[tuple[int, int], ...] = ()
 
     def first(self, high_watermark: int) -> int | None:
-        """The first offset that may still turn out either way for a replica's reader."""
+        """First offset of a transaction that is open or has its marker not below the watermark."""
         if not self.completed:
             return self.open_first
         firsts = [first for first, marker in self.completed if marker >= high_watermark]
@@ -96,14 +96,14 @@ class Unstable:
 
 
 class ReadableLog:
-    """What may be asked of a log from any thread, at any time.
+    """The reads of a log that any thread may do at any time.
 
     Attributes:
         partition: its name.
     """
 
     def __init__(self, partition: TopicPartition, loaded: LoadedLog) -> None:
-        """Of a log whose files are in order."""
+        """Open a log whose files are in order."""
         self.partition = partition
         self._segments: tuple[Segment, ...] = (*loaded.sealed, loaded.active)
         self._segments_set = 0  # how often since
@@ -123,7 +123,7 @@ class ReadableLog:
 
     @property
     def high_watermark(self) -> int:
-        """The end, unless replication said otherwise; never below the log start (D-6)."""
+        """The end, unless replication has set another; never below the log start (D-6)."""
         known = self._high_watermark
         if known is None:
             return self._end_offset
@@ -152,7 +152,7 @@ class ReadableLog:
         return self._segments
 
     def _set_segments(self, segments: tuple[Segment, ...]) -> None:
-        """The log's lock holder: other ones, or the same about which more is known now."""
+        """Set other segments, or the same with other summaries; for the log's lock holder."""
         self._segments = segments
         self._segments_set += 1
 
@@ -160,7 +160,7 @@ class ReadableLog:
     def may_hold_valued_tombstones(self) -> bool:
         """Whether some batch may be one with flagged tombstones (KIP-87).
 
-        False is certain for all below an end that was asked for before.
+        False is certain for all below an end that was read before.
         """
         segments = self._segments
         seen, sealed = self._valued
@@ -170,9 +170,9 @@ class ReadableLog:
         return sealed or segments[-1].may_hold_valued_tombstones
 
     def holds_valued_tombstones(self) -> bool:
-        """The same for certain: headers that nobody has read yet are read.
+        """The same for certain: headers that were not read yet are read.
 
-        What cannot be read may be one. Raises StorageError.
+        A segment that cannot be read counts as one that does. Raises StorageError.
         """
         return self.may_hold_valued_tombstones and any(map(_holds_valued, self._segments))
 
@@ -216,16 +216,17 @@ class ReadableLog:
             if upper < reaches:
                 beyond = batch_reaching(files, upper, size, pread)
                 stop = beyond.position if beyond is not None else size
-            wanted = max(bytes_max, found.size) if one_at_least else bytes_max
-            length = min(wanted, stop - found.position)
+            size_max = max(bytes_max, found.size) if one_at_least else bytes_max
+            length = min(size_max, stop - found.position)
             if length <= 0:
                 return _NOTHING
             return LogSlice(files, found.position, length, segment, found.base_offset)
         return _NOTHING
 
     def is_recent(self, offset: int) -> bool:
-        """Whether it is in the active segment: its files are open, its index is in memory."""
-        return offset >= self._segments[-1].base_offset
+        """Whether it is in the active segment: its files are open, its indexes are in memory."""
+        active = self._segments[-1]
+        return offset >= active.base_offset and not active.may_lack_aborts
 
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTxn]:
         """Aborted transactions with something in [start_offset, upper_offset) (X-1, Y-3).
@@ -236,12 +237,15 @@ class ReadableLog:
         found = []
         for segment in self._segments_from(start_offset):
             if segment.may_have_aborts:
-                txn_index = segment.files().txn_index
+                txn_index = self._txn_index(segment)
                 reaching, all_found = txn_index.overlapping(start_offset, upper_offset)
                 found += reaching
                 if all_found:
                     break
         return found
+
+    def _txn_index(self, segment: Segment) -> TxnIndex:
+        return segment.files().txn_index
 
     def _segments_from(self, offset: int) -> tuple[Segment, ...]:
         segments = self._segments
@@ -264,8 +268,8 @@ class ReadableLog:
     def first_not_older(self, cutoff_ms: int) -> FoundRecord | None:
         """The first record that may not be older than a time; one without a time by its append.
 
-        All below it is older for certain. Its timestamp is -1 where it has none. Ask for the end
-        of the log first: what is appended meanwhile may be missed.
+        All below it is older for certain. Its timestamp is -1 where it has none. Read the end of
+        the log first: records appended meanwhile may be missed.
         """
         start = self._log_start_offset
         for segment in self._segments_from(start):
@@ -275,10 +279,10 @@ class ReadableLog:
         return None
 
     def offsets_before(self, timestamp: int, count_max: int, now_ms: int) -> tuple[int, ...]:
-        """Where segments begin that got nothing after a time, the newest first; at most so many.
+        """Starts of segments without appends after `timestamp`, newest first, up to `count_max`.
 
-        The end of the log comes first if `now_ms` is not after that time either. So offsets were
-        found before there was a time index (KIP-79): only as fine as segments are. Kafka went by
+        The end of the log comes first if `now_ms` is not after that time either. Kafka found
+        offsets this way before the time index (KIP-79): only as fine as segments are. Kafka went by
         files' modification times, which a copy or a round changes; this goes by the append clock.
         """
         start, end = self._log_start_offset, self.high_watermark
@@ -294,10 +298,10 @@ class ReadableLog:
         return tuple(dict.fromkeys(found))[:count_max]
 
     def first_appended(self, cutoff_ms: int) -> FoundRecord | None:
-        """The first offset that may not have been appended before a time, whatever records say.
+        """The first offset that may not have been appended before a time; ignores record times.
 
         All below it was for certain; it may be up to a second early, or lie where no record is any
-        more. Ask for the end of the log first.
+        more. Read the end of the log first.
         """
         start = self._log_start_offset
         for segment in self._segments_from(start):

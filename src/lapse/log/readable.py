@@ -45,7 +45,7 @@ class Readable:
     markers: Mapping[int, Marker]
 
     def marker_of(self, batch: Header) -> Marker:
-        """Of a control batch that is not emptied."""
+        """The marker of a control batch that is not emptied."""
         return self.markers[batch.position]
 
 

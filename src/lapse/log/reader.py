@@ -93,7 +93,7 @@ def read_facts(
     """Facts of the log in a directory; summaries it lacks are worked out in memory.
 
     Raises StorageError where the files keep changing, were left in the middle of a swap, or may not
-    be read, those of records included: what is told of a log has to hold for a round of it.
+    be read, those of records included: a round of the log has to be able to rely on the facts.
     """
     clock = clock or SystemClock()
     bare = _settled(
@@ -129,7 +129,7 @@ def aborted_transactions(
 ) -> list[AbortedTxn]:
     """As `ReadableLog.aborted_transactions`, of a log that is only looked at.
 
-    The active segment's are told from its batches, since its owner may not have written them out,
+    The active segment's are made from its batches, since its owner may not have written them out,
     and so are those of an index that cannot be right.
     Raises StorageError as `read_facts` does, and CorruptData.
     """
@@ -222,7 +222,7 @@ def _txn_index(partition_dir: Path, bases: Sequence[int], n: int) -> TxnIndex:
 
 
 def _is_sound(index: TxnIndex, partition_dir: Path, base_offset: int, next_base: int) -> bool:
-    """As when a log is opened; without a summary nothing is known but what the file says."""
+    """Check the index as opening a log does; without a summary only by the index's content."""
     size = segment_path(partition_dir, base_offset, LOG).stat().st_size
     summary = _kept_summary(partition_dir, base_offset, size)
     try:

@@ -1,4 +1,4 @@
-"""Why a log takes no writes just now: what it notes of itself, for whoever watches the broker."""
+"""Why a log takes no writes just now: a note of the log for operators who watch the broker."""
 
 from __future__ import annotations
 

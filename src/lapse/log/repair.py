@@ -1,6 +1,6 @@
-"""What is wrong with the logs of a directory that nobody serves, and what can be decided about it.
+"""Findings in the logs of a directory that no broker serves, and an operator's choices for them.
 
-`look` only reads. `decide` does what a person has chosen for one finding; whoever calls it owns the
+`look` only reads. `decide` does what an operator has chosen for one finding; its caller owns the
 directory. Each choice may be cut short by a crash and is then found again.
 
 Offsets are never given twice: where the end of a log is lost, it goes on at the end it had. Bytes
@@ -53,7 +53,7 @@ ATTEMPT = "repair"
 
 
 class Choice(StrEnum):
-    """What can be decided about a finding."""
+    """The choices that an operator has for a finding."""
 
     ACCEPT_HOLE = "accept-hole"
     ACCEPT_EMPTY = "accept-empty"
@@ -84,7 +84,7 @@ class Finding:
 def look(
     log_dir: Path, partitions: Sequence[TopicPartition] = (), *, reads_all: bool = False
 ) -> list[Finding]:
-    """What is wrong with some logs, or all; nothing is changed.
+    """Findings in some logs, or all; nothing is changed.
 
     Without `reads_all` only what is known to be missing, or was met by a round, and what the last
     segment shows; with it every batch is read and its checksum made. Raises StorageError.
@@ -141,7 +141,7 @@ def _of(
 
 @dataclass(frozen=True, slots=True)
 class _Synced:
-    """What of a log was synced: bytes by segment, where it ended, and below which offset all is.
+    """The synced part of a log: bytes by segment, its end, and the offset below which all is.
 
     A cut that was cut short has struck the bytes, and the point is left.
     """
@@ -210,7 +210,7 @@ def _first_broken(path: Path, base_offset: int) -> _Broken | None:
 
 
 def decide(directory: LogDirectory, fs: Fs, finding: Finding, config: TopicConfig) -> str:
-    """Do what the finding's choice says; tells what was done. Raises StorageError."""
+    """Carry out the finding's choice; returns a text of what was done. Raises StorageError."""
     return _ACTS[finding.choice](directory, fs, finding, config)
 
 
@@ -260,7 +260,7 @@ def _cut(directory: LogDirectory, fs: Fs, finding: Finding, _config: TopicConfig
     if broken is None:
         return "nothing is to be cut off any more"
     end = max(known.end_offset, broken.offset)
-    resumed = _resume(folder, fs, end)  # first: whatever is cut short, no offset is given twice
+    resumed = _resume(folder, fs, end)  # first: so no crash can have an offset given twice
     later = [b for b in offsets_in(os.listdir(folder), LOG) if b > base and b != end]
     keeper.strike([base, *later])
     kept = [keep_segment(fs, folder, b) for b in reversed(later)]

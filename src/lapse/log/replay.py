@@ -1,8 +1,8 @@
 """Making producers and aborted transactions again from the log, from the newest snapshot on.
 
-What a leader or follower learned batch by batch can always be told from the batches (P-1,
-W-7): `loader` does so when a log is opened, `reader` when somebody looks, `PartitionLog` when
-a transaction index turns out to be missing. As Kafka does it, so that snapshots come out alike:
+The state that a leader or follower built batch by batch can always be rebuilt from the batches
+(P-1, W-7): `loader` does so when a log is opened, `reader` when a log is only read, `PartitionLog`
+when a transaction index turns out to be missing. As Kafka does it, so that snapshots are the same:
 producers that had expired are dropped when a snapshot is taken up, and snapshots are left at the
 last two segments, at recovered ones and at the end.
 """
@@ -50,7 +50,7 @@ class Expiry:
 
 
 def parts_of(segments: Iterable[Segment]) -> list[LogPart]:
-    """Of open segments, in order."""
+    """The parts of open segments, in order."""
     return [LogPart(s.base_offset, s.end_offset, s.size) for s in segments]
 
 
@@ -89,12 +89,12 @@ def taken_up(
 def _forget_ended(
     producers: Producers, offset: int, partition_dir: Path, parts: Iterable[LogPart]
 ) -> None:
-    """Of a snapshot at `offset`: leave out transactions of which the log has no record before it.
+    """Drop transactions of a snapshot at `offset` of which the log has no record before it.
 
-    They have ended since. A round takes a marker once nothing of its transaction is left, and then
-    only an older snapshot knows that it had begun: taken up after a crash, nobody would ever end it
-    again. Of an open one no round takes anything; what retention or DeleteRecords took of it holds
-    nobody up.
+    They have ended since. A round removes a marker once nothing of its transaction is left, and
+    then only an older snapshot has its beginning: loaded after a crash, it would stay open for
+    ever. A round removes nothing of an open transaction; the part that retention or DeleteRecords
+    removed delays no reader.
     """
     missing = producers.open_transactions()
     if not missing:
@@ -105,7 +105,7 @@ def _forget_ended(
         if missing.get(producer_id, offset) <= at < offset:
             del missing[producer_id]
         if not missing:
-            return  # as for nearly all: the rest of the log need not be read
+            return  # as for nearly all logs: no further segment need be read
     for producer_id in missing:
         producers.forget_transaction(producer_id)
 
@@ -130,14 +130,14 @@ def replay(
 ) -> list[AbortedTxn]:
     """Take note of the segment's batches from `start_offset` on; returns what they abort.
 
-    Ends at a batch that does not parse: that was said when the segment was loaded.
+    Ends at a batch that does not parse: that was reported when the segment was loaded.
     """
     aborted = []
     path = segment_path(partition_dir, part.base_offset, LOG)
     with path.open("rb") as file, contextlib.suppress(CorruptData):
         for rows in walk(file.fileno(), 0, part.size, str(path)):
-            wanted = rows[(rows["last_offset"] >= start_offset) & (rows["producer_id"] >= 0)]
-            for batch in headers_of(wanted):
+            produced = rows[(rows["last_offset"] >= start_offset) & (rows["producer_id"] >= 0)]
+            for batch in headers_of(produced):
                 found = is_marker(batch)
                 marker = read_marker(file.fileno(), batch, str(path)) if found else None
                 ended = producers.update(batch, marker)
@@ -157,7 +157,7 @@ def producers_at_end(partition_dir: Path, parts: list[LogPart]) -> Producers:
 
 
 def aborted_in(partition_dir: Path, parts: list[LogPart], base_offset: int) -> list[AbortedTxn]:
-    """The aborts of one segment, told from its batches and from what was open before it."""
+    """The aborts of one segment, from its batches and the transactions open before it."""
     found = newest_snapshot(partition_dir, base_offset)
     producers, start = found or (Producers(), 0)
     for part in parts:
@@ -173,8 +173,8 @@ def rebuild(
 ) -> tuple[Producers, Mapping[int, list[AbortedTxn]]]:
     """Producers of a log being opened, and the aborts of the segments that were `recovered`.
 
-    Snapshots above the first recovered segment may tell of batches that are no more: they go, and
-    so do those that read badly, belong to no segment, or are outlived.
+    Snapshots above the first recovered segment may cover batches that are gone: they are removed,
+    and so are those that read badly, belong to no segment, or are outlived.
     """
     bases = [part.base_offset for part in parts]
     end_offset = parts[-1].end_offset
@@ -212,7 +212,7 @@ def write_snapshot(fs: Fs, partition_dir: Path, offset: int, producers: Producer
 
 
 def keep_snapshots(fs: Fs, partition_dir: Path, wanted: Collection[int]) -> None:
-    """Unlink the others."""
+    """Remove the snapshots at all other offsets."""
     for offset in sorted(snapshot_offsets(partition_dir), reverse=True):
         if offset not in wanted:
             fs.unlink(segment_path(partition_dir, offset, SNAPSHOT))

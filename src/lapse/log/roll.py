@@ -1,6 +1,6 @@
 """How long a segment may be appended to: segment.ms, KIP-354's max lag, and jitter.
 
-Called at append where `lapse.roll.time` is `record` (T-20), else by whoever rolls by the clock
+Called at append where `lapse.roll.time` is `record` (T-20), else by roll decisions by the clock
 (`lifecycle.decide.roll`, L16).
 """
 

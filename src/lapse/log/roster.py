@@ -1,14 +1,14 @@
 """Which partitions a log directory should have: `.lapse-partitions`, a file beside them.
 
-By it a folder that is gone is told from a partition that was never made. A partition is listed once
-its folder and first segment are durable, and struck before its folder is renamed away, so that no
-crash makes a false alarm.
+It distinguishes a folder that is gone from a partition that was never made. A partition is listed
+once its folder and first segment are durable, and struck before its folder is renamed away, so that
+no crash makes a false alarm.
 
-It tells, too, whether the directory is as its last owner left it. Kafka, or a Lapse that knows
-nothing of this file, writes its own recovery points and takes the clean-shutdown marker away or
-leaves one: then whatever is missing may be its doing, a new *era* begins, and no manifest of an
-earlier one counts. In doubt it does. What our owner itself is about to change there is foreseen in
-this file, so that whoever is killed is not taken for somebody else.
+It also shows whether the directory is as its last owner left it. Kafka, or a Lapse that ignores
+this file, writes other recovery points and removes the clean-shutdown marker or leaves one. Then
+that owner may have removed any file that is missing, a new *era* begins, and no manifest of an
+earlier era counts. In doubt a new era begins. Our process notes in this file what it is about to
+change there, so that a process that is killed is not taken for another owner.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _VERSION = 1
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """A partition that should be there: whose, and where its log ended when that was last noted."""
+    """A partition that should be there: its topic id, and its log end when that was last noted."""
 
     topic_id: str = ""
     end_offset: int = 0
 
 
 class FileStamp(msgspec.Struct, frozen=True):
-    """What tells whether somebody else wrote a file; -1 where there is none."""
+    """Size and mtime of a file, which show whether another owner wrote it; -1 without a file."""
 
     size: int = -1
     mtime_ns: int = -1
@@ -44,21 +44,21 @@ class FileStamp(msgspec.Struct, frozen=True):
     @staticmethod
     def of(path: Path) -> FileStamp:
         try:
-            told = path.stat()
+            found = path.stat()
         except OSError:
             return FileStamp()
-        return FileStamp(told.st_size, told.st_mtime_ns)
+        return FileStamp(found.st_size, found.st_mtime_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """What the file says.
+    """The content of the file.
 
     Attributes:
-        era: a name; another one after each owner that was not ours.
-        clean: the directory was given back in order; None: its marker is about to come or go.
-        points: of the recovery points' file.
-        points_next: of the one that is about to take its place.
+        era: a name; a new one after each owner that did not keep this file.
+        clean: the directory was closed cleanly; None: its marker is about to be written or removed.
+        points: stamp of the recovery points' file.
+        points_next: stamp of the file that is about to replace it.
     """
 
     era: str
@@ -68,7 +68,7 @@ class Roster:
     partitions: Mapping[TopicPartition, Expected] = field(default_factory=dict)
 
     def is_as_left(self, log_dir: Path, *, was_clean: bool) -> bool:
-        """Whether nobody else has owned the directory since, as far as can be told."""
+        """Whether no other owner has used the directory since, as far as can be seen."""
         known = self.clean is None or self.clean == was_clean
         return known and FileStamp.of(log_dir / RECOVERY_POINT) in (self.points, self.points_next)
 
@@ -82,17 +82,19 @@ class _File(Versioned):
 
 
 def read_roster(log_dir: Path) -> Roster | None:
-    """What is kept; None where there is none, or not a sound one. Raises StorageError."""
+    """The roster on disk; None where there is none, or not a sound one. Raises StorageError."""
     file = read_checked(log_dir / ROSTER, _File, _VERSION)
     if file is None:
         return None
-    named = ((TopicPartition.parse(name), told) for name, told in file.partitions.items())
-    partitions = {partition: told for partition, told in named if partition is not None}
+    named = ((TopicPartition.parse(name), expected) for name, expected in file.partitions.items())
+    partitions = {partition: expected for partition, expected in named if partition is not None}
     return Roster(file.era, file.clean, file.points, file.points_next, partitions)
 
 
 def write_roster(fs: Fs, log_dir: Path, roster: Roster) -> None:
-    """Keep it, durably. Raises StorageError."""
-    partitions = {str(partition): told for partition, told in sorted(roster.partitions.items())}
+    """Write it, durably. Raises StorageError."""
+    partitions = {
+        str(partition): expected for partition, expected in sorted(roster.partitions.items())
+    }
     file = _File(_VERSION, roster.era, roster.clean, roster.points, partitions, roster.points_next)
     fs.replace_file(log_dir / ROSTER, checked(msgspec.json.encode(file)))

@@ -2,10 +2,10 @@
 
 What Kafka calls LogSegment.
 
-A sealed segment never changes; a round replaces it by another object. Readers take no lock: what
-`size` and `end_offset` promise is in the file before they say so. A segment's files are opened on
-first use and stay usable for whoever holds them, also after the segment was replaced or deleted:
-`pin` opens them before their names go away.
+A sealed segment never changes; a round replaces it by another object. Readers take no lock: bytes
+are in the file before `size` and `end_offset` include them. A segment's files are opened on first
+use and stay usable for every reader that holds them, also after the segment was replaced or
+deleted: `pin` opens them before their names go away.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def mtime_ms_of(path: Path) -> int:
 
 
 class SegmentFiles:
-    """A segment's log file open for reading, and its indexes; closed when nobody holds it."""
+    """A segment's log file open for reading, and its indexes; closed when no reader holds it."""
 
     __slots__ = (
         "__weakref__", "_fd", "append_times", "offset_index", "time_index", "txn_index",
@@ -89,7 +89,7 @@ class SegmentFiles:
         self.offset_index = offset_index
         self.time_index = time_index
         self.txn_index = txn_index
-        self.append_times: AppendTimes | None = None  # until somebody asks
+        self.append_times: AppendTimes | None = None  # until they are first read
 
     def fileno(self) -> int:
         return self._fd
@@ -107,6 +107,7 @@ class Segment:
         end_offset: one past its last offset; its base offset while it is empty.
         max_timestamp: greatest of its batches; -1 if none has a timestamp.
         summary: as of its sealing (for the active segment see `ActiveSegment.summary`).
+        txn_index_checked: its transaction index was held against its markers since.
     """
 
     active = False
@@ -133,6 +134,7 @@ class Segment:
         self._time_index_bytes = time_index_bytes
         self._files: weakref.ref[SegmentFiles] | None = None
         self._pinned: SegmentFiles | None = None
+        self.txn_index_checked = False
 
     def path(self, suffix: str = LOG) -> Path:
         """Where one of its files lies while it is part of the log."""
@@ -144,7 +146,7 @@ class Segment:
 
     @property
     def create_times_kept(self) -> bool:
-        """As in its summary, without making one."""
+        """The flag of its summary, without making one."""
         return self._summary.create_times_kept
 
     @property
@@ -166,8 +168,13 @@ class Segment:
         return self._summary.aborts != 0
 
     @property
+    def may_lack_aborts(self) -> bool:
+        """Whether its transaction index may be wrong: nobody has held it against its markers."""
+        return not (self.txn_index_checked or self._summary.is_complete)
+
+    @property
     def may_hold_valued_tombstones(self) -> bool:
-        """Whether a batch says so (KIP-87), or nobody has read its headers yet."""
+        """Whether a batch's header says so (KIP-87), or its headers were not read yet."""
         return self._summary.valued_tombstones or self._summary.estimated
 
     def files(self) -> SegmentFiles:
@@ -194,7 +201,7 @@ class Segment:
     def with_summary(self, summary: Summary) -> Segment:
         """The same sealed segment, about which more is known now; readers keep the files they have.
 
-        Its own append clock stays: whoever read the segment cannot know a better one.
+        Its append clock stays: reading the segment cannot give a better one.
         """
         return self.with_clock(with_clock_of(summary, self._summary))
 
@@ -202,17 +209,17 @@ class Segment:
         """The same, its append clock as in `summary`: the owner knows a better one now."""
         assert not self.active
         assert summary.size == self.size
-        told = Segment(
+        updated = Segment(
             self.dir, self.env, summary, mtime_ms=self.mtime_ms,
             index_bytes=self._index_bytes, time_index_bytes=self._time_index_bytes,
         )  # fmt: skip
-        told._files = self._files
-        return told
+        updated._files = self._files
+        return updated
 
     def pin(self) -> None:
         """Open its files for good, since their names are about to go.
 
-        They stay open for as long as somebody has this segment, and no longer: the system frees the
+        They stay open while this segment is referenced, and no longer: the system frees the
         blocks of a removed file when its last descriptor is closed. A file that is missing, or an
         index that was cut short, must not keep the segment from going: its reader gets the error.
         """
@@ -221,7 +228,7 @@ class Segment:
         except (CorruptData, StorageError):
             return
         if self.may_have_aborts:
-            with contextlib.suppress(CorruptData):  # told to whoever asks for it
+            with contextlib.suppress(CorruptData):  # its reader gets the error
                 pinned.txn_index.load()
         if pinned.append_times is None:  # what comes to lie there is not of this file
             pinned.append_times = read_append_times(self.dir, self.base_offset, self.size)
@@ -285,6 +292,7 @@ class ActiveSegment(Segment):
         last = offset_index.entry(offset_index.count - 1)[1] if offset_index.count else 0
         self._bytes_since_entry = summary.size - last
         self._builder = SummaryBuilder(summary.base_offset, summary)
+        self._began_complete = summary.is_complete
         self._file: AppendFile | None = None
 
     @staticmethod
@@ -337,7 +345,11 @@ class ActiveSegment(Segment):
 
     @property
     def may_have_aborts(self) -> bool:
-        return bool(self.txn_index.entries())
+        return self.may_lack_aborts or bool(self.txn_index.entries())
+
+    @property
+    def may_lack_aborts(self) -> bool:
+        return not (self.txn_index_checked or self._began_complete)
 
     @property
     def may_hold_valued_tombstones(self) -> bool:
@@ -395,7 +407,7 @@ class ActiveSegment(Segment):
         return self._append_times.between(offset_from, offset_until)
 
     def keep_append_times(self) -> None:
-        """Have the file of append times hold what is known."""
+        """Write the known append times to their file."""
         self._append_times.write_out(self.env.fs)
 
     def add_aborted(self, txn: AbortedTxn) -> None:

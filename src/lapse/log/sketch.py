@@ -1,8 +1,8 @@
 """A sketch of a segment's distinct keys: HyperLogLog, 1024 registers, about 3 % off.
 
 Made by tasks that look into a segment (`lifecycle.round.summarise`), kept in the file of its
-summary as text, merged over segments by the greater register. `lapse plan` tells with it how many
-keys a round would map. Nothing that removes a record rests on it: who crafts keys can spoil it.
+summary as text, merged over segments by the greater register. `lapse plan` shows with it how many
+keys a round would map. No removal of a record rests on it: a producer's crafted keys can spoil it.
 
 The estimator is Ertl's, which needs no tables and is good from no key to 2^60.
 """
@@ -26,7 +26,7 @@ Sketch = NDArray[np.uint8]
 
 
 def empty_sketch() -> Sketch:
-    """Of no key."""
+    """A sketch of no keys."""
     return np.zeros(REGISTERS, np.uint8)
 
 

@@ -5,7 +5,7 @@ minute, so a crash can undo a DeleteRecords that was answered (D-8). This small 
 of one log and is synced before the answer. What survives what:
 
 - a crash of ours, or of the machine: opening takes the greater of this file and the checkpoint;
-- a real Kafka after us: the checkpoint has it after a clean shutdown, and after a crash whatever
+- a real Kafka after us: the checkpoint has it after a clean shutdown, and after a crash any
   moved up to one checkpoint interval earlier (`log.flush.start.offset.checkpoint.interval.ms`);
 - a file that does not read well is as good as none: the checkpoint and the segments' names count.
 
@@ -45,7 +45,7 @@ _Long = Annotated[int, msgspec.Meta(ge=0, le=_LONG_MAX)]
 
 @dataclass(frozen=True, slots=True)
 class KeptStart:
-    """What the file says.
+    """The content of the file.
 
     Attributes:
         offset: the log starts there, or above.
@@ -74,7 +74,7 @@ class KeptStart:
 
 
 def merged(moves: Sequence[StartMove], most: int = MOVES_MAX) -> tuple[StartMove, ...]:
-    """The same moves, with later ones told of as if made earlier where there are too many.
+    """The same moves, with later ones listed as if made earlier where there are too many.
 
     The two closest in time become one, so that no deadline is ever put off.
     """
@@ -104,7 +104,7 @@ def start_path(partition_dir: Path) -> Path:
 
 
 def read_start(partition_dir: Path) -> KeptStart:
-    """What is kept of a log; nothing where there is no file, or not a sound one.
+    """The kept start of a log; an empty one where there is no file, or not a sound one.
 
     Raises StorageError. The checksum is there because a log start past the end empties the log
     (D-16): one flipped digit must not do that.
@@ -142,10 +142,10 @@ def _checksum(body: bytes) -> bytes:
 
 
 def taken_up(kept: KeptStart, log_start: int, bases: Sequence[int], now_ms: int) -> KeptStart:
-    """What is kept of a log that is being opened, made to fit what lies there.
+    """The kept start of a log that is being opened, made to fit the segments there.
 
-    A log start within a segment that no kept move explains was somebody else's doing (a real
-    Kafka's, D-7, or a crash between its checkpoint and our file): it counts from now.
+    A log start within a segment that no kept move explains has another cause (a real
+    Kafka, D-7, or a crash between its checkpoint and our file): it counts from now.
     """
     holder = max((base for base in bases if base <= log_start), default=log_start)
     known = max([holder, kept.trimmed_to, *(move.offset for move in kept.moves)])

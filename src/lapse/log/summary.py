@@ -1,20 +1,20 @@
-"""A segment's summary: what decisions need to know of it without reading it.
+"""A segment's summary: the facts that decisions need, without reading the segment.
 
 Kept as JSON in `<partition>/.lapse/<base>.summary`; written when a segment gets its first
-append, when it is sealed, when a round replaces it, and by whoever takes over what a task found
-out (`lifecycle.round.summarise`). All of it can be made again from the segment except the
+append, when it is sealed, when a round replaces it, and when the log adopts a task's summary
+(`lifecycle.round.summarise`). All of it can be made again from the segment except the
 *append clock* (first and last append, by the broker's clock), which is what KIP-354's lag and
-`segment.ms` are measured with (L16): for a segment somebody else wrote it is estimated and
+`segment.ms` are measured with (L16): for a segment that Lapse did not write it is estimated and
 marked so.
 
-A summary counts only while `size` is the segment's size and `version` ours; anything else is made
+A summary counts only while `size` is the segment's size and `version` is VERSION; any other is made
 again. Until then an *estimate* stands in (`log.estimate`), which is marked too and never blocks or
 allows anything: a log with one below the round's reach has no round (`decide.select`).
 
-Transactions are told so that a log's can be folded over its segments in order, without reading
-them: forget what `ended` names, then keep the first offset of what `begun` names and was not open
-yet. A segment by itself cannot know whether the first data of a producer begins a transaction or
-goes on with one, so both lists may name a producer whose transaction the fold knows better.
+A log's open transactions follow from its summaries in order, without reading segments: for each
+segment, drop the producers in `ended`, then add those in `begun` that were not open yet, with
+their first offset. A segment by itself does not show whether a producer's first data begins a
+transaction or continues one, so both lists may name a producer; the fold over all segments decides.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ SUFFIX = ".summary"
 VERSION = 4
 UNKNOWN = -1
 NONE = -1
-BARE_MAX = 1024  # headers without records that are told one by one; each takes some 40 bytes
+BARE_MAX = 1024  # headers without records that are listed one by one; each takes some 40 bytes
 _PLAIN = 0x03 | LOG_APPEND_TIME | DELETE_HORIZON  # codecs up to lz4, whose bits are 0 to 3
 
 
 class Marker(IntEnum):
-    """What the record of a control batch says; the two that end a transaction, and the rest."""
+    """The type of a control batch's record: ABORT and COMMIT end a transaction, OTHER does not."""
 
     ABORT = markers.ABORT
     COMMIT = markers.COMMIT
@@ -65,8 +65,8 @@ MarkerOf = Callable[[Header], Marker | None]  # None where it was not looked at
 class Begun(NamedTuple):
     """A transaction open at the segment's end, and its first batch in this segment.
 
-    `emptied`: all its batches there are bare headers. They hold no data that a verdict would be
-    about, yet keep the transaction's marker alive (X-7).
+    `emptied`: all its batches there are bare headers. They hold no data that needs a verdict, yet
+    keep the transaction's marker alive (X-7).
     """
 
     producer_id: int
@@ -75,7 +75,7 @@ class Begun(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The first marker of a producer in the segment: it ends what was open before the segment.
+    """A producer's first marker in the segment: it ends a transaction open before the segment.
 
     `alone`: no batch of its transaction is in this segment. `stamped`: it has a delete horizon.
     """
@@ -90,7 +90,7 @@ class Ended(NamedTuple):
 class Bare(NamedTuple):
     """A batch header without records, kept for its producer (B-3, F-6).
 
-    `max_timestamp` is that of the records it had: by it the producer expires.
+    `max_timestamp` is that of the records it had; the producer's expiry is measured from it.
     """
 
     last_offset: int
@@ -109,7 +109,7 @@ class Summary:
         end_offset: one past the last offset any batch covers; in an estimate no less than that.
         append_first_ms: when its first batch was appended; -1 for an empty segment.
         append_last_ms: when its last batch was.
-        append_estimated: the two were guessed from mtime and record times.
+        append_estimated: these two times were guessed from mtime and record times.
         min_timestamp: smallest max timestamp of a batch, those without timestamp left out.
         first_batch_max_timestamp: what S-6 measures the lag from.
         records: by the batches' counts; v0 and v1 messages count one each, wrappers too.
@@ -117,8 +117,8 @@ class Summary:
         horizon_earliest_ms: the first delete horizon to pass; -1 for none.
         horizon_bytes: bytes of all batches that have one.
         unhandled: why this version does not clean it; empty for most.
-        estimated: nobody read the segment. Size, end, clock, greatest timestamps and the first
-            batch's time are meant, counts are -1, the rest is empty.
+        estimated: the segment was not read. Size, end, clock, greatest timestamps and the first
+            batch's time are set, counts are -1, the other fields are empty.
         append_time_greatest_ms: greatest time of its LogAppendTime batches, -1 for none; in an
             estimate the greatest timestamp, where the first batch is one.
         valued_tombstones: some batch says it holds tombstones with a value (KIP-87).
@@ -128,14 +128,14 @@ class Summary:
             `begun` and `ended` say nothing.
         other_control: emptied markers and control batches that end no transaction; -1 likewise.
         spent_markers: markers without a delete horizon of whose transaction no batch is left, as
-            far as this segment tells: those that are `alone` in `ended` are not among them.
+            far as this segment shows: those that are `alone` in `ended` are not among them.
         bare: headers without records, of producers; the first BARE_MAX of them.
         unreadable_from: first offset that could not be read, -1 where all could (L10); counts are
             of what is below it.
-        untimed_batches: batches with a record without a time, as far as headers tell (the first has
+        untimed_batches: batches with a record without a time, as far as headers show (the first has
             none, or none has one); -1 in an estimate.
-        create_times_kept: every producer's time in it is as it was sent: nobody has put the append
-            time in its place, as Kafka's cleaner does in LogAppendTime batches (L15).
+        create_times_kept: every producer's time in it is as it was sent: no cleaner has replaced it
+            by the append time, as Kafka's cleaner does in LogAppendTime batches (L15).
     """
 
     base_offset: int
@@ -180,7 +180,7 @@ class SummaryBuilder:
     """A summary in the making: one call a batch, in order."""
 
     def __init__(self, base_offset: int, start: Summary | None = None) -> None:
-        """From nothing, or on from the summary of what is there."""
+        """Start empty, or go on from `start`, the summary of the batches so far."""
         s = start or Summary(base_offset, 0, base_offset)
         self.base_offset = base_offset
         self.size, self.end_offset = s.size, s.end_offset
@@ -203,8 +203,8 @@ class SummaryBuilder:
     def add(self, batch: Header, tombstones: int = UNKNOWN, marker: Marker | None = None) -> None:
         """Account for the next batch.
 
-        `tombstones` is -1 when its records were not looked at; `marker` is what a control batch's
-        record says, None when it was not looked at.
+        `tombstones` is -1 when its records were not looked at; `marker` is the type of a control
+        batch's record, None when it was not looked at.
         """
         if self._is_plain(batch, tombstones):
             return
@@ -237,7 +237,7 @@ class SummaryBuilder:
             self._note_unhandled(batch)
 
     def _is_plain(self, batch: Header, tombstones: int) -> bool:
-        """Account for a batch that says nothing but its codec, as nearly every one does."""
+        """Account for a batch with no attribute but its codec, as nearly every one is."""
         timestamp = batch.max_timestamp
         if not (
             0 <= batch.attributes <= Codec.ZSTD
@@ -274,17 +274,17 @@ class SummaryBuilder:
     ) -> None:
         """The same as `add` for each row of `BATCH`; for whole segments.
 
-        `marker_of` is asked about control batches, `tombstones` are those of all rows together.
+        `marker_of` is called for control batches; `tombstones` counts those of all rows together.
         """
         if not len(rows):
             return
         found = np.empty(survey.TALLY_SIZE, np.int64)
         survey.tally(rows, found)
         counted = found.tolist()
-        told: list[tuple[Header, Marker | None]] = []
+        with_markers: list[tuple[Header, Marker | None]] = []
         if counted[survey.OF_TRANSACTIONS]:
             of_them = rows["attributes"] & (TRANSACTIONAL | CONTROL) != 0
-            told = _told_of(rows[(rows["magic"] == 2) & of_them], marker_of)
+            with_markers = _with_markers(rows[(rows["magic"] == 2) & of_them], marker_of)
         if not self.size:
             self.first_batch_max_timestamp = int(rows["max_timestamp"][0])
         self.batches += len(rows)
@@ -309,7 +309,7 @@ class SummaryBuilder:
         self.untimed_batches += _untimed_in(rows)
         for batch in headers_of(rows[(rows["count"] == 0) & (rows["magic"] == 2)]):
             self._note_bare(batch)
-        for batch, marker in told:
+        for batch, marker in with_markers:
             self._transactions.add(batch, marker)
         if counted[survey.TALLY_OLD] or counted[survey.TALLY_ATTRIBUTES] & ~_PLAIN:
             for batch in headers_of(rows[maybe_unhandled(rows)]):
@@ -322,7 +322,7 @@ class SummaryBuilder:
         self.append_last_ms = max(self.append_last_ms, now_ms)
 
     def build(self) -> Summary:
-        """What is known so far; on from an estimate, an estimate."""
+        """The summary so far; an estimate where it was started from one."""
         made = Summary(
             base_offset=self.base_offset,
             size=self.size,
@@ -360,7 +360,7 @@ class SummaryBuilder:
 
 
 def _least(one: int, other: int) -> int:
-    """Of two times, of which one that is not there is below 0."""
+    """The earlier of two times; a time below 0 is absent."""
     return max(one, other) if min(one, other) < 0 else min(one, other)
 
 
@@ -372,20 +372,20 @@ def _untimed_in(rows: NDArray[np.void]) -> int:
     return int((untimed & (is_data | (rows["magic"] < 2))).sum())
 
 
-def _told_of(
+def _with_markers(
     rows: NDArray[np.void], marker_of: MarkerOf | None
 ) -> list[tuple[Header, Marker | None]]:
-    """Transactional and control batches, with what the latter say; `marker_of` may raise."""
+    """Transactional and control batches, the latter with their markers; `marker_of` may raise."""
 
     def marker(batch: Header) -> Marker | None:
-        says_something = batch.attributes & CONTROL and batch.count
-        return marker_of(batch) if marker_of is not None and says_something else None
+        has_marker = batch.attributes & CONTROL and batch.count
+        return marker_of(batch) if marker_of is not None and has_marker else None
 
     return [(batch, marker(batch)) for batch in headers_of(rows)]
 
 
 class _Transactions:
-    """The part of a summary that is told by transactional and control batches."""
+    """The part of a summary that follows from transactional and control batches."""
 
     def __init__(self, start: Summary) -> None:
         self._batches = start.transactional
@@ -447,7 +447,7 @@ class _Transactions:
         }
 
 
-# Fields of an estimate: nobody knows what the segment holds, or held before we appended to it.
+# Fields of an estimate: what the segment holds, or held before we appended to it, is unknown.
 NOT_KNOWN: Mapping[str, Any] = {
     "estimated": True,
     "batches": UNKNOWN,
@@ -471,12 +471,12 @@ NOT_KNOWN: Mapping[str, Any] = {
 
 
 def as_estimate(summary: Summary) -> Summary:
-    """The summary with all that is not known of a segment nobody read taken out of it."""
+    """The summary without the facts that only reading the segment could give."""
     return replace(summary, **NOT_KNOWN)
 
 
 def maybe_unhandled(rows: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Which of many batches `unhandled_reasons` is to be asked about."""
+    """Which of many batches `unhandled_reasons` may have a reason for."""
     attributes, old = rows["attributes"], rows["magic"] != 2
     unknown = attributes & (0xFFFF & ~KNOWN_ATTRIBUTES) != 0
     found: NDArray[np.bool_] = unknown & ~old
@@ -484,7 +484,7 @@ def maybe_unhandled(rows: NDArray[np.void]) -> NDArray[np.bool_]:
 
 
 def unhandled_reasons(batch: Header) -> list[str]:
-    """Why this version leaves a log with this batch alone (ADR-12)."""
+    """Why this version does not clean a log with this batch (ADR-12)."""
     place = f" at offset {batch.base_offset}"
     if batch.magic != 2:
         codec = batch.attributes & CODEC_MASK
@@ -508,14 +508,14 @@ def summary_path(partition_dir: Path, base_offset: int) -> Path:
 
 
 def encode_summary(summary: Summary, keys: str = "") -> bytes:
-    """A summary's file; `keys` is the sketch of its keys (`log.sketch`), which facts leave out."""
+    """A summary's file; `keys` is the sketch of its keys (`log.sketch`), not part of the facts."""
     if not keys:
         return msgspec.json.encode(summary) + b"\n"
     return msgspec.json.encode({**msgspec.to_builtins(summary), "keys": keys}) + b"\n"
 
 
 class AppendClock(msgspec.Struct, frozen=True):
-    """What is taken over from a summary whatever its version and size: it cannot be made again."""
+    """What is kept from a summary of any version and size: it cannot be made again."""
 
     append_first_ms: int = NONE
     append_last_ms: int = NONE
@@ -523,7 +523,7 @@ class AppendClock(msgspec.Struct, frozen=True):
 
 
 class _Beside(msgspec.Struct, frozen=True):
-    """What a summary's file says beside the facts; files of the first version name none."""
+    """Fields of a summary's file beside the facts; version 1 files do not name their version."""
 
     size: int
     version: int = 1
@@ -534,7 +534,7 @@ _Kind = TypeVar("_Kind")
 
 
 def _content(path: Path) -> bytes:
-    """Of a summary's file; empty, which is no summary, where it cannot be read."""
+    """The bytes of a summary's file; empty, which is no summary, where it cannot be read."""
     try:
         return path.read_bytes()
     except OSError:
@@ -542,7 +542,7 @@ def _content(path: Path) -> bytes:
 
 
 def _decoded(data: bytes, kind: type[_Kind]) -> _Kind | None:
-    """What the file says of this kind; None where it does not parse."""
+    """The file's content as this type; None where it does not parse."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -559,21 +559,21 @@ def read_summary(path: Path) -> Summary | None:
 
 
 def read_keys(path: Path, size: int) -> str | None:
-    """The sketch kept with a summary of a segment of so many bytes; None if there is none."""
+    """The sketch kept with the summary of a segment of `size` bytes; None if there is none."""
     beside = _decoded(_content(path), _Beside)
     current = beside is not None and beside.version == VERSION and beside.size == size
     return beside.keys if current and beside is not None and beside.keys else None
 
 
 def read_clock(path: Path) -> AppendClock | None:
-    """The append clock in a summary's file, be it of an earlier version or state of the segment."""
+    """The append clock in a summary's file, also of an earlier version or state of the segment."""
     return _decoded(_content(path), AppendClock)
 
 
 def write_summary(
     fs: Fs, partition_dir: Path, summary: Summary, keys: str = "", *, sync: bool = False
 ) -> None:
-    """Appears whole or not at all; unless told to `sync`, `PartitionLog.flush` makes it durable."""
+    """Write it whole or not at all; without `sync`, `PartitionLog.flush` makes it durable."""
     path = summary_path(partition_dir, summary.base_offset)
     if not path.parent.exists():
         fs.make_dir(path.parent)
@@ -585,7 +585,7 @@ def write_summary(
 
 
 def with_clock_of(summary: Summary, known: AppendClock | Summary) -> Summary:
-    """A summary made from the segment, with what is known of it that the segment does not tell."""
+    """A summary made from the segment, with the known facts that the segment does not hold."""
     if isinstance(known, Summary):
         summary = replace(summary, create_times_kept=known.create_times_kept)
     return replace(

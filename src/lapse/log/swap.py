@@ -5,9 +5,9 @@ W-2 and W-5: new files go attempt → `.cleaned` → `.swap` → final name, old
 `prepare`, `commit` and `recover` belong together: change neither without the other.
 
 The new summaries travel along as `.lapse/<base>.summary.swap`, written while `.cleaned` files
-exist and given their names at the end, so that the append clock survives a crash as well. So do
-their append times, under a summary's wings: it is there before them, and goes, or gets its name,
-after them. So whoever is cut short finds them again.
+exist and given their names at the end, so that the append clock survives a crash as well. Append
+times survive likewise: a summary is there before its append times, and goes, or gets its name,
+after them. So `recover` finds them after a crash.
 
 Which old segments a new one replaces, `recover` learns from the commit's intent (`log.intent`): by
 W-5 alone those past the new one's last offset would stay, half of a group that is in place.
@@ -222,7 +222,7 @@ def _replaced(partition_dir: Path, names: Sequence[str], new: Collection[int]) -
     """Old segments that the intent names for these new ones, with the bytes they had then.
 
     A new one is called `.swap` only from when the commit can no longer be taken back, until its
-    old ones are gone. So nobody else has had his hands in between.
+    old ones are gone. So no other owner can have changed files in between.
     """
     groups = [group for group in replaced_groups(partition_dir) if group.base_offset in new]
     return {
@@ -278,12 +278,12 @@ def _adopt_summaries(fs: Fs, partition_dir: Path) -> None:
 
 
 def _new_append_times(summary: Path) -> Path:
-    """What lies beside a `.summary.swap`, if there is one."""
+    """The new append times' file beside a `.summary.swap`, if there is one."""
     return summary.with_name(summary.name.replace(SUFFIX, APPENDED))
 
 
 def _base(name: str) -> int:
-    """Base offset of a file that somebody named like a segment's; foreign names sort last."""
+    """Base offset in a file name like a segment's; other names sort last."""
     base_offset = base_offset_of(name)
     return base_offset if base_offset is not None else 1 << 63
 
@@ -291,7 +291,7 @@ def _base(name: str) -> int:
 def sweep_attempts(fs: Fs, partition_dir: Path) -> int:
     """Remove attempts left in `.lapse/<round>/`, unless a commit is under way; returns how many.
 
-    Whoever calls this knows that no round is running on the log.
+    The caller must know that no round is running on the log.
     """
     folder = partition_dir / FOLDER
     if not folder.is_dir() or (folder / INTENT).exists():

@@ -24,7 +24,7 @@ class TimeIndex(IndexEntries):
 
     ENTRY = struct.Struct(">qi")
     SUFFIX = ".timeindex"
-    _last: tuple[int, int] | None = None  # once it was asked for: every append does
+    _last: tuple[int, int] | None = None  # once it was read: every append reads it
 
     @property
     def last(self) -> tuple[int, int]:

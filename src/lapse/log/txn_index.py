@@ -59,7 +59,7 @@ class TxnIndex:
     def __init__(
         self, path: Path, base_offset: int, entries: Iterable[AbortedTxn] | None = None
     ) -> None:
-        """Of these entries, in memory; or of the file, when it is first needed."""
+        """Hold these entries in memory; without them, read the file when it is first needed."""
         self.path = path
         self.base_offset = base_offset
         self._entries = None if entries is None else list(entries)
@@ -67,7 +67,7 @@ class TxnIndex:
         self._written = _UNKNOWN
 
     def load(self) -> None:
-        """Be usable from here on, whatever becomes of the file's name. Raises CorruptData."""
+        """Open or read the file, to be usable even after it was removed. Raises CorruptData."""
         if self._unread():
             with _reading:
                 if self._unread():
@@ -104,7 +104,7 @@ class TxnIndex:
     def overlapping(self, start: int, upper: int) -> tuple[list[AbortedTxn], bool]:
         """X-1: those that reach `start` and began below `upper`; and whether that is all of them.
 
-        It is once the last stable offset had passed `upper`: whatever was aborted later began
+        It is once the last stable offset had passed `upper`: transactions aborted later began
         later.
         """
         found = []
@@ -131,7 +131,7 @@ class TxnIndex:
     # --- changing it -----------------------------------------------------------------------------
 
     def growing(self) -> TxnIndex:
-        """The same index, in memory from here on, whatever its size."""
+        """The same index, in memory from here on, also a large one."""
         self._entries = list(self.entries())
         self._written = len(self._entries)
         return self
@@ -203,7 +203,7 @@ def contradiction(entries: Sequence[AbortedTxn], summary: Summary) -> str | None
         return f"has {len(entries)} entries for {summary.aborts} markers"
     known = {ended.producer_id for ended in summary.ended}
     strangers = [entry.producer_id for entry in entries if entry.producer_id not in known]
-    return f"tells of producer {strangers[0]}, who ends nothing here" if strangers else None
+    return f"names producer {strangers[0]}, which has no marker here" if strangers else None
 
 
 def may_lack(entries: Sequence[AbortedTxn], summary: Summary) -> bool:
@@ -236,10 +236,10 @@ def committed(rows: NDArray[np.void], aborted: Sequence[AbortedTxn]) -> NDArray[
         )
         firsts = np.array([txn.first_offset for txn in own], np.int64)
         lasts = np.maximum.accumulate(np.array([txn.last_offset for txn in own], np.int64))
-        asked = np.flatnonzero(transactional & (rows["producer_id"] == producer_id))
-        offsets = rows["last_offset"][asked]
+        batches = np.flatnonzero(transactional & (rows["producer_id"] == producer_id))
+        offsets = rows["last_offset"][batches]
         latest = np.searchsorted(firsts, offsets, side="right") - 1
-        handed_out[asked] = (latest < 0) | (offsets >= lasts[latest])
+        handed_out[batches] = (latest < 0) | (offsets >= lasts[latest])
     return handed_out
 
 

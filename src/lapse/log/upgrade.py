@@ -1,6 +1,6 @@
 """Rewriting a log's segments of format v0 and v1 as v2, one after the other, each by a swap (W-2).
 
-Called by `lapse convert --to-v2`, with the log's directory locked. Whatever ends it, each segment
+Called by `lapse convert --to-v2`, with the log's directory locked. However it ends, each segment
 is as it was or rewritten, and the next run goes on with those that are left. No record is removed:
 keys, values, offsets and times are the same before and after.
 """
@@ -33,7 +33,7 @@ _SEGMENT_BYTES_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Upgraded:
-    """What became of a log.
+    """The result of rewriting a log.
 
     Attributes:
         segments: rewritten.
@@ -46,7 +46,7 @@ class Upgraded:
 
 
 def old_segments(log: PartitionLog) -> list[Segment]:
-    """Those that hold messages of v0 or v1; where nobody counted them they are looked through."""
+    """Segments that hold v0 or v1 messages; those without a count are looked through."""
     return [s for s in log.segments if _is_old(s)]
 
 
@@ -129,7 +129,7 @@ def _upgrade_segment(log: PartitionLog, segment: Segment, fs: Fs, bytes_max: int
 def _write(segment: Segment, path: Path, fs: Fs, bytes_max: int) -> bool:
     """False, with nothing beyond `bytes_max` written, where it is more than that.
 
-    Told while writing: positions beyond 2 GiB are none that an index could be made of.
+    Checked while writing: an index cannot hold positions beyond 2 GiB.
     """
     where, fd = str(segment.path()), segment.files().fileno()
     out = fs.open_append(path)

@@ -34,7 +34,7 @@ def reopened(log: PartitionLog, clock: ManualClock, how: str) -> PartitionLog:
 @pytest.mark.parametrize("how", ["open", "closed", "killed"])
 @pytest.mark.parametrize("rolled", [True, False])
 def test_it_never_goes_back_in_a_log(how: str, rolled: bool, tmp_path: Path) -> None:
-    """Over rolls and restarts too, and where nobody tells the time."""
+    """Over rolls and restarts too, and without a believed time."""
     clock = ManualClock(NOW)
     log = open_log(tmp_path, clock=clock)
     append(log, batch())
@@ -100,7 +100,7 @@ def test_a_clock_that_was_far_ahead_is_not_followed(tmp_path: Path) -> None:
         (70, True, None, 50, 50),  # an mtime may be any
         (70, False, 50, 40, 70),
         (50, False, 70, 40, 70),
-        (YEAR, False, None, 50, YEAR),  # nobody says that it was wrong
+        (YEAR, False, None, 50, YEAR),  # without a believed time nothing shows that it was wrong
         (50 + JUMP_MAX_MS, False, 50, 50, 50 + JUMP_MAX_MS),
         (51 + JUMP_MAX_MS, False, 50, 50, 50),
         (51 + JUMP_MAX_MS, False, 51, 50, 51 + JUMP_MAX_MS),
@@ -207,7 +207,7 @@ def test_nothing_is_noted_by_a_clock_that_is_not_believed(tmp_path: Path) -> Non
     append(log, batch(), now_ms=clock.now_ms())
     assert log.latest_ms() == NOW + 600
     assert clock_times(log) == [(500, 500), (600, 600)]
-    log.believe(clock.now_ms())  # somebody confirms it
+    log.believe(clock.now_ms())  # an operator confirms it
     assert log.latest_ms() == clock.now_ms()
 
 
@@ -215,7 +215,7 @@ def test_nothing_is_noted_by_a_clock_that_is_not_believed(tmp_path: Path) -> Non
 def test_how_far_ahead_is_too_far_says_the_setting(tmp_path: Path, ahead_ms: int) -> None:
     """A clock that was an hour ahead had kept logs from rolling for an hour, whatever was set."""
     clock = ManualClock(NOW + ahead_ms)
-    log = open_log(tmp_path, clock=clock, jump_max_ms=JUMP_MAX_MS)  # nobody told the time
+    log = open_log(tmp_path, clock=clock, jump_max_ms=JUMP_MAX_MS)  # without a believed time
     append(log, batch(), now_ms=clock.now_ms())
     log.roll(clock.now_ms())
     append(log, batch(), now_ms=clock.now_ms())

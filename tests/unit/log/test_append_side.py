@@ -149,7 +149,7 @@ def test_sequences_go_on_after_a_marker(tmp_path: Path) -> None:
     assert (again.duplicate, again.base_offset) == (True, first)
     end(log, 8, commit=True)
     assert refusal(lambda: data(log, 8, 3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    # Other records may be under these numbers now: nobody is told that they are there.
+    # Other records may have these numbers now: the producer gets no answer that they are there.
     assert refusal(lambda: append(log, made)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert log.last_stable_offset == 3  # what is refused opens nothing
     data(log, 8, 2)
@@ -177,10 +177,10 @@ def test_what_was_verified_before_a_marker_is_refused_after_it(tmp_path: Path) -
         return done.base_offset
 
     before = log.log_end_offset
-    assert late(before, 0) == 0  # nobody knows the producer
+    assert late(before, 0) == 0  # the producer is not known
     assert log.is_in_transaction(8, 0)
     assert not log.is_in_transaction(8, 1)
-    end(log, 9, commit=True)  # somebody else's
+    end(log, 9, commit=True)  # another producer's
     verified_at = log.log_end_offset
     assert late(verified_at, 1) == 2
     end(log, 8, commit=True)
@@ -196,7 +196,7 @@ def test_what_was_verified_before_a_marker_is_refused_after_it(tmp_path: Path) -
     assert log.last_stable_offset == log.log_end_offset == 4  # nothing was begun
     assert late(log.log_end_offset, 2) == 4
     end(log, 8, commit=True)
-    assert late(None, 3) == 6  # nobody asked
+    assert late(None, 3) == 6  # not verified
     check_sound(log)
 
 
@@ -262,7 +262,7 @@ def test_l12_also_after_another_leaders_batches(tmp_path: Path) -> None:
     log = open_log(tmp_path, append_time_topic())
     stamped = {"timestamp_type": TimestampType.LOG_APPEND_TIME, "append_time": NOW + 30}
     log.append_raw(batch(**stamped))
-    log.append_raw(batch(timestamp=NOW + 900, base_offset=3))  # CreateTime is nobody's clock
+    log.append_raw(batch(timestamp=NOW + 900, base_offset=3))  # CreateTime is not the log's clock
     assert append(log, batch(), now_ms=NOW).log_append_time_ms == NOW + 30
 
 

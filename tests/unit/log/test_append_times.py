@@ -41,7 +41,7 @@ def entries_of(known: AppendTimes) -> list[tuple[int, int]]:
 
 
 def shown(log: PartitionLog, offsets: range) -> list[int]:
-    """Milliseconds since NOW, None where nobody knows."""
+    """Milliseconds since NOW, None where unknown."""
     found = []
     for offset in offsets:
         segment = next(s for s in reversed(log.segments) if s.base_offset <= offset)
@@ -109,7 +109,7 @@ def test_only_the_latest_possible_time_makes_old() -> None:
     known = times((5, 1000), (7, 4000), (9, -9000), (11, 12_000), (20, UNKNOWN))
     wanted = {0: 5, 1999: 5, 2000: 7, 4999: 7, 5000: 9, 9000: 9, 9001: 11, 12_999: 11, 13_000: 20}
     assert {ms: known.first_not_before(ms, 5) for ms in wanted} == wanted
-    assert known.first_not_before(5000, 4) == 4  # nobody knows when offset 4 was
+    assert known.first_not_before(5000, 4) == 4  # the time of offset 4 is unknown
     assert times((5, 1000)).first_not_before(2000, 5) is None
     assert NOTHING.first_not_before(1, 3) == 3
     asked = np.array([4, 5, 6, 7, 9, 11, 19, 20, 99])

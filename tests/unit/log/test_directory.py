@@ -330,7 +330,7 @@ def test_one_log_that_cannot_be_closed_keeps_no_other_open(tmp_path: Path) -> No
 
 
 def test_no_marker_where_a_log_went_offline(tmp_path: Path) -> None:
-    """A sync failed: nobody knows what of it is on the disk, and so the next opening looks."""
+    """A sync failed: the state of the disk is unknown, and so the next opening checks the files."""
 
     class Failing(RealFs):
         broken = False
@@ -354,7 +354,7 @@ def test_no_marker_where_a_log_went_offline(tmp_path: Path) -> None:
 
 
 class NoRecoveryPoints(RealFs):
-    """A disk that lets nobody write recovery points, once it is `broken`."""
+    """A disk that refuses writes of recovery points, once it is `broken`."""
 
     def __init__(self) -> None:
         self.broken = False
@@ -386,7 +386,7 @@ def test_a_log_start_is_checkpointed_where_a_recovery_point_cannot_be(tmp_path: 
 
 
 def test_what_should_be_there_is_on_the_disk_where_no_recovery_point_can_be(tmp_path: Path) -> None:
-    """By that a later opening tells that a file has gone, checkpoint or not."""
+    """It shows a later opening that a file has gone, with or without a checkpoint."""
     fs = NoRecoveryPoints()
     directory = LogDirectory.open(tmp_path, env(fs))
     log = directory.create_log(TP, config())

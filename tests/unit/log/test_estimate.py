@@ -1,4 +1,4 @@
-"""Opening logs that have no summaries: nothing is read but what is cheap, and that is said."""
+"""Opening logs without summaries: only cheap facts are read, and the summary says so."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.log.logs import NOW, append, batch, check_sound, config, open
 
 
 def foreign(path: Path, **settings: object) -> list[int]:
-    """Thirty batches over several segments, closed, as somebody without summaries leaves them."""
+    """Thirty batches over several segments, closed, as a writer without summaries leaves them."""
     log = open_log(path, config(**settings))
     for n in range(30):
         append(log, batch(timestamp=NOW + 7 * (n % 11), size=60))

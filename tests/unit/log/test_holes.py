@@ -1,4 +1,4 @@
-"""Segments that are gone, cut short or overwritten while nobody looked: known, said, not served."""
+"""Segments that went, were cut short or overwritten while closed: found, reported, not served."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_what_an_index_points_to_is_known_again(tmp_path: Path) -> None:
 
 
 def test_of_a_log_that_lists_nothing_nothing_is_missing(tmp_path: Path) -> None:
-    """All was struck, and then the folder was emptied by somebody else."""
+    """All was struck, and then another process emptied the folder."""
     assert holes_in(tmp_path, Manifest("era", end_offset=7), 0) == []
 
 
@@ -174,7 +174,7 @@ def test_a_file_that_was_only_touched_is_read_and_served(tmp_path: Path) -> None
 def test_what_was_not_synced_is_cut_off_and_kept_aside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """W-7, as Kafka; below the recovery point somebody has to decide."""
+    """W-7, as Kafka; below the recovery point an operator has to decide."""
     log, batches = made(tmp_path, clean=False)
     path = log_file(tmp_path, log.segments[5].base_offset)
     data = bytearray(path.read_bytes())
@@ -260,7 +260,7 @@ def test_what_somebody_else_removed_is_noticed_only(
     knows = read_manifest(tmp_path / str(TP)) is not None
     left = {o: b for o, b in batches.items() if not gone.base_offset <= o < gone.end_offset}
     assert reopened(tmp_path) == left
-    told = f"{gone.base_offset:020d}.log is gone. Somebody else has owned the directory meanwhile"
+    told = f"{gone.base_offset:020d}.log is gone. Another owner has used the directory meanwhile"
     assert (told in caplog.text) == knows
     log_file(tmp_path, log.segments[3].base_offset).unlink()
     with pytest.raises(MissingData):  # from then on it is known again

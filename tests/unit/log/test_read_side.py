@@ -81,7 +81,7 @@ def test_an_empty_log_begins_and_ends_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("flagged", [True, False])
 @pytest.mark.parametrize("sealed", [True, False])
 def test_whether_it_holds_flagged_tombstones(tmp_path: Path, flagged: bool, sealed: bool) -> None:
-    """KIP-87: by what is known of its headers; where nobody has read them it may."""
+    """KIP-87: by what is known of its headers; where they were not read it may."""
     log = open_log(tmp_path)
     append(log, batch(records=2))
     assert not log.may_hold_valued_tombstones

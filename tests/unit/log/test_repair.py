@@ -1,4 +1,4 @@
-"""What is found wrong with a log that nobody serves, and what each choice leaves of it.
+"""Findings in a log that no broker serves, and what each choice leaves of it.
 
 Of the command, tests/unit/cli has tests; of each death, tests/crash.
 """
@@ -137,7 +137,7 @@ def test_segments_that_hold_nothing_are_in_order(log: PartitionLog) -> None:
 
 
 def test_a_folder_whose_only_segment_is_being_swapped_in_is_in_order(tmp_path: Path) -> None:
-    """Whoever opens it finishes the swap."""
+    """The next opening finishes the swap."""
     folder = tmp_path / str(TP)
     folder.mkdir()
     path = segment_path(folder, 0, LOG)
@@ -152,8 +152,8 @@ def test_a_log_that_begins_empty_goes_on_where_it_had_ended(log: PartitionLog) -
     shutil.rmtree(log.dir)
     [found] = look(log.dir.parent)
     end = log.log_end_offset
-    told = decided(log.dir.parent, found)
-    assert told == f"the log is empty, new records begin at {end}"
+    report = decided(log.dir.parent, found)
+    assert report == f"the log is empty, new records begin at {end}"
     assert served(log.dir.parent) == (end, set())
 
 
@@ -175,9 +175,9 @@ def test_a_cut_takes_what_is_behind_it_and_no_offset_is_given_twice(log: Partiti
     lost = log.segments[-1].path().read_bytes()[-SIZE:]
     [found] = look(data)
     assert found.choice is Choice.CUT
-    told = decided(data, found)
+    report = decided(data, found)
     [kept] = (log.dir / FOLDER).glob("cut-*")
-    assert told.endswith(f"offset {end - 3}, new records begin at {end}; kept as {kept}")
+    assert report.endswith(f"offset {end - 3}, new records begin at {end}; kept as {kept}")
     assert kept.read_bytes() == lost
     assert max(path.name[:20] for path in log.dir.glob("0*")) == f"{end:020d}"
     assert served(data) == (end, left)
@@ -228,9 +228,9 @@ def test_all_that_reads_of_a_sealed_segment_is_left_and_the_whole_kept_aside(
     hurt = segment.path().read_bytes()
     [found] = look(data, reads_all=True)
     before(log.dir)
-    told = decided(data, found)
+    report = decided(data, found)
     [kept] = (log.dir / FOLDER).glob("cut-*")
-    assert told == f"{SIZE} bytes that do not read are let go; the segment is kept as {kept}"
+    assert report == f"{SIZE} bytes that do not read are let go; the segment is kept as {kept}"
     assert kept.read_bytes() == hurt
     assert not (log.dir / FOLDER / ATTEMPT).exists()
     assert served(data) == (log.log_end_offset, set(batches) - {segment.base_offset})

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import ErrorCode
-from lapse.base.fs import RealFs
+from lapse.base.errors import ErrorCode, StorageError
+from lapse.base.fs import Buffer, RealFs
+from lapse.base.secret import Secret
 from lapse.kernels.keep import finish_batch
 from lapse.kernels.layout import HEADER_SIZE, LENGTH, LOG_OVERHEAD
 from lapse.log.loader import settle_txn_indexes
@@ -273,10 +274,64 @@ def test_retention_takes_the_index_along_and_readers_keep_it(tmp_path: Path) -> 
     ]
 
 
+def without_summaries(
+    path: Path, damage: bytes | None
+) -> tuple[list[AbortedTxn], dict[str, bytes]]:
+    """A log that was closed, its summaries lost, and its transaction indexes damaged."""
+    log, aborted = spread_over_segments(path)
+    log.close()
+    whole = indexes(path)
+    for lost in (path / ".lapse").glob("*.summary"):
+        lost.unlink()
+    for name in whole:
+        if damage is None:
+            (path / name).unlink()
+        else:
+            (path / name).write_bytes(damage)
+    return aborted, whole
+
+
+@pytest.mark.parametrize("damage", [None, b""])
+def test_aborts_are_known_while_summaries_are_estimates(
+    tmp_path: Path, damage: bytes | None
+) -> None:
+    """Nobody has read the markers then, and an index that has lost its entries looks right."""
+    aborted, whole = without_summaries(tmp_path, damage)
+    again = open_log(tmp_path, clean_shutdown=True)
+    assert not any(s.summary.is_complete for s in again.segments)
+    assert not again.is_recent(again.log_end_offset), "an event loop must not wait for that"
+    assert again.aborted_transactions(0, again.log_end_offset) == aborted
+    assert again.is_recent(again.log_end_offset)
+    assert indexes(tmp_path) == whole
+
+
+def test_an_index_that_cannot_be_made_anew_is_not_believed(tmp_path: Path) -> None:
+    aborted, _ = without_summaries(tmp_path, b"")
+
+    class Full(RealFs):
+        is_full = False
+
+        def write_file(self, path: Path, data: Buffer | Secret) -> None:
+            if self.is_full and path.suffix == TXN_INDEX:
+                raise StorageError(f"writing {path}: no space left on device")
+            super().write_file(path, data)
+
+    fs = Full()
+    again = open_log(tmp_path, fs=fs, clean_shutdown=True)
+    fs.is_full = True
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            again.aborted_transactions(0, again.log_end_offset)
+    fs.is_full = False
+    assert again.aborted_transactions(0, again.log_end_offset) == aborted
+
+
 def test_a_round_brings_the_new_index_or_none(tmp_path: Path) -> None:
     """F-10, W-2: what the new segment's index holds is what counts from the swap on."""
     log, aborted = spread_over_segments(tmp_path)
-    log.flush()
+    log.close()
+    as_is = {"clean_shutdown": True, "heals_txn_indexes": False}  # the index lacks an entry
+    log = open_log(tmp_path, **as_is)
     sealed = [s for s in log.segments if not s.active]
     group, attempt = sealed[:3], tmp_path / ".lapse" / "1" / "1"
     rewritten = rewrite(log, group, lambda _: True, attempt)
@@ -292,7 +347,7 @@ def test_a_round_brings_the_new_index_or_none(tmp_path: Path) -> None:
     old = [e for s in group if s.may_have_aborts for e in s.files().txn_index.entries()]
     assert old == [e for e in aborted if e.last_offset < group[-1].end_offset]
     log.close()
-    again = open_log(tmp_path, clean_shutdown=True)
+    again = open_log(tmp_path, **as_is)
     assert again.aborted_transactions(0, again.log_end_offset) == found
 
 

@@ -98,13 +98,13 @@ def test_a_swap_below_what_is_still_being_prepared_is_through(log: PartitionLog)
     """Of several new segments the last are renamed first: those below the first left one count."""
     first, second = log.segments[:2]
     path, times = summary_path(log.dir, 0), append_times_path(log.dir, 0)
-    told = replace(first.summary, append_first_ms=1)
-    beside(path).write_bytes(encode_summary(told))
+    marked = replace(first.summary, append_first_ms=1)
+    beside(path).write_bytes(encode_summary(marked))
     beside(times).write_bytes(b"new")
     (log.dir / f"{second.base_offset:020d}.log{CLEANED}").write_bytes(b"")
     recover(RealFs(), log.dir)
     assert half(log.dir) == set()
-    assert read_summary(path) == told
+    assert read_summary(path) == marked
     assert times.read_bytes() == b"new"
 
 
@@ -208,7 +208,7 @@ def test_a_swap_that_cannot_be_taken_back_is_finished_with_what_is_known(
 
 
 def test_what_recovery_has_put_right_a_power_cut_does_not_undo(log: PartitionLog) -> None:
-    """The books of the commit are closed then: nobody would know any more what it replaced."""
+    """The commit has ended then: the list of the segments it replaced is gone."""
     for seed in range(3):
         for suffix in (".log", ".index", ".timeindex"):
             path = log.dir / f"{0:020d}{suffix}"
@@ -224,9 +224,9 @@ def test_what_recovery_has_put_right_a_power_cut_does_not_undo(log: PartitionLog
 def test_what_is_marked_deleted_is_told_as_it_is_called_then(log: PartitionLog) -> None:
     sides = [log.dir / f"{0:020d}{suffix}" for suffix in (".log", ".index", ".timeindex")]
     assert all(path.exists() for path in sides)
-    told = mark_deleted(RealFs(), log.dir, 0)
-    assert told == [path.with_name(path.name + DELETED) for path in sides]
-    assert all(path.exists() for path in told)
+    marked = mark_deleted(RealFs(), log.dir, 0)
+    assert marked == [path.with_name(path.name + DELETED) for path in sides]
+    assert all(path.exists() for path in marked)
     assert not any(path.exists() for path in sides)
     recover(RealFs(), log.dir)
-    assert not any(path.exists() for path in told)
+    assert not any(path.exists() for path in marked)
