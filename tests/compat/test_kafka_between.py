@@ -110,7 +110,7 @@ def test_what_kafka_removed_is_not_missing_and_what_goes_later_is(
         opened: list[PartitionLog] = [directory.open_log(p, OURS) for p in (PRICES, ORDERS)]
         assert opened[1].log_start_offset == 30
         assert str(GONE) in caplog.text
-        assert "somebody else has owned the directory" in caplog.text
+        assert "another owner has used the directory" in caplog.text
         for log in opened:
             assert records_in(log.dir) == before[log.partition]
             write(log, [("last", "of ours")], SystemClock().now_ms())

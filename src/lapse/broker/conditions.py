@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class Hosted(Protocol):
-    """What is asked of `Partitions`."""
+    """The part of `Partitions` that this module uses."""
 
     @property
     def offline_directories(self) -> Mapping[Path, str]: ...
@@ -92,8 +92,8 @@ def _refusing(logs: Iterable[PartitionLog]) -> Iterator[Condition]:
     for (reason, directory), refusals in found.items():
         count = len(refusals)
         since, partition = min(refusals, key=lambda one: one[0].since_ms)
-        told = f"in {directory} {_take(count)}: {partition}: {since.why}"
-        yield Condition(reason, count, since.since_ms, f"{_count(count)} {told}")
+        detail = f"in {directory} {_take(count)}: {partition}: {since.why}"
+        yield Condition(reason, count, since.since_ms, f"{_count(count)} {detail}")
 
 
 def _too_few_replicas(topics: Iterable[Topic]) -> Iterator[Condition]:
@@ -163,7 +163,7 @@ class AppendFailures:
 
 
 def free_bytes(directories: Iterable[LogDirectory]) -> dict[str, int]:
-    """What is free for us by directory; those that cannot be asked are left out."""
+    """Free bytes for us by directory; directories that cannot be queried are left out."""
     found = {}
     for directory in directories:
         with contextlib.suppress(OSError):
@@ -172,9 +172,9 @@ def free_bytes(directories: Iterable[LogDirectory]) -> dict[str, int]:
 
 
 def look_for_room(fs: Fs, logs: Collection[PartitionLog]) -> None:
-    """Have logs that could not write, and that nobody writes to, found in order again.
+    """Clear the condition of logs that could not write, and that no producer writes to, by a test.
 
-    Asked is the disk itself, since no figure tells what a quota or a lack of inodes allows.
+    Tests the disk itself, since no figure shows what a quota or a lack of inodes allows.
     """
     by_directory = defaultdict(list)
     for log in logs:

@@ -1,12 +1,13 @@
 """The owner's side of rounds: facts and commits for the lifecycle service, over a Unix socket.
 
-The socket is `control.sock` in the first data directory, for this user alone (0600): who can write
-to it can replace segments. Messages are `lifecycle.owner.messages`. There is one service at a
-time; when it comes, attempts that an earlier one left are swept, since nobody will commit them.
-Who says `AskConditions` instead is told what is out of order, and is no service (`lapse explain`).
+The socket is `control.sock` in the first data directory, for this user alone (0600): a process that
+can write to it can replace segments. Messages are `lifecycle.owner.messages`. One service at a time
+may be connected; when one connects, attempts that an earlier service left are swept, since they
+will never be committed. A client that sends `AskConditions` instead of `Hello` gets the list of
+what is out of order, and does not count as a service (`lapse explain`).
 
-Everything that reads, syncs or renames is done by one thread of its own: the event loop goes on
-serving clients, and commits never meet each other or a sweep.
+One dedicated thread does everything that reads, syncs or renames: the event loop goes on serving
+clients, and no two commits, and no commit and sweep, run at the same time.
 """
 
 from __future__ import annotations
@@ -69,10 +70,10 @@ class ServiceSeen:
     """What the broker knows of its lifecycle service.
 
     Attributes:
-        pid: None while there is none: then rounds are not running.
-        idle_s: since it last asked for facts, or since the broker began to wait for that.
-        left_ms: when the last one left, by the wall clock; None where none was there.
-        last_pid: of that one.
+        pid: None while no service is connected: then rounds are not running.
+        idle_s: since the service last listed the logs, or since this server was made.
+        left_ms: when the last service left, by the wall clock; None if there was none.
+        last_pid: of the service that left last.
     """
 
     pid: int | None
@@ -85,7 +86,7 @@ class ControlServer:
     """Listens at `control.sock` in `data_dir`, which this process has locked.
 
     Attributes:
-        conditions: what is out of order, for whoever asks; called in a thread.
+        conditions: returns what is out of order, for `AskConditions`; called in a thread.
     """
 
     def __init__(self, partitions: Partitions, env: LogEnv, data_dir: Path) -> None:
@@ -94,25 +95,25 @@ class ControlServer:
         self._owner = OwnedLogs(partitions, env)
         self._thread = DiskThreads("lapse-control", 1)
         self._service_pid: int | None = None
-        self._left: tuple[int, int] | None = None  # when the last service did, and its pid
+        self._left: tuple[int, int] | None = None  # when the last service left, and its pid
         self.conditions: Callable[[], Sequence[Condition]] = tuple
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._asked_s = env.clock.monotonic()
+        self._listed_s = env.clock.monotonic()
 
     def seen(self) -> ServiceSeen:
-        """Whether there is a service, and when it last looked; from any thread."""
+        """Whether a service is connected, and when it last listed the logs; from any thread."""
         left_ms, last_pid = self._left or (None, None)
-        idle_s = self._env.clock.monotonic() - self._asked_s
+        idle_s = self._env.clock.monotonic() - self._listed_s
         return ServiceSeen(self._service_pid, idle_s, left_ms, last_pid)
 
     async def start(self) -> None:
-        """Bind and accept; raises StorageError where the socket cannot be."""
+        """Bind and accept; raises StorageError where the socket cannot be bound."""
         sock = await self._thread.run(bind, self.path, self._env)
         self._server = await asyncio.start_unix_server(self._connected, sock=sock)
 
     async def stop(self) -> None:
-        """Let the commit under way finish, and answer nothing more."""
+        """Let the commit under way finish, and answer no further requests."""
         if self._server is not None:
             self._server.close()
         tasks = tuple(self._connections)
@@ -120,7 +121,7 @@ class ControlServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._server is not None:
-            with contextlib.suppress(StorageError):  # on a disk that failed it stays
+            with contextlib.suppress(StorageError):  # on a failed disk the socket stays
                 await self._thread.run(self._env.fs.unlink, self.path)
         await self._thread.close()
 
@@ -140,7 +141,7 @@ class ControlServer:
         request = await self._read(reader)
         if request is None:
             return
-        if isinstance(request, AskConditions):  # of somebody who only looks
+        if isinstance(request, AskConditions):  # from a client that only reads
             found = await asyncio.to_thread(self.conditions)
             writer.write(messages.encode(Conditions(tuple(found))))
             await writer.drain()
@@ -181,7 +182,7 @@ class ControlServer:
             await writer.drain()
 
     async def _read(self, reader: asyncio.StreamReader) -> Request | None:
-        """The next request, None where the other side has left."""
+        """The next request; None if the other side has closed the connection."""
         where = "control socket"
         with contextlib.suppress(asyncio.IncompleteReadError):
             head = await reader.readexactly(messages.LENGTH.size)
@@ -193,7 +194,7 @@ class ControlServer:
         answer: Answer
         match request:
             case ListLogs():
-                self._asked_s = self._env.clock.monotonic()
+                self._listed_s = self._env.clock.monotonic()
                 return messages.encode_logs(self._owner.encoded_logs())
             case Commit():
                 answer = Committed(tuple(self._owner.commit(request.receipts)))
@@ -205,12 +206,12 @@ class ControlServer:
 
 
 @dataclass(slots=True)
-class _Told:
-    """What the service was told of a log; true while its mark is this one.
+class _Reported:
+    """What the broker reports of a log to the service; valid while the log's mark is this one.
 
-    The ledger, which stamps are read from, grows in a commit alone, and that moves the mark.
-    Producers expire without a mark, so none is told for longer than `PRODUCERS_MS_MAX`; logs end
-    at moments of their own, so that they are never looked at all at once.
+    Stamps are read from the ledger, which grows only in a commit, and a commit moves the mark.
+    Producers expire without moving the mark, so a report is valid for `PRODUCERS_MS_MAX` at most;
+    each log's report ends at a different moment, so that not all logs are read again at once.
     """
 
     mark: LogMark
@@ -232,58 +233,60 @@ class OwnedLogs:
         self._partitions = partitions
         self._env = env
         self._stamps = StampCache()
-        self._told: WeakKeyDictionary[PartitionLog, _Told] = WeakKeyDictionary()
-        self._unread: set[str] = set()  # logs, that it is said once
-        self._ended: deque[tuple[float, PartitionLog, str]] = deque()  # swept again from then on
+        self._reported: WeakKeyDictionary[PartitionLog, _Reported] = WeakKeyDictionary()
+        self._unread: set[str] = set()  # logs already warned about, so that each is logged once
+        self._ended: deque[tuple[float, PartitionLog, str]] = deque()  # when to sweep, log, round
 
     def logs(self) -> list[LogInfo]:
-        return [told.info for told in self._tell_all()]
+        return [report.info for report in self._reports()]
 
     def encoded_logs(self) -> list[msgspec.Raw]:
-        """The same for `encode_logs`; one by one, so that many logs hold no other thread up."""
-        return [told.encoded() for told in self._tell_all()]
+        """The same for `encode_logs`; one by one, so that many logs do not block other threads."""
+        return [report.encoded() for report in self._reports()]
 
-    def _tell_all(self) -> Iterator[_Told]:
+    def _reports(self) -> Iterator[_Reported]:
         self._sweep_ended()
         now_ms = self._env.clock.now_ms()
         online = [log for log in self._partitions.all() if log.offline_reason is None]
         for log in sorted(online, key=lambda log: log.partition):
-            told = self._tell(log, now_ms)
-            if told is not None:
-                yield told
+            report = self._report(log, now_ms)
+            if report is not None:
+                yield report
 
-    def _tell(self, log: PartitionLog, now_ms: int) -> _Told | None:
-        """None for a log whose books cannot be read: no round of it, and none of others is missed.
+    def _report(self, log: PartitionLog, now_ms: int) -> _Reported | None:
+        """None for a log whose ledger or segments cannot be read: only that log gets no rounds.
 
-        Without its stamps it would lose tombstones early.
+        Without its stamps the log would lose tombstones early.
         """
         name = str(log.partition)
         try:
-            told = self._told.get(log)
-            if told is None or not self._is_still_true(told, log, now_ms):
-                told = self._told[log] = self._look(log, now_ms)
+            report = self._reported.get(log)
+            if report is None or not self._is_still_true(report, log, now_ms):
+                report = self._reported[log] = self._look(log, now_ms)
         except (LapseError, OSError) as e:
             if name not in self._unread:
-                logger.warning("no rounds of %s until its books can be read: %s", name, e)
+                logger.warning("no rounds of %s until its files can be read: %s", name, e)
             self._unread.add(name)
             return None
         self._unread.discard(name)
-        return told
+        return report
 
-    def _is_still_true(self, told: _Told, log: PartitionLog, now_ms: int) -> bool:
-        is_bad = told.info.facts.bad is not None  # until its file is another one
-        return not is_bad and told.from_ms <= now_ms < told.until_ms and told.mark == log.mark()
+    def _is_still_true(self, report: _Reported, log: PartitionLog, now_ms: int) -> bool:
+        is_bad = report.info.facts.bad is not None  # until the segment's file is another one
+        return (
+            not is_bad and report.from_ms <= now_ms < report.until_ms and report.mark == log.mark()
+        )
 
-    def _look(self, log: PartitionLog, now_ms: int) -> _Told:
-        mark = log.mark()  # before the facts: what changes between the two shows next time
+    def _look(self, log: PartitionLog, now_ms: int) -> _Reported:
+        mark = log.mark()  # before the facts: a change between the two shows in the next mark
         facts = current_facts(log, self._env.fs)
         stamps = self._stamps.of(log.dir, facts.horizon_earliest_ms, now_ms)
         half_ms = PRODUCERS_MS_MAX // 2
         until_ms = now_ms + half_ms + crc32(str(log.partition).encode()) % half_ms
-        return _Told(mark, now_ms, until_ms, LogInfo(facts, log.config, stamps))
+        return _Reported(mark, now_ms, until_ms, LogInfo(facts, log.config, stamps))
 
     def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
-        """Together for the logs of each directory, which share syncs and a checkpoint."""
+        """Commit the logs of each directory together: they share syncs and a checkpoint."""
         logs = {str(log.partition): log for log in self._partitions.all()}
         results: dict[int, CommitResult] = {}
         for directory in self._partitions.directories:
@@ -303,7 +306,7 @@ class OwnedLogs:
         return [results.get(n) or self._no_such_log(r) for n, r in enumerate(receipts)]
 
     def adopt_summaries(self, receipts: Sequence[SummaryReceipt]) -> list[str | None]:
-        """Each by itself: what is passed over is looked through again."""
+        """Each receipt separately; a segment whose receipt is refused is looked through again."""
         logs = {str(log.partition): log for log in self._partitions.all()}
         return [
             take_over(logs[r.name], r, self._env) if r.name in logs else _NO_SUCH_LOG
@@ -315,7 +318,7 @@ class OwnedLogs:
         return CommitResult(receipt.round_id, receipt.name, 0, now_ms, 0.0, _NO_SUCH_LOG)
 
     def _sweep_one(self, log: PartitionLog, round_id: str) -> None:
-        """At once, for what it takes up; a task that was not told yet may write more."""
+        """Sweep at once to free the space; a task that is not cancelled yet may write more."""
         if not rounds.intent_path(log.dir).exists():
             with contextlib.suppress(StorageError):  # a task may still be writing there
                 rounds.sweep(log.dir, round_id, self._env.fs)
@@ -325,12 +328,12 @@ class OwnedLogs:
         self._ended.append((again_s, log, round_id))
 
     def _sweep_ended(self) -> None:
-        """What tasks wrote after their round had ended, well or not: Spark may run one twice."""
+        """Remove what tasks wrote after the end of their round: Spark may run a task twice."""
         while self._ended and self._ended[0][0] <= self._env.clock.monotonic():
             _, log, round_id = self._ended.popleft()
             if attempt_dir(log.dir, round_id, "").exists():
                 self._sweep_one(log, round_id)
-                self._sweep_again(log, round_id)  # whoever wrote that may not be through
+                self._sweep_again(log, round_id)  # the task that wrote it may still be running
 
     def sweep(self) -> None:
         """Remove the attempts of services that are gone."""
@@ -340,9 +343,9 @@ class OwnedLogs:
 
 
 def bind(path: Path, env: LogEnv) -> socket.socket:
-    """A bound socket that only this user may connect to; one that a dead broker left is replaced.
+    """A bound socket that only this user may connect to; a dead broker's socket is replaced.
 
-    It does not listen yet when its mode is set, so nobody else can have come before.
+    The socket does not listen yet when its mode is set, so no other user can have connected before.
     """
     directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -105,7 +105,7 @@ class Node:
         self._stop_requested.set()
 
     async def wait_for_stop_request(self) -> None:
-        """Return once somebody asked to stop; raises StorageError where no directory is left."""
+        """Return once a stop was requested; raises StorageError where no directory is left."""
         await self._stop_requested.wait()
         self._require_directories(self.services.partitions)
 
@@ -217,7 +217,7 @@ class Node:
         return of_http
 
     def _watch_directories(self, partitions: Partitions, purgatory: Purgatory) -> None:
-        """When one goes offline, tell whoever waits for its logs; stop when none is left."""
+        """When one goes offline, wake requests that wait for its logs; stop when none is left."""
 
         def went_offline(gone: Sequence[TopicPartition]) -> None:
             for partition in gone:

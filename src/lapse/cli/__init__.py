@@ -1,1 +1,1 @@
-"""What people type: one command a file, each a noun or a verb."""
+"""The commands of `lapse`: one module per command."""

@@ -1,10 +1,10 @@
 """`lapse bench clean LOGDIR`: what a round over each log costs on this machine, CPU time first.
 
-Each run cleans a fresh copy of one log, whatever its dirty ratio; LOGDIR stays as it was. Copies
-are in the page cache and kernels are loaded (a run before the first is not counted), so that disk
-and compiler are nobody's time. Counted is what a round is: decide, plan, map, rewrite, commit, in
-this process, one log after the other. Not counted are the summaries that a log written by somebody
-else gets once in its life; they are told of as `summaries_cpu_seconds`.
+Each run cleans a fresh copy of one log, at any dirty ratio; LOGDIR stays as it was. Copies are in
+the page cache and kernels are loaded (by a first run that is not counted), so that the times hold
+neither disk nor compiler. The times cover a round: decide, plan, map, rewrite, commit, in this
+process, one log after the other. They do not cover the summaries, which are made once for a log
+that another program wrote; the time for those is `summaries_cpu_seconds`.
 
 A log whose policy is unknown is left out and reported, and the exit code is 1.
 """
@@ -41,7 +41,7 @@ examples:
 
 
 def add_parser(commands: Any) -> None:
-    """Register the command and what it can measure."""
+    """Register the command and its verbs."""
     parser = commands.add_parser("bench", help="measure rounds on copies of logs")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     clean = verbs.add_parser(
@@ -67,12 +67,12 @@ def add_parser(commands: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RoundCost:
-    """What rounds over the logs of one directory took, and moved.
+    """The time that rounds over the logs of one directory took, and the data that they moved.
 
     Attributes:
-        summaries_cpu_seconds: spent before on summaries that were lacking; in no other number.
+        summaries_cpu_seconds: for missing summaries, made before the round; in no other number.
         cpu_seconds: of this process, all threads, user and system.
-        first_dirty_after: of the last log.
+        first_dirty_after: the first dirty offset of the last log after its round.
     """
 
     logs: int
@@ -98,7 +98,7 @@ def clean_directory(
     clock: Clock,
     memory: MapMemory,
 ) -> RoundCost:
-    """Clean all the logs in place, forced, and say what it cost; raises LapseError."""
+    """Clean all the logs in place, forced, and return the cost; raises LapseError."""
     engine = InlineEngine(fs, clock)
     with DirectoryOwner(directory, configs, fs, clock) as owner:
         cpu = cpu_seconds()
@@ -115,7 +115,7 @@ def clean_directory(
             if not decision.due:
                 text = explain(decision, Context(rules=Rules.LAPSE)).text
                 raise LapseError(f"{decision.info.facts.partition}: {text}")
-        round_id = f"bench-{random_id()}"  # another one than that of an earlier round over this log
+        round_id = f"bench-{random_id()}"  # differs from earlier rounds over this log
         plans = [make_plan(d, round_id, Rules.LAPSE, memory) for d in decisions]
         receipts = list(engine.run(plans, lambda _: None))
         results = owner.commit(receipts)
@@ -146,7 +146,7 @@ def clean_directory(
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One log's line: the best run of each time, and what a round moves."""
+    """One log's line: the best of each time over all runs, and the data that a round moves."""
 
     partition: str
     outcome: str
@@ -165,7 +165,7 @@ class Measured:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure each log; exit 1 if one had to be left out."""
+    """Measure each log; exit 1 if a log could not be measured."""
     if args.runs < 1:
         raise ConfigError(f"--runs {args.runs}: allowed is 1 or more")
     memory = MapMemory(options.byte_size("--memory", args.memory))
@@ -194,7 +194,7 @@ def _runs(
     clock: Clock,
     memory: MapMemory,
 ) -> list[RoundCost]:
-    """The first one is left out: it loads kernels."""
+    """The costs of all runs but the first, which loads kernels."""
     fs = RealFs()
     costs = []
     if args.work is not None:

@@ -30,8 +30,8 @@ Prints `ready kafka=HOST:PORT http=HOST:PORT` when serving; SIGTERM and SIGINT s
 
 logger = logging.getLogger(__name__)
 
-# The event loop gives the interpreter away with each system call, and a thread that computes, as
-# commits of many segments do, keeps it for so long: Python's usual 5 ms would stand before each.
+# The event loop releases the GIL with each system call, and a computing thread, such as a commit of
+# many segments, then keeps it for this long: Python's default is 5 ms, per system call.
 SWITCH_SECONDS = 0.0001
 
 
@@ -48,7 +48,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until told to stop."""
+    """Serve until SIGTERM or SIGINT."""
     config = read_config(args.config)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -71,13 +71,13 @@ def read_config(path: Path) -> BrokerConfig:
 
 
 async def serve(config: BrokerConfig) -> None:
-    """Start a node, say so, and stop it at the first SIGTERM or SIGINT."""
+    """Start a node, print its ready line, and stop it at the first SIGTERM or SIGINT."""
     node = Node(config, LogEnv(RealFs(), SystemClock()))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.request_stop)
     try:
-        gc.disable()  # what a node is made of lasts as long as it: no search for garbage goes there
+        gc.disable()  # the node's objects live as long as the node: a search finds no garbage
         await node.start()
         gc.freeze()
         gc.enable()

@@ -3,9 +3,10 @@
 Without --now the machine's clock is used, unless it jumped since Lapse last looked at the directory
 (lapse.clock.jump.max.ms): then nothing is removed until the file clock-confirmed is created there.
 
-Eligible logs only, unless --force; a log whose policy is unknown, or that holds what this version
-does not handle, is left exactly as it is and reported, and the exit code is 1. In place, the
-directory's lock must be free; with --to the logs are copied first and the source stays as it was.
+Cleans eligible logs only, unless --force. A log whose policy is unknown, or that holds data which
+this version does not handle, is left exactly as it is and reported, and the exit code is 1. In
+place, the directory's lock must be free; with --to the logs are copied first and the source stays
+as it was.
 """
 
 from __future__ import annotations
@@ -95,10 +96,10 @@ class Cleaned:
     """One log's line of the result.
 
     Attributes:
-        plan: one task for all of it, small, or stages of tasks, split.
-        why: it is that one.
+        plan: small (one task for the whole round) or split (stages of tasks).
+        why: the reason for this plan.
         kind: of the round, clean or trim.
-        bytes_per_dirty_byte: read and written; None where nothing was dirty.
+        bytes_per_dirty_byte: bytes read and written per dirty byte; None where nothing was dirty.
     """
 
     partition: str
@@ -123,7 +124,7 @@ class Cleaned:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What was asked for, checked."""
+    """The command line's options, checked."""
 
     args: argparse.Namespace
     fs: Fs
@@ -139,16 +140,16 @@ class Job:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Clean what is due; exit 1 if something compacted had to be left alone or went wrong."""
+    """Clean the logs that are due; exit 1 if a compacted log was left alone or failed."""
     partitions = options.chosen_partitions(args)
-    said, said_defaults = options.settings(args.settings)
-    policies = find_policies(args.logdir, said, said_defaults)
-    job = _job(args, broker_config({**policies.defaults, **said_defaults}))
+    given, given_defaults = options.settings(args.settings)
+    policies = find_policies(args.logdir, given, given_defaults)
+    job = _job(args, broker_config({**policies.defaults, **given_defaults}))
     configs, lines = _configs(policies, partitions)
-    wanted, untouched = _look(args.logdir, configs, job)
+    due, untouched = _look(args.logdir, configs, job)
     lines += untouched
-    if wanted:
-        lines += _clean_there({p: configs[p] for p in wanted}, job)
+    if due:
+        lines += _clean_there({p: configs[p] for p in due}, job)
     _show(sorted(lines, key=lambda line: line.partition), as_json=args.json)
     return 1 if any(line.finding for line in lines) else 0
 
@@ -156,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
 def _configs(
     policies: Policies, partitions: Sequence[TopicPartition]
 ) -> tuple[dict[TopicPartition, TopicConfig], list[Cleaned]]:
-    """Settings of the logs, and lines for those whose settings are not known or wrong."""
+    """Settings of the logs, and lines for the logs whose settings are unknown or wrong."""
     configs, lines = {}, []
     for partition in partitions:
         try:
@@ -167,9 +168,9 @@ def _configs(
             lines.append(Cleaned(str(partition), why, finding=True))
             continue
         configs[partition] = config
-        told = policies.contradictions_of(partition)
-        if told:
-            print(f"lapse: {partition}: {told}", file=sys.stderr)
+        contradictions = policies.contradictions_of(partition)
+        if contradictions:
+            print(f"lapse: {partition}: {contradictions}", file=sys.stderr)
     return configs, lines
 
 
@@ -190,9 +191,9 @@ def _job(args: argparse.Namespace, broker: BrokerConfig) -> Job:
 def _look(
     logdir: Path, configs: Mapping[TopicPartition, TopicConfig], job: Job
 ) -> tuple[list[TopicPartition], list[Cleaned]]:
-    """Logs with a round due, and lines for the others; nothing is opened for that."""
+    """Logs with a round due, and lines for all other logs; opens no file."""
     view = DirectoryView(logdir)
-    wanted, untouched = [], []
+    due, untouched = [], []
     for partition, config in configs.items():
         try:
             info = info_of(view.facts(partition), config, job.now_ms)
@@ -201,10 +202,10 @@ def _look(
             untouched.append(Cleaned(str(partition), str(e), finding=True))
             continue
         if decision.due or decision.look_again is not None:
-            wanted.append(partition)
+            due.append(partition)
         else:
             untouched.append(_left_alone(decision, job.wish.rules))
-    return wanted, untouched
+    return due, untouched
 
 
 def _left_alone(decision: Decision, rules: Rules) -> Cleaned:
@@ -219,7 +220,7 @@ def _left_alone(decision: Decision, rules: Rules) -> Cleaned:
 
 
 def _clean_there(configs: Mapping[TopicPartition, TopicConfig], job: Job) -> list[Cleaned]:
-    """In place, or in copies: made once the engine is there, so that none is left without it."""
+    """Clean in place, or in copies, made after the engine's start: if that fails, none is left."""
     args = job.args
     if args.to is None:
         return list(_clean(args.logdir, configs, job, _engine(job)))
@@ -236,7 +237,7 @@ def _clean(
 ) -> Iterator[Cleaned]:
     time = functools.cache(functools.partial(_time, directory, job))
 
-    def believed() -> int | None:  # asked for once the directory is ours
+    def believed() -> int | None:  # called once this process holds the directory
         clock, doubt = time()
         return None if doubt else clock.latest_ms
 
@@ -268,14 +269,14 @@ def _clean(
 
 
 def _task_memory(job: Job, at_once: int) -> MapMemory:
-    """What a task may use; Kafka's rules say it by a setting, whatever there is."""
+    """The memory of one task; under Kafka's rules that of a setting, whatever the machine has."""
     if job.wish.rules is Rules.KAFKA_43:
         return job.memory
     return memory_of(job.memory.bytes, at_once, job.args.master)
 
 
 def _time(directory: Path, job: Job) -> tuple[ClockVerdict, str]:
-    """The time to decide by, and why it is not believed (ADR-11); --now always is."""
+    """The time to decide by, and why it is not trusted (ADR-11); --now is always trusted."""
     if job.args.now is not None:
         return judge_clock(None, job.now_ms, 0.0, 0), ""
     guard = ClockGuard(job.fs, job.clock, directory, job.broker.clock_jump_max_ms, TOOL)
@@ -287,9 +288,9 @@ def _time(directory: Path, job: Job) -> tuple[ClockVerdict, str]:
 
 
 def _look_through(engine: Engine, owner: DirectoryOwner, job: Job, now_ms: int) -> dict[str, str]:
-    """Have summaries made where they are missing; why not, by log, where that cannot be.
+    """Make the missing summaries; returns, by log, why that failed.
 
-    Of what is dirty headers will do: the rounds that follow read the rest.
+    Of dirty segments only headers are read: the rounds that follow read the records.
     """
     decisions = (decide(info, now_ms, job.wish) for info in owner.logs())
     requests = requests_due(decisions, records=False)
@@ -314,14 +315,14 @@ def _run(
 
 @contextlib.contextmanager
 def _engine(job: Job) -> Iterator[tuple[Engine, int]]:
-    """The engine asked for, and how many rounds it runs at once: they share the memory.
+    """The engine of `--engine`, and how many rounds it runs at once: they share the memory.
 
-    Under Kafka's rules the map's size decides where a round ends, so each gets all of it.
+    Under Kafka's rules the map's size decides where a round ends, so each round gets all memory.
     """
     if job.args.engine == "inline":
         yield InlineEngine(job.fs, job.clock), 1
         return
-    with needed_for("--engine spark"):  # which starts only if asked for
+    with needed_for("--engine spark"):  # imported only if chosen
         from lapse.spark.rounds.engine import open_engine  # noqa: PLC0415
 
     engine = open_engine(job.args.master)

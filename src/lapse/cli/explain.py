@@ -1,12 +1,13 @@
 """`lapse explain LOGDIR or TOPIC`: what holds each log back, and when that ends.
 
-Per log: the rule that binds now, in words and as one word for scripts, with the moment it ends by
-itself; what is promised of the topic's records, as formulas; what could not be read and the next
-try; timestamps from the future; how many logs go first. With --offset, the fate of one record:
-when it went and by which rule (from the ledger), or where it lies and why it stays.
+Per log: the rule that binds now, in words and as one word for scripts, with the moment at which it
+ends by itself; what Lapse promises of the topic's records, as formulas; unreadable data and the
+next try; timestamps from the future; how many logs have their round first. With --offset, the fate
+of one record: when it was removed and by which rule (from the ledger), or where it is and why it
+stays.
 
-Only looks: writes, locks and rebuilds nothing, and works beside a running Kafka. An argument that
-is no directory is a topic, looked for in the directories of --data.
+Read-only: writes, locks and rebuilds nothing, and works beside a running Kafka. An argument that is
+no directory is a topic, searched for in the directories of --data.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN, Policies
 from lapse.spark.session.local import within_cores
 
-SERVICE = "(service)"  # in the place of a log, where its service's files cannot be read
-HEALTH = "(health)"  # where something is out of order in the directory as a whole
+SERVICE = "(service)"  # instead of a log's name: the service's files cannot be read
+HEALTH = "(health)"  # instead of a log's name: a problem of the directory as a whole
 _EXAMPLES = """\
 examples:
   lapse explain /var/lib/kafka/data --partition orders-0
@@ -86,7 +87,7 @@ def add_parser(commands: Any) -> None:
     add = parser.add_argument
     add("target", metavar="LOGDIR|TOPIC", help="a data directory, or a topic's name")
     add("--data", type=Path, action="append", default=[], metavar="DIR",
-        help="where TOPIC is looked for; may be repeated")  # fmt: skip
+        help="a data directory to search for TOPIC; may be repeated")  # fmt: skip
     add("--partition", action="append", default=[], metavar="TOPIC-N",
         help="only this log; may be repeated")  # fmt: skip
     add("--offset", type=options.whole_number(), metavar="N",
@@ -108,16 +109,16 @@ class FutureTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """What `explain` says of one log.
+    """What `explain` reports of one log.
 
     Attributes:
-        rule: the binding one, a word of `decide.explain.RULES`.
-        until_ms: when it ends by itself, None if that is not known.
-        next_look_ms: when another decision may come out at the earliest.
-        waiting_behind: logs that have their round first.
+        rule: the binding rule, a word of `decide.explain.RULES`.
+        until_ms: when the rule ends by itself, None if unknown.
+        next_look_ms: the earliest moment at which the decision may change.
+        waiting_behind: number of logs that have their round first.
         plan: of the round that is due, small or split, and why.
-        service: what the lifecycle service of this directory does, None where there is none.
-        paused: since when and why rounds of it wait, due or not; None if they do not.
+        service: the state of this directory's lifecycle service, None where there is none.
+        paused: since when and why rounds of the log are paused, due or not; None if they are not.
         overdue_ms: by how much the worst deadline of each kind is missed, 0 where none is.
     """
 
@@ -142,7 +143,7 @@ class Explained:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what is known; exit 1 where something cannot be judged."""
+    """Print the explanations; exit 1 where something cannot be judged."""
     if args.offset is not None and len(args.partition) != 1:
         raise ConfigError("--offset: allowed with exactly one --partition")
     clock = SystemClock()
@@ -153,24 +154,24 @@ def run(args: argparse.Namespace) -> int:
             continue
         place = _Place.of(args, remembered, clock)
         lines += place.troubles()
-        told = [place.line(partition, args.offset) for partition in partitions]
-        lines += [*place.health(told), *told]
+        explained = [place.line(partition, args.offset) for partition in partitions]
+        lines += [*place.health(explained), *explained]
     show = _as_json if args.json else _as_text
     sys.stdout.write("".join(show(line) for line in lines))
     return 1 if any(line.finding for line in lines) else 0
 
 
 def _unreadable(name: str, policy: str, why: LapseError | OSError) -> Explained:
-    said = unreadable(why) if isinstance(why, OSError) else why
-    return Explained(name, policy, "unreadable", str(said), finding=True)
+    error = unreadable(why) if isinstance(why, OSError) else why
+    return Explained(name, policy, "unreadable", str(error), finding=True)
 
 
 def _places(
     args: argparse.Namespace,
 ) -> Iterator[tuple[Remembered, list[TopicPartition] | StorageError]]:
-    """Which logs of which directories are meant; or why one may not be looked into.
+    """The chosen logs of each data directory; or why a directory cannot be read.
 
-    Raises StorageError where it is not there, and ConfigError.
+    Raises StorageError where a directory or log does not exist, and ConfigError.
     """
     args.logdir = Path(args.target)
     if _is_dir(args.logdir):
@@ -208,7 +209,7 @@ def _places(
 
 
 def _is_dir(path: Path) -> bool:
-    """Of one that may not be looked at it is taken for granted: reading it tells why not."""
+    """Whether a path is a directory; True where it may not be read: reading it gives the reason."""
     try:
         return path.is_dir()
     except OSError:
@@ -217,7 +218,7 @@ def _is_dir(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A data directory, and all that its logs have in common."""
+    """A data directory, and what its logs have in common."""
 
     view: DirectoryView
     remembered: Remembered
@@ -230,7 +231,7 @@ class _Place:
     service_trouble: LapseError | None
     pauses: Pauses
     memory: MapMemory
-    is_asked_of_now: bool
+    is_judged_now: bool
 
     @staticmethod
     def of(args: argparse.Namespace, remembered: Remembered, clock: Clock) -> _Place:
@@ -270,13 +271,13 @@ class _Place:
             context = self._context(decision)
             fate = None if offset is None else history_of(decision, offset, context)
             line = self._explained(decision, context, fate)
-            told = self.policies.contradictions_of(partition)
-            return replace(line, text=f"{line.text}; {told}") if told else line
+            contradictions = self.policies.contradictions_of(partition)
+            return replace(line, text=f"{line.text}; {contradictions}") if contradictions else line
         except (LapseError, OSError) as e:
             return _unreadable(name, policy, e)
 
     def troubles(self) -> list[Explained]:
-        """What of the directory itself cannot be read."""
+        """Files of the directory itself that cannot be read, a line each."""
         found = []
         if self.policies.trouble:
             found.append(_unreadable(METADATA, "-", StorageError(self.policies.trouble)))
@@ -286,24 +287,24 @@ class _Place:
             found.append(_unreadable(SERVICE, "-", self.service_trouble))
         return found
 
-    def health(self, told: Sequence[Explained]) -> list[Explained]:
-        """What is out of order with what serves the directory: a line each.
+    def health(self, explained: Sequence[Explained]) -> list[Explained]:
+        """Problems of the broker and the service of the directory, a line each.
 
-        As its broker says; where none answers, as files and the logs that were looked at do.
+        As reported by its broker; where no broker answers, derived from files and `explained`.
         """
-        if not self.is_asked_of_now:
+        if not self.is_judged_now:
             return []
-        answered = ask_conditions(self.view.path)
-        found = self._by_files(told) if answered is None else answered
-        return [Explained(HEALTH, "-", one.reason, str(one)) for one in found]
+        reported = ask_conditions(self.view.path)
+        found = self._by_files(explained) if reported is None else reported
+        return [Explained(HEALTH, "-", problem.reason, str(problem)) for problem in found]
 
-    def _by_files(self, told: Sequence[Explained]) -> Sequence[Condition]:
-        """Nothing where no service of ours was ever there: what is late is another's then."""
+    def _by_files(self, lines: Sequence[Explained]) -> Sequence[Condition]:
+        """Empty where no Lapse service ever ran: lateness is then not Lapse's."""
         if self.progress is None:
             return ()
-        held = {one.log: (one.count, one.reason) for one in self.queue.held}
-        due = sum(line.plan is not None for line in told)
-        late = {(line.partition, kind): ms for line in told for kind, ms in line.overdue_ms.items()}
+        held = {log.log: (log.count, log.reason) for log in self.queue.held}
+        due = sum(line.plan is not None for line in lines)
+        late = {(line.partition, k): ms for line in lines for k, ms in line.overdue_ms.items()}
         clock = "" if self.verdict is None or not self.verdict.held else clock_text(self.verdict)
         seen = Seen(self.now_ms, True, self.progress, None, due, held, late, clock)
         return pipeline_conditions(seen)
@@ -352,26 +353,26 @@ class _Place:
         )
 
     def _plan(self, decision: Decision) -> str | None:
-        """Which plan a round that is due has, with the service's memory on this machine."""
+        """The plan of a round that is due, with the service's memory on this machine."""
         if not decision.due:
             return None
         plan = sized_plan(decision, "explained", Rules.LAPSE, self.memory)
         return f"{plan.variant} plan: {plan.why}"
 
     def _service(self) -> str | None:
-        """What the service says, or that it says nothing any more: rounds do not run then."""
-        told = self.progress
-        if told is None:
+        """The service's reported state, or that it reports no more: rounds do not run then."""
+        progress = self.progress
+        if progress is None:
             return None
-        if told.state == "stopped":
+        if progress.state == "stopped":
             return "stopped: rounds are not running"
-        if self.is_asked_of_now and not is_running(told, self.now_ms):
-            return f"silent since {time_text(told.updated_ms)}: rounds are not running"
-        return f"{told.state}: {told.detail}" if told.detail else told.state
+        if self.is_judged_now and not is_running(progress, self.now_ms):
+            return f"silent since {time_text(progress.updated_ms)}: rounds are not running"
+        return f"{progress.state}: {progress.detail}" if progress.detail else progress.state
 
 
 def _of_service(logdir: Path) -> tuple[Queue, ServiceProgress | None, LapseError | None]:
-    """What the lifecycle service says, and why that cannot be read."""
+    """The lifecycle service's queue and progress, and why they cannot be read."""
     try:
         return read_queue(logdir) or Queue(), read_progress(logdir), None
     except (CorruptData, StorageError) as e:
@@ -379,7 +380,7 @@ def _of_service(logdir: Path) -> tuple[Queue, ServiceProgress | None, LapseError
 
 
 def _verdict(logdir: Path, clock: Clock, jump_max_ms: int) -> ClockVerdict | None:
-    """What whoever removes records here makes of the clock; None where nobody does."""
+    """How the processes that remove records here judge the clock; None where there are none."""
     records = [r for name in KEEPERS if (r := read_record(logdir / name)) is not None]
     if not records:
         return None
@@ -389,39 +390,39 @@ def _verdict(logdir: Path, clock: Clock, jump_max_ms: int) -> ClockVerdict | Non
 
 
 def _master(broker: BrokerConfig) -> str:
-    """Where the service runs rounds, as far as it may take all of it."""
+    """The Spark master of the service, within its limit of cores."""
     return within_cores(broker.lifecycle_master, broker.lifecycle_cores_max, processors())
 
 
 def _as_json(line: Explained) -> str:
-    told = msgspec.to_builtins(line)
-    told["promises"] = [promise._asdict() for promise in line.promises]
-    del told["finding"]
-    return msgspec.json.encode(told).decode() + "\n"
+    fields = msgspec.to_builtins(line)
+    fields["promises"] = [promise._asdict() for promise in line.promises]
+    del fields["finding"]
+    return msgspec.json.encode(fields).decode() + "\n"
 
 
 def _as_text(line: Explained) -> str:
-    told = [f"{line.partition}  {line.policy}"]
+    rows = [f"{line.partition}  {line.policy}"]
     if line.fate is not None:
-        told += _fate_text(line.fate)
+        rows += _fate_text(line.fate)
     else:
-        told.append(f"  {line.text}{_until(line.until_ms)} [{line.rule}]")
+        rows.append(f"  {line.text}{_until(line.until_ms)} [{line.rule}]")
         late = {kind: ms for kind, ms in line.overdue_ms.items() if ms}
-        told += [f"  late: {LATE_WORDS[kind]} by {duration(ms)}" for kind, ms in late.items()]
-        told += [f"  {text}" for text in _more(line)]
-        told += [f"  promised: {p.name}: {p.formula}" for p in line.promises]
-    return "\n".join(told) + "\n"
+        rows += [f"  late: {LATE_WORDS[kind]} by {duration(ms)}" for kind, ms in late.items()]
+        rows += [f"  {text}" for text in _more(line)]
+        rows += [f"  promised: {p.name}: {p.formula}" for p in line.promises]
+    return "\n".join(rows) + "\n"
 
 
 def _fate_text(fate: RecordHistory) -> Sequence[str]:
-    told = [f"  offset {fate.offset}: {fate.state}: {fate.text}{_until(fate.until_ms)}"]
+    rows = [f"  offset {fate.offset}: {fate.state}: {fate.text}{_until(fate.until_ms)}"]
     if fate.now_ms is not None and fate.committed_ms is not None:
         clock = f"the round's clock was {time_text(fate.now_ms)}"
-        told.append(f"  {clock}, it was committed {time_text(fate.committed_ms)}")
+        rows.append(f"  {clock}, it was committed {time_text(fate.committed_ms)}")
     if fate.place is not None:
         place = fate.place
-        told.append(f"  segment {place.segment}, batch {place.batch}, byte {place.position}")
-    return told
+        rows.append(f"  segment {place.segment}, batch {place.batch}, byte {place.position}")
+    return rows
 
 
 def _more(line: Explained) -> Iterator[str]:

@@ -70,7 +70,7 @@ _BY_ID_OR_NAME_FROM = 6
 
 @dataclass(frozen=True, slots=True)
 class TopicListing:
-    """A topic as Metadata tells it."""
+    """A topic as in a Metadata response."""
 
     name: str
     topic_id: uuid.UUID
@@ -121,7 +121,7 @@ class Admin:
 
         Raises:
             ConfigError: the addresses are none.
-            ConnectionLost: nobody can be reached.
+            ConnectionLost: no broker can be reached.
         """
         cluster = Cluster(parse_bootstrap(bootstrap), login)
         return cls(await cluster.any_connection(), request_timeout_ms, login=login)
@@ -265,8 +265,8 @@ class Admin:
         `By.APPEND`: against the append times of all, which only a Lapse broker has.
 
         The result is there within the request timeout. A leader that does not answer by then gives
-        its own partitions low watermark -1 and REQUEST_TIMED_OUT, and no others (KIP-107); what it
-        was asked may be done all the same. A naive `datetime`, and an offset beyond 64
+        its own partitions low watermark -1 and REQUEST_TIMED_OUT, and no others (KIP-107); it may
+        carry out the request all the same. A naive `datetime`, and an offset beyond 64
         bits, raise ConfigError.
         """
         for partition, one in before.items():
@@ -296,12 +296,13 @@ class Admin:
             return await delete_records_before(cluster, before, timeout_ms, by=by)
 
     async def _offsets(self, topic: MetadataResponseTopic, timestamp: int) -> dict[int, int]:
-        asked = tuple(
+        requested = tuple(
             ListOffsetsPartition(partition_index=p.partition_index, timestamp=timestamp)
             for p in topic.partitions
         )
         request = ListOffsetsRequest(
-            replica_id=CONSUMER, topics=(ListOffsetsTopic(name=topic.name or "", partitions=asked),)
+            replica_id=CONSUMER,
+            topics=(ListOffsetsTopic(name=topic.name or "", partitions=requested),),
         )
         answer = await self._connection.request(request, ListOffsetsResponse)
         return {

@@ -32,8 +32,8 @@ async def older_until(
     """The offset below which all is older, of partitions that one broker leads.
 
     Never above the end of the log as of this call. `deadline` is one of the event loop's. Raises
-    ConnectionLost, and KafkaError where the broker refuses all; UNSUPPORTED_VERSION where another
-    broker is asked for append times.
+    ConnectionLost, and KafkaError where the broker refuses all; UNSUPPORTED_VERSION for append
+    times from a broker that is not Lapse.
     """
 
     def left() -> float:

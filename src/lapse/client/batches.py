@@ -41,7 +41,7 @@ class BatchMetadata(NamedTuple):
 
     partition: TopicPartition
     base_offset: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not needed here
     append_time: int | None
 
     def record(self, n: int) -> RecordMetadata:
@@ -60,8 +60,8 @@ def new_record(
     """A record to be sent, flagged where it is a tombstone with a value (KIP-87).
 
     Raises:
-        KafkaError: INVALID_RECORD, a null value that is to be no tombstone: everybody else would
-            take it for one.
+        KafkaError: INVALID_RECORD, a null value that is to be no tombstone: all other software
+            would take it for one.
     """
     if tombstone is False and value is None:
         raise KafkaError(
@@ -175,7 +175,7 @@ class Queue:
 
 
 class Room:
-    """Memory for records that wait, given in the order in which it is asked for."""
+    """Memory for records that wait, given in the order of the requests for it."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max

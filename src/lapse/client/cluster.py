@@ -1,8 +1,8 @@
-"""A cluster as a client sees it: who leads what, and one connection to each of its brokers.
+"""A cluster as a client sees it: the partitions' leaders, and one connection to each broker.
 
-`Cluster` asks any broker it can reach for metadata, keeps the answer until somebody finds it wrong
-(`forget`), and opens a connection to a leader when first wanted. It does not try again by itself:
-whoever calls knows how long it may take (`RETRIABLE`, `base.backoff`).
+`Cluster` requests metadata from any broker it can reach, keeps it until a caller finds it outdated
+(`forget`), and opens a connection to a leader on first use. It does not retry: the caller knows how
+long a call may take, and retries itself (`RETRIABLE`, `base.backoff`).
 
 Used by `producer`, `consumer` and `deletion`.
 """
@@ -52,7 +52,7 @@ RETRIABLE = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-# The same where a person waits: that a topic is not there is told at once.
+# The same where a person waits: a missing topic is reported at once.
 AGAIN = RETRIABLE - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
@@ -74,7 +74,7 @@ class Topic:
 
 @dataclass(slots=True)
 class _Known:
-    """What metadata said last."""
+    """The brokers and topics of the last Metadata responses."""
 
     brokers: dict[int, Address] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Hang up everywhere; requests under way fail."""
+        """Close all connections; requests under way fail."""
         for opening in self._connections.values():
             if opening.done() and not opening.cancelled() and opening.exception() is None:
                 opening.result().close()
@@ -123,7 +123,7 @@ class Cluster:
         """A topic's leaders; with `create` the broker may make it (`auto.create.topics.enable`).
 
         Raises:
-            KafkaError: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, or what else is said.
+            KafkaError: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, or the broker's error.
             ConnectionLost: no broker can be reached.
         """
         known = self._known.topics.get(name)
@@ -133,55 +133,56 @@ class Cluster:
         return known
 
     async def refresh(self, names: Iterable[str], *, create: bool = False) -> None:
-        """Ask anew; raises as `topic`, for the first that is refused."""
-        asked = tuple(MetadataRequestTopic(name=name) for name in names)
-        request = MetadataRequest(topics=asked, allow_auto_topic_creation=create)
+        """Request the topics' metadata again; raises as `topic`, for the first topic refused."""
+        requested = tuple(MetadataRequestTopic(name=name) for name in names)
+        request = MetadataRequest(topics=requested, allow_auto_topic_creation=create)
         connection = await self.any_connection()
         try:
             answer = await connection.request(request, MetadataResponse)
         except ConnectionLost:
-            connection.close()  # the next one asked is another
+            connection.close()  # the next request goes to another broker
             raise
         self._known.brokers = {b.node_id: Address(b.host, b.port) for b in answer.brokers}
         refused = None
-        for told in answer.topics:
-            name = told.name or ""
-            if told.error_code:
+        for metadata in answer.topics:
+            name = metadata.name or ""
+            if metadata.error_code:
                 self._known.topics.pop(name, None)
-                refused = refused or refusal(told.error_code, None, name)
+                refused = refused or refusal(metadata.error_code, None, name)
             else:
-                self._known.topics[name] = _topic(name, told)
+                self._known.topics[name] = _topic(name, metadata)
         if refused is not None:
             raise refused
 
     async def topics(
         self, names: Iterable[str] | None = None, *, at: BrokerConnection | None = None
     ) -> dict[str, Topic]:
-        """As they are now by any broker, or by one: these, or all that may be seen.
+        """Return the current metadata of the named topics, or of all topics the client may see.
 
-        One that is not there, or has another error, is left out. Nothing of it is kept.
+        It comes from any broker, or from the broker `at`. A topic that does not exist or has
+        another error is left out. Nothing of the response is kept.
         """
-        asked = None if names is None else tuple(MetadataRequestTopic(name=n) for n in names)
-        request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+        requested = None if names is None else tuple(MetadataRequestTopic(name=n) for n in names)
+        request = MetadataRequest(topics=requested, allow_auto_topic_creation=False)
         connection = await self.any_connection() if at is None else at
         answer = await connection.request(request, MetadataResponse)
         return {
-            told.name or "": _topic(told.name or "", told)
-            for told in answer.topics
-            if not told.error_code
+            metadata.name or "": _topic(metadata.name or "", metadata)
+            for metadata in answer.topics
+            if not metadata.error_code
         }
 
     def forget(self, name: str) -> None:
-        """What was known of a topic has turned out wrong."""
+        """Drop a topic's metadata, which has turned out wrong."""
         self._known.topics.pop(name, None)
 
     def failed(self, connection: BrokerConnection, topic: str) -> None:
-        """A broker did not answer for a topic: hang up, and ask who leads it now."""
+        """Close the connection of a broker that did not answer, and drop the topic's metadata."""
         connection.close()
         self.forget(topic)
 
     async def leader(self, partition: TopicPartition) -> int:
-        """The node that leads; raises as `topic`."""
+        """Return the id of the partition's leader; raises as `topic`."""
         topic = await self.topic(partition.topic)
         leader = topic.leaders.get(partition.partition)
         if leader is None:
@@ -203,7 +204,7 @@ class Cluster:
         return await self._open(self._known.brokers[node_id])
 
     async def brokers(self) -> list[Address]:
-        """All of them, as any one says now."""
+        """Return the addresses of all brokers, from a new Metadata response of any broker."""
         connection = await self.any_connection()
         answer = await connection.request(
             MetadataRequest(topics=(), allow_auto_topic_creation=False), MetadataResponse
@@ -211,7 +212,7 @@ class Cluster:
         return [Address(b.host, b.port) for b in answer.brokers]
 
     async def at(self, address: Address) -> BrokerConnection:
-        """An open connection to a broker that another one named (a group's coordinator)."""
+        """An open connection to a broker that another broker named (a group's coordinator)."""
         return await self._open(address)
 
     async def any_connection(self) -> BrokerConnection:
@@ -228,7 +229,7 @@ class Cluster:
         raise lost or ConfigError("bootstrap.servers: no address is given")
 
     async def _open(self, address: Address) -> BrokerConnection:
-        """One connection an address, however many want it at once."""
+        """Return the one connection per address, also to several callers at once."""
         opening = self._connections.get(address)
         if opening is None or (opening.done() and not _is_open(opening)):
             opening = asyncio.create_task(
@@ -240,7 +241,7 @@ class Cluster:
 
 
 def _take_note(opening: asyncio.Task[BrokerConnection]) -> None:
-    """Of its error: whoever waited may have given up."""
+    """Retrieve the task's error: the caller that waited for the task may have given up."""
     if not opening.cancelled():
         opening.exception()
 
@@ -254,6 +255,6 @@ def _is_open(opening: asyncio.Task[BrokerConnection]) -> bool:
     )
 
 
-def _topic(name: str, told: MetadataResponseTopic) -> Topic:
-    leaders = {p.partition_index: p.leader_id for p in told.partitions}
-    return Topic(name, told.topic_id, leaders)
+def _topic(name: str, metadata: MetadataResponseTopic) -> Topic:
+    leaders = {p.partition_index: p.leader_id for p in metadata.partitions}
+    return Topic(name, metadata.topic_id, leaders)

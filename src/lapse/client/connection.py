@@ -1,8 +1,8 @@
 """One connection to a broker: requests out, answers back by correlation id.
 
 `request` may be called by several tasks at once; a broker answers in order, so each waits for its
-own. The version of each request is the newest that both sides speak (ApiVersions, asked on
-opening, after TLS and before SASL). Used by `admin` and `cluster`, and by whatever else of ours
+own. The version of each request is the newest that both sides speak (ApiVersions, requested on
+opening, after TLS and before SASL). Used by `admin` and `cluster`, and by all other Lapse code that
 talks to a broker.
 """
 
@@ -114,7 +114,7 @@ class BrokerConnection:
         Each request says `client_id`; the broker's quotas and log lines go by it.
 
         Raises:
-            ConnectionLost: nobody is there, or no one who speaks Kafka's protocol.
+            ConnectionLost: no server listens there, or it does not speak Kafka's protocol.
             KafkaError: the login is refused.
         """
         address = f"{host}:{port}"
@@ -169,7 +169,7 @@ class BrokerConnection:
         version: int | None = None,
         timeout_seconds: float = ANSWER_SECONDS_MAX,
     ) -> R:
-        """Send a request and wait for its answer, in the newest common version unless told.
+        """Send a request and wait for its answer; `version` None is the newest common version.
 
         Raises:
             ConnectionLost: the broker went away or did not answer in time.
@@ -243,7 +243,7 @@ class BrokerConnection:
         }
 
     async def _log_in(self, login: Login, clock: Clock) -> None:
-        """SASL, where it is asked for (KIP-152)."""
+        """Authenticate by SASL, where `login` requires it (KIP-152)."""
         exchange = login.exchange()
         if exchange is None:
             return

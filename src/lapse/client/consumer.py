@@ -5,9 +5,9 @@
         async for record in consumer:
             ...
 
-Records come in the order of offsets within a partition. Each leader is asked by one request at a
-time, and its answer may be waited for longer than one `poll` takes: a leader that is silent holds
-up its own partitions only. The consumer tells brokers that it knows tombstones with values (KIP-87,
+Records come in the order of offsets within a partition. Each leader gets one Fetch at a time, and
+the consumer may wait for its answer longer than one `poll` takes: a leader that is silent holds
+up its own partitions only. Each Fetch says that the consumer knows tombstones with values (KIP-87,
 `ConsumerRecord.is_tombstone`); one that does not know the flag gets them with a null value.
 """
 
@@ -98,7 +98,7 @@ class Consumer:
         self._config = config
         self._cluster = Cluster(parse_bootstrap(bootstrap), login)
         self._positions: dict[TopicPartition, int] = {}
-        self._asking: dict[int, asyncio.Task[_Answer]] = {}
+        self._fetching: dict[int, asyncio.Task[_Answer]] = {}
         self._ready: deque[Fetched] = deque()
         self._failures = 0
 
@@ -114,12 +114,12 @@ class Consumer:
         await self.close()
 
     async def close(self) -> None:
-        """Stop asking and hang up."""
-        asking = list(self._asking.values())
-        for task in asking:
+        """Cancel all Fetch requests and close the connections."""
+        fetching = list(self._fetching.values())
+        for task in fetching:
             task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
-        self._asking.clear()
+        await asyncio.gather(*fetching, return_exceptions=True)
+        self._fetching.clear()
         self._cluster.close()
 
     # --- positions --------------------------------------------------------------------------------
@@ -204,12 +204,12 @@ class Consumer:
             missing = {p: where for p, where in wanted.items() if p not in found}
             for node_id, partitions in (await self._by_leader(missing)).items():
                 connection = await self._cluster.connection(node_id)
-                told = await list_offsets(
+                offsets = await list_offsets(
                     connection,
                     {p: missing[p] for p in partitions},
                     committed=self._config.read_committed,
                 )
-                for partition, at in told.items():
+                for partition, at in offsets.items():
                     if isinstance(at, KafkaError):
                         raise at
                     found[partition] = at
@@ -281,19 +281,19 @@ class Consumer:
                 yield record
 
     async def _next(self, timeout_ms: int) -> Fetched | None:
-        """What has come of one partition, and holds a record that counts."""
+        """Return the next fetched batches of one partition that hold a record for the consumer."""
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_ms / 1000
-        asked = False
+        has_fetched = False
         while True:
             while self._ready:
                 one = self._ready.popleft()
                 if one.counts.any():
                     return one
             left = until - loop.time()
-            if left <= 0 and asked:
+            if left <= 0 and has_fetched:
                 return None
-            asked = True
+            has_fetched = True
             try:
                 await self._ask(max(left, 0.0))
             except (KafkaError, ConnectionLost) as e:
@@ -303,18 +303,18 @@ class Consumer:
                 await self._back_off(self._failures)
 
     async def _ask(self, seconds: float) -> None:
-        """Ask every leader that is not being asked, and wait for one of them."""
+        """Send a Fetch to every leader without one under way, and wait for one answer."""
         if not self._positions:
             raise ConfigError("no partition is assigned")
         for node_id, partitions in (await self._by_leader(self._positions)).items():
-            if node_id not in self._asking:
-                asked = {p: self._positions[p] for p in partitions}
-                self._asking[node_id] = asyncio.create_task(self._fetch(node_id, asked))
+            if node_id not in self._fetching:
+                positions = {p: self._positions[p] for p in partitions}
+                self._fetching[node_id] = asyncio.create_task(self._fetch(node_id, positions))
         done, _ = await asyncio.wait(
-            self._asking.values(), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            self._fetching.values(), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
         )
-        for node_id in [n for n, task in self._asking.items() if task in done]:
-            self._take(self._asking.pop(node_id).result())
+        for node_id in [n for n, task in self._fetching.items() if task in done]:
+            self._take(self._fetching.pop(node_id).result())
             self._failures = 0
 
     def _take(self, answer: _Answer) -> None:
@@ -326,10 +326,10 @@ class Consumer:
         if answer.error is not None:
             raise answer.error
 
-    async def _fetch(self, node_id: int, asked: Mapping[TopicPartition, int]) -> _Answer:
+    async def _fetch(self, node_id: int, positions: Mapping[TopicPartition, int]) -> _Answer:
         config = self._config
         connection = await self._cluster.connection(node_id)
-        request = await self._request(asked)
+        request = await self._request(positions)
         patience_ms = after_ms(config.fetch_max_wait_ms, config.request_timeout_ms)
         version = connection.version_of(FETCH)
         if not all(topic.topic_id.int for topic in request.topics):
@@ -342,7 +342,7 @@ class Consumer:
                 timeout_seconds=patience_ms / 1000,
             )
         except ConnectionLost:
-            for partition in asked:
+            for partition in positions:
                 self._cluster.failed(connection, partition.topic)
             raise
         if answer.error_code:
@@ -355,15 +355,15 @@ class Consumer:
             for data in topic.partitions:
                 partition = TopicPartition(name, data.partition_index)
                 try:
-                    some += await self._judged(connection, partition, asked[partition], data)
+                    some += await self._judged(connection, partition, positions[partition], data)
                 except LapseError as e:
                     error = error or e
         return _Answer(some, error)
 
-    async def _request(self, asked: Mapping[TopicPartition, int]) -> FetchRequest:
+    async def _request(self, positions: Mapping[TopicPartition, int]) -> FetchRequest:
         config = self._config
         by_topic: dict[str, list[TopicPartition]] = {}
-        for partition in asked:
+        for partition in positions:
             by_topic.setdefault(partition.topic, []).append(partition)
         topics = []
         for name, partitions in by_topic.items():
@@ -371,7 +371,7 @@ class Consumer:
             fields = tuple(
                 FetchPartition(
                     partition=p.partition,
-                    fetch_offset=asked[p],
+                    fetch_offset=positions[p],
                     partition_max_bytes=config.max_partition_fetch_bytes,
                 )
                 for p in partitions

@@ -1,15 +1,16 @@
 """Deleting records before an offset or a time, at every leader at once (KIP-107).
 
-`delete_records_before` groups partitions by leader. What one leader does not answer in time is its
-own partitions' timeout, with low watermark -1; the others' answers are not held up. A call is
-repeated only where that cannot delete more than was asked for: "up to the high watermark" means
-another place a moment later.
+`delete_records_before` groups partitions by leader. If a leader does not answer in time, only its
+partitions get a timeout, with low watermark -1; the other leaders' answers are not held up. A call
+is retried only where a retry cannot delete more than the caller requested: "up to the high
+watermark" means another offset a moment later.
 
-A time stands for the first record that may not be older (`age`). Where there is none, all records
-of that moment go, and none that was appended while we asked: the end is asked for first.
+A time stands for the first record that may not be older (`age`). Without such a record, all records
+present at that moment are deleted, and none appended during the look-up: the log's end is read
+first.
 
-DeleteRecords knows a topic by its name. Whoever has judged one gives its id: the leader is asked
-right before each call whether the topic is that one still.
+DeleteRecords names a topic, without its id. A caller that has judged a topic passes its id: right
+before each call, the leader's metadata must still show that id for the topic.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from lapse.wire.schema.delete_records import DeleteRecordsResponse
 HIGH_WATERMARK = -1
 Before = int | datetime
 _RETRY_BACKOFF_MS, _RETRY_BACKOFF_MAX_MS = 100, 1000
-# Of the time there is, what the broker gets: its own answer, a timeout too, shall come in time.
+# The broker's share of the time left: its answer, also a timeout error, must arrive in time.
 _BROKERS_PART = 0.8
 
 
@@ -80,7 +81,7 @@ async def _slept(seconds: float, deadline: float) -> bool:
 
 
 class _Calls:
-    """What is still to be asked, and what came of the rest."""
+    """The partitions without a result so far, and the results of the other partitions."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class _Calls:
         self.results: dict[TopicPartition, DeleteRecordsResult] = {}
 
     async def once(self) -> None:
-        """One attempt at all that is missing, each leader for itself."""
+        """Make one attempt at all missing partitions, at each leader independently."""
         by_leader: dict[int, list[TopicPartition]] = {}
         try:
             async with asyncio.timeout_at(self._deadline):
@@ -156,7 +157,7 @@ class _Calls:
     async def _offsets(
         self, connection: BrokerConnection, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """What to delete up to; what cannot be told is noted and left out."""
+        """Return the offsets to delete up to; a partition without one is recorded as failed."""
         wanted = {p: self.missing[p] for p in partitions}
         offsets = {p: b for p, b in wanted.items() if isinstance(b, int)}
         times = {p: b for p, b in wanted.items() if isinstance(b, datetime)}
@@ -173,7 +174,7 @@ class _Calls:
     async def _still_the_same(
         self, connection: BrokerConnection, offsets: dict[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """What is left without those of a topic that has another id by now; they are refused."""
+        """Return `offsets` without topics that have another id by now; those are refused."""
         names = sorted({p.topic for p in offsets} & self._topic_ids.keys())
         if not names:
             return offsets
@@ -196,7 +197,7 @@ class _Calls:
         self, partitions: Sequence[TopicPartition] | Mapping[TopicPartition, int],
         error: KafkaError | ConnectionLost, *, harmless: bool,
     ) -> None:  # fmt: skip
-        """Try again if that may help and, `harmless`, cannot delete more than was wanted."""
+        """Retry if that may help and, `harmless`, cannot delete more than was requested."""
         may_help = isinstance(error, ConnectionLost) or error.code in AGAIN
         for partition in partitions:
             self._cluster.forget(partition.topic)

@@ -1,11 +1,12 @@
-"""What a deletion (KIP-107) would come to, before it is made, and which groups it would hurt.
+"""What a deletion (KIP-107) would remove, and which groups have not read all of it.
 
-`judge` turns offsets and times into the offset below which records would go, and asks every group
-how far it is: one that has committed less has not read all of it. Who deletes after that deletes by
-the offset that was judged. `extent` reads what would go, so it is exact and takes as long.
+`judge` turns offsets and times into the offset below which records would be deleted, and reads the
+committed offsets of every group: a group that has committed less has not read all those records. A
+caller that deletes afterwards uses that offset. `extent` reads the records that would be deleted,
+so its numbers are exact and it takes as long as reading them.
 
-Only read; any broker that knows KIP-447 can be asked. How many segments there are tells ListOffsets
-v0 alone, which Kafka has had until 4.0 and Lapse has.
+This module only reads; any broker that knows KIP-447 will do. Only ListOffsets v0 shows the number
+of segments; Kafka had it until 4.0, and Lapse has it.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ _CONSUMER = -1
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One partition, as of when it was asked.
+    """One partition, as of the time of the request.
 
     Attributes:
         until: the first offset that would stay.
-        start, end: log start and high watermark.
-        standing: groups that have committed less than `until`, by id; an error where nobody can
-            tell how far one is.
-        error: why nothing can be told; then the rest means nothing.
+        start, end: log start offset and high watermark.
+        standing: groups that have committed less than `until`, by id; an error where a group's
+            committed offset cannot be determined.
+        error: why the partition cannot be judged; the other fields then mean nothing.
     """
 
     until: int = -1
@@ -63,18 +64,18 @@ class Judged:
 
     @property
     def goes(self) -> bool:
-        """Whether any offset would."""
+        """Whether any offset would be deleted."""
         return self.error is None and self.until > self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What would go.
+    """What would be deleted.
 
     Attributes:
-        records: of producers; markers of transactions are none.
-        size: bytes of the batches in which nothing would stay; of one that is cut, its share.
-        segments: those in which nothing would; None where the broker does not tell.
+        records: number of producers' records; transaction markers do not count.
+        size: bytes of the batches that would go whole; of a batch that is cut, its share.
+        segments: number of segments that would go whole; None where the broker does not show it.
         first_ms, last_ms: the least and the greatest of the records' times; -1 without any.
     """
 
@@ -88,11 +89,11 @@ class Extent:
 async def judge(
     cluster: Cluster, before: Mapping[TopicPartition, Before], timeout_ms: int, by: By = By.AGE
 ) -> tuple[dict[TopicPartition, Judged], dict[str, uuid.UUID]]:
-    """Each partition, and the ids of the topics that this is said of.
+    """Return each partition's judgement, and the ids of the judged topics.
 
-    `by` says which of a record's times is meant. Groups are asked last: what they have committed
-    meanwhile is to their credit. Raises ConnectionLost where no broker can be reached, and
-    KafkaError where none tells of groups.
+    `by` selects which of a record's times is meant. Groups' offsets are read last, so that what
+    they commit meanwhile counts. Raises ConnectionLost where no broker can be reached, and
+    KafkaError where a broker does not list its groups.
     """
     topics = await cluster.topics({partition.topic for partition in before})
     deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
@@ -111,9 +112,9 @@ async def judge(
         except KafkaError as e:
             judged |= dict.fromkeys(wanted, Judged(error=e))
     groups = await group_offsets(cluster, await group_ids(cluster), timeout_ms)
-    told = {partition: _with_groups(partition, one, groups) for partition, one in judged.items()}
+    result = {partition: _with_groups(partition, one, groups) for partition, one in judged.items()}
     ids = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id.int}
-    return {partition: told[partition] for partition in before}, ids
+    return {partition: result[partition] for partition in before}, ids
 
 
 async def _bounds(
@@ -123,7 +124,7 @@ async def _bounds(
     deadline: float,
     by: By,
 ) -> dict[TopicPartition, Judged]:
-    """Of partitions that one broker leads."""
+    """Judge partitions that one broker leads, without the groups."""
     times = {p: b for p, b in before.items() if isinstance(b, datetime)}
     starts = await list_offsets(connection, dict.fromkeys(before, EARLIEST))
     older = await older_until(cluster, connection, times, deadline, by) if times else {}
@@ -160,8 +161,8 @@ def _with_groups(
     if not one.goes:
         return one
     standing: dict[str, int | KafkaError] = {}
-    for group_id, told in sorted(groups.items()):
-        at = told.error or told.offsets.get(partition)
+    for group_id, group in sorted(groups.items()):
+        at = group.error or group.offsets.get(partition)
         if at is not None and (isinstance(at, KafkaError) or at < one.until):
             standing[group_id] = at
     return Judged(one.until, one.start, one.end, standing)
@@ -171,7 +172,7 @@ def _with_groups(
 
 
 async def extent(cluster: Cluster, partition: TopicPartition, judged: Judged) -> Extent:
-    """Read it. Raises KafkaError, ConnectionLost, CorruptData."""
+    """Read the records that would go; raises KafkaError, ConnectionLost, CorruptData."""
     if not judged.goes:
         return Extent(segments=0)
     count, size, first_ms, last_ms = 0, 0, NO_TIMESTAMP, NO_TIMESTAMP
@@ -194,7 +195,7 @@ async def extent(cluster: Cluster, partition: TopicPartition, judged: Judged) ->
 def _below(
     data: bytes | memoryview, row: np.void, judged: Judged, where: str
 ) -> tuple[int, float, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """How many records of a batch would go, which part, and their times if they have any."""
+    """Return how many records of a batch would go, their share of it, and the times they have."""
     _, records = decode_rows(data, row, where)
     offsets = records["offset_delta"] + row["base_offset"]
     gone = records[(offsets >= judged.start) & (offsets < judged.until)]
@@ -205,7 +206,7 @@ def _below(
 
 
 async def _segments(cluster: Cluster, partition: TopicPartition, judged: Judged) -> int | None:
-    """How many would go whole; ListOffsets v0 tells where segments begin."""
+    """Return how many segments would go whole; ListOffsets v0 has the segments' base offsets."""
     asked = ListOffsetsPartition(
         partition_index=partition.partition, timestamp=LATEST_TIMESTAMP,
         max_num_offsets=SEGMENTS_MAX,
@@ -217,10 +218,10 @@ async def _segments(cluster: Cluster, partition: TopicPartition, judged: Judged)
     if not connection.speaks(LIST_OFFSETS, 0):
         return None
     answer = await connection.request(request, ListOffsetsResponse, version=0)
-    (told,) = answer.topics[0].partitions
-    if told.error_code:
+    (found,) = answer.topics[0].partitions
+    if found.error_code:
         return None
-    ends = sorted(set(told.old_style_offsets))[1:]  # where the next one begins; the log's end last
+    ends = sorted(set(found.old_style_offsets))[1:]  # next segment's base offset; last: log end
     return sum(end <= judged.until for end in ends)
 
 
@@ -228,7 +229,7 @@ async def _segments(cluster: Cluster, partition: TopicPartition, judged: Judged)
 
 
 def objections(judged: Judged) -> Sequence[str]:
-    """A sentence for each group that has not read what would go."""
+    """Return a sentence for each group that has not read all records that would go."""
     return [
         f"group {name}: {at}"
         if isinstance(at, KafkaError)

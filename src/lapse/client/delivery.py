@@ -1,9 +1,9 @@
 """Getting one batch into its partition's log: sequences, attempts, and what an answer means.
 
 A `Lane` is one partition's way to its leader. It sends one batch at a time, so batches stay in
-order, and it numbers them (KIP-98): an attempt that is repeated has the same bytes, and the broker
-knows it again. Whether a batch that fails for good is in the log cannot always be told; the lane
-then goes on under another producer id, whose sequences begin anew.
+order, and it numbers them (KIP-98): a repeated attempt has the same bytes, and the broker
+recognizes it. Whether a batch that fails for good is in the log is not always known; the lane then
+goes on under another producer id, whose sequences begin anew.
 
 A batch with valued tombstones is sent to no broker that would make live values of them (KIP-87).
 """
@@ -66,7 +66,7 @@ class Identity(NamedTuple):
     epoch: int
 
 
-NOBODY = Identity(-1, -1)
+NO_IDENTITY = Identity(-1, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class DeliverySettings:
     """How batches are delivered; names are Kafka's.
 
     Attributes:
-        acks: -1 all in sync, 1 the leader, 0 nobody, and nobody answers.
+        acks: -1 all in-sync replicas, 1 the leader, 0 none, and the broker sends no response.
         request_timeout_ms: of one attempt.
     """
 
@@ -172,12 +172,12 @@ class Lane:
 
     async def _encode(self, batch: Batch) -> bytearray:
         fields, first, until = batch.fields()
-        identity = self._identity or NOBODY
+        identity = self._identity or NO_IDENTITY
         spec = BatchSpec(
             codec=self._settings.codec,
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
-            base_sequence=-1 if identity == NOBODY else self._sequence,
+            base_sequence=-1 if identity == NO_IDENTITY else self._sequence,
         )
         if batch.columns is not None or batch.size > _ENCODED_AT_ONCE_BYTES:
             return await asyncio.to_thread(write_batch, fields, spec, first, until)
@@ -212,7 +212,7 @@ class Lane:
 
 
 class _Attempts:
-    """What came of the attempts at one batch so far."""
+    """The state of the attempts at one batch so far."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -237,7 +237,7 @@ class _Attempts:
     def may_go_on(self) -> bool:
         """Whether another attempt can do no harm and may do good."""
         if self.strange_identity:
-            # Under another id nobody would know the batch again if it is there already.
+            # Under another id the broker would not recognize the batch if it is in the log already.
             return not self.maybe_appended
         if isinstance(self.error, KafkaError):
             return self.error.code in RETRIABLE

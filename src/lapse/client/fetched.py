@@ -107,9 +107,9 @@ def fetched(
     aborted: Sequence[Aborted] | None = None,
     beside: PartitionData | None = None,
 ) -> Fetched:
-    """Judge what came; `aborted` as the answer tells them, None: uncommitted records count too.
+    """Judge fetched batches; `aborted` as in the response, None: uncommitted records count too.
 
-    `beside` is what the answer says of the partition.
+    `beside` is the partition's part of the response.
 
     Raises:
         CorruptData: a batch does not parse, or not one is whole.
@@ -131,12 +131,12 @@ def fetched(
 
 
 def _append_times(beside: PartitionData) -> AppendTimes:
-    """As told; nothing where that is out of order."""
-    told = beside.append_times
-    if not told:
+    """Return the response's append times; NOTHING if their offsets are out of order."""
+    entries = beside.append_times
+    if not entries:
         return NOTHING
-    offsets = np.array([one.offset for one in told], np.int64)
-    times = np.array([one.append_ms for one in told], np.int64)
+    offsets = np.array([entry.offset for entry in entries], np.int64)
+    times = np.array([entry.append_ms for entry in entries], np.int64)
     return AppendTimes(offsets, times) if (np.diff(offsets) > 0).all() else NOTHING
 
 

@@ -1,12 +1,12 @@
-"""How far groups have come, asked of their coordinators: committed offsets, and whether they exist.
+"""Reads groups' committed offsets, and whether the groups exist, from their group coordinators.
 
-OffsetFetch asks for all that a group has committed, and for stable offsets only (KIP-447): where a
-transaction is about to move an offset, nobody knows yet to where, forward or back. ListGroups comes
-after it, so that a group that was deleted in between is seen to be gone; it knows groups of every
-kind, those without members too. One call serves all groups of a coordinator (KIP-709); older
-brokers are asked for one after the other.
+OffsetFetch requests all offsets that a group has committed, and stable offsets only (KIP-447): an
+open transaction may still move an offset forward or back. ListGroups is sent after it, so that a
+group that was deleted in between is seen to be gone; it lists groups of every kind, also those
+without members. One OffsetFetch serves all groups of a coordinator (KIP-709); an older broker gets
+one request per group, one after the other.
 
-Refusals that may pass are asked again until the time is up; one group's refusal is its own.
+Retriable errors are retried until the timeout; an error of one group does not affect other groups.
 Used by `admin` and `lifecycle.delete_consumed`.
 """
 
@@ -43,26 +43,26 @@ from lapse.wire.schema.offset_fetch import (
 )
 
 NO_OFFSET = -1
-# What ListGroups tells below v4 is no state; that a group is listed is enough.
-STATE_NOT_TOLD = "Unknown"
+# ListGroups below v4 has no group state; that a group is listed is enough.
+STATE_UNKNOWN = "Unknown"
 _GONE = frozenset({"", "Dead"})
 _COORDINATORS_BATCHED_FROM = 4
 _STABLE_FROM = 7
 _SEVERAL_FROM = 8
 _RETRY_BACKOFF_MS, _RETRY_BACKOFF_MAX_MS = 100, 1000
-# A transaction may be open for a quarter of an hour: that is told after a second and a half.
+# A transaction may stay open for 15 minutes: unstable offsets are reported after 1.5 seconds.
 _UNSTABLE_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """One group.
+    """The state and the committed offsets of one group.
 
     Attributes:
-        state: as ListGroups has it (`Stable`, `Empty` …); "" where there is no such group.
-        offsets: what is committed by partition, or why that cannot be told; a partition that is
-            missing was never committed.
-        error: why nothing can be told.
+        state: as in ListGroups (`Stable`, `Empty` …); "" where there is no such group.
+        offsets: by partition, the committed offset or the error that hides it; a partition that is
+            missing has no committed offset.
+        error: why neither state nor offsets are known.
     """
 
     state: str = ""
@@ -77,26 +77,26 @@ class GroupOffsets:
 async def group_offsets(
     cluster: Cluster, group_ids: Iterable[str], timeout_ms: int
 ) -> dict[str, GroupOffsets]:
-    """Each group's answer, within `timeout_ms`."""
+    """Return each group's state and offsets, within `timeout_ms`."""
     if not (group_ids := list(group_ids)):
         return {}
-    asking = _Asking(cluster, list(dict.fromkeys(group_ids)))
+    query = _OffsetQuery(cluster, list(dict.fromkeys(group_ids)))
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_ms / 1000):
             for attempt in itertools.count(1):
-                await asking.once(attempt)
-                if not asking.missing:
+                await query.once(attempt)
+                if not query.missing:
                     break
                 wait_ms = backoff_ms(attempt, _RETRY_BACKOFF_MS, _RETRY_BACKOFF_MAX_MS)
                 await asyncio.sleep(wait_ms / 1000)
-    return asking.answers()
+    return query.answers()
 
 
 async def group_ids(cluster: Cluster) -> list[str]:
-    """Every group that may be seen, at whichever broker.
+    """Return every group that the client may see, from all brokers.
 
-    Raises ConnectionLost where one cannot be reached, KafkaError where one refuses: whoever must
-    not overlook a group cannot do without.
+    Raises ConnectionLost if a broker cannot be reached, KafkaError if a broker refuses: a caller
+    that must not overlook a group needs the answers of all brokers.
     """
     found: set[str] = set()
     for address in await cluster.brokers():
@@ -104,8 +104,8 @@ async def group_ids(cluster: Cluster) -> list[str]:
     return sorted(found)
 
 
-class _Asking:
-    """Groups that are still to be asked for, and what came of the others."""
+class _OffsetQuery:
+    """The groups whose offsets are still missing, and the results of the other groups."""
 
     def __init__(self, cluster: Cluster, group_ids: list[str]) -> None:
         self._cluster = cluster
@@ -115,19 +115,19 @@ class _Asking:
         self.missing = list(group_ids)
 
     async def once(self, attempt: int) -> None:
-        """One attempt at all that is missing, each coordinator for itself."""
+        """Make one attempt at all missing groups, at each coordinator independently."""
         by_address: dict[Address, list[str]] = {}
         try:
             found = await _find_coordinators(await self._cluster.any_connection(), self.missing)
         except (ConnectionLost, KafkaError) as e:
             self._failed(self.missing, e)
             return
-        for one in {one.key: one for one in found if one.key in self.missing}.values():
-            if one.error_code:
-                what = f"coordinator of group {one.key}"
-                self._failed([one.key], refusal(one.error_code, one.error_message, what))
+        for c in {c.key: c for c in found if c.key in self.missing}.values():
+            if c.error_code:
+                what = f"coordinator of group {c.key}"
+                self._failed([c.key], refusal(c.error_code, c.error_message, what))
             else:
-                by_address.setdefault(Address(one.host, one.port), []).append(one.key)
+                by_address.setdefault(Address(c.host, c.port), []).append(c.key)
         await asyncio.gather(
             *(self._ask(address, group_ids, attempt) for address, group_ids in by_address.items())
         )
@@ -151,18 +151,18 @@ class _Asking:
                 self._settle(group_id, GroupOffsets(states.get(group_id, ""), offsets))
 
     def _failed(self, group_ids: Sequence[str], error: ConnectionLost | KafkaError) -> None:
-        told = _as_kafka(error)
+        kafka_error = _as_kafka(error)
         for group_id in list(group_ids):
-            self._errors[group_id] = told
-            if told.code not in RETRIABLE:
-                self._settle(group_id, GroupOffsets(error=told))
+            self._errors[group_id] = kafka_error
+            if kafka_error.code not in RETRIABLE:
+                self._settle(group_id, GroupOffsets(error=kafka_error))
 
     def _settle(self, group_id: str, answer: GroupOffsets) -> None:
         self._found[group_id] = answer
         self.missing.remove(group_id)
 
     def answers(self) -> dict[str, GroupOffsets]:
-        """All of them; who did not answer in time is an error."""
+        """Return the result of each group; a group without a result in time gets an error."""
         return {group_id: self._found.get(group_id) or self._late(group_id)
                 for group_id in self._group_ids}  # fmt: skip
 
@@ -172,8 +172,8 @@ class _Asking:
         return GroupOffsets(error=refusal(ErrorCode.REQUEST_TIMED_OUT, why, f"group {group_id}"))
 
 
-def _is_unstable(told: int | KafkaError) -> bool:
-    return isinstance(told, KafkaError) and told.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
+def _is_unstable(offset: int | KafkaError) -> bool:
+    return isinstance(offset, KafkaError) and offset.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
 def _as_kafka(error: ConnectionLost | KafkaError) -> KafkaError:
@@ -210,7 +210,7 @@ _Offsets = Mapping[TopicPartition, int | KafkaError]
 async def _fetch(
     connection: BrokerConnection, group_ids: Sequence[str]
 ) -> dict[str, _Offsets | KafkaError]:
-    """All that each group has committed, or why it is not told."""
+    """Return all offsets that each group has committed, or the error for the group."""
     version = connection.version_of(OFFSET_FETCH)
     if version < _STABLE_FROM:
         raise UnsupportedVersion(
@@ -221,22 +221,24 @@ async def _fetch(
     groups = tuple(OffsetFetchRequestGroup(group_id=one, topics=None) for one in group_ids)
     request = OffsetFetchRequest(groups=groups, require_stable=True)
     answer = await connection.request(request, OffsetFetchResponse)
-    return {g.group_id: _told(g.group_id, g.topics, g.error_code) for g in answer.groups}
+    return {
+        g.group_id: _committed_offsets(g.group_id, g.topics, g.error_code) for g in answer.groups
+    }
 
 
 async def _fetch_one(connection: BrokerConnection, group_id: str) -> _Offsets | KafkaError:
     request = OffsetFetchRequest(group_id=group_id, topics=None, require_stable=True)
     answer = await connection.request(request, OffsetFetchResponse)
-    return _told(group_id, answer.topics, answer.error_code)
+    return _committed_offsets(group_id, answer.topics, answer.error_code)
 
 
-def _told(
+def _committed_offsets(
     group_id: str,
     topics: Iterable[OffsetFetchResponseTopic | OffsetFetchResponseTopics],
     error_code: int,
 ) -> _Offsets | KafkaError:
     if error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-        return {}  # ListGroups does not know it either
+        return {}  # ListGroups does not list it either
     if error_code:
         return refusal(error_code, None, f"group {group_id}")
     offsets: dict[TopicPartition, int | KafkaError] = {}
@@ -251,8 +253,8 @@ def _told(
 
 
 async def _states(connection: BrokerConnection) -> dict[str, str]:
-    """The groups of one coordinator; raises KafkaError."""
+    """Return the states of one coordinator's groups; raises KafkaError."""
     answer = await connection.request(ListGroupsRequest(), ListGroupsResponse)
     if answer.error_code:
         raise refusal(answer.error_code, None, "list of groups")
-    return {g.group_id: g.group_state or STATE_NOT_TOLD for g in answer.groups}
+    return {g.group_id: g.group_state or STATE_UNKNOWN for g in answer.groups}

@@ -1,7 +1,7 @@
 """How a client gets in: TLS and SASL, by Kafka's client settings (`--command-config`).
 
 `security.protocol`, `ssl.*`, `sasl.mechanism` and `sasl.jaas.config` mean what they mean to Kafka's
-own clients. Other settings that a properties file for those may hold are nobody's business here.
+own clients. Other settings in a properties file for those clients are ignored.
 A session that the broker ends (KIP-368) is taken up by a new connection, not re-authenticated.
 """
 
@@ -19,7 +19,7 @@ from lapse.security.sasl import SaslClient
 from lapse.security.scram import SCRAM, ScramClient, fresh_nonce
 from lapse.security.tls import client_context, tls_settings
 
-# Protocol: whether it is over TLS, whether it asks for SASL.
+# Protocol: whether it is over TLS, whether it uses SASL.
 _PROTOCOLS = {
     "PLAINTEXT": (False, False),
     "SSL": (True, False),
@@ -43,7 +43,7 @@ class Login:
     make: Callable[[], ClientMechanism] | None = None
 
     def exchange(self) -> SaslClient | None:
-        """SASL for one connection, if it is asked for."""
+        """SASL for one connection, if the settings require it."""
         return None if self.make is None else SaslClient(self.mechanism, self.make, 0.0)
 
 
@@ -59,9 +59,9 @@ def login(properties: Mapping[str, str]) -> Login:
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in _PROTOCOLS:
         raise ConfigError(f"security.protocol={protocol}: allowed is {', '.join(_PROTOCOLS)}")
-    over_tls, asks_sasl = _PROTOCOLS[protocol]
+    over_tls, uses_sasl = _PROTOCOLS[protocol]
     context = client_context(tls_settings(properties)) if over_tls else None
-    if not asks_sasl:
+    if not uses_sasl:
         return Login(context)
     mechanism = properties.get("sasl.mechanism", "")
     if mechanism != "PLAIN" and mechanism not in SCRAM:

@@ -32,5 +32,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a key, of so many."""
+    """Return the partition of a key in a topic with `partitions` partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

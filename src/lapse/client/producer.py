@@ -4,10 +4,10 @@
         sent = await producer.send("orders", b"42", b"gone, by order 17", tombstone=True)
         print((await sent).offset)
 
-`send` waits for memory only; what it gives back is a future of the record's place. Records wait for
-others up to `linger_ms`, batches of a partition go one after the other, each until it is there,
-refused, or `delivery_timeout_ms` old. With acks -1 the producer is idempotent (KIP-98): attempts
-that are repeated leave one copy, in order.
+`send` returns a future of the record's partition and offset. Records wait up to `linger_ms` for
+others of their batch. Batches of a partition are sent one after the other, each until it is in the
+log, refused, or `delivery_timeout_ms` old. With acks -1 the producer is idempotent (KIP-98):
+repeated attempts leave one copy, in order.
 
 KIP-87: `tombstone=None` means that a null value is a tombstone and another is none; True with a
 value makes a tombstone that has one, and raises where the broker would take it for a live value;
@@ -39,7 +39,7 @@ from lapse.client.batches import (
 from lapse.client.cluster import Cluster, Topic, parse_bootstrap
 from lapse.client.connection import ConnectionLost
 from lapse.client.delivery import (
-    NOBODY,
+    NO_IDENTITY,
     DeliverySettings,
     Identity,
     Lane,
@@ -55,7 +55,7 @@ from lapse.wire.schema.init_producer_id import InitProducerIdRequest, InitProduc
 if TYPE_CHECKING:  # who sends no columns needs no Arrow
     import pyarrow as pa
 
-ALL, LEADER, NOBODY_ACKS = -1, 1, 0
+ALL, LEADER, NO_ACKS = -1, 1, 0
 _NO_TRANSACTION_MS = 0x7FFFFFFF
 
 
@@ -64,7 +64,7 @@ class ProducerConfig:
     """Settings, by Kafka's names where it has one; `buffer_memory` and sizes are bytes.
 
     Attributes:
-        acks: -1 all in sync, 1 the leader, 0 nobody (and nothing is known of the outcome).
+        acks: -1 all in-sync replicas, 1 the leader, 0 none (and the outcome is unknown).
         enable_idempotence: only with acks -1.
         buffer_memory: what records that are not yet in the log may hold together.
         max_request_size: the largest record.
@@ -88,7 +88,7 @@ class ProducerConfig:
     allow_auto_create_topics: bool = True
 
     def __post_init__(self) -> None:
-        if self.acks not in (ALL, LEADER, NOBODY_ACKS):
+        if self.acks not in (ALL, LEADER, NO_ACKS):
             raise ConfigError(f"acks={self.acks}: allowed is -1, 0 or 1")
         if self.enable_idempotence and self.acks != ALL:
             raise ConfigError(
@@ -155,7 +155,7 @@ class Producer:
         partition: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> asyncio.Future[RecordMetadata]:
-        """Take a record; the future tells where it went, or why it did not.
+        """Take a record; the future has its partition and offset, or the error.
 
         Raises:
             KafkaError: INVALID_RECORD (see above), MESSAGE_TOO_LARGE, an unknown topic or
@@ -224,7 +224,7 @@ class Producer:
     async def send_fields(self, where: TopicPartition, fields: RecordFields) -> list[BatchMetadata]:
         """Send columns of one partition and wait until all are in the log; raises as `send_arrow`.
 
-        Whoever has them knows that the partition is there.
+        The caller knows that the partition exists.
         """
         self._check_open()
         queue = self._queue(where)
@@ -246,7 +246,7 @@ class Producer:
         return len((await self._topic(topic)).leaders)
 
     async def flush(self) -> None:
-        """Send what waits, and wait for what becomes of it; errors are the futures' to tell."""
+        """Send the waiting records and wait for the outcome; errors are in the futures only."""
         for queue in self._queues.values():
             queue.hurry()
         waiting = [b.done for queue in self._queues.values() for b in queue.batches]
@@ -345,7 +345,7 @@ class Producer:
                 await self._linger(batch)
                 try:
                     batch.done.set_result(await lane.deliver(batch))
-                except Exception as e:  # noqa: BLE001  (whoever waits is told)
+                except Exception as e:  # noqa: BLE001  (the future carries the error)
                     batch.done.set_exception(e)
                 queue.batches.popleft()
                 self._room.give(batch.size)
@@ -362,7 +362,7 @@ class Producer:
     async def _identify(self, other_than: Identity | None) -> Identity:
         """The producer's id: one for all partitions until one of them needs another."""
         if not self._config.enable_idempotence:
-            return NOBODY
+            return NO_IDENTITY
         task = self._identity
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._identity = asyncio.create_task(self._new_identity())
@@ -400,7 +400,7 @@ class Producer:
 
 
 def _take_note(done: asyncio.Future[Any]) -> None:
-    """Of an error: whoever sends may look at no future at all."""
+    """Retrieve a future's error: the caller of `send` may never look at the future."""
     if not done.cancelled():
         done.exception()
 
@@ -415,11 +415,11 @@ def _of_record(batch: asyncio.Future[BatchMetadata], place: int) -> asyncio.Futu
 def _pass_on(
     of_record: asyncio.Future[RecordMetadata], place: int, batch: asyncio.Future[BatchMetadata]
 ) -> None:
-    if of_record.done():  # nobody waits any more
+    if of_record.done():  # the caller has cancelled it
         return
     error = batch.exception()
     if error is None:
         of_record.set_result(batch.result().record(place))
     else:
         of_record.set_exception(error)
-        of_record.exception()  # nobody need look
+        of_record.exception()  # retrieved: the caller need not look at it

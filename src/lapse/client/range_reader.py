@@ -1,10 +1,11 @@
-"""All batches of a range of offsets of one partition, and the certainty that there are no others.
+"""Reads all batches in a range of offsets of one partition, and ends after the last one.
 
-For who has planned what to read (the data source, copies): a consumer waits for what may come, this
-ends. The range ends at or below an end that the broker has told, so that an answer without a record
-says that there is none from there on: compaction or a transaction's end took them.
+For callers that have planned what to read (the data source, copies): a consumer waits for new
+records, this reader ends. The range ends at or below an end that the broker has reported, so a
+response without a record means that the rest of the range is empty: compaction or the end of a
+transaction removed the records.
 
-The next request is under way while the batches of the last one are looked at.
+The next request is under way while the caller handles the batches of the last response.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How much is asked for at a time, and how long a broker that does not answer is tried."""
+    """How many bytes one Fetch requests, and how long a broker that does not answer is retried."""
 
     partition_bytes_max: int = 8 << 20
     api_timeout_ms: int = 60_000
@@ -60,34 +61,34 @@ async def read_range(
 ) -> AsyncGenerator[Fetched]:
     """Whole batches in order; the first may begin below the range, the last may reach beyond it.
 
-    With `committed`, `counts` of what is handed out leaves aborted transactions out.
+    With `committed`, `Fetched.counts` leaves aborted transactions out.
 
     Raises:
         KafkaError: OFFSET_OUT_OF_RANGE where `offset_from` is deleted, or another refusal.
-        ConnectionLost: nobody answers for `api_timeout_ms`.
-        CorruptData: a batch does not parse, or is not one that was asked for.
+        ConnectionLost: no broker answers for `api_timeout_ms`.
+        CorruptData: a batch does not parse, or is not one that was requested.
     """
     reader = _Reader(cluster, wanted.partition, wanted.offset_until, committed, patience)
     offset = wanted.offset_from
-    asking = asyncio.create_task(reader.ask(offset)) if offset < wanted.offset_until else None
+    fetching = asyncio.create_task(reader.ask(offset)) if offset < wanted.offset_until else None
     try:
-        while asking is not None:
-            one = await asking
-            asking = None
+        while fetching is not None:
+            one = await fetching
+            fetching = None
             if one is None:
                 return
-            if one.next_offset <= offset:  # who stopped here would leave records out
+            if one.next_offset <= offset:  # stopping here would leave records out
                 what = f"what was fetched at offset {offset} ends before it"
                 raise CorruptData(str(wanted.partition), 0, what)
             offset = one.next_offset
             if offset < wanted.offset_until:
-                asking = asyncio.create_task(reader.ask(offset))
+                fetching = asyncio.create_task(reader.ask(offset))
             yield one
     finally:
-        if asking is not None:
-            asking.cancel()
+        if fetching is not None:
+            fetching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await asking
+                await fetching
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class _Reader:
     patience: Patience
 
     async def ask(self, offset: int) -> Fetched | None:
-        """What there is from an offset on, tried until time is up; None: nothing."""
+        """Fetch from an offset on, with retries until the timeout; None: no records are left."""
         patience, failures = self.patience, 0
         last: KafkaError | ConnectionLost | None = None
         try:
@@ -129,16 +130,18 @@ class _Reader:
         if not topic.topic_id.int:
             version = min(version, _BY_ID_FROM - 1)
         size = self.patience.partition_bytes_max
-        asked = FetchPartition(
+        fetch_partition = FetchPartition(
             partition=self.partition.partition, fetch_offset=offset, partition_max_bytes=size
         )
-        of_topic = FetchTopic(topic=topic.name, topic_id=topic.topic_id, partitions=(asked,))
+        fetch_topic = FetchTopic(
+            topic=topic.name, topic_id=topic.topic_id, partitions=(fetch_partition,)
+        )
         request = FetchRequest(
             max_wait_ms=0,
             min_bytes=0,
             max_bytes=size,
             isolation_level=int(self.committed),
-            topics=(of_topic,),
+            topics=(fetch_topic,),
             tombstone_values=True,
         )
         try:
@@ -148,11 +151,11 @@ class _Reader:
             raise
         if answer.error_code:
             raise refusal(answer.error_code, None, f"Fetch from {connection.address}")
-        if not answer.responses:  # over its quota it is told nothing, and is to wait
+        if not answer.responses:  # a client over its quota gets no partitions, and has to wait
             await asyncio.sleep(answer.throttle_time_ms / 1000)
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{self.partition}: throttled")
-        for told in answer.responses:
-            for data in told.partitions:
+        for topic_data in answer.responses:
+            for data in topic_data.partitions:
                 return self._judged(offset, data)
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self.partition}: left out of Fetch")
 
@@ -161,7 +164,7 @@ class _Reader:
             raise refusal(data.error_code, None, f"{self.partition} at offset {offset}")
         if not data.records:
             end = data.last_stable_offset if self.committed else data.high_watermark
-            if end < self.offset_until:  # a new leader's, until it has heard of its followers
+            if end < self.offset_until:  # of a new leader, until its followers have fetched
                 raise KafkaError(
                     ErrorCode.OFFSET_NOT_AVAILABLE, f"{self.partition} ends at {end} for now"
                 )

@@ -15,8 +15,8 @@ class ConsumerRecord:
         create_time: ms, what the producer said; None where it said nothing or where it is lost (a
             LogAppendTime batch that Kafka's cleaner rewrote).
         append_time: ms, what the broker's clock said: in the batch itself on LogAppendTime topics;
-            on others what a Lapse broker knows beside it, up to a second early; None where nobody
-            knows.
+            on others what a Lapse broker keeps beside it, up to a second early; None where it is
+            unknown.
         is_tombstone: a null value, or a flagged one (KIP-87).
         timestamp: what Kafka's consumers show: the append time in a LogAppendTime batch, else the
             create time; -1 without.

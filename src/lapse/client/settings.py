@@ -52,7 +52,7 @@ class ConfigEntry:
     Attributes:
         source: 1 the topic's own, 2 the broker's dynamic one, 3 all brokers' dynamic one, 4 the
             properties file, 5 the default.
-        kind: its type, by Kafka's number; 0 where an old broker does not tell.
+        kind: its type, by Kafka's number; 0 where an old broker does not send it.
         synonyms: name, value, source of each value that holds or would, in order.
     """
 
@@ -68,7 +68,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ResourceConfig:
-    """A resource's settings by name, or why they are not told."""
+    """A resource's settings by name, or the broker's error."""
 
     entries: Mapping[str, ConfigEntry]
     error: KafkaError | None = None
@@ -173,10 +173,10 @@ def alter_request(
                 resource_name=resource.name,
                 configs=tuple(
                     AlterableConfig(name=one.name, config_operation=one.operation, value=one.value)
-                    for one in asked
+                    for one in resource_changes
                 ),
             )
-            for resource, asked in changes.items()
+            for resource, resource_changes in changes.items()
         ),
         validate_only=validate_only,
     )

@@ -1,4 +1,4 @@
-"""Things to be done at a time, by name; asked by whoever has a clock."""
+"""Things to be done at a time, by name; the caller has the clock."""
 
 from __future__ import annotations
 

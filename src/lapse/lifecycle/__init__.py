@@ -1,1 +1,1 @@
-"""The end of a record's life: what must go (decide), how it goes (round), who asks (service)."""
+"""The end of a record's life: what must go (decide), how (round), and when (service)."""

@@ -1,16 +1,16 @@
-"""The time to decide by, kept across restarts (ADR-11; the judging is `decide.clock`).
+"""The time to decide by, kept across restarts (ADR-11; `decide.clock` judges it).
 
-Whoever removes records asks a `ClockGuard` instead of the clock: the lifecycle service, the broker
-for its retention, an offline tool. Each keeps the last time it believed in a small file of its own
-in the first data directory, and believes what the others have kept: a record of one is a record of
-all, and so is a confirmation.
+Every process that removes records uses a `ClockGuard` instead of the clock: the lifecycle service,
+the broker for its retention, an offline tool. Each keeps the last time it believed in a separate
+small file in the first data directory, and believes the others' files: a time kept by one counts
+for all, and so does a confirmation.
 
-A person confirms a clock that jumped by creating `clock-confirmed` there; it is used up at once.
-After a reboot nobody knows how long the machine was off; then a clock that NTP holds is believed.
+An operator confirms a clock that jumped by creating `clock-confirmed` there; it is used up at once.
+After a reboot it is unknown how long the machine was off; then a clock that NTP holds is believed.
 
-What is noted, appends and delete horizons, is noted by `latest_ms`, which runs on while the clock
-is behind, restarts of the process included: the kept reading of the boot clock tells how long ago
-the record was made.
+Appends and delete horizons are noted with `latest_ms`, which runs on while the clock is behind,
+also across restarts of the process: the kept reading of the boot clock shows how long ago the
+record was made.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class ClockGuard:
 
     Attributes:
         trouble: what is wrong with the clock, as of the last look, and what to do; "" if nothing.
-        held: whether it is not believed, as of the last look.
-        ahead_ms: how far it jumped and is not believed.
+        held: whether the clock is not believed, as of the last look.
+        ahead_ms: how far it jumped without being believed.
         latest_ms: the time to note by as of the last look, believed or not; None before the first.
     """
 
@@ -61,14 +61,14 @@ class ClockGuard:
         self._jump_max_ms = jump_max_ms
         self._last: ClockRecord | None = None
         self._kept: ClockRecord | None = None
-        self._told = ""
+        self._logged = ""
         self.trouble = ""
         self.held = False
         self.ahead_ms = 0
         self.latest_ms: int | None = None
 
     def look(self) -> ClockVerdict:
-        """The time now; while the verdict is `held`, nothing may go by time, or be stamped."""
+        """Judge the time now; while it is `held`, nothing may be removed by time, or stamped."""
         confirmation = self._data_dir / CONFIRMED
         confirmed = confirmation.exists()
         newest, booted_s = self._newest(), self._clock.boot_seconds()
@@ -83,7 +83,7 @@ class ClockGuard:
         self._last, self.ahead_ms = verdict.record, verdict.jumped_ms
         self.latest_ms = verdict.latest_ms
         self.held = verdict.held
-        self._tell(verdict)
+        self._log_changes(verdict)
         if confirmed or self._is_news(verdict.record):
             self.keep()
         if confirmed and self._kept == self._last:
@@ -94,9 +94,9 @@ class ClockGuard:
         return verdict
 
     def keep(self) -> None:
-        """Make the last verdict's time durable: before anything is removed by it.
+        """Make the last verdict's time durable, before anything is removed by it.
 
-        A disk that does not take it stops nothing: an older record only doubts more.
+        A failing disk stops nothing: an older record only makes the guard doubt more.
         """
         if self._last is None or self._last == self._kept:
             return
@@ -108,40 +108,40 @@ class ClockGuard:
             self._kept = self._last
 
     def _is_news(self, record: ClockRecord) -> bool:
-        """Whether a restart must not forget it; a time that is a little older only doubts more."""
+        """Whether a restart must not lose the record; a slightly older one only doubts more."""
         kept = self._kept
         if kept is None or (kept.adrift, kept.steps) != (record.adrift, record.steps):
             return True
         return record.now_ms - kept.now_ms >= KEEP_EVERY_MS
 
     def _newest(self) -> ClockRecord | None:
-        """Of what this one believed last and what all have kept."""
+        """The newest record: what this guard believed last, or what any keeper has stored."""
         records = [self._last] if self._last is not None else []
         records += [r for name in KEEPERS if (r := read_record(self._data_dir / name)) is not None]
         booted_s, boot_id = self._clock.boot_seconds(), self._clock.boot_id()
 
         def rank(record: ClockRecord) -> tuple[int, bool, bool]:
-            """Between equals one of this boot's monotonic clock, and one that was confirmed."""
+            """Prefers, of equal times, a record of this boot, then one that was confirmed."""
             another = is_of_another_boot(record, booted_s, boot_id)
             return record.now_ms, not another, not record.adrift
 
         return max(records, key=rank, default=None)
 
-    def _tell(self, verdict: ClockVerdict) -> None:
-        """Once when it begins and once when it is over."""
+    def _log_changes(self, verdict: ClockVerdict) -> None:
+        """Log a change of state once when it begins and once when it is over."""
         text = clock_text(verdict)
         self.trouble = f"{text}: create {self._data_dir / CONFIRMED}" if verdict.held else text
         state = "held" if verdict.held else "behind" if verdict.behind_ms else ""
-        if state != self._told:
+        if state != self._logged:
             if state:
                 logger.warning("%s", self.trouble)
             else:
                 logger.info("the clock is believed again")
-        self._told = state
+        self._logged = state
 
 
 def read_record(path: Path) -> ClockRecord | None:
-    """What a keeper has kept; None where that is nothing, or nothing that makes sense."""
+    """The record in a keeper's file; None if there is no file or it makes no sense."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=ClockRecord)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):

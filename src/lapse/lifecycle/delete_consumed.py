@@ -1,12 +1,13 @@
-"""Deleting what everybody has read, once over: ask, decide, delete (KIP-107's reason to be).
+"""One pass that deletes the records that all consumers have read (the purpose of KIP-107).
 
-The order is what makes it safe to be killed at any point: how far consumers have come is asked
-first, the ends of the logs then, and only what follows from both is deleted, by offset and never
+The order of the steps makes it safe to kill a pass at any point: it reads the consumers' offsets
+first, then the bounds of the logs, and deletes only what follows from both, by offset and never
 "to the end". Nothing is kept between two passes, so a group that was deleted meanwhile, or never
-came back, blocks the next one.
+came back, blocks the next pass.
 
-A topic's id is asked before all that, and again right before its records are deleted: that it was
-made anew in between is seen. What can still go wrong is said in docs/delete-consumed.md.
+The pass reads a topic's id before all that, and again right before it deletes records, so that it
+notices a topic that was recreated in between. docs/delete-consumed.md lists what can still go
+wrong.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from lapse.lifecycle.decide.consumed import Consumer, LogEnds, Verdict, decide
 
 TIMEOUT_MS = 30_000
 NO_SUCH_GROUP = "there is no such group"
-_MADE_MEANWHILE = "its topic was not there when consumers were asked; the next pass looks again"
+_MADE_MEANWHILE = "its topic did not exist before the offsets were read; the next pass looks again"
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumedOptions:
-    """Who must have read, and what of.
+    """Which consumers must have read the records, and of which topics.
 
     Attributes:
-        groups: by their ids.
-        others: consumers that are no groups; where they are was asked before.
-        topics: all partitions of these; none: of every topic that a consumer has an offset in.
+        groups: ids of consumer groups.
+        others: consumers that are not groups; their offsets were read before.
+        topics: all partitions of these; if empty, of every topic that a consumer has an offset in.
         dry_run: decide, and delete nothing.
-        timeout_ms: for the questions to coordinators, and again for the deletion.
+        timeout_ms: for the requests to group coordinators, and again for the deletion.
     """
 
     groups: tuple[str, ...] = ()
@@ -52,14 +53,14 @@ class ConsumedOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumedResult:
-    """What was decided of a partition, and what came of it (None: nothing was to be deleted)."""
+    """The verdict on a partition and the deletion's result (None: nothing was to be deleted)."""
 
     verdict: Verdict
     result: DeleteRecordsResult | None = None
 
     @property
     def blocked(self) -> tuple[str, ...]:
-        """Why something stays that might go, the broker's refusal included."""
+        """Why records stay that might be deleted, the broker's refusal included."""
         refused = self.result.error if self.result is not None else None
         return self.verdict.blocked if refused is None else (*self.verdict.blocked, str(refused))
 
@@ -72,28 +73,28 @@ class Pass:
     outcomes: tuple[ConsumedResult, ...]
 
 
-async def delete_consumed(cluster: Cluster, wish: ConsumedOptions) -> Pass:
-    """One pass.
+async def delete_consumed(cluster: Cluster, options: ConsumedOptions) -> Pass:
+    """Run one pass.
 
     Raises:
         ConnectionLost: no broker can be reached.
-        KafkaError: a topic that was asked for is not there.
+        KafkaError: a topic of the options does not exist.
     """
-    topics = await cluster.topics(wish.topics or None)
+    topics = await cluster.topics(options.topics or None)
     ids = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id.int}
-    told = await group_offsets(cluster, wish.groups, wish.timeout_ms)
-    consumers = (*(group_consumer(name, one) for name, one in told.items()), *wish.others)
-    ends = await _all_ends(cluster, wish.topics, consumers)
+    groups = await group_offsets(cluster, options.groups, options.timeout_ms)
+    consumers = (*(group_consumer(name, group) for name, group in groups.items()), *options.others)
+    ends = await _all_ends(cluster, options.topics, consumers)
     ends |= {
         p: _MADE_MEANWHILE
-        for p, told_ends in ends.items()
-        if p.topic not in topics and isinstance(told_ends, LogEnds)
+        for p, bounds in ends.items()
+        if p.topic not in topics and isinstance(bounds, LogEnds)
     }
     verdicts = [decide(p, ends[p], consumers, ids.get(p.topic)) for p in sorted(ends)]
     results: Mapping[TopicPartition, DeleteRecordsResult] = {}
-    if not wish.dry_run:
+    if not options.dry_run:
         before = {v.partition: v.delete_before for v in verdicts if v.delete_before is not None}
-        results = await delete_records_before(cluster, before, wish.timeout_ms, ids)
+        results = await delete_records_before(cluster, before, options.timeout_ms, ids)
     outcomes = tuple(
         ConsumedResult(verdict, results.get(verdict.partition)) for verdict in verdicts
     )
@@ -103,9 +104,9 @@ async def delete_consumed(cluster: Cluster, wish: ConsumedOptions) -> Pass:
 async def _all_ends(
     cluster: Cluster, topics: Sequence[str], consumers: Sequence[Consumer]
 ) -> dict[TopicPartition, LogEnds | str]:
-    """The bounds of every partition that the pass is about, or why they are not told."""
-    names = sorted(set(topics) or {name for one in consumers for name in one.topics()})
-    with contextlib.suppress(KafkaError):  # told below, for the topic that it is about
+    """The bounds of every partition that the pass is about, or why they are not known."""
+    names = sorted(set(topics) or {name for consumer in consumers for name in consumer.topics()})
+    with contextlib.suppress(KafkaError):  # reported below, for the topic that it is about
         await cluster.refresh(names)
     ends: dict[TopicPartition, LogEnds | str] = {}
     by_leader: dict[int, list[TopicPartition]] = {}
@@ -120,15 +121,15 @@ async def _all_ends(
                 by_leader.setdefault(await cluster.leader(partition), []).append(partition)
             except KafkaError as e:
                 ends[partition] = str(e)
-    told = [_ends_at(cluster, leader, partitions) for leader, partitions in by_leader.items()]
-    for one in await asyncio.gather(*told):
-        ends |= one
+    lookups = [_ends_at(cluster, leader, partitions) for leader, partitions in by_leader.items()]
+    for leader_ends in await asyncio.gather(*lookups):
+        ends |= leader_ends
     return ends
 
 
 def _mentioned(topic: str, consumers: Sequence[Consumer], error: KafkaError) -> set[TopicPartition]:
-    """The partitions by which consumers know a topic that cannot be looked at."""
-    known = {p for one in consumers for p in (*one.offsets, *one.unknown) if p.topic == topic}
+    """The partitions in which consumers know a topic whose metadata cannot be read."""
+    known = {p for c in consumers for p in (*c.offsets, *c.unknown) if p.topic == topic}
     if not known:
         raise error
     return known
@@ -137,41 +138,41 @@ def _mentioned(topic: str, consumers: Sequence[Consumer], error: KafkaError) -> 
 async def _ends_at(
     cluster: Cluster, leader: int, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, LogEnds | str]:
-    """From one leader; the last stable offset before the high watermark, which is never less."""
+    """Bounds from one leader: last stable offset first, then the high watermark (never less)."""
 
-    async def ask(
-        place: OffsetSpec, *, committed: bool = False
+    async def offsets_at(
+        spec: OffsetSpec, *, committed: bool = False
     ) -> Mapping[TopicPartition, int | str]:
-        wanted = dict.fromkeys(partitions, place)
-        answer = await list_offsets(connection, wanted, committed=committed)
-        return {p: at if isinstance(at, int) else str(at) for p, at in answer.items()}
+        request = dict.fromkeys(partitions, spec)
+        response = await list_offsets(connection, request, committed=committed)
+        return {p: at if isinstance(at, int) else str(at) for p, at in response.items()}
 
     try:
         connection = await cluster.connection(leader)
-        starts, stable = await ask(EARLIEST), await ask(LATEST, committed=True)
-        highs = await ask(LATEST)
+        starts, stable = await offsets_at(EARLIEST), await offsets_at(LATEST, committed=True)
+        highs = await offsets_at(LATEST)
     except (ConnectionLost, KafkaError) as e:
         return dict.fromkeys(partitions, str(e))
     return {p: _ends(starts.get(p), stable.get(p), highs.get(p)) for p in partitions}
 
 
-def _ends(*asked: int | str | None) -> LogEnds | str:
-    known = [one for one in asked if isinstance(one, int) and one >= 0]
-    if len(known) == len(asked):
+def _ends(*offsets: int | str | None) -> LogEnds | str:
+    known = [offset for offset in offsets if isinstance(offset, int) and offset >= 0]
+    if len(known) == len(offsets):
         return LogEnds(*known)
-    said = next((one for one in asked if isinstance(one, str)), None)
-    return said or f"its offsets are not told ({ErrorCode.OFFSET_NOT_AVAILABLE.name})"
+    error = next((offset for offset in offsets if isinstance(offset, str)), None)
+    return error or f"its offsets are not known ({ErrorCode.OFFSET_NOT_AVAILABLE.name})"
 
 
-def group_consumer(group_id: str, told: GroupOffsets) -> Consumer:
-    """A group, by what its coordinator says."""
+def group_consumer(group_id: str, group: GroupOffsets) -> Consumer:
+    """A consumer group as its group coordinator describes it."""
     name = f"group {group_id}"
-    if told.error is not None:
-        return Consumer(name, problem=str(told.error))
-    if not told.exists:
+    if group.error is not None:
+        return Consumer(name, problem=str(group.error))
+    if not group.exists:
         return Consumer(name, problem=NO_SUCH_GROUP)
     return Consumer(
         name,
-        {p: offset for p, offset in told.offsets.items() if isinstance(offset, int)},
-        {p: str(why) for p, why in told.offsets.items() if not isinstance(why, int)},
+        {p: offset for p, offset in group.offsets.items() if isinstance(offset, int)},
+        {p: str(why) for p, why in group.offsets.items() if not isinstance(why, int)},
     )

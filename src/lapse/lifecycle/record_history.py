@@ -1,9 +1,9 @@
-"""What became of one offset: when it went and by which rule, or where it lies and why it stays.
+"""The history of one offset: when and by which rule it was removed, or where and why it stays.
 
-What is there is told from its segment and from the decision on its log; what is not, from the
-ledger. In that order: what a reader is given is not gone, whatever a ledger says. Only looks.
-Nothing that is not known is guessed: whether a newer record of the same key is written, only a
-round finds out. `lapse explain --offset` prints it.
+A record that is there is explained from its segment and from the decision on its log; a removed one
+from the ledger. In that order: a record that a reader gets is not gone, even if a ledger says so.
+It only reads, and guesses nothing: only a round finds out whether a newer record of the same key is
+written. `lapse explain --offset` prints it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RecordHistory:
     Attributes:
         state: gone, there, not yet (written), or unknown: gone, and no ledger says why.
         text: one sentence.
-        until_ms: when what holds it ends by itself; None if that is not known.
+        until_ms: when the reason to keep it ends by itself; None if that is not known.
         reason, round_id, now_ms, committed_ms: of the round that removed it.
         place: where it is, or where its batch still is.
     """
@@ -61,7 +61,7 @@ class RecordHistory:
 
 
 def history_of(decision: Decision, offset: int, context: Context | None = None) -> RecordHistory:
-    """Look for an offset of the log that was decided on. Raises CorruptData, StorageError."""
+    """Look for an offset of the decision's log. Raises CorruptData, StorageError."""
     facts = decision.info.facts
     log_dir = Path(facts.dir)
     if offset >= facts.log_end_offset:
@@ -88,11 +88,11 @@ def history_of(decision: Decision, offset: int, context: Context | None = None) 
 
 
 def _removed(log_dir: Path, offset: int) -> RecordHistory | None:
-    """What the ledger says of it; where it came back meanwhile, the last that it says."""
-    told = list(departures(log_dir, offset))
-    if not told:
+    """The ledger's last removal of the offset (it may have come back in between)."""
+    removals = list(departures(log_dir, offset))
+    if not removals:
         return None
-    left = told[-1]
+    left = removals[-1]
     text = f"removed, {left.reason}, by round {left.round_id}"
     return RecordHistory(
         offset, GONE, text, None, left.reason, left.round_id, left.now_ms, left.committed_ms
@@ -107,7 +107,7 @@ def _holder(segments: tuple[SegmentFacts, ...], offset: int) -> SegmentFacts | N
 def _find(
     log_dir: Path, segment: SegmentFacts, offset: int
 ) -> tuple[Header, Record | None, bool | None] | None:
-    """The batch that covers it, its record if that is left, and whether a marker commits."""
+    """The batch that covers the offset, its record if left, and whether a marker commits."""
     path = segment_path(log_dir, segment.base_offset, LOG)
     try:
         with path.open("rb") as file:
@@ -119,7 +119,7 @@ def _find(
                         read_at(fd, header.position, header.size), header, offset, path
                     )
     except FileNotFoundError as e:
-        raise StorageError(f"{path} went away while it was looked at; ask again") from e
+        raise StorageError(f"{path} was removed while it was read; try again") from e
     except OSError as e:
         raise unreadable(e) from e
     return None
@@ -160,7 +160,7 @@ def _header_only(offset: int, header: Header, place: RecordLocation) -> RecordHi
 def _why(
     d: Decision, header: Header, record: Record, committed: bool | None, context: Context | None
 ) -> tuple[str, int | None]:
-    """Why it stays, and until when."""
+    """Why the record stays, and until when."""
     if header.magic == 2 and header.attributes & CONTROL:
         return _why_control(d, header, committed)
     facts, bounds = d.info.facts, d.bounds
@@ -206,7 +206,7 @@ def _is_open(d: Decision, header: Header) -> bool:
 
 
 def _with_horizon(d: Decision, header: Header, what: str) -> tuple[str, int | None]:
-    """It waits for its horizon, then for the round that takes what has expired."""
+    """The record waits for its horizon, then for the round that removes what has expired."""
     if header.magic < 2 and d.info.config.keeps_old_formats:
         return f"{what} of message format v{header.magic}; such {NO_HORIZONS}", None
     if header.magic < 2 or not header.attributes & DELETE_HORIZON:

@@ -1,1 +1,1 @@
-"""Which topics exist and how they are set: the durable store, and the snapshot that is asked."""
+"""Which topics exist and how they are set: the durable store, and the snapshot that is read."""

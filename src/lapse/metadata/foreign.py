@@ -2,7 +2,7 @@
 
 What a broker serves is what its metadata says. Over logs that the metadata knows nothing of it
 would serve nothing, take names that are taken, and leave an empty store beside Kafka's metadata.
-Asked before anything is opened or written; only looks.
+Checked before anything is opened or written; only reads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def refuse_foreign(log_dirs: Sequence[Path]) -> None:
     """Raise ConfigError where logs lie in these directories and the first one has no metadata.
 
     A store of ours without a topic counts as none beside Kafka's metadata log. A directory that
-    cannot be listed is passed over: whoever opens it is told.
+    cannot be listed is passed over: opening it raises the error.
     """
     topics = _known_topics(log_dirs[0] / STORE)
     if topics:
@@ -55,7 +55,7 @@ def _known_topics(store: Path) -> int | None:
             return 1
         return len(look_at_settings(store).topics) if store.exists() else None
     except (OSError, StorageError):
-        return 1  # whoever opens it is told
+        return 1  # opening it raises the error
 
 
 def _logs_in(path: Path) -> list[str]:

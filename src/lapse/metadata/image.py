@@ -3,7 +3,7 @@
 What Kafka calls MetadataImage.
 
 Built from the store at start; every change to the store makes a new image, which replaces the old
-one in one assignment (`broker.logs.topics`). Whoever holds an image sees one consistent moment.
+one in one assignment (`broker.logs.topics`). A holder of an image sees one consistent moment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lapse.base.config import TopicConfig
 # Kafka's own topics (KIP-848 and KIP-932 included); clients may read them and no more.
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 # A real Kafka's metadata log. Kafka, and tools that only look, believe what a folder of that name
-# says of all other topics: so no topic may have it, and nobody writes one that is there.
+# says of all other topics: so no topic may have it, and one that is there is never written.
 METADATA_LOG = "__cluster_metadata"
 
 

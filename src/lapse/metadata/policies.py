@@ -1,4 +1,4 @@
-"""Settings of the logs in a directory nobody serves: ADR-12.
+"""Settings of the logs in a directory that no broker serves: ADR-12.
 
 From what the user says (`-c`), else Lapse's own metadata, else Kafka's metadata log. A log of
 which none of them knows the cleanup policy has none here: it is not touched.
@@ -73,22 +73,22 @@ class Policies:
             raise ConfigError(f"topic {partition.topic}: {e}") from e
 
     def flags_count(self, partition: TopicPartition) -> bool:
-        """Whether a flagged record is a tombstone (KIP-87): where nothing compacts it is data.
+        """Whether a flagged record is a tombstone (KIP-87): in a log not compacted it is data.
 
-        Of a log with unknown policy it is one, too: nobody shall meet a deleted value again.
+        In a log with unknown policy it is one, too: no consumer shall get a deleted value again.
         Raises ConfigError on bad settings.
         """
         config = self.config_of(partition)
         return config is None or config.compacts
 
     def configs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TopicConfig]:
-        """Those of the partitions that have known settings."""
+        """Settings of the partitions for which they are known."""
         found = {p: self.config_of(p) for p in partitions}
         return {p: config for p, config in found.items() if config is not None}
 
 
 def look_for_policies(log_dir: Path, said: Settings, said_defaults: Settings) -> Policies:
-    """As `find_policies`, for those who only tell: metadata that cannot be read is a trouble."""
+    """As `find_policies`, for code that only reports: unreadable metadata becomes its `trouble`."""
     try:
         return find_policies(log_dir, said, said_defaults)
     except (CorruptData, StorageError) as e:
@@ -99,7 +99,7 @@ def find_policies(log_dir: Path, said: Settings, said_defaults: Settings) -> Pol
     """Look for settings in `log_dir`; nothing there is changed, locked or created.
 
     Raises StorageError and CorruptData where there is metadata that cannot be read, and ConfigError
-    where what the user says is wrong by itself.
+    where the user's settings are wrong by themselves.
     """
     topic_config(said, said_defaults)
     store = log_dir / STORE

@@ -1,12 +1,12 @@
-"""A broker's settings in layers, and what is told of a setting: value, source, synonyms (KIP-226).
+"""A broker's settings in layers, and how they are described: value, source, synonyms (KIP-226).
 
-From the top: this broker's own dynamic settings, those of all brokers, the properties file, the
+From the top: this broker's dynamic settings, those of all brokers, the properties file, the
 default. The dynamic layers are in the store and may change while the broker runs
 (`broker.logs.topics`); a layer wins with all names of a setting, so a dynamic log.retention.ms also
 hides a static log.retention.hours.
 
 Differs from Kafka's in one thing: the source of a topic's setting is the layer that its value came
-from, under whatever name; Kafka says DEFAULT_CONFIG where the file has only log.retention.hours.
+from, under any name; Kafka says DEFAULT_CONFIG where the file has only log.retention.hours.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Source(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """One name whose value holds, or would if those before it were not set."""
+    """One name whose value is in force, or would be if the names before it were not set."""
 
     name: str
     value: str | None
@@ -59,7 +59,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """One setting, as a client is told; a sensitive one has no value."""
+    """One setting, as DescribeConfigs answers it; a sensitive one has no value."""
 
     name: str
     value: str | None
@@ -76,9 +76,9 @@ class BrokerSettings:
     """One broker's settings.
 
     Attributes:
-        static: what the properties file has of the settings that Lapse knows.
-        cluster: dynamic ones of all brokers.
-        broker: dynamic ones of this broker.
+        static: settings in the properties file that Lapse knows.
+        cluster: dynamic settings of all brokers.
+        broker: dynamic settings of this broker.
     """
 
     static: Texts
@@ -87,20 +87,20 @@ class BrokerSettings:
 
     @staticmethod
     def of_file(config: BrokerConfig) -> BrokerSettings:
-        """Those of a broker whose settings were never changed."""
+        """The settings of a broker without dynamic ones."""
         return BrokerSettings(dict((*config.given, *config.defaults)))
 
     @cached_property
     def defaults(self) -> Texts:
-        """What `topic_config` falls back to."""
+        """The settings that `topic_config` falls back to."""
         return overlaid(overlaid(self.static, self.cluster), self.broker)
 
     @cached_property
     def bare_topic(self) -> tuple[TopicConfig, Mapping[str, Described]]:
-        """What is in force, and told, of a topic without settings of its own."""
+        """Settings in force, and described, of a topic that sets none itself."""
         in_force, _ = self.settled({})
-        told = (_topic_setting(row, {}, self, in_force) for row in TOPIC_SETTINGS)
-        return in_force, {one.name: one for one in told}
+        described = (_topic_setting(row, {}, self, in_force) for row in TOPIC_SETTINGS)
+        return in_force, {setting.name: setting for setting in described}
 
     @cached_property
     def of_listeners(self) -> tuple[str, ...]:
@@ -111,38 +111,38 @@ class BrokerSettings:
     def config_of(
         self, overrides: Texts, before: Iterable[Contradiction] | None = None
     ) -> TopicConfig:
-        """Settings that somebody wants a topic to have; raises ConfigError.
+        """A topic's settings in force with requested `overrides`; raises ConfigError.
 
-        They may contradict each other as they did `before`: who changes another setting has nothing
-        to do with that. For a new topic that is what the broker's own settings do.
+        Contradictions that were there `before` are allowed: a change of another setting did not
+        cause them. For a new topic those are the contradictions of the broker's settings.
         """
         config, found = self.settled(overrides)
         if found:
             known = frozenset(self.settled({})[1] if before is None else before)
-            for one in found:
-                if one not in known:
-                    raise ConfigError(one.text)
+            for contradiction in found:
+                if contradiction not in known:
+                    raise ConfigError(contradiction.text)
         return config
 
     def settled(self, overrides: Texts) -> tuple[TopicConfig, tuple[Contradiction, ...]]:
-        """A topic's settings in force, and what was settled; raises ConfigError for a bad value."""
+        """A topic's settings in force, and settled contradictions; ConfigError for a bad value."""
         return settled_config(overrides, self.defaults)
 
     def below_topics(self, name: str) -> str:
-        """The text that holds for a topic that does not set this; raises ConfigError."""
+        """The text in force for a topic that does not set `name`; raises ConfigError."""
         setting = topic_setting(name)
         first = next(self.synonyms(name for name, _ in setting.synonyms), None)
         return setting.default if first is None else first.value or ""
 
     def below(self, name: str, *, all_brokers: bool) -> str:
-        """The text that holds where a dynamic layer does not set this; raises ConfigError."""
+        """The text in force where a dynamic layer does not set `name`; raises ConfigError."""
         broker_setting(name)
         lower = BrokerSettings(self.static, {} if all_brokers else self.cluster)
         first = next(lower.synonyms((name,)), None)
         return "" if first is None else first.value or ""
 
     def synonyms(self, names: Iterable[str]) -> Iterator[Synonym]:
-        """Every value that some of these broker settings have, in the order of precedence."""
+        """Every value that the named broker settings have, in the order of precedence."""
         names = tuple(names)
         layers = (
             (self.broker, Source.DYNAMIC_BROKER),
@@ -161,9 +161,9 @@ class BrokerSettings:
 
 
 def check_changeable(settings: Texts) -> None:
-    """Whether a running broker may be given these: known, each right by itself, and dynamic.
+    """Check that a running broker may take these: known, each valid by itself, and dynamic.
 
-    Raises ConfigError, or ReadOnly for one that is set in the properties file only.
+    Raises ConfigError, or ReadOnly for one that can be set in the properties file only.
     """
     for name, text in settings.items():
         check_broker_value(name, text)
@@ -175,15 +175,15 @@ class ReadOnly(ConfigError):
     """A setting that cannot be changed while the broker runs."""
 
 
-# --- what is told of topics ---------------------------------------------------------------------
+# --- described settings of topics ---------------------------------------------------------------
 
 
 def describe_topic(
     overrides: Texts, settings: BrokerSettings, in_force: TopicConfig
 ) -> list[Described]:
-    """All settings of a topic, in the table's order; `in_force` is what the others amount to."""
+    """All settings of a topic, in the table's order; `in_force`: the result of the other two."""
     bare_config, bare = settings.bare_topic
-    told = [
+    described = [
         bare[row.name]
         if row.name not in overrides
         and getattr(in_force, row.field) == getattr(bare_config, row.field)
@@ -191,31 +191,31 @@ def describe_topic(
         for row in TOPIC_SETTINGS
     ]
     if TINY_SEGMENTS.name in overrides:
-        told.append(_topic_setting(TINY_SEGMENTS, overrides, settings, in_force))
-    return told
+        described.append(_topic_setting(TINY_SEGMENTS, overrides, settings, in_force))
+    return described
 
 
 def _topic_setting(
     setting: Setting, overrides: Texts, settings: BrokerSettings, in_force: TopicConfig
 ) -> Described:
     synonyms = tuple(settings.synonyms(name for name, _ in setting.synonyms))
-    source, said = Source.DEFAULT, setting.default
+    source, text = Source.DEFAULT, setting.default
     if synonyms:
-        source, said = synonyms[0].source, synonyms[0].value or ""
+        source, text = synonyms[0].source, synonyms[0].value or ""
     if setting.name in overrides:
-        source, said = Source.TOPIC, overrides[setting.name]
-    value = said.strip()
+        source, text = Source.TOPIC, overrides[setting.name]
+    value = text.strip()
     if setting is not TINY_SEGMENTS:
-        value = as_text(setting, said, getattr(in_force, setting.field))
+        value = as_text(setting, text, getattr(in_force, setting.field))
     if source is Source.TOPIC:
         synonyms = (Synonym(setting.name, value, source), *synonyms)
     return Described(setting.name, value, source, setting.kind, setting.doc, synonyms)
 
 
-def as_text(setting: Setting, said: str, value: Any) -> str:
-    """A value as a user would write it; `said` is how somebody did."""
+def as_text(setting: Setting, text: str, value: Any) -> str:
+    """A value as a user would write it; `text` is how it was written."""
     if setting.name == "message.format.version":
-        return said  # many versions stand for one format
+        return text  # many versions stand for one format
     if isinstance(value, frozenset):
         return ",".join(sorted(value))
     if isinstance(value, bool):
@@ -225,20 +225,20 @@ def as_text(setting: Setting, said: str, value: Any) -> str:
     return str(value)
 
 
-# --- what is told of brokers --------------------------------------------------------------------
+# --- described settings of brokers --------------------------------------------------------------
 
 
 def describe_broker(settings: BrokerSettings) -> list[Described]:
-    """All settings of one broker; each begins its synonyms with its own name, as Kafka's do."""
+    """All settings of one broker; the first synonym of each is its name, as in Kafka."""
     return [_broker_setting(name, settings) for name in (*BROKER_NAMES, *settings.of_listeners)]
 
 
 def describe_all_brokers(settings: BrokerSettings) -> list[Described]:
-    """The dynamic settings of all brokers, and no others, as Kafka does."""
+    """The dynamic settings of all brokers only, as in Kafka."""
     only = BrokerSettings({}, settings.cluster)
     names = (*BROKER_NAMES, *only.of_listeners)
-    told = [_broker_setting(name, only) for name in names if name in settings.cluster]
-    return [_only_dynamic(one) for one in told]
+    described = [_broker_setting(name, only) for name in names if name in settings.cluster]
+    return [_only_dynamic(setting) for setting in described]
 
 
 def _broker_setting(name: str, settings: BrokerSettings) -> Described:
@@ -247,7 +247,7 @@ def _broker_setting(name: str, settings: BrokerSettings) -> Described:
     found = of_listener(name)
     names = factors or ((name,) if found is None else (name, found[1]))
     every = list(settings.synonyms(names))
-    first = next((n for n, one in enumerate(every) if one.name == name), len(every))
+    first = next((n for n, synonym in enumerate(every) if synonym.name == name), len(every))
     synonyms = tuple(every[first:])
     return Described(
         name,
@@ -261,15 +261,22 @@ def _broker_setting(name: str, settings: BrokerSettings) -> Described:
     )
 
 
-def _only_dynamic(one: Described) -> Described:
-    kept = tuple(s for s in one.synonyms if s.source is Source.DYNAMIC_DEFAULT_BROKER)
+def _only_dynamic(setting: Described) -> Described:
+    kept = tuple(s for s in setting.synonyms if s.source is Source.DYNAMIC_DEFAULT_BROKER)
     return Described(
-        one.name, one.value, one.source, one.kind, one.doc, kept, one.read_only, one.is_sensitive
+        setting.name,
+        setting.value,
+        setting.source,
+        setting.kind,
+        setting.doc,
+        kept,
+        setting.read_only,
+        setting.is_sensitive,
     )
 
 
 def _broker_defaults() -> Iterator[tuple[str, str]]:
-    """Of several names of one setting only the last has a default, in its own unit, as in Kafka."""
+    """Of a setting's names only the last has a default, in that name's unit, as in Kafka."""
     for setting in BROKER_SETTINGS:
         yield setting.name, setting.default
     for setting in TOPIC_SETTINGS:

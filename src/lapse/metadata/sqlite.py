@@ -325,7 +325,7 @@ class SqliteStore:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a store says of settings, as text: of each topic, and of brokers by id."""
+    """The settings in a store, as text: of each topic, and of brokers by id."""
 
     topics: Mapping[str, Mapping[str, str]]
     brokers: Mapping[str, Mapping[str, str]]
@@ -334,7 +334,7 @@ class Settings:
 def look_at_settings(path: Path) -> Settings:
     """A store's settings, read without changing or creating a file, also beside a live broker.
 
-    A store that was closed has no write-ahead log beside it; telling SQLite that nobody writes
+    A store that was closed has no write-ahead log beside it; telling SQLite that no process writes
     then keeps it from making one.
     """
     wal = path.with_name(path.name + "-wal")

@@ -9,7 +9,7 @@ forgets the topic.
 
 Settings that are changed while brokers run are kept by whom they are of: a broker's id, or
 `ALL_BROKERS`. Topics' settings are in their records. ACLs and SCRAM credentials are kept as
-`security` has them; a credential is no password, and logs nobody in elsewhere.
+`security` has them; a credential is no password, and is of no use for a login elsewhere.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class MetadataStore(Protocol):
         ...
 
     def allocate_producer_ids(self, count: int) -> range:
-        """A block of producer ids that nobody else ever gets."""
+        """A block of producer ids that no other producer ever gets."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What columns there are, and what may be asked of them; what they mean: `records.columns`."""
+"""The columns that exist, and the ways to select them; their meaning: `records.columns`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OFFSET_MAX = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
-    """What is asked for.
+    """The columns and records requested.
 
     Attributes:
         names: columns, in the order wanted.

@@ -22,10 +22,10 @@ known to be from a segment that no such cleaner has rewritten (`create_times_kep
 
 Times are microseconds, as Spark has them; one that does not fit is the nearest that does.
 
-A column nobody asks for is not made. Memory is bounded: a record batch has at most `records_max`
-records, and keys and values of at most `bytes_max` bytes (a single larger record has one to
-itself). With `views`, keys and values are not copied where their batch is not compressed, but
-pointed at (Arrow's `binary_view`, which Spark does not take).
+A column that is not requested is not made. Memory is bounded: a record batch has at most
+`records_max` records, and keys and values of at most `bytes_max` bytes (a single larger record has
+one to itself). With `views`, keys and values are not copied where their batch is not compressed,
+but pointed at (Arrow's `binary_view`, which Spark does not take).
 
 Used by `client` and `spark` only: a broker imports no Arrow.
 """

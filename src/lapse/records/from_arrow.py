@@ -237,7 +237,7 @@ def _ticks(rows: Rows, name: str) -> tuple[str, pa.DataType]:
 def _check_flags(
     fields: RecordFields, names: list[str], codes: NDArray[np.int64], spec: WriteSpec
 ) -> None:
-    """A flag that nobody reads would make a live value of a tombstone."""
+    """A flag that is not read would turn a tombstone into a live value."""
     lacking = np.array([name not in spec.tombstone_values for name in names])[codes]
     _refuse_first(
         fields.tombstones & lacking,

@@ -1,4 +1,4 @@
-"""A broker in a process of its own, for tests: free ports, waits until ready, dies on demand.
+"""A broker in a separate process, for tests: free ports, waits until ready, dies on demand.
 
     with BrokerProcess(tmp_path / "data") as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
@@ -74,7 +74,7 @@ class BrokerProcess:
         return self._process.pid
 
     def log(self) -> str:
-        """What it logged so far, over all its lives."""
+        """What the broker has logged so far, over all its starts."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def start(self) -> Self:

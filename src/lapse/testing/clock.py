@@ -1,4 +1,4 @@
-"""A clock that moves only when told."""
+"""A clock that moves only when a test moves it."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ class ManualClock:
         self._boots += 1
 
     def jump(self, ms: int) -> None:
-        """Only the wall clock moves, as when somebody sets it."""
+        """Only the wall clock moves, as when an operator sets it."""
         self._now_ms += ms

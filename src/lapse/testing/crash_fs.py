@@ -4,13 +4,13 @@
 of random length if that operation is a write; everything after that raises too. What is on disk
 then is what `kill -9` leaves. With `lose_unsynced` it is what a power cut may leave: of every file
 written since its last sync, a tail of random length is cut off or reads as zeros. Renames and
-removals happen in order and are not undone, unless with `lose_renames`: then of those into or in
-a folder since that folder's last sync only the first few have happened, in each folder as many as
-it may be. A file that was created stays. With `reorder` the disk has written what was not synced in
+removals happen in order and are not undone, unless with `lose_renames`: then, of those into or in
+a folder since that folder's last sync, only the first few have happened, a random number in each
+folder. A file that was created stays. With `reorder` the disk has written what was not synced in
 any order: sectors before the last ones may read as zeros.
 
-At number `fail_at` the operation fails, once, and the process goes on: a write is torn, and what a
-failed sync was asked for is lost at the next power cut, whatever a later sync says (the system
+At number `fail_at` the operation fails, once, and the process goes on: a write is torn, and the
+data of a failed sync is lost at the next power cut, even if a later sync succeeds (the system
 takes the pages for written). `cut_power` ends such a run.
 
 Composite operations count each of their steps (`replace_file` is four), so that every moment
@@ -190,7 +190,7 @@ class CrashFs:
 
     def replace_file(self, path: Path, data: Buffer | Secret) -> None:
         temp = path.with_name(path.name + ".tmp")
-        fs = self  # its own operations, each a place to die
+        fs = self  # its operations, each a place to die
         fs.write_file(temp, data)
         fs.fsync_file(temp)
         fs.rename(temp, path)
@@ -225,7 +225,7 @@ class CrashFs:
         self._changes = [
             replace(change, folder=path.parent) if change.folder.is_relative_to(path) else change
             for change in self._changes
-        ]  # that nobody can sync any more: what was in it goes for good with its own name
+        ]  # the folder cannot be synced any more: its contents go for good together with its name
 
     def truncate(self, path: Path, size: int) -> None:
         self._step("truncating", path)
@@ -244,7 +244,7 @@ class CrashFs:
         self.fs.fsync_file(path)
 
     def _sync(self, path: Path) -> None:
-        """Durable from here on, unless it fails: then nobody will ever write those bytes."""
+        """Durable from here on, unless it fails: then those bytes will never be written."""
         if self.operations + 1 == self._fail_at and path in self._synced_size:
             start, _ = self._doomed.get(path, (self._synced_size[path], 0))
             self._doomed[path] = start, path.stat().st_size
@@ -266,7 +266,7 @@ _Kept = TypeVar("_Kept")
 
 
 def _moved(kept: dict[Path, _Kept], source: Path, target: Path) -> dict[Path, _Kept]:
-    """What is known of a file, or of a folder's files, goes with its name."""
+    """What is known of a file, or of a folder's files, moves with its name."""
     moved = {}
     for path, known in kept.items():
         if path.is_relative_to(source):

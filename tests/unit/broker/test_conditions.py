@@ -1,4 +1,4 @@
-"""What keeps a broker from taking writes: told by health, metrics and log lines."""
+"""Conditions that keep a broker from taking writes, in health, metrics and log lines."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_full_disk_is_told_until_there_is_room(
         fs.is_full = False
         await produce(c, "t", (0, batch_of(b"c")))
         assert (await get(node, "/health"))[1].startswith(f"degraded\n1 log in {tmp_path} takes")
-        # Nobody writes to the other one any more.
+        # No producer writes to the other log any more.
         await asyncio.to_thread(node.services.partitions.look_for_room)
         assert await get(node, "/health") == (OK, "serving\n")
         assert await metric(node, 'lapse_logs_refusing_writes{reason="disk_full"}') == 0

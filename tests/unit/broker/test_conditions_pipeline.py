@@ -39,7 +39,7 @@ SECONDS_MAX = 20
 
 
 async def reasons(node: Node) -> set[str]:
-    """What is told, the same at every surface; what degrades is 503."""
+    """The reported conditions are the same at every surface; those that degrade give 503."""
     status, body = await get(node, "/health")
     first, *lines = body.splitlines()
     said = await scrape(node)

@@ -1,4 +1,4 @@
-"""ADR-11: a clock that jumped is not believed until somebody says so, restarts included."""
+"""ADR-11: a clock that jumped is not believed until an operator confirms it, across restarts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_it_never_goes_back(tmp_path: Path) -> None:
 
 
 def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
-    """After a reboot as well, when nobody knows how long the machine was off."""
+    """After a reboot as well, when it is unknown how long the machine was off."""
     before = ManualClock(NOW)
     before.advance(10_000)
     guard(tmp_path, before).look()
@@ -86,7 +86,7 @@ def test_after_a_reboot_time_is_counted_from_there_on(tmp_path: Path) -> None:
     watched = guard(tmp_path, clock)
     assert trusted_ms(watched) is None
     clock.advance(2 * HOUR)
-    clock.jump(-YEAR)  # somebody set it right
+    clock.jump(-YEAR)  # an operator set it right
     assert trusted_ms(watched) == NOW + 2 * HOUR
 
 

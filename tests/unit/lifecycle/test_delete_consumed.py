@@ -1,4 +1,4 @@
-"""One pass of deleting what was read: against our broker, and in which order it asks."""
+"""One pass of deleting what was read: against our broker, and the order of its requests."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def address(node: Node) -> Address:
     return Address(node.services.address.host, node.services.address.port)
 
 
-def told(done: Pass) -> dict[str, tuple[int | None, tuple[str, ...]]]:
-    """Low watermark after, where something was deleted, and what blocks."""
+def outcomes_by_log(done: Pass) -> dict[str, tuple[int | None, tuple[str, ...]]]:
+    """By partition: the low watermark after a deletion, None without one, and what blocks."""
     return {
         str(one.verdict.partition): (
             None if one.result is None else one.result.low_watermark, one.blocked,
@@ -105,11 +105,11 @@ async def test_the_least_of_all_groups(node: Node, connection: BrokerConnection)
     await commit(connection, "a", {T0: 4, T1: 10})
     await commit(connection, "b", {T0: 7, T1: 9})
     done = await one_pass(address(node), ConsumedOptions(groups=("a", "b")))
-    assert told(done) == {"t-0": (4, ()), "t-1": (9, ())}
+    assert outcomes_by_log(done) == {"t-0": (4, ()), "t-1": (9, ())}
     assert [one.verdict.ends for one in done.outcomes] == [LogEnds(0, 10, 10)] * 2
     assert [one.name for one in done.consumers] == ["group a", "group b"]
-    # Nothing new: nothing is asked of the broker.
-    assert told(await one_pass(address(node), ConsumedOptions(groups=("a", "b")))) == {
+    # Nothing new: no request to delete goes to the broker.
+    assert outcomes_by_log(await one_pass(address(node), ConsumedOptions(groups=("a", "b")))) == {
         "t-0": (None, ()), "t-1": (None, ()),
     }  # fmt: skip
 
@@ -120,13 +120,13 @@ async def test_a_missing_one_blocks_its_partitions(
     await commit(connection, "a", {T0: 4, T1: 5, U0: 6})
     await commit(connection, "b", {T0: 3})
     done = await one_pass(address(node), ConsumedOptions(groups=("a", "b")))
-    assert told(done) == {
+    assert outcomes_by_log(done) == {
         "t-0": (3, ()),
         "t-1": (None, (f"group b: {NEVER}",)),
         "u-0": (None, (f"group b: {NEVER}",)),
     }
     done = await one_pass(address(node), ConsumedOptions(groups=("a", "b", "c"), topics=("t",)))
-    assert told(done) == {
+    assert outcomes_by_log(done) == {
         "t-0": (None, ("group c: there is no such group",)),
         "t-1": (None, (f"group b: {NEVER}", "group c: there is no such group")),
     }
@@ -139,10 +139,10 @@ async def test_a_group_that_is_deleted_blocks_the_next_pass(
     await commit(connection, "a", {T0: 4})
     await commit(connection, "b", {T0: 8})
     wish = ConsumedOptions(groups=("a", "b"), topics=("t",))
-    assert told(await one_pass(address(node), wish))["t-0"] == (4, ())
+    assert outcomes_by_log(await one_pass(address(node), wish))["t-0"] == (4, ())
     await delete_group(connection, "a")
     blocked = ("group a: there is no such group",)
-    assert told(await one_pass(address(node), wish))["t-0"] == (None, blocked)
+    assert outcomes_by_log(await one_pass(address(node), wish))["t-0"] == (None, blocked)
     assert await low_watermarks(node) == [4, 0, 0]
 
 
@@ -152,7 +152,7 @@ async def test_others_count_as_groups_do_and_topics_come_from_them_too(
     await commit(connection, "a", {T0: 8, U0: 2})
     others = (Consumer("query", {T0: 6, U0: 3}), Consumer("other", {T0: 7}, {U0: "unstable"}))
     done = await one_pass(address(node), ConsumedOptions(("a",), others))
-    assert told(done) == {
+    assert outcomes_by_log(done) == {
         "t-0": (6, ()),
         "t-1": (None, (f"group a: {NEVER}", f"query: {NEVER}", f"other: {NEVER}")),
         "u-0": (None, ("other: unstable",)),
@@ -175,9 +175,13 @@ async def test_an_open_transaction_and_an_offset_of_another_log(
     await writer.add(U0)
     assert not await writer.send(U0, b"open")
     await commit(connection, "a", {U0: 11})
-    assert told(await one_pass(address(node), ConsumedOptions(("a",)))) == {"u-0": (10, ())}
+    assert outcomes_by_log(await one_pass(address(node), ConsumedOptions(("a",)))) == {
+        "u-0": (10, ())
+    }
     await commit(connection, "a", {U0: 12})
-    ((_, (why,)),) = told(await one_pass(address(node), ConsumedOptions(("a",)))).values()
+    ((_, (why,)),) = outcomes_by_log(
+        await one_pass(address(node), ConsumedOptions(("a",)))
+    ).values()
     assert why.startswith("group a: its offset 12 is beyond the high watermark 11")
 
 
@@ -189,13 +193,15 @@ async def test_an_offset_that_a_transaction_may_set_back_blocks(
     await reader.start()
     assert not await reader.add_offsets("a")
     assert not await reader.commit_offsets("a", U0, 3)
-    ((low_watermark, (why,)),) = told(
+    ((low_watermark, (why,)),) = outcomes_by_log(
         await one_pass(address(node), ConsumedOptions(("a",)))
     ).values()
     assert low_watermark is None
     assert "UNSTABLE_OFFSET_COMMIT" in why
     assert not await reader.end(commit=True)
-    assert told(await one_pass(address(node), ConsumedOptions(("a",)))) == {"u-0": (3, ())}
+    assert outcomes_by_log(await one_pass(address(node), ConsumedOptions(("a",)))) == {
+        "u-0": (3, ())
+    }
 
 
 async def test_what_the_broker_refuses_is_told(node: Node, connection: BrokerConnection) -> None:
@@ -203,24 +209,26 @@ async def test_what_the_broker_refuses_is_told(node: Node, connection: BrokerCon
     await produce(connection, "compacted", (0, TEN))
     await commit(connection, "a", {TopicPartition("compacted", 0): 5, T0: 2, T1: 0})
     done = await one_pass(address(node), ConsumedOptions(("a",)))
-    (low_watermark, (why,)) = told(done)["compacted-0"]
+    (low_watermark, (why,)) = outcomes_by_log(done)["compacted-0"]
     assert low_watermark == -1
     assert "POLICY_VIOLATION" in why
-    assert told(done)["t-0"] == (2, ())
+    assert outcomes_by_log(done)["t-0"] == (2, ())
 
 
 async def test_topics_that_are_not_there(node: Node, connection: BrokerConnection) -> None:
     gone = (Consumer("query", {TopicPartition("gone", 3): 5, T0: 2, T1: 1}),)
     done = await one_pass(address(node), ConsumedOptions((), gone))
-    assert told(done)["t-0"] == (2, ())
-    (why,) = told(done)["gone-3"][1]
+    assert outcomes_by_log(done)["t-0"] == (2, ())
+    (why,) = outcomes_by_log(done)["gone-3"][1]
     assert "UNKNOWN_TOPIC_OR_PARTITION" in why
     with pytest.raises(KafkaError, match="nowhere: UNKNOWN_TOPIC"):
         await one_pass(address(node), ConsumedOptions((), gone, topics=("nowhere",)))
     assert (await one_pass(address(node), ConsumedOptions(("none",)))).outcomes == ()
-    # A partition that the topic does not have is nobody's to delete from.
+    # A pass deletes nothing from a partition that the topic does not have.
     beyond = (Consumer("query", {TopicPartition("u", 9): 5, U0: 1}),)
-    assert told(await one_pass(address(node), ConsumedOptions((), beyond))) == {"u-0": (1, ())}
+    assert outcomes_by_log(await one_pass(address(node), ConsumedOptions((), beyond))) == {
+        "u-0": (1, ())
+    }
 
 
 async def test_nobody_there() -> None:
@@ -263,11 +271,11 @@ def broker(starts: int = 0, stable: int = 100, high: int = 100) -> Peer:
     one = Peer({})
 
     def find(request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-        told = (
+        coordinators = (
             Coordinator(key=key, node_id=0, host="127.0.0.1", port=one.port, error_code=0)
             for key in request.coordinator_keys
         )
-        return FindCoordinatorResponse(coordinators=tuple(told))
+        return FindCoordinatorResponse(coordinators=tuple(coordinators))
 
     committed = OffsetFetchResponsePartitions(
         partition_index=0, committed_offset=50, metadata="", error_code=0
@@ -279,9 +287,9 @@ def broker(starts: int = 0, stable: int = 100, high: int = 100) -> Peer:
 
     def delete(request: DeleteRecordsRequest) -> DeleteRecordsResponse:
         (topic,) = request.topics
-        (asked,) = topic.partitions
+        (partition,) = topic.partitions
         done = DeleteRecordsPartitionResult(
-            partition_index=0, low_watermark=asked.offset, error_code=0
+            partition_index=0, low_watermark=partition.offset, error_code=0
         )
         return DeleteRecordsResponse(
             topics=(DeleteRecordsTopicResult(name="t", partitions=(done,)),)
@@ -323,8 +331,10 @@ async def test_it_asks_consumers_first_then_ends_then_deletes() -> None:
 async def test_ends_bound_it(ends: tuple[int, int, int], deletes: list[int]) -> None:
     async with running_peers(one := broker(*ends)):
         await ask(one)
-    asked = [p.offset for m in one.of(DeleteRecordsRequest) for t in m.topics for p in t.partitions]
-    assert asked == deletes
+    deleted = [
+        p.offset for m in one.of(DeleteRecordsRequest) for t in m.topics for p in t.partitions
+    ]
+    assert deleted == deletes
 
 
 @pytest.mark.parametrize("ends", [(-1, 50, 100), (0, -1, 100), (0, 50, -1)])
@@ -338,7 +348,7 @@ async def test_ends_that_are_not_told_block(ends: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("after", [OffsetFetchRequest, ListOffsetsRequest])
 async def test_a_topic_that_is_made_anew_in_a_pass_keeps_its_records(after: type[Any]) -> None:
-    """After groups were asked, after the ends were: what was read is of the one before."""
+    """After the groups' offsets or the ends were read: the offsets are of the earlier topic."""
     one = broker()
 
     def who(request: MetadataRequest) -> MetadataResponse:
@@ -366,7 +376,7 @@ async def test_a_topic_that_comes_in_a_pass_is_left_for_the_next() -> None:
     async with running_peers(one):
         done = await ask(one)
         (why,) = done.outcomes[0].blocked
-        assert why.startswith("its topic was not there when consumers were asked")
+        assert why.startswith("its topic did not exist before the offsets were read")
         done = await ask(one)
     assert done.outcomes[0].result == DeleteRecordsResult(50)
 
@@ -383,7 +393,7 @@ UNSTABLE = KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, "offset of t-1: UNSTABLE
 
 
 @pytest.mark.parametrize(
-    ("told", "consumer"),
+    ("group", "consumer"),
     [
         (
             GroupOffsets("Stable", {T0: 5, T1: UNSTABLE}),
@@ -398,6 +408,6 @@ UNSTABLE = KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, "offset of t-1: UNSTABLE
         (GroupOffsets("Empty", {T0: 5}, UNSTABLE), Consumer("group g", problem=str(UNSTABLE))),
     ],
 )
-def test_a_group_as_a_consumer(told: GroupOffsets, consumer: Consumer) -> None:
-    assert group_consumer("g", told) == consumer
+def test_a_group_as_a_consumer(group: GroupOffsets, consumer: Consumer) -> None:
+    assert group_consumer("g", group) == consumer
     assert consumer.topics() == ({"t"} if consumer.offsets or consumer.unknown else set())

@@ -110,7 +110,7 @@ def test_an_unstamped_tombstone(tmp_path: Path) -> None:
 def test_a_tombstone_that_carries_a_value(
     horizon_ms: int | None, policy: str, says: str, until_ms: int | None, tmp_path: Path
 ) -> None:
-    """KIP-87: it waits for its horizon as others do, whatever value it has."""
+    """KIP-87: it waits for its horizon as other tombstones do, no matter what value it has."""
     said = NewRecord(b"v", b"erased by order 17", NOW, tombstone=True)
     flagged = build_batch([said], BatchSpec(2, horizon_ms=horizon_ms))
     side = Side(

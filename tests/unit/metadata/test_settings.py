@@ -1,4 +1,4 @@
-"""Layers of broker settings: which wins, where a value is said to come from (KIP-226)."""
+"""Layers of broker settings: which one wins, and the source of a value (KIP-226)."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ HOUR_MS = 3_600_000
 
 def topic(overrides: dict[str, str], settings: BrokerSettings) -> dict[str, Described]:
     found = describe_topic(overrides, settings, settings.config_of(overrides))
-    return {one.name: one for one in found}
+    return {setting.name: setting for setting in found}
 
 
 def broker(settings: BrokerSettings) -> dict[str, Described]:
-    return {one.name: one for one in describe_broker(settings)}
+    return {setting.name: setting for setting in describe_broker(settings)}
 
 
-def pairs(one: Described) -> list[tuple[str, str | None, int]]:
-    return [(s.name, s.value, s.source) for s in one.synonyms]
+def pairs(setting: Described) -> list[tuple[str, str | None, int]]:
+    return [(s.name, s.value, s.source) for s in setting.synonyms]
 
 
-# Who sets message.max.bytes: layers, then the value in force and whose it is.
+# Which layer sets message.max.bytes: the layers, then the value in force and its source.
 LAYERS = {
     "nobody": ({}, {}, {}, 1048588, Source.DEFAULT),
     "the file": ({"message.max.bytes": "1"}, {}, {}, 1, Source.STATIC_BROKER),
@@ -56,16 +56,16 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_layer_above_wins_and_is_named(name: str) -> None:
-    static, cluster, own, value, source = LAYERS[name]
-    settings = BrokerSettings(static, cluster, own)
+    static, cluster, of_broker, value, source = LAYERS[name]
+    settings = BrokerSettings(static, cluster, of_broker)
     assert settings.config_of({}).max_message_bytes == value
     assert settings.config_of({"max.message.bytes": "9"}).max_message_bytes == 9
-    told = topic({}, settings)["max.message.bytes"]
-    assert (told.value, told.source, told.kind) == (str(value), source, Kind.INT)
-    its_own = topic({"max.message.bytes": " 9 "}, settings)["max.message.bytes"]
-    assert (its_own.value, its_own.source) == ("9", Source.TOPIC)
-    assert pairs(its_own)[0] == ("max.message.bytes", "9", 1)
-    assert its_own.synonyms[1:] == told.synonyms
+    described = topic({}, settings)["max.message.bytes"]
+    assert (described.value, described.source, described.kind) == (str(value), source, Kind.INT)
+    overridden = topic({"max.message.bytes": " 9 "}, settings)["max.message.bytes"]
+    assert (overridden.value, overridden.source) == ("9", Source.TOPIC)
+    assert pairs(overridden)[0] == ("max.message.bytes", "9", 1)
+    assert overridden.synonyms[1:] == described.synonyms
 
 
 def test_synonyms_come_in_the_order_in_which_they_win() -> None:
@@ -75,8 +75,8 @@ def test_synonyms_come_in_the_order_in_which_they_win() -> None:
         {"log.retention.ms": "5"},
         {"log.retention.ms": "4"},
     )
-    told = topic({"retention.ms": "1"}, settings)["retention.ms"]
-    assert pairs(told) == [
+    described = topic({"retention.ms": "1"}, settings)["retention.ms"]
+    assert pairs(described) == [
         ("retention.ms", "1", 1),
         ("log.retention.ms", "4", 2),
         ("log.retention.ms", "5", 3),
@@ -95,21 +95,21 @@ def test_a_layer_hides_other_names_of_what_it_sets() -> None:
 
 
 def test_a_topics_value_from_hours_is_the_files() -> None:
-    told = topic({}, BrokerSettings({"log.retention.hours": "3"}))["retention.ms"]
-    assert (told.value, told.source) == (str(3 * HOUR_MS), Source.STATIC_BROKER)
+    described = topic({}, BrokerSettings({"log.retention.hours": "3"}))["retention.ms"]
+    assert (described.value, described.source) == (str(3 * HOUR_MS), Source.STATIC_BROKER)
 
 
 def test_every_topic_setting_is_told_with_type_and_words() -> None:
-    told = topic({}, BrokerSettings({}))
-    assert list(told) == [s.name for s in TOPIC_SETTINGS]
-    assert all(one.doc and not one.is_sensitive and not one.read_only for one in told.values())
+    described = topic({}, BrokerSettings({}))
+    assert list(described) == [s.name for s in TOPIC_SETTINGS]
+    assert all(one.doc and not one.is_sensitive and not one.read_only for one in described.values())
     kinds = {
         "cleanup.policy": Kind.LIST, "retention.ms": Kind.LONG, "segment.bytes": Kind.INT,
         "min.cleanable.dirty.ratio": Kind.DOUBLE, "message.timestamp.type": Kind.STRING,
         "lapse.tombstone.values.enable": Kind.BOOLEAN,
     }  # fmt: skip
-    assert {name: told[name].kind for name in kinds} == kinds
-    assert (told["message.timestamp.type"].value, told["cleanup.policy"].value) == (
+    assert {name: described[name].kind for name in kinds} == kinds
+    assert (described["message.timestamp.type"].value, described["cleanup.policy"].value) == (
         "CreateTime", "delete",
     )  # fmt: skip
     tiny = topic({"internal.segment.bytes": "8192"}, BrokerSettings({}))
@@ -119,26 +119,29 @@ def test_every_topic_setting_is_told_with_type_and_words() -> None:
 
 
 def test_kip_32s_older_name_shows_in_the_bounds_it_stands_in_for() -> None:
-    told = topic({"message.timestamp.difference.max.ms": "5"}, BrokerSettings({}))
-    assert told["message.timestamp.before.max.ms"].value == "5"
+    described = topic({"message.timestamp.difference.max.ms": "5"}, BrokerSettings({}))
+    assert described["message.timestamp.before.max.ms"].value == "5"
 
 
 def test_a_broker_tells_every_name_and_begins_with_its_own() -> None:
     settings = BrokerSettings.of_file(
         broker_config({"log.retention.hours": "3", "broker.id": "4", "log.dirs": "/d"})
     )
-    told = broker(settings)
+    described = broker(settings)
     names = {s.name for s in BROKER_SETTINGS} | {n for s in TOPIC_SETTINGS for n, _ in s.synonyms}
-    assert set(told) == names == set(BROKER_NAMES)
-    hours = told["log.retention.hours"]
+    assert set(described) == names == set(BROKER_NAMES)
+    hours = described["log.retention.hours"]
     assert pairs(hours) == [("log.retention.hours", "3", 4), ("log.retention.hours", "168", 5)]
     assert (hours.value, hours.kind, hours.read_only) == ("3", Kind.INT, True)
-    unset = told["log.retention.ms"]
+    unset = described["log.retention.ms"]
     assert (unset.value, unset.source, unset.read_only) == (None, Source.DEFAULT, False)
     assert (unset.synonyms, unset.kind) == ((), Kind.LONG)
-    assert (told["node.id"].value, told["node.id"].source) == ("4", Source.STATIC_BROKER)
-    assert (told["num.partitions"].value, told["num.partitions"].source) == ("1", Source.DEFAULT)
-    assert told["log.message.format.version"].read_only
+    assert (described["node.id"].value, described["node.id"].source) == ("4", Source.STATIC_BROKER)
+    assert (described["num.partitions"].value, described["num.partitions"].source) == (
+        "1",
+        Source.DEFAULT,
+    )
+    assert described["log.message.format.version"].read_only
 
 
 def test_a_listeners_setting_is_told_where_somebody_set_it() -> None:
@@ -150,7 +153,7 @@ def test_a_listeners_setting_is_told_where_somebody_set_it() -> None:
     check_changeable({name: "7"})
     changed = replace(settings, cluster={name: "7"})
     assert broker(changed)[name].value == "7"
-    assert [told.name for told in describe_all_brokers(changed)] == [name]
+    assert [described.name for described in describe_all_brokers(changed)] == [name]
     assert name not in broker(BrokerSettings({}))
 
 
@@ -158,10 +161,12 @@ def test_a_password_is_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither its value nor a synonym's; whether it is set, and where, is no secret."""
     rows = {**config._BROKER, "listeners": replace(config._BROKER["listeners"], form=PASSWORD)}
     monkeypatch.setattr(config, "_BROKER", rows)
-    told = broker(BrokerSettings({"listeners": "hunter2"}, {"listeners": "hunter3"}))["listeners"]
-    assert (told.value, told.source, told.is_sensitive) == (None, 3, True)
-    assert [s.value for s in told.synonyms] == [None] * 3
-    assert "hunter" not in repr(told)
+    described = broker(BrokerSettings({"listeners": "hunter2"}, {"listeners": "hunter3"}))[
+        "listeners"
+    ]
+    assert (described.value, described.source, described.is_sensitive) == (None, 3, True)
+    assert [s.value for s in described.synonyms] == [None] * 3
+    assert "hunter" not in repr(described)
 
 
 def test_all_brokers_have_only_what_was_changed() -> None:

@@ -1,8 +1,8 @@
 """ACLs and SCRAM credentials of a running broker: kept in the store, decided by in memory.
 
-A change goes to the store first, then takes the place of what was there, in one assignment: who
-asks meanwhile goes by one or the other. Called by the handlers of the ACL and credential calls;
-`authorizer` and `credential` are asked by everything that lets somebody in or do something.
+A change goes to the store first, then replaces the state in memory in one assignment: a concurrent
+check uses either the old or the new state. Called by the handlers of the ACL and credential calls;
+all code that authenticates or authorizes a client uses `authorizer` and `credential`.
 """
 
 from __future__ import annotations

@@ -115,11 +115,11 @@ def _properties(
     given = {name: secret.reveal() for name, secret in security.properties.items()}
     properties = listener_properties(given, listener)
     if own_client_auth:
-        # As in Kafka: certificates of clients that log in by SASL are asked for only where this
+        # As in Kafka: clients that log in by SASL must show certificates only where this
         # listener says so.
         own = {name.lower(): text for name, text in given.items()}
-        asked = own.get(f"listener.name.{listener.lower()}.{_CLIENT_AUTH}", "none")
-        properties[_CLIENT_AUTH] = asked
+        client_auth = own.get(f"listener.name.{listener.lower()}.{_CLIENT_AUTH}", "none")
+        properties[_CLIENT_AUTH] = client_auth
     return properties
 
 
@@ -176,7 +176,7 @@ class Passwords:
         self._access = access
 
     def fit(self, user: str, password: Secret) -> bool:
-        """Asks all there are, so that the time does not tell who exists."""
+        """Checks all user stores, so that the time does not reveal which users exist."""
         plain = [u[user] == password for u in self._plain if user in u]
         return any([*plain, *[self._is_of_scram(m, user, password) for m in self._scram]])
 

@@ -1,4 +1,4 @@
-"""Looking every so often whether somebody renewed a listener's certificates."""
+"""Checks at intervals whether a listener's certificates were renewed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a broker listens, what is spoken there and what clients are told, from the settings.
+"""A broker's listeners, their protocols and advertised addresses, from the settings.
 
     listeners=PLAINTEXT://127.0.0.1:9092,CLIENTS://:9094
     listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CLIENTS:SASL_SSL
@@ -8,10 +8,10 @@
 `controller.listener.names` are passed over. An empty host means all addresses, as in Kafka. Names
 count in upper case; each has one listener.
 
-Of `advertised.listeners` Kafka's rules hold: names are of `listeners`, 0.0.0.0 is no address that
-anybody could connect to, port 0 is the one that is listened at. An empty host is the address that
-the client reached, where Kafka asks the system for a name. Who comes by a listener that is left
-out is told of no broker.
+`advertised.listeners` follows Kafka's rules: its names must be in `listeners`, 0.0.0.0 is refused
+because no client can connect to it, port 0 stands for the port that is listened at. An empty host
+stands for the address that the client reached, where Kafka asks the system for a name. A client of
+a listener that `advertised.listeners` leaves out gets no brokers.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Listener:
     """One listener.
 
     Attributes:
-        advertised: what clients are told; None: what it listens at.
-        is_advertised: whether they are told anything.
+        advertised: the address that clients get; None: the address it listens at.
+        is_advertised: whether clients get an address at all.
     """
 
     name: str
@@ -90,15 +90,21 @@ def kafka_listeners(config: BrokerConfig) -> tuple[Listener, ...]:
                 f"listeners={config.listeners}: listener.security.protocol.map says nothing of "
                 f"{name}"
             )
-    told = _advertised(config, found)
+    advertised = _advertised(config, found)
     return tuple(
-        Listener(name, protocols[name], address, told.get(name), not told or name in told)
+        Listener(
+            name,
+            protocols[name],
+            address,
+            advertised.get(name),
+            not advertised or name in advertised,
+        )
         for name, address in found.items()
     )
 
 
 def _addresses(config: BrokerConfig, setting: str, value: str) -> dict[str, Address]:
-    """What a setting says by name, without the controllers'."""
+    """The addresses in a setting by listener name, without the controllers' listeners."""
     controllers = _names(config.security.controller_listener_names)
     found: dict[str, Address] = {}
     for text in value.split(","):
@@ -117,19 +123,19 @@ def _addresses(config: BrokerConfig, setting: str, value: str) -> dict[str, Addr
 
 
 def _advertised(config: BrokerConfig, listeners: Mapping[str, Address]) -> dict[str, Address]:
-    """What clients are told by name; nothing where the setting is not there."""
+    """The advertised addresses by listener name; empty where the setting is not set."""
     setting, value = "advertised.listeners", config.advertised_listeners
     if not value.strip():
         return {}
     if any(match["host"] in UNROUTABLE for match in _LISTENER.finditer(value)):
         raise ConfigError(f"{setting}={value}: nobody can connect to 0.0.0.0; name a host")
-    told = _addresses(config, setting, value)
-    if unknown := told.keys() - listeners.keys():
+    advertised = _addresses(config, setting, value)
+    if unknown := advertised.keys() - listeners.keys():
         raise ConfigError(
             f"{setting}={value}: {', '.join(sorted(unknown))} must be among listeners, which has "
             f"{', '.join(listeners)}"
         )
-    return told
+    return advertised
 
 
 def _protocols(config: BrokerConfig) -> dict[str, Protocol]:

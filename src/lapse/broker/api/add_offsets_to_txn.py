@@ -2,8 +2,8 @@
 
 Needs WRITE transactional id; READ group.
 
-Behaviour: adds the partition of `__consumer_offsets` that looks after the group; that topic is made
-if there is none.
+Behaviour: adds the partition of `__consumer_offsets` that stores the group's offsets to the
+transaction; the broker creates that topic if it does not exist.
 
 v0-1 INVALID_PRODUCER_EPOCH · v2 PRODUCER_FENCED (KIP-588).
 """
@@ -37,7 +37,7 @@ _FENCED_FROM = 2
 async def handle(
     services: Services, _session: Session, version: int, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
-    """Find the partition and add it."""
+    """Find the group's partition and add it to the transaction."""
     try:
         partition = await services.groups.partition_of(request.group_id)
     except LapseError:
@@ -46,8 +46,8 @@ async def handle(
     error = await services.transactions.add_partitions(
         request.transactional_id, producer, (partition,)
     )
-    told = error if version >= _FENCED_FROM else without_fenced(error)
-    return AddOffsetsToTxnResponse(error_code=told)
+    code = error if version >= _FENCED_FROM else without_fenced(error)
+    return AddOffsetsToTxnResponse(error_code=code)
 
 
 # --- who may --------------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 Needs WRITE transactional id; WRITE topics.
 
-Behaviour: all are added or none: where one does not exist (UNKNOWN_TOPIC_OR_PARTITION) or is of an
-internal topic (TOPIC_AUTHORIZATION_FAILED), the others are OPERATION_NOT_ATTEMPTED. Answered when
-the transaction's state is in its log.
+Behaviour: either all partitions are added or none. If one does not exist
+(UNKNOWN_TOPIC_OR_PARTITION) or is of an internal topic (TOPIC_AUTHORIZATION_FAILED), the other
+partitions are OPERATION_NOT_ATTEMPTED. The broker responds when the transaction's state is in the
+transaction log.
 
-v0-1 INVALID_PRODUCER_EPOCH · v2 PRODUCER_FENCED (KIP-588). Kafka's brokers ask each other from v4
-on, several transactions at a time and to verify them only; here that is `Transactions.verify`.
+v0-1 INVALID_PRODUCER_EPOCH · v2 PRODUCER_FENCED (KIP-588). From v4 on Kafka's brokers send this
+request to each other, for several transactions at a time and only to verify them; here
+`Transactions.verify` does that.
 """
 
 from __future__ import annotations
@@ -38,24 +40,24 @@ _FENCED_FROM = 2
 async def handle(
     services: Services, _session: Session, version: int, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
-    """Look at each, and add all."""
-    asked = [
+    """Check each partition, then add all of them."""
+    partitions_to_add = [
         TopicPartition(topic.name, number)
         for topic in request.v3_and_below_topics
         for number in topic.partitions
     ]
-    refusals = {tp: _refusal(services.topics.image, tp) for tp in asked}
+    refusals = {tp: _refusal(services.topics.image, tp) for tp in partitions_to_add}
     if any(refusals.values()):
         untried = ErrorCode.OPERATION_NOT_ATTEMPTED
-        return _answer(request, {tp: why or untried for tp, why in refusals.items()})
+        return _answer(request, {tp: code or untried for tp, code in refusals.items()})
     producer = ProducerIdAndEpoch(
         request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
     )
     error = await services.transactions.add_partitions(
-        request.v3_and_below_transactional_id, producer, asked
+        request.v3_and_below_transactional_id, producer, partitions_to_add
     )
-    told = error if version >= _FENCED_FROM else without_fenced(error)
-    return _answer(request, dict.fromkeys(asked, told))
+    code = error if version >= _FENCED_FROM else without_fenced(error)
+    return _answer(request, dict.fromkeys(partitions_to_add, code))
 
 
 def _refusal(image: Image, tp: TopicPartition) -> ErrorCode:
@@ -96,7 +98,7 @@ async def _authorize(
     request: AddPartitionsToTxnRequest,
     handle: Handle,
 ) -> Any:
-    """All or none: where one topic is refused, the others are not attempted."""
+    """All or none: if one topic is refused, the other topics are not attempted."""
     del version
     topics = request.v3_and_below_topics
     if not caller.may_transaction(Operation.WRITE, request.v3_and_below_transactional_id):

@@ -1,13 +1,13 @@
-"""AlterClientQuotas (key 49): set and remove quotas, each entity on its own (KIP-546).
+"""AlterClientQuotas (key 49): set and remove quotas, entity by entity (KIP-546).
 
 Needs ALTER_CONFIGS cluster.
 
-Behaviour: quotas are of users and client ids (bytes, time, KIP-599's partitions), or of addresses
-(KIP-612's connections). What an entity is given is in force and durable at the answer.
-INVALID_REQUEST for what is no entity or no quota of it, for an address that is none and no host
-either, and for an entity or a quota that is named twice.
+Behaviour: users and client ids have quotas of bytes, of request time and of partitions (KIP-599);
+addresses have quotas of connections (KIP-612). A change is in force and durable when the broker
+responds. INVALID_REQUEST for an invalid entity, for a quota that the entity cannot have, for an
+address that is neither an IP address nor a host, and for an entity or a quota that is named twice.
 
-v0-1 the same to us.
+v0-1 the same for this broker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lapse.wire.schema.alter_client_quotas import (
 async def handle(
     services: Services, _session: Session, _version: int, request: AlterClientQuotasRequest
 ) -> AlterClientQuotasResponse:
-    """Change each."""
+    """Change the quotas of each entity."""
     seen: set[Entity] = set()
     results = []
     for entry in request.entries:
@@ -45,7 +45,7 @@ async def handle(
 
 
 def _ops(entry: EntryData) -> Ops | None:
-    """What is asked of an entity; None where a quota is named twice."""
+    """The changes requested for an entity; None if a quota is named twice."""
     ops = {op.key: None if op.remove else op.value for op in entry.ops}
     return ops if len(ops) == len(entry.ops) else None
 

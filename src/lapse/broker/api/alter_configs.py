@@ -1,13 +1,14 @@
-"""AlterConfigs (key 33): all settings of a resource at once (KIP-133).
+"""AlterConfigs (key 33): replace all settings of a resource (KIP-133).
 
 Needs ALTER_CONFIGS of the topic, cluster or group.
 
-Behaviour: what a resource is given is all that it has afterwards; a setting that is not named goes
-back to its default. Per resource whole or not at all; in force, and durable, at the answer (a
-broker's on every log without a setting of its own). INVALID_CONFIG names the setting and what is
-allowed, rules between settings included, and a broker's setting that would make some topic's wrong
-is refused too. INVALID_REQUEST: see `config_resources`; a broker setting that is read-only also is.
-`validate_only` judges and changes nothing.
+Behaviour: the settings in the request replace all settings of the resource; a setting that the
+request does not name goes back to its default. A resource is changed completely or not at all. The
+change is in force and durable when the broker responds (a broker setting: on every log without a
+setting of its topic). INVALID_CONFIG names the setting and the allowed values, rules between
+settings included; a broker setting that would make a topic's setting invalid is refused too.
+INVALID_REQUEST: see `config_resources`; also for a read-only broker setting. `validate_only` checks
+the request and changes nothing.
 
 v0-2 the same.
 """
@@ -40,7 +41,7 @@ async def handle(
     services: Services, _session: Session, _version: int, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
     """Replace the settings of each resource."""
-    asked = [
+    alterations = [
         Alteration(
             resource.resource_type,
             resource.resource_name,
@@ -50,16 +51,16 @@ async def handle(
         )
         for resource in request.resources
     ]
-    answers = await alter_all(services, asked, validate_only=request.validate_only)
+    answers = await alter_all(services, alterations, validate_only=request.validate_only)
     return AlterConfigsResponse(
         responses=tuple(
             AlterConfigsResourceResponse(
                 error_code=answer.code,
                 error_message=answer.message,
-                resource_type=one.resource_type,
-                resource_name=one.resource_name,
+                resource_type=alteration.resource_type,
+                resource_name=alteration.resource_name,
             )
-            for one, answer in zip(asked, answers, strict=True)
+            for alteration, answer in zip(alterations, answers, strict=True)
         )
     )
 

@@ -1,10 +1,11 @@
-"""AlterPartitionReassignments (key 45): move replicas, or call moves off (KIP-455).
+"""AlterPartitionReassignments (key 45): move replicas, or cancel moves (KIP-455).
 
 Needs ALTER cluster.
 
-Behaviour: there is one broker. Replicas that are this broker alone are where they shall be: done.
-Others are INVALID_REPLICA_ASSIGNMENT; null replicas call a move off, and there is none:
-NO_REASSIGNMENT_IN_PROGRESS. UNKNOWN_TOPIC_OR_PARTITION for what is not there.
+Behaviour: there is one broker. If the request lists this broker as the only replica, the replica is
+in place already and the partition succeeds. Any other list is INVALID_REPLICA_ASSIGNMENT. Null
+replicas cancel a move, but no move is ever in progress: NO_REASSIGNMENT_IN_PROGRESS.
+UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist.
 
 v0 the replication factor may change · v1 only if the request allows it (it never does).
 """
@@ -26,11 +27,11 @@ from lapse.wire.schema.alter_partition_reassignments import (
     ReassignableTopicResponse,
 )
 
-_WORDS = {
+_MESSAGES = {
     ErrorCode.NONE: None,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such partition",
-    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "it is not being moved",
-    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "there is one broker to be at",
+    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "the partition is not being reassigned",
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "this broker is the only one there is",
 }
 
 
@@ -40,7 +41,7 @@ async def handle(
     _version: int,
     request: AlterPartitionReassignmentsRequest,
 ) -> AlterPartitionReassignmentsResponse:
-    """Say of each partition whether it is where it shall be."""
+    """Check for each partition that this broker is its only requested replica."""
     topics, node_id = services.topics.image.topics, services.config.node_id
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
@@ -48,29 +49,29 @@ async def handle(
         error_message=None,
         responses=tuple(
             ReassignableTopicResponse(
-                name=asked.name,
+                name=topic.name,
                 partitions=tuple(
-                    _answer(partition, topics.get(asked.name), node_id)
-                    for partition in asked.partitions
+                    _answer(partition, topics.get(topic.name), node_id)
+                    for partition in topic.partitions
                 ),
             )
-            for asked in request.topics
+            for topic in request.topics
         ),
     )
 
 
 def _answer(
-    asked: ReassignablePartition, topic: Topic | None, node_id: int
+    requested: ReassignablePartition, topic: Topic | None, node_id: int
 ) -> ReassignablePartitionResponse:
     code = ErrorCode.NONE
-    if topic is None or not 0 <= asked.partition_index < topic.partitions:
+    if topic is None or not 0 <= requested.partition_index < topic.partitions:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    elif asked.replicas is None:
+    elif requested.replicas is None:
         code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-    elif asked.replicas != (node_id,):
+    elif requested.replicas != (node_id,):
         code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
     return ReassignablePartitionResponse(
-        partition_index=asked.partition_index, error_code=code, error_message=_WORDS[code]
+        partition_index=requested.partition_index, error_code=code, error_message=_MESSAGES[code]
     )
 
 

@@ -2,12 +2,12 @@
 
 Needs ALTER cluster.
 
-Behaviour: a user's changes are made together or not at all, durable and in force at the answer;
-connections that are logged in stay so. The client has salted and hashed the password: it never
-comes here. UNACCEPTABLE_CREDENTIAL for no name and for iterations out of range,
-UNSUPPORTED_SASL_MECHANISM, RESOURCE_NOT_FOUND for the removal of what is not there,
-DUPLICATE_RESOURCE for one mechanism of a user named twice; KAFKA_STORAGE_ERROR for all that were
-fine.
+Behaviour: all changes of a user are made or none is; they are durable and in force when the broker
+responds. Connections that are authenticated stay authenticated. The client has salted and hashed
+the password: the password never reaches the broker. UNACCEPTABLE_CREDENTIAL for an empty user name
+and for iterations out of range, UNSUPPORTED_SASL_MECHANISM, RESOURCE_NOT_FOUND for the removal of a
+credential that does not exist, DUPLICATE_RESOURCE for one mechanism of a user named twice;
+KAFKA_STORAGE_ERROR for every user without another error.
 
 v0 the only one.
 """
@@ -36,33 +36,33 @@ from lapse.wire.schema.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 
-Asked = ScramCredentialDeletion | ScramCredentialUpsertion
+Alteration = ScramCredentialDeletion | ScramCredentialUpsertion
 Changes = dict[tuple[str, ScramMechanism], ScramCredential | None]
 
 
 async def handle(
     services: Services, _session: Session, _version: int, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
-    """Change what can be changed."""
+    """Make the changes of every user whose changes are all valid."""
     errors: dict[str, KafkaError | None] = {}
     changes: Changes = {}
-    asked: list[Asked] = [*request.deletions, *request.upsertions]
-    for one in asked:
-        errors.setdefault(one.name, None)
+    alterations: list[Alteration] = [*request.deletions, *request.upsertions]
+    for alteration in alterations:
+        errors.setdefault(alteration.name, None)
         try:
-            mechanism, credential = judge(one, services.access.credentials)
-            if (one.name, mechanism) in changes:
+            mechanism, credential = judge(alteration, services.access.credentials)
+            if (alteration.name, mechanism) in changes:
                 raise KafkaError(
                     ErrorCode.DUPLICATE_RESOURCE,
                     "A user credential cannot be altered twice in the same request",
                 )
-            changes[one.name, mechanism] = credential
+            changes[alteration.name, mechanism] = credential
         except KafkaError as e:
-            errors[one.name] = errors[one.name] or e
-    wanted = {key: change for key, change in changes.items() if errors[key[0]] is None}
-    if wanted:
+            errors[alteration.name] = errors[alteration.name] or e
+    accepted = {key: change for key, change in changes.items() if errors[key[0]] is None}
+    if accepted:
         try:
-            await services.access.change_credentials(wanted)
+            await services.access.change_credentials(accepted)
         except KafkaError as e:
             errors = {user: error or e for user, error in errors.items()}
     return AlterUserScramCredentialsResponse(
@@ -77,19 +77,21 @@ async def handle(
     )
 
 
-def judge(asked: Asked, there: Credentials) -> tuple[ScramMechanism, ScramCredential | None]:
-    """The mechanism, and what is to be kept for it; raises KafkaError."""
-    if isinstance(asked, ScramCredentialUpsertion):
-        mechanism = check_upsertion(asked.name, asked.mechanism, asked.iterations)
-        salted, salt = bytes(asked.salted_password), bytes(asked.salt)
+def judge(
+    alteration: Alteration, existing: Credentials
+) -> tuple[ScramMechanism, ScramCredential | None]:
+    """The mechanism and its new credential, None to delete it; raises KafkaError."""
+    if isinstance(alteration, ScramCredentialUpsertion):
+        mechanism = check_upsertion(alteration.name, alteration.mechanism, alteration.iterations)
+        salted, salt = bytes(alteration.salted_password), bytes(alteration.salt)
         if not salt or len(salted) != len(mechanism.digest(b"")):
             raise KafkaError(
                 ErrorCode.UNACCEPTABLE_CREDENTIAL,
-                f"the salt is empty, or the salted password is none of {mechanism.mechanism_name}",
+                f"empty salt, or salted password of a wrong length for {mechanism.mechanism_name}",
             )
-        return mechanism, credential_of(mechanism, salted, salt, asked.iterations)
-    mechanism = check_scram_user(asked.name, asked.mechanism)
-    if (asked.name, mechanism) not in there:
+        return mechanism, credential_of(mechanism, salted, salt, alteration.iterations)
+    mechanism = check_scram_user(alteration.name, alteration.mechanism)
+    if (alteration.name, mechanism) not in existing:
         raise KafkaError(
             ErrorCode.RESOURCE_NOT_FOUND,
             "Attempt to delete a user credential that does not exist",
@@ -103,7 +105,7 @@ def judge(asked: Asked, there: Credentials) -> tuple[ScramMechanism, ScramCreden
 def _no_credentials(
     request: AlterUserScramCredentialsRequest,
 ) -> AlterUserScramCredentialsResponse:
-    names = [*(one.name for one in request.deletions), *(one.name for one in request.upsertions)]
+    names = [*(d.name for d in request.deletions), *(u.name for u in request.upsertions)]
     return AlterUserScramCredentialsResponse(
         results=tuple(
             AlterUserScramCredentialsResult(user=user, **CLUSTER_REFUSAL)

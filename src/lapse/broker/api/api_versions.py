@@ -2,12 +2,13 @@
 
 Needs nothing.
 
-Behaviour: answers the table of `broker.api.table`, whatever state the broker is in. Two features
-are offered: `group.version` (KIP-848), which is finalized, and our own `lapse.tombstone.values`
-(KIP-87), on which brokers need not agree. A request in a version newer than ours never gets here:
-`dispatch` answers it in v0 (KIP-511).
+Behaviour: returns the table of `broker.api.table`, whichever state the broker is in. The broker
+offers two features: `group.version` (KIP-848), which is finalized, and Lapse's own
+`lapse.tombstone.values` (KIP-87), on which brokers need not agree. A request in a version newer
+than the broker's never reaches this handler: `dispatch` answers it in v0 (KIP-511).
 
-v0-2 the table · v3 the client names itself, INVALID_REQUEST if its name is no name · v4 as v3.
+v0-2 the table · v3 the client sends its software name and version, INVALID_REQUEST if one is
+malformed · v4 as v3.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from lapse.wire.versions import (
     SUPPORTED_FEATURES,
 )
 
-# KIP-511: what a client may call itself.
+# KIP-511: valid names and versions of client software.
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-_FIRST_NAMED = 3
+_SOFTWARE_NAME_FROM = 3
 
 
 async def handle(
     services: Services, _session: Session, version: int, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
-    """The table."""
+    """Return the supported versions and features."""
     names = (request.client_software_name, request.client_software_version)
-    if version >= _FIRST_NAMED and not all(_SOFTWARE.fullmatch(name) for name in names):
+    if version >= _SOFTWARE_NAME_FROM and not all(_SOFTWARE.fullmatch(name) for name in names):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
     return ApiVersionsResponse(
         error_code=ErrorCode.NONE,

@@ -1,11 +1,11 @@
-"""ConsumerGroupDescribe (key 69): groups of KIP-848 with their members.
+"""ConsumerGroupDescribe (key 69): KIP-848 groups with their members.
 
 Needs DESCRIBE group and its topics.
 
-Behaviour: GROUP_ID_NOT_FOUND for a group that nobody knows and for one of another kind; clients
-then try DescribeGroups.
+Behaviour: GROUP_ID_NOT_FOUND for a group that does not exist and for a group of another kind;
+clients then try DescribeGroups.
 
-v0 flexible · v1 which calls a member uses (KIP-1099).
+v0 flexible · v1 the protocol that a member uses, classic or consumer (KIP-1099).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from lapse.wire.schema.consumer_group_describe import (
     TopicPartitions,
 )
 
-_CLASSIC, _CONSUMER = 0, 1  # a member's type
+_CLASSIC, _CONSUMER = 0, 1  # member types
 
 
 async def handle(
     services: Services, _session: Session, _version: int, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    """Describe each."""
+    """Describe each group."""
     groups = [await _describe(services, group_id) for group_id in request.group_ids]
     return ConsumerGroupDescribeResponse(groups=tuple(groups))
 
@@ -58,31 +58,31 @@ async def _describe(services: Services, group_id: str) -> DescribedGroup:
         why = "is not a consumer group" if is_other else "not found"
         return _bare(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {why}.")
     cluster = services.topics.image
-    told = group.describe(cluster)
+    description = group.describe(cluster)
     return DescribedGroup(
         error_code=ErrorCode.NONE,
         group_id=group_id,
-        group_state=told.state,
-        group_epoch=told.epoch,
-        assignment_epoch=told.target_epoch,
-        assignor_name=told.assignor,
-        members=tuple(_member(member, cluster) for member in told.members),
+        group_state=description.state,
+        group_epoch=description.epoch,
+        assignment_epoch=description.target_epoch,
+        assignor_name=description.assignor,
+        members=tuple(_member(member, cluster) for member in description.members),
     )
 
 
-def _member(told: events.DescribedMember, cluster: events.Cluster) -> Member:
+def _member(member: events.DescribedMember, cluster: events.Cluster) -> Member:
     return Member(
-        member_id=told.member_id,
-        instance_id=told.instance_id,
-        rack_id=told.rack_id,
-        member_epoch=told.epoch,
-        client_id=told.client_id,
-        client_host=told.client_host,
-        subscribed_topic_names=told.topics,
-        subscribed_topic_regex=told.pattern or None,
-        assignment=_assignment(told.assigned, cluster),
-        target_assignment=_assignment(told.target, cluster),
-        member_type=_CLASSIC if told.is_classic else _CONSUMER,
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=member.topics,
+        subscribed_topic_regex=member.pattern or None,
+        assignment=_assignment(member.assigned, cluster),
+        target_assignment=_assignment(member.target, cluster),
+        member_type=_CLASSIC if member.is_classic else _CONSUMER,
     )
 
 
@@ -99,10 +99,10 @@ def _assignment(partitions: events.Partitions, cluster: events.Cluster) -> Assig
     )
 
 
-def _bare(group_id: str, error: ErrorCode, words: str) -> DescribedGroup:
+def _bare(group_id: str, error: ErrorCode, message: str) -> DescribedGroup:
     return DescribedGroup(
         error_code=error,
-        error_message=words,
+        error_message=message,
         group_id=group_id,
         group_state="",
         group_epoch=0,
@@ -129,7 +129,7 @@ def _undescribed_consumers(group_id: str) -> DescribedGroup:
 
 
 async def _authorize(caller: Caller, version: int, request: Any, handle: Handle) -> Any:
-    """A group with a topic that may not be described is refused as a whole, as in Kafka."""
+    """Refuse a whole group if the caller may not describe one of its topics, as in Kafka."""
     answer = await _describe_consumers(caller, version, request, handle)
     return replace(
         answer,
@@ -152,10 +152,10 @@ _describe_consumers = described("group_ids", _undescribed_consumers)
 
 def _topics_of(group: DescribedGroup) -> set[str]:
     return {
-        one.topic_name
+        topic.topic_name
         for member in group.members
         for assignment in (member.assignment, member.target_assignment)
-        for one in assignment.topic_partitions
+        for topic in assignment.topic_partitions
     }
 
 

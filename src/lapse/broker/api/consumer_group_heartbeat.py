@@ -1,12 +1,12 @@
-"""ConsumerGroupHeartbeat (key 68): a member of a group of KIP-848 joins, lives and leaves.
+"""ConsumerGroupHeartbeat (key 68): a member joins a KIP-848 group, stays in it or leaves it.
 
 Needs READ group; DESCRIBE topics.
 
-Behaviour: what the group makes of it is `coordination.consumer.group`'s; answered when what changed
-is in the log. Topics that a member's pattern matches are those it may describe. UNSUPPORTED_VERSION
-where `group.coordinator.rebalance.protocols` lacks `consumer`.
+Behaviour: `coordination.consumer.group` decides what the heartbeat changes; the broker responds
+when the changes are in the log. A member's pattern matches only topics that the member may
+describe. UNSUPPORTED_VERSION if `group.coordinator.rebalance.protocols` lacks `consumer`.
 
-v0 the group makes member ids · v1 patterns; members bring their ids (KIP-1082).
+v0 the group coordinator makes member ids · v1 patterns; members send their own ids (KIP-1082).
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from lapse.wire.schema.consumer_group_heartbeat import (
     TopicPartitions,
 )
 
-_OWN_IDS_FROM = 1
+_MEMBER_IDS_FROM = 1
 
 
 async def handle(
     services: Services, session: Session, version: int, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
-    """Ask the group."""
+    """Pass the heartbeat to the group."""
     if "consumer" not in services.config.group_coordinator_rebalance_protocols:
-        words = "The consumer group protocol is not enabled."
-        return _refused(ErrorCode.UNSUPPORTED_VERSION, words)
+        message = "The consumer group protocol is not enabled."
+        return _refused(ErrorCode.UNSUPPORTED_VERSION, message)
     authorizer, actor = services.access.authorizer, session.actor
-    asked = MemberHeartbeat(
+    heartbeat = MemberHeartbeat(
         request.group_id,
         _beat(session, request),
         lambda name: authorizer.authorize(actor, Operation.DESCRIBE, ResourceType.TOPIC, name),
-        makes_own_id=version >= _OWN_IDS_FROM,
+        makes_own_id=version >= _MEMBER_IDS_FROM,
     )
     try:
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
         shard = await services.groups.shard_of(request.group_id)
-        return _answer(await shard.consumers.heartbeat(asked))
+        return _answer(await shard.consumers.heartbeat(heartbeat))
     except KafkaError as e:
         return _refused(e.code, str(e))
 
@@ -94,9 +94,9 @@ def _answer(taken: BeatTaken) -> ConsumerGroupHeartbeatResponse:
     )
 
 
-def _refused(code: ErrorCode, words: str) -> ConsumerGroupHeartbeatResponse:
+def _refused(code: ErrorCode, message: str) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(
-        error_code=code, error_message=words, member_epoch=0, heartbeat_interval_ms=0
+        error_code=code, error_message=message, member_epoch=0, heartbeat_interval_ms=0
     )
 
 

@@ -1,10 +1,10 @@
-"""CreateAcls (key 30): say who may do what.
+"""CreateAcls (key 30): create access control bindings.
 
 Needs ALTER cluster.
 
-Behaviour: each binding is judged by itself (`security.acls.check_binding`): INVALID_REQUEST says
-what is wrong with it. Those that are fine are durable and in force at the answer; one that is there
-already is no error. SECURITY_DISABLED without an authorizer, KAFKA_STORAGE_ERROR for all.
+Behaviour: each binding is checked by itself (`security.acls.check_binding`): INVALID_REQUEST says
+what is wrong with it. Valid bindings are durable and in force when the broker responds; one that
+exists already is no error. SECURITY_DISABLED without an authorizer, KAFKA_STORAGE_ERROR for all.
 
 v1-2 the same · v3 users as resources (KIP-373).
 """
@@ -28,25 +28,27 @@ from lapse.wire.schema.create_acls import (
 async def handle(
     services: Services, _session: Session, _version: int, request: CreateAclsRequest
 ) -> CreateAclsResponse:
-    """Create what can be created."""
+    """Create every valid binding."""
     errors: tuple[KafkaError | None, ...]
     try:
-        created = await services.access.create_acls([_binding(one) for one in request.creations])
+        created = await services.access.create_acls(
+            [_binding(creation) for creation in request.creations]
+        )
         errors = created.errors
     except KafkaError as e:
         errors = (e,) * len(request.creations)
     return CreateAclsResponse(results=tuple(_result(error) for error in errors))
 
 
-def _binding(asked: AclCreation) -> AclBinding:
+def _binding(creation: AclCreation) -> AclBinding:
     return AclBinding(
-        ResourceType(asked.resource_type),
-        PatternType(asked.resource_pattern_type),
-        asked.resource_name,
-        asked.principal,
-        asked.host,
-        Operation(asked.operation),
-        Permission(asked.permission_type),
+        ResourceType(creation.resource_type),
+        PatternType(creation.resource_pattern_type),
+        creation.resource_name,
+        creation.principal,
+        creation.host,
+        Operation(creation.operation),
+        Permission(creation.permission_type),
     )
 
 

@@ -43,18 +43,20 @@ STRICT_FROM = 3
 async def handle(
     services: Services, session: Session, version: int, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    """Grow what can be grown."""
+    """Add partitions to every topic that passes the checks."""
     times = Counter(topic.name for topic in request.topics)
     answers = []
     for name in times:
-        asked = next(topic for topic in request.topics if topic.name == name)
+        requested = next(topic for topic in request.topics if topic.name == name)
         try:
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
-            added = judge(asked, services.topics.image.topics.get(name), services.config.node_id)
+            added = judge(
+                requested, services.topics.image.topics.get(name), services.config.node_id
+            )
             charge_mutations(services, session, added, strict=version >= STRICT_FROM)
             if not request.validate_only:
-                await services.topics.add_partitions(name, asked.count)
+                await services.topics.add_partitions(name, requested.count)
             answers.append(CreatePartitionsTopicResult(name=name, error_code=ErrorCode.NONE))
         except KafkaError as e:
             answers.append(
@@ -63,30 +65,32 @@ async def handle(
     return CreatePartitionsResponse(results=tuple(answers))
 
 
-def judge(asked: CreatePartitionsTopic, topic: Topic | None, node_id: int) -> int:
-    """How many partitions are new, or the KafkaError that says why a topic may not be grown."""
+def judge(requested: CreatePartitionsTopic, topic: Topic | None, node_id: int) -> int:
+    """The number of new partitions; raises the KafkaError that says why a topic cannot grow."""
     if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.name!r}")
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {requested.name!r}"
+        )
     if topic.name in INTERNAL_TOPICS:
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"topic {topic.name} is internal: coordinators are found by its partitions",
+            f"topic {topic.name} is internal: coordinators are found by its partition count",
         )
-    require_more(topic, asked.count)
-    added = asked.count - topic.partitions
+    require_more(topic, requested.count)
+    added = requested.count - topic.partitions
     if added > PARTITIONS_MAX:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
             f"topic {topic.name}: {added} partitions more; at most {PARTITIONS_MAX} at once",
         )
-    if asked.assignments is None:
+    if requested.assignments is None:
         return added
-    if len(asked.assignments) != added:
+    if len(requested.assignments) != added:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"topic {topic.name}: {len(asked.assignments)} assignments for {added} new partitions",
+            f"topic {topic.name}: {len(requested.assignments)} assignments, {added} new partitions",
         )
-    for assignment in asked.assignments:
+    for assignment in requested.assignments:
         if assignment.broker_ids != (node_id,):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,

@@ -1,6 +1,6 @@
-"""CreateTopics (key 19): make topics, or only look whether they could be made.
+"""CreateTopics (key 19): create topics, or only check whether they could be created.
 
-Needs CREATE cluster or topic; DESCRIBE_CONFIGS topic, to be told its settings.
+Needs CREATE cluster or topic; DESCRIBE_CONFIGS topic, to get its settings in the response.
 
 Behaviour: topics are judged and created one by one; the answer comes when a topic is durable and
 its logs are open. INVALID_CONFIG names the setting and what is allowed. There is one broker, so a
@@ -60,15 +60,15 @@ STRICT_FROM = 6
 async def handle(
     services: Services, session: Session, version: int, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
-    """Create what can be created."""
+    """Create every topic that passes the checks."""
     times = Counter(topic.name for topic in request.topics)
     answers = []
     for name in times:
-        asked = next(topic for topic in request.topics if topic.name == name)
+        requested = next(topic for topic in request.topics if topic.name == name)
         try:
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
-            new = judge(asked, services.topics, services.config)
+            new = judge(requested, services.topics, services.config)
             charge_mutations(services, session, new.partitions, strict=version >= STRICT_FROM)
             topic = None if request.validate_only else await services.topics.create(new)
             answers.append(_created(new, topic, services.topics.settings))
@@ -77,56 +77,57 @@ async def handle(
     return CreateTopicsResponse(topics=tuple(answers))
 
 
-def judge(asked: CreatableTopic, topics: Topics, config: BrokerConfig) -> NewTopic:
-    """The topic to be created, or the KafkaError that says why not."""
+def judge(requested: CreatableTopic, topics: Topics, config: BrokerConfig) -> NewTopic:
+    """The topic to create; raises the KafkaError that says why it cannot be created."""
     image = topics.image
-    check_topic_name(asked.name)
-    if asked.name == METADATA_LOG:
+    check_topic_name(requested.name)
+    if requested.name == METADATA_LOG:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"topic {asked.name}: that is the name of Kafka's metadata log, and no topic has it",
+            f"topic {requested.name}: the name is reserved for Kafka's metadata log",
         )
-    if asked.name in image.topics:
-        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {asked.name!r} already exists")
-    _check_collision(asked.name, image)
-    partitions = asked.num_partitions
-    if asked.assignments:
-        _check_assignments(asked, config.node_id)
-        partitions = len(asked.assignments)
-    elif asked.replication_factor not in {1, DEFAULT}:
+    if requested.name in image.topics:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {requested.name!r} already exists")
+    _check_collision(requested.name, image)
+    partitions = requested.num_partitions
+    if requested.assignments:
+        _check_assignments(requested, config.node_id)
+        partitions = len(requested.assignments)
+    elif requested.replication_factor not in {1, DEFAULT}:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"topic {asked.name}: replication factor {asked.replication_factor}; there is one "
-            "broker, so it is 1",
+            f"topic {requested.name}: replication factor {requested.replication_factor}; "
+            "there is one broker, so it must be 1",
         )
     elif partitions == DEFAULT:
         partitions = config.num_partitions
     if partitions < 1:
         raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS, f"topic {asked.name}: {partitions} partitions; at least 1"
+            ErrorCode.INVALID_PARTITIONS,
+            f"topic {requested.name}: {partitions} partitions; at least 1",
         )
     if partitions > PARTITIONS_MAX:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"topic {asked.name}: {partitions} partitions; at most {PARTITIONS_MAX}",
+            f"topic {requested.name}: {partitions} partitions; at most {PARTITIONS_MAX}",
         )
-    return NewTopic(asked.name, partitions, _overrides(asked, topics.settings))
+    return NewTopic(requested.name, partitions, _overrides(requested, topics.settings))
 
 
-def _check_assignments(asked: CreatableTopic, node_id: int) -> None:
-    """Partitions assigned by hand are all here, and their numbers have no gaps."""
-    if (asked.num_partitions, asked.replication_factor) != (DEFAULT, DEFAULT):
+def _check_assignments(requested: CreatableTopic, node_id: int) -> None:
+    """Check that manual assignments name only this broker and have no gaps in their numbers."""
+    if (requested.num_partitions, requested.replication_factor) != (DEFAULT, DEFAULT):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"topic {asked.name}: partitions are assigned by hand, so their number and the "
+            f"topic {requested.name}: partitions are assigned by hand, so their number and the "
             "replication factor are -1",
         )
-    numbers = sorted(one.partition_index for one in asked.assignments)
-    elsewhere = [one.broker_ids for one in asked.assignments if one.broker_ids != (node_id,)]
+    numbers = sorted(one.partition_index for one in requested.assignments)
+    elsewhere = [one.broker_ids for one in requested.assignments if one.broker_ids != (node_id,)]
     if numbers != list(range(len(numbers))) or elsewhere:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"topic {asked.name}: partitions {numbers} are assigned by hand, "
+            f"topic {requested.name}: partitions {numbers} are assigned by hand, "
             f"to brokers {sorted(set(elsewhere)) or node_id}; allowed is each number from 0 on "
             f"once, and the one broker {node_id}",
         )
@@ -142,12 +143,12 @@ def _check_collision(name: str, image: Image) -> None:
             )
 
 
-def _overrides(asked: CreatableTopic, settings: BrokerSettings) -> Mapping[str, str]:
-    overrides = {c.name: c.value for c in asked.configs if c.value is not None}
+def _overrides(requested: CreatableTopic, settings: BrokerSettings) -> Mapping[str, str]:
+    overrides = {c.name: c.value for c in requested.configs if c.value is not None}
     try:
         settings.config_of(overrides)
     except ConfigError as e:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"topic {asked.name}: {e}") from e
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"topic {requested.name}: {e}") from e
     return overrides
 
 

@@ -1,10 +1,11 @@
-"""DeleteAcls (key 31): take away what some filters mean.
+"""DeleteAcls (key 31): delete the bindings that match some filters.
 
 Needs ALTER cluster.
 
-Behaviour: each filter tells what it found, all of which is gone, durably, at the answer; what two
-filters mean is told by both. INVALID_REQUEST for a filter with something unknown in it;
-SECURITY_DISABLED without an authorizer, KAFKA_STORAGE_ERROR for all.
+Behaviour: the response lists the bindings that matched each filter; all of them are durably deleted
+when the broker responds. A binding that matches two filters is listed for both. INVALID_REQUEST
+for a filter with an unknown value; SECURITY_DISABLED without an authorizer, KAFKA_STORAGE_ERROR for
+all.
 
 v1-2 the same · v3 users as resources (KIP-373).
 """
@@ -29,7 +30,7 @@ from lapse.wire.schema.delete_acls import (
 async def handle(
     services: Services, _session: Session, _version: int, request: DeleteAclsRequest
 ) -> DeleteAclsResponse:
-    """Delete what can be deleted."""
+    """Delete the bindings that match the valid filters."""
     results: tuple[tuple[AclBinding, ...] | KafkaError, ...]
     try:
         deleted = await services.access.delete_acls([filter_of(one) for one in request.filters])

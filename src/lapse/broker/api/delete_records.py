@@ -50,7 +50,7 @@ _THREADS_AT_ONCE = 2  # of the disk threads: produce and fetch need the others
 
 @dataclass(frozen=True, slots=True)
 class DeleteResult:
-    """What became of one partition; a low watermark of -1 goes with an error."""
+    """The outcome for one partition; an error has a low watermark of -1."""
 
     low_watermark: int = NO_LOW_WATERMARK
     error: ErrorCode = ErrorCode.NONE
@@ -62,7 +62,7 @@ _TIMED_OUT = DeleteResult(error=ErrorCode.REQUEST_TIMED_OUT)
 async def handle(
     services: Services, _session: Session, _version: int, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
-    """Delete, and wait until that is durable or time is up."""
+    """Delete, and wait until the deletions are durable or the timeout has passed."""
     asked = [
         (TopicPartition(topic.name, partition.partition_index), partition.offset)
         for topic in request.topics
@@ -112,12 +112,12 @@ def delete_one(
         log = partitions.get(where)
         _check_policy(log)
         return DeleteResult(log.delete_records(offset))
-    except Exception as e:  # noqa: BLE001  (it is logged there)
+    except Exception as e:  # noqa: BLE001  (`code_of` logs it)
         return DeleteResult(error=code_of(partitions, where, "DeleteRecords", e))
 
 
 def _check_deletable(image: Image, where: TopicPartition) -> None:
-    """D-1, D-2."""
+    """Check that the partition exists and is not internal (D-1, D-2)."""
     topic = image.topics.get(where.topic)
     if topic is None or not 0 <= where.partition < topic.partitions:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {where}")
@@ -126,7 +126,7 @@ def _check_deletable(image: Image, where: TopicPartition) -> None:
 
 
 def _check_policy(log: PartitionLog) -> None:
-    """D-4."""
+    """Check that cleanup.policy allows deletion (D-4)."""
     if log.config.compacts and not log.config.deletes:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION, f"{log.partition}: its cleanup.policy is compact alone"

@@ -1,9 +1,9 @@
-"""DeleteTopics (key 20): topics go, with what they hold.
+"""DeleteTopics (key 20): delete topics with their records.
 
 Needs DELETE topic.
 
-Behaviour: a topic is gone for clients at the answer; its files are renamed then and unlinked after
-`file.delete.delay.ms`. Answers are per topic: UNKNOWN_TOPIC_OR_PARTITION for a name,
+Behaviour: clients no longer see a topic when the broker responds; its files are renamed by then and
+unlinked after `file.delete.delay.ms`. Errors are per topic: UNKNOWN_TOPIC_OR_PARTITION for a name,
 UNKNOWN_TOPIC_ID for an id, INVALID_REQUEST for a topic named twice or by name and id at once.
 
 v1-5 by name · v5 error message; topics beyond the client's quota of partitions are
@@ -38,20 +38,23 @@ STRICT_FROM = 5
 async def handle(
     services: Services, session: Session, version: int, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
-    """Delete what can be deleted."""
-    asked = request.topics or tuple(DeleteTopicState(name=name) for name in request.topic_names)
-    times = Counter(asked)
+    """Delete every topic that passes the checks."""
+    states = request.topics or tuple(DeleteTopicState(name=name) for name in request.topic_names)
+    times = Counter(states)
     answers = []
-    for one in times:
+    for state in times:
         try:
-            topic = _find(services.topics.image, one, times[one])
+            topic = _find(services.topics.image, state, times[state])
             charge_mutations(services, session, topic.partitions, strict=version >= STRICT_FROM)
             await services.topics.delete(topic)
             services.counters.topics.pop(topic.name, None)
         except KafkaError as e:
             answers.append(
                 DeletableTopicResult(
-                    name=one.name, topic_id=one.topic_id, error_code=e.code, error_message=str(e)
+                    name=state.name,
+                    topic_id=state.topic_id,
+                    error_code=e.code,
+                    error_message=str(e),
                 )
             )
         else:
@@ -63,19 +66,19 @@ async def handle(
     return DeleteTopicsResponse(responses=tuple(answers))
 
 
-def _find(image: Image, asked: DeleteTopicState, times: int) -> Topic:
+def _find(image: Image, state: DeleteTopicState, times: int) -> Topic:
     if times > 1:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
-    if asked.name is None:
-        topic = image.ids.get(asked.topic_id)
+    if state.name is None:
+        topic = image.ids.get(state.topic_id)
         if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {asked.topic_id}")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {state.topic_id}")
         return topic
-    if asked.topic_id != ZERO_UUID:
+    if state.topic_id != ZERO_UUID:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, not both")
-    topic = image.topics.get(asked.name)
+    topic = image.topics.get(state.name)
     if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.name!r}")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {state.name!r}")
     return topic
 
 
@@ -88,10 +91,10 @@ async def _authorize(
     del version
     ids = caller.services.topics.image.ids
 
-    def may(asked: DeleteTopicState) -> bool:
-        if asked.name is not None:
-            return caller.may_topic(Operation.DELETE, asked.name)
-        known = ids.get(asked.topic_id)
+    def may(state: DeleteTopicState) -> bool:
+        if state.name is not None:
+            return caller.may_topic(Operation.DELETE, state.name)
+        known = ids.get(state.topic_id)
         return known is None or caller.may_topic(Operation.DELETE, known.name)
 
     by_name = tuple(DeleteTopicState(name=name) for name in request.topic_names)
@@ -101,12 +104,12 @@ async def _authorize(
     answer = await handle(replace(request, topics=fine, topic_names=()))
     refused = tuple(
         DeletableTopicResult(
-            name=asked.name,
-            topic_id=asked.topic_id if asked.name is None else ZERO_UUID,
+            name=state.name,
+            topic_id=state.topic_id if state.name is None else ZERO_UUID,
             error_code=TOPIC_REFUSED,
             error_message=words_of(TOPIC_REFUSED),
         )
-        for asked in others
+        for state in others
     )
     return replace(answer, responses=(*answer.responses, *refused))
 

@@ -1,9 +1,9 @@
-"""DescribeAcls (key 29): who may do what.
+"""DescribeAcls (key 29): the bindings that match a filter.
 
 Needs DESCRIBE cluster.
 
-Behaviour: the bindings that a filter means, by resource, in a fixed order. INVALID_REQUEST for a
-filter with something unknown in it; SECURITY_DISABLED without an authorizer.
+Behaviour: the matching bindings, by resource, in a fixed order. INVALID_REQUEST for a filter with
+an unknown value; SECURITY_DISABLED without an authorizer.
 
 v1-2 the same · v3 users as resources (KIP-373).
 """
@@ -30,7 +30,7 @@ from lapse.wire.schema.describe_acls import (
 async def handle(
     services: Services, _session: Session, _version: int, request: DescribeAclsRequest
 ) -> DescribeAclsResponse:
-    """Tell those that the filter means."""
+    """List the bindings that match the filter."""
     try:
         found = services.access.describe_acls(filter_of(request))
     except KafkaError as e:
@@ -59,16 +59,16 @@ async def handle(
     )
 
 
-def filter_of(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
-    """Which bindings a request means; `delete_acls` has several of them."""
+def filter_of(request: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+    """The filter of a request; a DeleteAcls request has several."""
     return AclFilter(
-        ResourceType(asked.resource_type_filter),
-        PatternType(asked.pattern_type_filter),
-        asked.resource_name_filter,
-        asked.principal_filter,
-        asked.host_filter,
-        Operation(asked.operation),
-        Permission(asked.permission_type),
+        ResourceType(request.resource_type_filter),
+        PatternType(request.pattern_type_filter),
+        request.resource_name_filter,
+        request.principal_filter,
+        request.host_filter,
+        Operation(request.operation),
+        Permission(request.permission_type),
     )
 
 

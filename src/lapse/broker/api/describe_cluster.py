@@ -1,13 +1,13 @@
 """DescribeCluster (key 60): brokers and controller, without topics (KIP-700).
 
-Needs nothing; DESCRIBE cluster, to be told what one may do.
+Needs nothing; DESCRIBE cluster, to get the authorized operations.
 
-Behaviour: this broker is the whole cluster and its own controller; it names the address that
-Metadata does, or nobody. Authorized operations are told by `authorization`. Endpoints of
-controllers (type 2) are MISMATCHED_ENDPOINT_TYPE, there are none of their own; any other type is
-UNSUPPORTED_ENDPOINT_TYPE.
+Behaviour: this broker is the whole cluster and its own controller; it returns the address that
+Metadata does, or no broker. `authorization` adds the authorized operations. Endpoints of
+controllers (type 2) are MISMATCHED_ENDPOINT_TYPE: there are no separate controllers; any other type
+is UNSUPPORTED_ENDPOINT_TYPE.
 
-v0 brokers only · v1 the type of endpoints is asked for, and told · v2 fenced brokers (none).
+v0 brokers only · v1 endpoint type in request and response · v2 fenced brokers (none).
 """
 
 from __future__ import annotations
@@ -35,19 +35,22 @@ _REFUSALS = {
 async def handle(
     services: Services, session: Session, _version: int, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """The one broker there is."""
+    """Describe the only broker."""
     cluster_id, node_id = services.topics.image.cluster_id, services.config.node_id
     if request.endpoint_type != BROKERS:
-        unknown = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, "there are brokers (1) and controllers (2)"
+        unknown = (
+            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            "endpoints are brokers (1) or controllers (2)",
+        )
         code, message = _REFUSALS.get(request.endpoint_type, unknown)
         return DescribeClusterResponse(
             error_code=code, error_message=message, cluster_id="", brokers=()
         )
-    told = services.address_for(session)
+    address = services.address_for(session)
     brokers = (
         ()
-        if told is None
-        else (DescribeClusterBroker(broker_id=node_id, host=told.host, port=told.port),)
+        if address is None
+        else (DescribeClusterBroker(broker_id=node_id, host=address.host, port=address.port),)
     )
     return DescribeClusterResponse(
         error_code=ErrorCode.NONE,
@@ -67,7 +70,7 @@ async def _authorize(
     request: DescribeClusterRequest,
     handle: Handle,
 ) -> Any:
-    """Everybody may ask; what they may do is told to those who may be told."""
+    """Every caller is answered; its authorized operations need DESCRIBE cluster."""
     del version
     answer = await handle(request)
     if answer.error_code or not request.include_cluster_authorized_operations:

@@ -4,16 +4,16 @@ Needs DESCRIBE_CONFIGS of the topic, cluster or group.
 
 Behaviour: a topic has every topic setting, with the value in force; this broker (by its id) every
 broker setting, topics' defaults under all their names included; all brokers (the empty name) only
-what was set for them while they ran. A value's synonyms are told in the order in which they win:
+what was set for them while they ran. A value's synonyms come in order of precedence:
 the topic's own, this broker's dynamic one, all brokers' dynamic one, the properties file's, the
-default (KIP-226); a broker setting's begin with its own name. Sensitive values are never told.
-Names may pick some settings; unknown ones are passed over, as in Kafka. A resource asked for more
-than once is told once.
+default (KIP-226); a broker setting's begin with its own name. Sensitive values are never returned.
+Names may pick some settings; unknown ones are ignored, as in Kafka. A resource requested
+more than once is returned once.
 
 UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION; INVALID_REQUEST for another broker's id and
 for resources that have no settings here (loggers, groups, client metrics).
 
-v1-2 the same · v3 types, and documentation if asked for · v4 the same.
+v1-2 the same · v3 types, and documentation if requested · v4 the same.
 """
 
 from __future__ import annotations
@@ -54,15 +54,16 @@ from lapse.wire.schema.describe_configs import (
 async def handle(
     services: Services, _session: Session, _version: int, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    """Tell the settings of each resource."""
-    asked: dict[tuple[int, str], frozenset[str] | None] = {}
+    """Return the settings of each resource."""
+    requested: dict[tuple[int, str], frozenset[str] | None] = {}
     for one in request.resources:
         key, names = (one.resource_type, one.resource_name), one.configuration_keys
-        before = asked.get(key, frozenset())
-        asked[key] = before.union(names) if names and before is not None else None
+        before = requested.get(key, frozenset())
+        requested[key] = before.union(names) if names and before is not None else None
     return DescribeConfigsResponse(
         results=tuple(
-            _answer(services, request, kind, name, wanted) for (kind, name), wanted in asked.items()
+            _answer(services, request, kind, name, selected)
+            for (kind, name), selected in requested.items()
         )
     )
 
@@ -72,7 +73,7 @@ def _answer(
     request: DescribeConfigsRequest,
     kind: int,
     name: str,
-    wanted: frozenset[str] | None,
+    selected: frozenset[str] | None,
 ) -> DescribeConfigsResult:
     error, message = ErrorCode.NONE, None
     found: Sequence[Described] = ()
@@ -85,7 +86,9 @@ def _answer(
         error_message=message,
         resource_type=kind,
         resource_name=name,
-        configs=tuple(_told(one, request) for one in found if wanted is None or one.name in wanted),
+        configs=tuple(
+            _result(one, request) for one in found if selected is None or one.name in selected
+        ),
     )
 
 
@@ -103,7 +106,7 @@ def _describe(services: Services, kind: int, name: str) -> Sequence[Described]:
     raise no_settings(kind)
 
 
-def _told(one: Described, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+def _result(one: Described, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     return DescribeConfigsResourceResult(
         name=one.name,
         value=one.value,

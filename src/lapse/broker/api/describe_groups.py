@@ -2,11 +2,11 @@
 
 Needs DESCRIBE group.
 
-Behaviour: a group that nobody knows is `Dead`, as in Kafka, and so is one of KIP-848, which
-ConsumerGroupDescribe tells of; one that only has offsets is `Empty`.
+Behaviour: a group that does not exist is `Dead`, as in Kafka, and so is a KIP-848 group, which
+ConsumerGroupDescribe describes; a group that only has offsets is `Empty`.
 
 v0-2 the same to us · v3 authorized operations (by `authorization`) · v4 instance ids · v6 a group
-that nobody knows is GROUP_ID_NOT_FOUND as well (KIP-1043).
+that does not exist is GROUP_ID_NOT_FOUND as well (KIP-1043).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_FOUND_FROM = 6
 async def handle(
     services: Services, _session: Session, version: int, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
-    """Describe each."""
+    """Describe each group."""
     groups = [await _describe(services, group_id, version) for group_id in request.groups]
     return DescribeGroupsResponse(groups=tuple(groups))
 
@@ -47,16 +47,16 @@ async def _describe(services: Services, group_id: str, version: int) -> Describe
 def _known(shard: Shard, group_id: str) -> DescribedGroup | None:
     group = shard.groups.get(group_id)
     if group_id in shard.consumers.groups:
-        return None  # of another kind: ConsumerGroupDescribe tells of it
+        return None  # a KIP-848 group: ConsumerGroupDescribe describes it
     if group is None:
         return _bare(group_id, State.EMPTY) if group_id in shard.offsets.groups() else None
-    told = group.describe()
+    description = group.describe()
     return DescribedGroup(
         error_code=ErrorCode.NONE,
         group_id=group_id,
-        group_state=told.state,
-        protocol_type=told.protocol_type,
-        protocol_data=told.protocol,
+        group_state=description.state,
+        protocol_type=description.protocol_type,
+        protocol_data=description.protocol,
         members=tuple(
             DescribedGroupMember(
                 member_id=m.member_id,
@@ -66,7 +66,7 @@ def _known(shard: Shard, group_id: str) -> DescribedGroup | None:
                 member_metadata=m.metadata,
                 member_assignment=m.assignment,
             )
-            for m in told.members
+            for m in description.members
         ),
     )
 

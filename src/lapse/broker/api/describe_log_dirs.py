@@ -1,4 +1,4 @@
-"""DescribeLogDirs (key 35): how much is where on the broker's disks (KIP-113).
+"""DescribeLogDirs (key 35): sizes of logs and volumes by log directory (KIP-113).
 
 Needs DESCRIBE cluster.
 
@@ -40,7 +40,7 @@ UNKNOWN = -1
 async def handle(
     services: Services, _session: Session, _version: int, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """Tell of each directory; asking the system for its volume may wait for a disk."""
+    """Describe each directory in a worker thread: reading its volume's size may wait."""
     return await services.disk.run(_describe_all, services.partitions, request)
 
 
@@ -89,7 +89,7 @@ def _log(log: PartitionLog) -> DescribeLogDirsPartition:
 
 
 def volume_bytes(path: Path) -> tuple[int, int]:
-    """A volume's size and what is free there for us; -1 each where the system does not tell."""
+    """A volume's size and what is free there for us; -1 each if the system does not report them."""
     try:
         found = os.statvfs(path)
     except OSError:

@@ -2,12 +2,12 @@
 
 Needs DESCRIBE topic.
 
-Behaviour: the topics asked for, or all; from the cursor on, which is a topic and its first
+Behaviour: the requested topics, or all; from the cursor on, which is a topic and its first
 partition, and for at most as many partitions as the request says and 2,000. There is a next cursor
-where something is left. There is one replica, so nobody else is eligible to lead. A topic asked for
+where something is left. There is one replica, so no other is eligible to lead. A topic requested
 by name may be UNKNOWN_TOPIC_OR_PARTITION or INVALID_TOPIC_EXCEPTION. INVALID_REQUEST, for every
 topic of the request, where the cursor's is not among them or its partition is negative. Authorized
-operations are told by `authorization`.
+operations are added by `authorization`.
 
 v0 the only one.
 """
@@ -42,36 +42,36 @@ PARTITIONS_MAX = 2000
 async def handle(
     services: Services, _session: Session, _version: int, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """One page."""
-    cursor, asked = request.cursor, {topic.name for topic in request.topics}
+    """Build one page."""
+    cursor, requested = request.cursor, {topic.name for topic in request.topics}
     if cursor is not None and (
-        cursor.partition_index < 0 or (asked and cursor.topic_name not in asked)
+        cursor.partition_index < 0 or (requested and cursor.topic_name not in requested)
     ):
         return DescribeTopicPartitionsResponse(
             topics=tuple(
                 _without(name, ErrorCode.INVALID_REQUEST)
-                for name in sorted(asked) or [cursor.topic_name]
+                for name in sorted(requested) or [cursor.topic_name]
             )
         )
     begins_at = "" if cursor is None else cursor.topic_name
-    names = sorted(n for n in asked or services.topics.image.topics if n >= begins_at)
+    names = sorted(n for n in requested or services.topics.image.topics if n >= begins_at)
     left = max(min(request.response_partition_limit, PARTITIONS_MAX), 1)
-    told: list[DescribeTopicPartitionsResponseTopic] = []
+    page: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
         if not left:
-            return _page(told, Cursor(topic_name=name, partition_index=0))
+            return _page(page, Cursor(topic_name=name, partition_index=0))
         topic = services.topics.image.topics.get(name)
         if topic is None:
-            told.append(_without(name, _why_unknown(name)))
+            page.append(_without(name, _why_unknown(name)))
             continue
         at_cursor = cursor is not None and name == begins_at
         first = cursor.partition_index if cursor is not None and at_cursor else 0
         until = max(min(first + left, topic.partitions), first)
-        told.append(_known(services, topic, range(first, until)))
+        page.append(_known(services, topic, range(first, until)))
         if until < topic.partitions:
-            return _page(told, Cursor(topic_name=name, partition_index=until))
+            return _page(page, Cursor(topic_name=name, partition_index=until))
         left -= until - first
-    return _page(told, None)
+    return _page(page, None)
 
 
 def _page(
@@ -143,7 +143,7 @@ async def _authorize(
         fine, request = _all_that_may_be(caller, request)
     elif others:
         request = replace(request, topics=fine)
-    # No topic at all would be every topic.
+    # A request without topics would describe every topic.
     answer = await handle(request) if fine else response(topics=())
     topics = tuple(with_operations(caller, topic) for topic in answer.topics)
     refused = tuple(

@@ -1,8 +1,8 @@
-"""DescribeTransactions (key 65): transactional ids and how they stand (KIP-664).
+"""DescribeTransactions (key 65): transactional ids and their state (KIP-664).
 
 Needs DESCRIBE transactional id; topics that may not be described are left out.
 
-Behaviour: TRANSACTIONAL_ID_NOT_FOUND for one that nobody uses, INVALID_REQUEST for an empty one.
+Behaviour: TRANSACTIONAL_ID_NOT_FOUND for an unknown one, INVALID_REQUEST for an empty one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lapse.wire.schema.describe_transactions import (
 async def handle(
     services: Services, _session: Session, _version: int, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    """One id after the other."""
+    """Describe one id after the other."""
     found = [await services.transactions.describe(name) for name in request.transactional_ids]
     return DescribeTransactionsResponse(transaction_states=tuple(map(_state, found)))
 
@@ -54,7 +54,7 @@ def _state(found: TransactionDescription) -> TransactionState:
 
 
 async def _authorize(caller: Caller, version: int, request: Any, handle: Handle) -> Any:
-    """Topics that must not be known are left out."""
+    """Leave out topics that the caller may not describe."""
     answer = await _describe_ids(caller, version, request, handle)
     states = tuple(
         replace(

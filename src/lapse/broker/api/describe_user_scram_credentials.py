@@ -1,9 +1,9 @@
-"""DescribeUserScramCredentials (key 50): who has which SCRAM credentials (KIP-554).
+"""DescribeUserScramCredentials (key 50): the SCRAM credentials of users (KIP-554).
 
 Needs DESCRIBE cluster.
 
-Behaviour: mechanisms and iterations of the users asked for, or of all; salts and keys are told to
-nobody. RESOURCE_NOT_FOUND for a user without any, DUPLICATE_RESOURCE for one asked for twice.
+Behaviour: mechanisms and iterations of the requested users, or of all; salts and keys are never
+returned. RESOURCE_NOT_FOUND for a user without any, DUPLICATE_RESOURCE for one requested twice.
 
 v0 the only one.
 """
@@ -33,7 +33,7 @@ async def handle(
     _version: int,
     request: DescribeUserScramCredentialsRequest,
 ) -> DescribeUserScramCredentialsResponse:
-    """Tell of each user."""
+    """Describe the credentials of each user."""
     credentials = services.access.credentials
     times = Counter(user.name for user in request.users or ())
     if not times:
@@ -53,12 +53,12 @@ def _result(
 ) -> DescribeUserScramCredentialsResult:
     found = sorted(
         (mechanism, kept.iterations)
-        for (whose, mechanism), kept in credentials.items()
-        if whose == user
+        for (name, mechanism), kept in credentials.items()
+        if name == user
     )
     error: KafkaError | None = None
     if twice:
-        error = KafkaError(ErrorCode.DUPLICATE_RESOURCE, f"user {user!r} is asked for twice")
+        error = KafkaError(ErrorCode.DUPLICATE_RESOURCE, f"user {user!r} is requested twice")
     elif not found:
         error = KafkaError(
             ErrorCode.RESOURCE_NOT_FOUND,

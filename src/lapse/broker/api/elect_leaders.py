@@ -1,14 +1,14 @@
-"""ElectLeaders (key 43): have leaders elected now (KIP-183, KIP-460).
+"""ElectLeaders (key 43): elect leaders now (KIP-183, KIP-460).
 
 Needs ALTER cluster.
 
-Behaviour: there is one replica of each partition and it leads, so ELECTION_NOT_NEEDED is what a
-partition is told; where its log is offline, PREFERRED_LEADER_NOT_AVAILABLE, or
-ELIGIBLE_LEADERS_NOT_AVAILABLE for an unclean election. UNKNOWN_TOPIC_OR_PARTITION for what is not
-there. Asked for all partitions, those that need none are left out. A type that is neither is
-INVALID_REQUEST.
+Behaviour: each partition has one replica, which leads, so the result is ELECTION_NOT_NEEDED; if its
+log is offline, PREFERRED_LEADER_NOT_AVAILABLE, or ELIGIBLE_LEADERS_NOT_AVAILABLE for an unclean
+election. UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist. A request for all
+partitions leaves out those that need no election. An election type that is neither preferred nor
+unclean is INVALID_REQUEST.
 
-v0 preferred elections only · v1 unclean ones, and an error for the whole · v2 the same.
+v0 preferred elections only · v1 unclean ones, and a top-level error · v2 the same.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from lapse.wire.schema.elect_leaders import (
     ReplicaElectionResult,
 )
 
-# By election type: what an offline partition is told.
-_NOBODY = {
+# By election type: the error of an offline partition.
+_OFFLINE_ERRORS = {
     0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
     1: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
 }
-_WORDS = {
+_MESSAGES = {
     ErrorCode.ELECTION_NOT_NEEDED: "its one replica leads",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such partition",
     ErrorCode.INVALID_REQUEST: "elections are preferred (0) or unclean (1)",
-    **dict.fromkeys(_NOBODY.values(), "its one replica is offline"),
+    **dict.fromkeys(_OFFLINE_ERRORS.values(), "its one replica is offline"),
 }
 
 
 async def handle(
     services: Services, _session: Session, _version: int, request: ElectLeadersRequest
 ) -> ElectLeadersResponse:
-    """Say why there is nothing to elect."""
+    """Report for each partition why there is nothing to elect."""
     image, kind = services.topics.image, request.election_type
-    asked: dict[str, Iterable[int]]
+    partitions: dict[str, Iterable[int]]
     if request.topic_partitions is None:
-        asked = {topic.name: range(topic.partitions) for topic in image.topics.values()}
+        partitions = {topic.name: range(topic.partitions) for topic in image.topics.values()}
     else:
-        asked = {topic.topic: topic.partitions for topic in request.topic_partitions}
+        partitions = {topic.topic: topic.partitions for topic in request.topic_partitions}
     results = []
-    for name, numbers in asked.items():
+    for name, numbers in partitions.items():
         codes = {n: _code(services, TopicPartition(name, n), kind) for n in numbers}
         if request.topic_partitions is None:
             codes = {n: c for n, c in codes.items() if c != ErrorCode.ELECTION_NOT_NEEDED}
@@ -67,23 +67,23 @@ async def handle(
             ReplicaElectionResult(
                 topic=name,
                 partition_result=tuple(
-                    PartitionResult(partition_id=n, error_code=code, error_message=_WORDS[code])
+                    PartitionResult(partition_id=n, error_code=code, error_message=_MESSAGES[code])
                     for n, code in codes.items()
                 ),
             )
         )
-    error = ErrorCode.NONE if kind in _NOBODY else ErrorCode.INVALID_REQUEST
+    error = ErrorCode.NONE if kind in _OFFLINE_ERRORS else ErrorCode.INVALID_REQUEST
     return ElectLeadersResponse(error_code=error, replica_election_results=tuple(results))
 
 
 def _code(services: Services, partition: TopicPartition, kind: int) -> ErrorCode:
-    if kind not in _NOBODY:
+    if kind not in _OFFLINE_ERRORS:
         return ErrorCode.INVALID_REQUEST
     topic = services.topics.image.topics.get(partition.topic)
     if topic is None or not 0 <= partition.partition < topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     online = services.partitions.is_online(partition)
-    return ErrorCode.ELECTION_NOT_NEEDED if online else _NOBODY[kind]
+    return ErrorCode.ELECTION_NOT_NEEDED if online else _OFFLINE_ERRORS[kind]
 
 
 # --- who may --------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def _code(services: Services, partition: TopicPartition, kind: int) -> ErrorCode
 async def _authorize(
     caller: Caller, version: int, request: ElectLeadersRequest, handle: Handle
 ) -> Any:
-    """Refused as a whole and each partition, as in Kafka: version 0 has no error of the whole."""
+    """Refused as a whole and each partition, as in Kafka: version 0 has no top-level error."""
     if caller.may_cluster(Operation.ALTER):
         return await handle(request)
     return ElectLeadersResponse(

@@ -1,9 +1,9 @@
-"""EndTxn (key 26): commits or aborts (KIP-98).
+"""EndTxn (key 26): commits or aborts a transaction (KIP-98).
 
 Needs WRITE transactional id.
 
-Behaviour: answered when the decision is in the transaction's log; the markers are written after
-that. Asking again is harmless.
+Behaviour: the broker responds when the decision is in the transaction log; the markers are written
+after that. Sending the request again is harmless.
 
 v0-1 INVALID_PRODUCER_EPOCH · v2 PRODUCER_FENCED (KIP-588) · v3-4 as v2.
 """
@@ -24,13 +24,13 @@ _FENCED_FROM = 2
 async def handle(
     services: Services, _session: Session, version: int, request: EndTxnRequest
 ) -> EndTxnResponse:
-    """Ask the coordinator."""
+    """Pass the decision to the transaction coordinator."""
     producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
     error = await services.transactions.end(
         request.transactional_id, producer, commit=request.committed
     )
-    told = error if version >= _FENCED_FROM else without_fenced(error)
-    return EndTxnResponse(error_code=told)
+    code = error if version >= _FENCED_FROM else without_fenced(error)
+    return EndTxnResponse(error_code=code)
 
 
 API = Endpoint(

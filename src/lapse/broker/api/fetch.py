@@ -3,8 +3,8 @@
 Needs READ topic.
 
 Behaviour:
-- waits up to `max_wait_ms` for `min_bytes` in all; an error in any partition is told at once, and
-  costs no other partition its records (`broker.logs.faults`);
+- waits up to `max_wait_ms` for `min_bytes` in all; an error in any partition ends the wait at once,
+  and costs no other partition its records (`broker.logs.faults`);
 - a partition gives whole batches up to its own limit and what is left of `max_bytes`, but the first
   that has anything gives at least one batch, however large; it may begin below the offset asked for
   (Y-1);
@@ -17,15 +17,15 @@ Behaviour:
   along with the look-up, which saves a round of system calls. What a client cannot read is
   converted for it (`broker.logs.fetch_records`): formats newer than its version, and tombstones
   that carry a value (KIP-87), for which null is sent unless it says that it knows them;
-- who tells the epoch of the last record it has (v12; followers do) is told where that epoch ended,
-  and given nothing, where its log must have left ours (KIP-595);
+- a client that sends the epoch of its last record (v12; followers do) gets the end of that epoch,
+  and no records, if its log must have diverged from the leader's (KIP-595);
 - within a session (KIP-227) what is asked for is the session's and the answer only what is new:
   `in_session` goes around authorization, quotas and `handle`, which see every fetch as a full one.
 
 v0-1 messages of format v0 · v2-3 of v1 · v0-2 never more than was asked for, so that a large
 message comes cut · v4 isolation level · v5 log start · v0-5 NOT_LEADER_OR_FOLLOWER for
 KAFKA_STORAGE_ERROR, which came later (KIP-112) · v7 sessions, top-level error · v9 leader epoch ·
-v10 zstd (an older client is told UNSUPPORTED_COMPRESSION_TYPE) · v11 rack (ignored) · v12 flexible;
+v10 zstd (an older client gets UNSUPPORTED_COMPRESSION_TYPE) · v11 rack (ignored) · v12 flexible;
 our tag for KIP-87 · v13 topics by id: UNKNOWN_TOPIC_ID · v16, v17 nothing to say.
 """
 
@@ -81,7 +81,7 @@ STORAGE_ERROR_FROM = 6
 
 # Below this a copy through the process is cheaper than a second call to the kernel.
 SENDFILE_BYTES_MIN = 32 << 10
-# Some 15 us each: with more the event loop would serve nobody else for too long.
+# Some 15 us each: with more the event loop would serve no other request for too long.
 AT_ONCE_PARTITIONS_MAX = 32
 
 
@@ -103,7 +103,7 @@ class Got:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long is waited for how much."""
+    """How long a fetch waits, and for how many bytes."""
 
     seconds: float
     bytes_min: int
@@ -126,7 +126,7 @@ async def in_session(
     request: FetchRequest,
     handle_whole: Callable[[FetchRequest], Awaitable[FetchResponse]],
 ) -> FetchResponse:
-    """Make the whole of what is fetched of a request, and of its answer what the client gets."""
+    """Expand a session's request into a full fetch, and reduce its response to what is new."""
     clock = services.clock
     owner = session.principal
     context = services.fetch_sessions.begin(owner, version, request, int(clock.monotonic() * 1000))
@@ -186,7 +186,7 @@ async def _read_until(
 
 
 def _is_too_little(got: Sequence[Got], bytes_min: int) -> bool:
-    """Whether more is waited for; an error is told at once, and that logs have parted."""
+    """Whether more is waited for; an error or diverged logs end the wait at once."""
     return (
         bool(got)
         and sum([g.size for g in got]) < bytes_min
@@ -225,7 +225,7 @@ def _by_topic(
 
 
 def _read_at_once(services: Services, wanted: Sequence[Wanted], limits: Limits) -> list[Got] | None:
-    """What needs no disk: most clients read what was just written. None if a file has to be asked.
+    """What needs no disk: most clients read what was just written. None if a file has to be read.
 
     Active segments are open, and what was just written is in memory; all else is for a worker.
     """
@@ -335,7 +335,7 @@ def _read_one(
         )
     except BlockingIOError:  # it is for a worker thread
         raise
-    except Exception as e:  # noqa: BLE001  (it is logged there)
+    except Exception as e:  # noqa: BLE001  (`code_of` logs it)
         return Got(_error(asked.partition, code_of(partitions, want.partition, "Fetch", e)))
     return Got(data, got.size)
 
@@ -347,9 +347,9 @@ def _append_times(source: LogSlice) -> tuple[AppendedFrom, ...]:
 
 
 def _diverging(log: PartitionLog, asked: FetchPartition) -> EpochEndOffset:
-    """KIP-595: where the log of who asks left ours, of whose last record it tells the epoch.
+    """KIP-595: where the log of the client, which sent its last record's epoch, left the leader's.
 
-    Raises KafkaError OFFSET_OUT_OF_RANGE where nobody can tell, or below the log start.
+    Raises KafkaError OFFSET_OUT_OF_RANGE where that is unknown, or below the log start.
     """
     offset, epoch = asked.fetch_offset, asked.last_fetched_epoch
     end = log.end_of_epoch(epoch)
@@ -367,7 +367,7 @@ def _aborted(
 ) -> tuple[AbortedTransaction, ...]:
     """Aborted transactions that reach into what is read: from `offset` on, below `end`.
 
-    As in Kafka, up to the next entry of the offset index: a few too many harm nobody.
+    As in Kafka, up to the next entry of the offset index: a few too many do no harm.
     """
     if records.files is None:
         return ()

@@ -1,10 +1,10 @@
-"""FindCoordinator (key 10): which broker looks after a group or a transactional id.
+"""FindCoordinator (key 10): which broker coordinates a group or a transactional id.
 
 Needs DESCRIBE group or transactional id.
 
-Behaviour: this one looks after all, being the only one; the topic that its coordinator keeps them
-in is made when the first one is looked for. COORDINATOR_NOT_AVAILABLE where it cannot be, which
-clients try again after.
+Behaviour: this broker coordinates all of them, being the only broker. The first request creates the
+topic in which the coordinator stores them. COORDINATOR_NOT_AVAILABLE if it cannot be created;
+clients then try again.
 
 v0 groups only · v1 key type, error message · v2-3 one key · v4-6 several.
 """
@@ -34,25 +34,25 @@ from lapse.wire.schema.find_coordinator import (
     FindCoordinatorResponse,
 )
 
-NOBODY = -1
+NO_NODE = -1
 _BATCHED_FROM = 4
 
 
 async def handle(
     services: Services, session: Session, version: int, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Ourselves, for each key."""
+    """Return this broker for each key."""
     if version >= _BATCHED_FROM:
         keys = request.coordinator_keys
         found = [await _coordinator(services, session, key, request.key_type) for key in keys]
         return FindCoordinatorResponse(coordinators=tuple(found))
-    one = await _coordinator(services, session, request.key, request.key_type)
+    coordinator = await _coordinator(services, session, request.key, request.key_type)
     return FindCoordinatorResponse(
-        error_code=one.error_code,
-        error_message=one.error_message,
-        node_id=one.node_id,
-        host=one.host,
-        port=one.port,
+        error_code=coordinator.error_code,
+        error_message=coordinator.error_message,
+        node_id=coordinator.node_id,
+        host=coordinator.host,
+        port=coordinator.port,
     )
 
 
@@ -60,30 +60,32 @@ async def _coordinator(
     services: Services, session: Session, key: str, key_type: int
 ) -> Coordinator:
     if key_type not in {GROUP_KEY, TRANSACTION_KEY}:
-        return _nobody(key, ErrorCode.INVALID_REQUEST, f"key type {key_type}: 0 or 1")
+        return _no_coordinator(key, ErrorCode.INVALID_REQUEST, f"key type {key_type}: 0 or 1")
     try:
         if key_type == TRANSACTION_KEY:
             await services.transactions.require_topic()
         else:
             await services.groups.require_topic()
     except LapseError as e:
-        return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(e))
-    told = services.address_for(session)
-    if told is None:
-        return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "this listener is not advertised")
+        return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(e))
+    address = services.address_for(session)
+    if address is None:
+        return _no_coordinator(
+            key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "this listener is not advertised"
+        )
     return Coordinator(
         key=key,
         node_id=services.config.node_id,
-        host=told.host,
-        port=told.port,
+        host=address.host,
+        port=address.port,
         error_code=ErrorCode.NONE,
         error_message=None,
     )
 
 
-def _nobody(key: str, error: ErrorCode, why: str) -> Coordinator:
+def _no_coordinator(key: str, error: ErrorCode, why: str) -> Coordinator:
     return Coordinator(
-        key=key, node_id=NOBODY, host="", port=NOBODY, error_code=error, error_message=why
+        key=key, node_id=NO_NODE, host="", port=NO_NODE, error_code=error, error_message=why
     )
 
 
@@ -105,7 +107,7 @@ async def _authorize(
             return ErrorCode.NONE if may else TRANSACTION_REFUSED
         if request.key_type == GROUP_KEY:
             return ErrorCode.NONE if caller.may_group(Operation.DESCRIBE, key) else GROUP_REFUSED
-        return ErrorCode.NONE  # the handler knows no such type
+        return ErrorCode.NONE  # the handler refuses an unknown key type
 
     if version < _KEYS_FROM:
         code = code_of(request.key)

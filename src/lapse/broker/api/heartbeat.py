@@ -1,8 +1,8 @@
-"""Heartbeat (key 12): a member lives, and learns of a rebalance.
+"""Heartbeat (key 12): a member shows that it is alive, and learns of a rebalance.
 
 Needs READ group.
 
-v0-2 the same to us · v3 instance ids · v4 the same.
+v0-2 no difference here · v3 instance ids · v4 the same.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from lapse.wire.schema.heartbeat import HEARTBEAT, HeartbeatRequest, HeartbeatRe
 async def handle(
     services: Services, _session: Session, _version: int, request: HeartbeatRequest
 ) -> HeartbeatResponse:
-    """Ask the group."""
+    """Pass the heartbeat to the group coordinator."""
     if not request.group_id:
         return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     beat = Heartbeat(object(), request.member_id, request.generation_id, request.group_instance_id)
-    taken = await services.groups.ask(request.group_id, beat)
-    return HeartbeatResponse(error_code=taken.error)
+    outcome = await services.groups.ask(request.group_id, beat)
+    return HeartbeatResponse(error_code=outcome.error)
 
 
 API = Endpoint(

@@ -1,12 +1,12 @@
-"""IncrementalAlterConfigs (key 44): single settings of a resource (KIP-339).
+"""IncrementalAlterConfigs (key 44): change single settings of a resource (KIP-339).
 
 Needs ALTER_CONFIGS of the topic, cluster or group.
 
-Behaviour: SET gives a value, DELETE goes back to the default, APPEND and SUBTRACT add to a list and
-take from it, what is there already or is not there being no error. They are for lists alone, else
-INVALID_CONFIG. A list that the resource does not have itself begins as the one in force, the
-broker's; Kafka begins with its default, and an APPEND could then drop what had held. Otherwise as
-`alter_configs`. An unknown operation is INVALID_REQUEST.
+Behaviour: SET gives a value, DELETE goes back to the default, APPEND and SUBTRACT add items to a
+list and remove them; adding a present item or removing an absent one is no error. They are for
+lists alone, else INVALID_CONFIG. A list that the resource does not have itself begins as the one in
+force, the broker's; Kafka begins with its default, and an APPEND could then drop items that were in
+force. Otherwise as `alter_configs`. An unknown operation is INVALID_REQUEST.
 
 v0-1 the same.
 """
@@ -44,7 +44,7 @@ from lapse.wire.schema.incremental_alter_configs import (
 
 
 class ConfigOperation(IntEnum):
-    """KIP-339's."""
+    """The operations of KIP-339."""
 
     SET = 0
     DELETE = 1
@@ -56,7 +56,7 @@ async def handle(
     services: Services, _session: Session, _version: int, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Change the settings of each resource."""
-    asked = [
+    alterations = [
         Alteration(
             resource.resource_type,
             resource.resource_name,
@@ -70,22 +70,22 @@ async def handle(
         )
         for resource in request.resources
     ]
-    answers = await alter_all(services, asked, validate_only=request.validate_only)
+    results = await alter_all(services, alterations, validate_only=request.validate_only)
     return IncrementalAlterConfigsResponse(
         responses=tuple(
             AlterConfigsResourceResponse(
-                error_code=answer.code,
-                error_message=answer.message,
-                resource_type=one.resource_type,
-                resource_name=one.resource_name,
+                error_code=result.code,
+                error_message=result.message,
+                resource_type=alteration.resource_type,
+                resource_name=alteration.resource_name,
             )
-            for one, answer in zip(asked, answers, strict=True)
+            for alteration, result in zip(alterations, results, strict=True)
         )
     )
 
 
 def _change(resource: AlterConfigsResource, topics: Topics) -> Change:
-    """The effect on the settings a resource has by then; they may have changed since the call."""
+    """Apply the operations to the resource's settings, which may have changed since the call."""
 
     def below(name: str) -> str:
         if resource.resource_type == TOPIC:
@@ -106,7 +106,7 @@ def _change(resource: AlterConfigsResource, topics: Topics) -> Change:
 
 
 def apply(settings: dict[str, str], config: AlterableConfig, below: Callable[[], str]) -> None:
-    """Do one operation; `below` gives the list that is in force where there is none.
+    """Do one operation; `below` gives the list in force where the resource has none.
 
     Raises INVALID_REQUEST.
     """
@@ -134,7 +134,8 @@ def _require_list(kind: Kind, config: AlterableConfig) -> None:
     if kind is not Kind.LIST:
         operation = ConfigOperation(config.config_operation).name
         raise KafkaError(
-            ErrorCode.INVALID_CONFIG, f"{config.name}: {operation} is for lists, and it is none"
+            ErrorCode.INVALID_CONFIG,
+            f"{config.name}: {operation} is for lists, and this setting is not a list",
         )
 
 

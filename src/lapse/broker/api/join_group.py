@@ -2,15 +2,15 @@
 
 Needs READ group.
 
-Behaviour: the answer comes when the rebalance's first phase is over, which may take as long as the
-slowest member's rebalance timeout; a member without an id is given one first (KIP-394). Who may
-join and when is `coordination.classic.group`'s. An empty group id: INVALID_GROUP_ID. A group of
-KIP-848 that has members takes consumers in at once (`coordination.consumer.classic_members`); one
-without becomes a classic group.
+Behaviour: the response is sent when the rebalance's first phase is over, which may take as long as
+the slowest member's rebalance timeout; a member without an id is given one first (KIP-394).
+`coordination.classic.group` decides which members may join, and when. An empty group id is
+INVALID_GROUP_ID. A KIP-848 group with members accepts consumers at once
+(`coordination.consumer.classic_members`); one without members becomes a classic group.
 
 v0 the session timeout is the rebalance timeout · v1 rebalance timeout (KIP-62) · v4 ids first · v5
 instance ids (KIP-345) · v7 protocol type and null protocols (KIP-559) · v8 a reason (KIP-800) · v9
-a leader that need not assign (KIP-814).
+a leader that may skip the assignment (KIP-814).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _SKIP_FROM = 9
 async def handle(
     services: Services, session: Session, version: int, request: JoinGroupRequest
 ) -> JoinGroupResponse:
-    """Ask the group."""
+    """Pass the join to the group coordinator."""
     if not request.group_id:
-        return _answer(Joined(ErrorCode.INVALID_GROUP_ID, request.member_id), version)
+        return _response(Joined(ErrorCode.INVALID_GROUP_ID, request.member_id), version)
     join = Join(
         token=object(),
         member_id=request.member_id,
@@ -52,10 +52,10 @@ async def handle(
         may_skip_assignment=version >= _SKIP_FROM,
         reason=request.reason,
     )
-    return _answer(await services.groups.ask(request.group_id, join), version)
+    return _response(await services.groups.ask(request.group_id, join), version)
 
 
-def _answer(joined: Joined, version: int) -> JoinGroupResponse:
+def _response(joined: Joined, version: int) -> JoinGroupResponse:
     protocol = joined.protocol
     return JoinGroupResponse(
         error_code=joined.error,

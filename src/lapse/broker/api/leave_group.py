@@ -1,4 +1,4 @@
-"""LeaveGroup (key 13): members go, by themselves or by an administrator's hand (KIP-345).
+"""LeaveGroup (key 13): members leave, or an administrator removes them (KIP-345).
 
 Needs READ group.
 
@@ -25,7 +25,7 @@ _SEVERAL_FROM = 3
 async def handle(
     services: Services, _session: Session, version: int, request: LeaveGroupRequest
 ) -> LeaveGroupResponse:
-    """Ask the group."""
+    """Remove the members through the group coordinator."""
     if not request.group_id:
         return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     if version < _SEVERAL_FROM:

@@ -1,8 +1,8 @@
 """ListGroups (key 16): all groups of this broker.
 
-Needs DESCRIBE cluster or group; others are left out.
+Needs DESCRIBE cluster or group; other groups are left out.
 
-v0-3 the same to us · v4 states, and a filter by them (KIP-518) · v5 types, and a filter by them
+v0-3 no difference here · v4 states, and a filter by them (KIP-518) · v5 types, and a filter by them
 (KIP-848).
 """
 
@@ -32,7 +32,7 @@ from lapse.wire.schema.list_groups import (
 async def handle(
     services: Services, _session: Session, _version: int, request: ListGroupsRequest
 ) -> ListGroupsResponse:
-    """All that pass the filters."""
+    """List all groups that pass the filters."""
     try:
         shards = await services.groups.all_shards()
     except KafkaError as e:
@@ -60,11 +60,11 @@ def _groups(shard: Shard) -> Iterator[ListedGroup]:
                 group_type=CONSUMER,
             )
             continue
-        told = None if group is None else group.describe()
+        description = None if group is None else group.describe()
         yield ListedGroup(
             group_id=group_id,
-            protocol_type="" if told is None else told.protocol_type,
-            group_state=State.EMPTY if told is None else told.state,
+            protocol_type="" if description is None else description.protocol_type,
+            group_state=State.EMPTY if description is None else description.state,
             group_type=CLASSIC,
         )
 
@@ -76,11 +76,11 @@ async def _authorize(
     caller: Caller, version: int, request: ListGroupsRequest, handle: Handle
 ) -> Any:
     del version
-    answer = await handle(request)
+    response = await handle(request)
     if caller.may_cluster(Operation.DESCRIBE):
-        return answer
-    told = tuple(g for g in answer.groups if caller.may_group(Operation.DESCRIBE, g.group_id))
-    return replace(answer, groups=told)
+        return response
+    visible = tuple(g for g in response.groups if caller.may_group(Operation.DESCRIBE, g.group_id))
+    return replace(response, groups=visible)
 
 
 API = Endpoint(LIST_GROUPS, ListGroupsRequest, ListGroupsResponse, handle, _authorize)

@@ -1,23 +1,24 @@
-"""ListOffsets (key 2): the offset for a timestamp, or for one of the places with a name.
+"""ListOffsets (key 2): the offset for a timestamp, or for one of the special timestamps.
 
 Needs DESCRIBE topic.
 
 Behaviour (T-17 … T-19, and L8): -1 latest, which is the end of what the isolation level
 shows; -2 log start; a timestamp: the first record at or after it, in any segment and never below
-the log start; none is offset -1, timestamp -1. A partition asked for twice is INVALID_REQUEST;
-another leader epoch is FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
+the log start; where there is none, offset -1 and timestamp -1. A partition named twice is
+INVALID_REQUEST; another leader epoch is FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
 
-v0 where segments begin, as many as are asked for, descending: -1 from the end of the log on, -2 the
-log start, a timestamp those that got nothing after it (as Kafka did before 4.0; clients from before
-0.10.1 know nothing else). Any other negative number is before all times, and a partition may be
-asked for twice · v1-6 -1, -2 and timestamps · v7 -3, the record with the greatest timestamp · v8
--4, the local start (the log start: nothing is tiered) · v9 -5, the last tiered offset (none). In an
-older version, and for any other negative number: UNSUPPORTED_VERSION.
+v0 offsets where segments begin, up to `max_num_offsets`, descending: -1 from the end of the log on,
+-2 the log start, a timestamp those of the segments without later appends (as Kafka did before 4.0;
+clients from before 0.10.1 know nothing else). Any other negative number is before all times, and a
+partition may be named twice · v1-6 -1, -2 and timestamps · v7 -3, the record with the greatest
+timestamp · v8 -4, the local start (the log start: nothing is tiered) · v9 -5, the last tiered
+offset (none). In an older version, and for any other negative number: UNSUPPORTED_VERSION.
 
-Our own `by` (v6) says what a timestamp is compared with. BY_AGE: the first record that may not be
-older, where one without a time is as old as its append. BY_APPEND: the first offset that may not
-have been appended before. Where all are older, the end; all below the answer is older for certain,
-so that it may be deleted. The answer has the same `by`; one that we do not know is INVALID_REQUEST.
+Lapse's own field `by` (v6) says what a timestamp is compared with. BY_AGE: the first record that
+may not be older; a record without a timestamp is as old as its append. BY_APPEND: the first offset
+that may not have been appended before. Where every record is older, the end; every record below
+the returned offset is older for certain, so a client may delete it. The response has the same `by`;
+a `by` that the broker does not know is INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _EPOCHS_FROM = 4
 _ONE_OFFSET_FROM = 1
 _TIME_GREATEST_MS = (1 << 63) - 1
 
-# The version from which each named place may be asked for.
+# The version from which a request may use each special timestamp.
 _SINCE = {
     LATEST_TIMESTAMP: 1,
     EARLIEST_TIMESTAMP: 1,
@@ -79,10 +80,10 @@ _LOOKUPS: Mapping[int, Callable[[PartitionLog, int], FoundRecord | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """An answer: where, and the timestamp there (-1 for places with a name).
+    """A found offset and its record's timestamp (-1 for special timestamps).
 
     Attributes:
-        leader_epoch: of the record there, for the end the current one; -1 in old formats.
+        leader_epoch: the record's epoch, the current one for the end; -1 in old formats.
     """
 
     offset: int = NONE
@@ -93,7 +94,7 @@ class FoundOffset:
 async def handle(
     services: Services, _session: Session, version: int, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
-    """Look up each partition; searching reads files, so it is done in a worker thread."""
+    """Look up each partition; a search reads files, so it runs in a worker thread."""
     if version < _ONE_OFFSET_FROM:
         return _look_up_old_style(services.partitions, request, services.clock.now_ms())
     return await services.disk.run(_look_up_all, services.partitions, version, request)
@@ -110,16 +111,16 @@ def _look_up_all(
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    _answer(
+                    _result(
                         partitions,
                         version,
-                        TopicPartition(topic.name, asked.partition_index),
-                        asked,
+                        TopicPartition(topic.name, requested.partition_index),
+                        requested,
                         by=request.by,
-                        twice=times[topic.name, asked.partition_index] > 1,
+                        repeated=times[topic.name, requested.partition_index] > 1,
                         committed=committed,
                     )
-                    for asked in topic.partitions
+                    for requested in topic.partitions
                 ),
             )
             for topic in request.topics
@@ -127,28 +128,28 @@ def _look_up_all(
     )
 
 
-def _answer(
+def _result(
     partitions: Partitions,
     version: int,
     where: TopicPartition,
-    asked: ListOffsetsPartition,
+    requested: ListOffsetsPartition,
     *,
     by: int,
-    twice: bool,
+    repeated: bool,
     committed: bool,
 ) -> ListOffsetsPartitionResponse:
     try:
-        if twice:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{where} is asked for more than once")
+        if repeated:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{where} is named more than once")
         if by not in _LOOKUPS:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a lookup by {by} is none that we know")
-        if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, version + 1):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"lookup by {by} is unknown")
+        if requested.timestamp < 0 and version < _SINCE.get(requested.timestamp, version + 1):
             raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION, f"timestamp {asked.timestamp} in v{version}"
+                ErrorCode.UNSUPPORTED_VERSION, f"timestamp {requested.timestamp} in v{version}"
             )
         log = partitions.get(where)
-        check_leader_epoch(asked.current_leader_epoch, log)
-        found = find(log, asked.timestamp, committed=committed, by=by)
+        check_leader_epoch(requested.current_leader_epoch, log)
+        found = find(log, requested.timestamp, committed=committed, by=by)
         error = ErrorCode.NONE
     except Exception as e:  # noqa: BLE001  (it is logged there)
         found, error = FoundOffset(), code_of(partitions, where, "ListOffsets", e)
@@ -164,16 +165,19 @@ def _answer(
 def _look_up_old_style(
     partitions: Partitions, request: ListOffsetsRequest, now_ms: int
 ) -> ListOffsetsResponse:
-    """V0, which reads no file."""
+    """Look up for v0, which reads no file."""
     return ListOffsetsResponse(
         topics=tuple(
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    _answer_old_style(
-                        partitions, TopicPartition(topic.name, asked.partition_index), asked, now_ms
+                    _result_old_style(
+                        partitions,
+                        TopicPartition(topic.name, requested.partition_index),
+                        requested,
+                        now_ms,
                     )
-                    for asked in topic.partitions
+                    for requested in topic.partitions
                 ),
             )
             for topic in request.topics
@@ -181,11 +185,11 @@ def _look_up_old_style(
     )
 
 
-def _answer_old_style(
-    partitions: Partitions, where: TopicPartition, asked: ListOffsetsPartition, now_ms: int
+def _result_old_style(
+    partitions: Partitions, where: TopicPartition, requested: ListOffsetsPartition, now_ms: int
 ) -> ListOffsetsPartitionResponse:
     try:
-        found, error = find_old_style(partitions.get(where), asked, now_ms), ErrorCode.NONE
+        found, error = find_old_style(partitions.get(where), requested, now_ms), ErrorCode.NONE
     except Exception as e:  # noqa: BLE001  (it is logged there)
         found, error = (), code_of(partitions, where, "ListOffsets", e)
     return ListOffsetsPartitionResponse(
@@ -193,22 +197,24 @@ def _answer_old_style(
     )
 
 
-def find_old_style(log: PartitionLog, asked: ListOffsetsPartition, now_ms: int) -> tuple[int, ...]:
-    """The places in one log that a timestamp named before KIP-79."""
-    if asked.max_num_offsets < 0:
+def find_old_style(
+    log: PartitionLog, requested: ListOffsetsPartition, now_ms: int
+) -> tuple[int, ...]:
+    """The offsets in one log for a timestamp, as before KIP-79."""
+    if requested.max_num_offsets < 0:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"{log.partition}: {asked.max_num_offsets} offsets"
+            ErrorCode.INVALID_REQUEST, f"{log.partition}: {requested.max_num_offsets} offsets"
         )
-    if asked.timestamp == EARLIEST_TIMESTAMP:
-        return (log.log_start_offset,)[: asked.max_num_offsets]
-    by_ms = _TIME_GREATEST_MS if asked.timestamp == LATEST_TIMESTAMP else asked.timestamp
-    return log.offsets_before(by_ms, asked.max_num_offsets, now_ms)
+    if requested.timestamp == EARLIEST_TIMESTAMP:
+        return (log.log_start_offset,)[: requested.max_num_offsets]
+    by_ms = _TIME_GREATEST_MS if requested.timestamp == LATEST_TIMESTAMP else requested.timestamp
+    return log.offsets_before(by_ms, requested.max_num_offsets, now_ms)
 
 
 def find(
     log: PartitionLog, timestamp: int, *, committed: bool, by: int = BY_TIMESTAMP
 ) -> FoundOffset:
-    """The place in one log that a timestamp names."""
+    """The offset in one log for a timestamp or special timestamp."""
     end = log.last_stable_offset if committed else log.high_watermark
     if timestamp == LATEST_TIMESTAMP:
         return FoundOffset(end, leader_epoch=log.leader_epoch)
@@ -232,9 +238,9 @@ def _unlisted(topic: ListOffsetsTopic) -> ListOffsetsTopicResponse:
         name=topic.name,
         partitions=tuple(
             ListOffsetsPartitionResponse(
-                partition_index=asked.partition_index, error_code=TOPIC_REFUSED
+                partition_index=requested.partition_index, error_code=TOPIC_REFUSED
             )
-            for asked in topic.partitions
+            for requested in topic.partitions
         ),
     )
 

@@ -1,9 +1,9 @@
-"""ListPartitionReassignments (key 46): moves of replicas under way (KIP-455).
+"""ListPartitionReassignments (key 46): replica moves in progress (KIP-455).
 
 Needs DESCRIBE cluster.
 
-Behaviour: there is one broker and nothing to move to, so none are, whatever is asked for; unknown
-topics are passed over, as in Kafka.
+Behaviour: there is one broker, so no replica can move and the list is always empty; unknown topics
+are skipped, as in Kafka.
 
 v0 the only one.
 """
@@ -28,7 +28,7 @@ async def handle(
     _version: int,
     _request: ListPartitionReassignmentsRequest,
 ) -> ListPartitionReassignmentsResponse:
-    """None."""
+    """Return an empty list."""
     return ListPartitionReassignmentsResponse(
         error_code=ErrorCode.NONE, error_message=None, topics=()
     )

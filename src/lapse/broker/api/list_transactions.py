@@ -1,9 +1,10 @@
 """ListTransactions (key 66): the transactional ids that this broker coordinates (KIP-664).
 
-Needs DESCRIBE transactional id; others are left out.
+Needs DESCRIBE transactional id; other ids are left out.
 
-Behaviour: all that pass every filter; COORDINATOR_LOAD_IN_PROGRESS while any partition of
-`__transaction_state` is read; INVALID_REGULAR_EXPRESSION for a pattern that RE2 does not know.
+Behaviour: all ids that pass every filter; COORDINATOR_LOAD_IN_PROGRESS while any partition of
+`__transaction_state` is being read; INVALID_REGULAR_EXPRESSION for a pattern that is invalid in
+RE2.
 
 v0 states and producer ids · v1 a duration (KIP-994) · v2 a pattern (KIP-1152).
 """
@@ -29,7 +30,7 @@ from lapse.wire.schema.list_transactions import (
 async def handle(
     services: Services, _session: Session, _version: int, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    """Ask the coordinator."""
+    """List through the transaction coordinator."""
     listing = services.transactions.list(
         TransactionFilter(
             tuple(request.state_filters),
@@ -59,13 +60,13 @@ async def _authorize(
     caller: Caller, version: int, request: ListTransactionsRequest, handle: Handle
 ) -> Any:
     del version
-    answer = await handle(request)
-    told = tuple(
+    response = await handle(request)
+    visible = tuple(
         state
-        for state in answer.transaction_states
+        for state in response.transaction_states
         if caller.may_transaction(Operation.DESCRIBE, state.transactional_id)
     )
-    return replace(answer, transaction_states=told)
+    return replace(response, transaction_states=visible)
 
 
 API = Endpoint(

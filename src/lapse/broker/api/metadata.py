@@ -1,21 +1,21 @@
-"""Metadata (key 3): brokers, controller, and who leads which partition.
+"""Metadata (key 3): brokers, controller, and the leader of each partition.
 
-Needs DESCRIBE topic; what CreateTopics needs where asking creates.
+Needs DESCRIBE topic; what CreateTopics needs where the request creates a topic.
 
-Behaviour: this broker is the whole cluster: it leads everything and is its own controller. It names
-the address that is advertised for the client's listener, or, where that is no host, the one that
-the client reached. By a listener that is not advertised there is no broker, and no partition has a
-leader. A partition whose log is out of order is LEADER_NOT_AVAILABLE. An unknown topic is created
-if both `auto.create.topics.enable` and the request allow it, else UNKNOWN_TOPIC_OR_PARTITION. It is
-made as CreateTopics makes it, refusals included, and told of in the same answer; Kafka's first one
-is UNKNOWN_TOPIC_OR_PARTITION, and the client asks again. A coordinator's own topic is made as the
-coordinator makes it. What is not even a name is INVALID_TOPIC_EXCEPTION. Authorized operations are
-told by `authorization`.
+Behaviour: this broker is the whole cluster: it leads every partition and is its own controller. The
+response names the address advertised for the client's listener or, where that has no host, the
+address that the client reached. For a listener that is not advertised it has no broker, and no
+partition has a leader. A partition whose log is not open is LEADER_NOT_AVAILABLE. An unknown
+topic is created if both `auto.create.topics.enable` and the request allow it, else it is
+UNKNOWN_TOPIC_OR_PARTITION. It is created as CreateTopics creates it, with the same refusals, and
+the same response describes it; Kafka first responds UNKNOWN_TOPIC_OR_PARTITION, and the client
+retries. A coordinator's own topic is created as the coordinator creates it. An invalid topic name
+is INVALID_TOPIC_EXCEPTION. `authorization` fills in the authorized operations.
 
 v0 an empty list means all topics · v1+ null does · v4 auto-creation may be declined · v6
-LISTENER_NOT_FOUND, LEADER_NOT_AVAILABLE before · v10 topic ids · v12 topics by id; an unknown one
-is UNKNOWN_TOPIC_ID. Before it one without a name is INVALID_REQUEST. Java's Admin, asking by id,
-sends an empty name.
+LISTENER_NOT_FOUND, LEADER_NOT_AVAILABLE before · v10 topic ids · v12 topics by id; an unknown id is
+UNKNOWN_TOPIC_ID. Before v12 a topic without a name is INVALID_REQUEST. Java's Admin sends an empty
+name with a topic id.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _NAMELESS = MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name="",
 async def handle(
     services: Services, session: Session, version: int, request: MetadataRequest
 ) -> MetadataResponse:
-    """The cluster, and the topics asked for."""
+    """Describe the cluster and the requested topics."""
     image = services.topics.image
     if request.topics is None or (version == 0 and not request.topics):
         topics = tuple(_known(services, topic) for topic in image.topics.values())
@@ -71,17 +71,17 @@ async def handle(
         topics = tuple(
             _NAMELESS
             if is_by_id(topic) and version < BY_ID_FROM
-            else _asked(services, image, topic, created)
+            else _look_up(services, image, topic, created)
             for topic in request.topics
         )
-    told = services.address_for(session)
+    address = services.address_for(session)
     node_id = services.config.node_id
-    if told is None:
+    if address is None:
         topics = tuple(_unreachable(topic, version) for topic in topics)
     return MetadataResponse(
         brokers=()
-        if told is None
-        else (MetadataResponseBroker(node_id=node_id, host=told.host, port=told.port),),
+        if address is None
+        else (MetadataResponseBroker(node_id=node_id, host=address.host, port=address.port),),
         cluster_id=image.cluster_id,
         controller_id=node_id,
         topics=topics,
@@ -91,12 +91,12 @@ async def handle(
 async def _create_missing(
     services: Services, session: Session, request: MetadataRequest, image: Image
 ) -> Mapping[str, ErrorCode]:
-    """Create the unknown topics where that is wanted; why some could not be.
+    """Create the unknown topics where allowed; return the error of each topic that failed.
 
-    One beyond the client's quota of partitions stays unknown for now, and the client waits.
+    A topic beyond the client's quota of partitions stays unknown for now, and the client waits.
     """
-    # Somebody was faster; it may not be now.
-    unsaid = {ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+    # Another request created the topic first; or the quota does not allow it now.
+    unreported = {ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
     if not (services.config.auto_create_topics_enable and request.allow_auto_topic_creation):
         return {}
     errors: dict[str, ErrorCode] = {}
@@ -105,7 +105,7 @@ async def _create_missing(
             try:
                 await _create(services, session, name)
             except KafkaError as e:
-                if e.code not in unsaid:
+                if e.code not in unreported:
                     errors[name] = e.code
     return errors
 
@@ -116,35 +116,35 @@ async def _create(services: Services, session: Session, name: str) -> None:
     elif name == transactions.TOPIC:
         await services.transactions.require_topic()
     elif name not in {*INTERNAL_TOPICS, METADATA_LOG}:
-        asked = CreatableTopic(
+        creatable = CreatableTopic(
             name=name,
             num_partitions=DEFAULT,
             replication_factor=DEFAULT,
             assignments=(),
             configs=(),
         )
-        new = judge(asked, services.topics, services.config)
+        new = judge(creatable, services.topics, services.config)
         charge_mutations(services, session, new.partitions, strict=True)
         await services.topics.create(new)
 
 
-def is_by_id(asked: MetadataRequestTopic) -> bool:
-    """Whether a topic is asked for by its id, for all who judge the request."""
-    return asked.name is None or (not asked.name and asked.topic_id != ZERO_UUID)
+def is_by_id(requested: MetadataRequestTopic) -> bool:
+    """Whether the request names a topic by its id; the handler and authorization share this."""
+    return requested.name is None or (not requested.name and requested.topic_id != ZERO_UUID)
 
 
-def _asked(
+def _look_up(
     services: Services,
     image: Image,
-    asked: MetadataRequestTopic,
+    requested: MetadataRequestTopic,
     errors: Mapping[str, ErrorCode],
 ) -> MetadataResponseTopic:
-    name = None if is_by_id(asked) else asked.name
-    topic = image.ids.get(asked.topic_id) if name is None else image.topics.get(name)
+    name = None if is_by_id(requested) else requested.name
+    topic = image.ids.get(requested.topic_id) if name is None else image.topics.get(name)
     if topic is not None:
         return _known(services, topic)
     return MetadataResponseTopic(
-        error_code=_why_unknown(name, errors), name=name, topic_id=asked.topic_id, partitions=()
+        error_code=_why_unknown(name, errors), name=name, topic_id=requested.topic_id, partitions=()
     )
 
 
@@ -171,28 +171,28 @@ def _known(services: Services, topic: Topic) -> MetadataResponseTopic:
 
 
 def _partitions(services: Services, topic: Topic) -> tuple[MetadataResponsePartition, ...]:
-    node_id, us = services.config.node_id, (services.config.node_id,)
+    node_id, replicas = services.config.node_id, (services.config.node_id,)
     epoch_of, name = services.partitions.leader_epoch, topic.name
-    told = []
+    partitions = []
     for number in range(topic.partitions):
         epoch = epoch_of(TopicPartition(name, number))
         online = epoch != NO_EPOCH
-        told.append(
+        partitions.append(
             MetadataResponsePartition(
                 error_code=ErrorCode.NONE if online else ErrorCode.LEADER_NOT_AVAILABLE,
                 partition_index=number,
                 leader_id=node_id if online else -1,
                 leader_epoch=epoch,
-                replica_nodes=us,
-                isr_nodes=us,
-                offline_replicas=() if online else us,
+                replica_nodes=replicas,
+                isr_nodes=replicas,
+                offline_replicas=() if online else replicas,
             )
         )
-    return tuple(told)
+    return tuple(partitions)
 
 
 def _unreachable(topic: MetadataResponseTopic, version: int) -> MetadataResponseTopic:
-    """As told to who came by a listener that is not advertised."""
+    """A topic as shown to a client of a listener that is not advertised."""
     known = version >= _LISTENER_KNOWN_FROM
     error = ErrorCode.LISTENER_NOT_FOUND if known else ErrorCode.LEADER_NOT_AVAILABLE
     return replace(
@@ -205,47 +205,47 @@ def _unreachable(topic: MetadataResponseTopic, version: int) -> MetadataResponse
 
 
 async def _authorize(caller: Caller, version: int, request: MetadataRequest, handle: Handle) -> Any:
-    asks_for_all = request.topics is None or (version == 0 and not request.topics)
-    others: tuple[Any, ...] = ()
-    if asks_for_all:
-        answer = await handle(request)
-        topics = tuple(t for t in answer.topics if caller.may_topic(Operation.DESCRIBE, t.name))
+    wants_all = request.topics is None or (version == 0 and not request.topics)
+    refused: tuple[Any, ...] = ()
+    if wants_all:
+        response = await handle(request)
+        topics = tuple(t for t in response.topics if caller.may_topic(Operation.DESCRIBE, t.name))
     else:
-        fine, others = caller.sorted_out(
+        allowed, refused = caller.sorted_out(
             request.topics or (), lambda t: _may_know(caller, request, t)
         )
-        answer = await handle(replace(request, topics=fine) if others else request)
-        # In version 0 no topic at all is every topic.
-        topics = answer.topics if fine else ()
+        response = await handle(replace(request, topics=allowed) if refused else request)
+        # In version 0 an empty list means every topic.
+        topics = response.topics if allowed else ()
     if request.include_topic_authorized_operations:
         topics = tuple(with_operations(caller, topic) for topic in topics)
-    told = {}
+    cluster_fields = {}
     if request.include_cluster_authorized_operations:
-        told["cluster_authorized_operations"] = caller.cluster_operations()
-    return replace(answer, topics=(*topics, *map(_unknown, others)), **told)
+        cluster_fields["cluster_authorized_operations"] = caller.cluster_operations()
+    return replace(response, topics=(*topics, *map(_unknown, refused)), **cluster_fields)
 
 
-def _may_know(caller: Caller, request: MetadataRequest, asked: MetadataRequestTopic) -> bool:
-    """Whether its metadata may be told; and if asking is creating, whether it may be created."""
+def _may_know(caller: Caller, request: MetadataRequest, requested: MetadataRequestTopic) -> bool:
+    """Whether the caller may see a topic's metadata, and create the topic if the request would."""
     image = caller.services.topics.image
-    if is_by_id(asked) or asked.name is None:
-        topic = image.ids.get(asked.topic_id)
+    if is_by_id(requested) or requested.name is None:
+        topic = image.ids.get(requested.topic_id)
         return topic is None or caller.may_topic(Operation.DESCRIBE, topic.name)
-    if not caller.may_topic(Operation.DESCRIBE, asked.name):
+    if not caller.may_topic(Operation.DESCRIBE, requested.name):
         return False
     creates = (
-        asked.name not in image.topics
+        requested.name not in image.topics
         and request.allow_auto_topic_creation
         and caller.services.config.auto_create_topics_enable
     )
-    return not creates or may_create(caller, asked.name)
+    return not creates or may_create(caller, requested.name)
 
 
-def _unknown(asked: MetadataRequestTopic) -> MetadataResponseTopic:
+def _unknown(requested: MetadataRequestTopic) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=TOPIC_REFUSED,
-        name=None if is_by_id(asked) else asked.name,
-        topic_id=asked.topic_id if is_by_id(asked) else ZERO_UUID,
+        name=None if is_by_id(requested) else requested.name,
+        topic_id=requested.topic_id if is_by_id(requested) else ZERO_UUID,
         partitions=(),
     )
 

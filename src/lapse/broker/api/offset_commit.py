@@ -1,15 +1,15 @@
-"""OffsetCommit (key 8): remember how far a group has read.
+"""OffsetCommit (key 8): store the committed offsets of a group.
 
 Needs READ group; READ topic.
 
-Behaviour: a partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION, the others are committed;
-answered when they are in the log. Without generation and member id the commit comes from outside
-the group, which is fine as long as it has no members.
+Behaviour: a partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION, the other partitions are
+committed; the response is sent when they are in the log. A commit without generation and member id
+comes from outside the group, and is allowed while the group has no members.
 
-v2-4 offsets may have a retention of their own · v6 leader epochs · v7 instance ids · v9 a group
-that nobody knows is GROUP_ID_NOT_FOUND, ILLEGAL_GENERATION before (KIP-848); members of KIP-848
-must use it, and are STALE_MEMBER_EPOCH where they have not held a partition since the epoch that
-they say.
+v2-4 the request may set the retention of its offsets · v6 leader epochs · v7 instance ids · v9 an
+unknown group is GROUP_ID_NOT_FOUND, ILLEGAL_GENERATION before (KIP-848); members of KIP-848 must
+use v9, and get STALE_MEMBER_EPOCH where they have not held a partition since the epoch that they
+send.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _OLDER = {ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.ILLEGAL_GENERATION}
 async def handle(
     services: Services, _session: Session, version: int, request: OffsetCommitRequest
 ) -> OffsetCommitResponse:
-    """Commit what can be, and answer for each."""
+    """Commit the existing partitions, and respond for each partition."""
     shard = await _shard(services, request.group_id)
-    # From here to the append nothing is waited for, so no topic is deleted in between.
+    # There is no await from here to the append, so no topic is deleted in between.
     known, errors = known_offsets(services.topics.image, request)
     if known:
         errors |= await _commit(shard, version, request, known)
@@ -76,7 +76,7 @@ async def _shard(services: Services, group_id: str) -> Shard | ErrorCode:
 def known_offsets(
     image: Image, request: OffsetCommitRequest | TxnOffsetCommitRequest
 ) -> tuple[dict[TopicPartition, NewOffset], dict[TopicPartition, ErrorCode]]:
-    """What may be committed, and the partitions that there are none of."""
+    """The offsets of existing partitions, and an error for each partition that does not exist."""
     known: dict[TopicPartition, NewOffset] = {}
     errors: dict[TopicPartition, ErrorCode] = {}
     for topic in request.topics:

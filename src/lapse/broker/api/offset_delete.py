@@ -1,9 +1,9 @@
-"""OffsetDelete (key 47): forget single offsets of a group (KIP-496).
+"""OffsetDelete (key 47): delete single offsets of a group (KIP-496).
 
 Needs DELETE group; READ topic.
 
-Behaviour: GROUP_SUBSCRIBED_TO_TOPIC for topics that a member reads; a group that nobody knows, or
-whose members are no consumers, is an error of the whole request.
+Behaviour: GROUP_SUBSCRIBED_TO_TOPIC for topics that a member is subscribed to; an unknown group, or
+one whose members are not consumers, is an error of the whole request.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from lapse.wire.schema.offset_delete import (
 async def handle(
     services: Services, _session: Session, _version: int, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
-    """Delete what may go."""
-    asked = [
+    """Delete the offsets that no member is subscribed to."""
+    requested = [
         TopicPartition(t.name, p.partition_index) for t in request.topics for p in t.partitions
     ]
     try:
         shard = await services.groups.shard_of(request.group_id)
-        errors = await shard.delete_offsets(request.group_id, asked)
+        errors = await shard.delete_offsets(request.group_id, requested)
     except KafkaError as e:
         return OffsetDeleteResponse(error_code=e.code, topics=())
     return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=_topics(request, errors))

@@ -1,13 +1,13 @@
-"""OffsetFetch (key 9): how far groups have read.
+"""OffsetFetch (key 9): the committed offsets of groups.
 
 Needs DESCRIBE group; DESCRIBE topic.
 
-Behaviour: offset -1 without an error where nothing was committed, also of partitions that nobody
-knows; null topics ask for all that a group has committed.
+Behaviour: offset -1 without an error where nothing was committed, also for partitions that do not
+exist; null topics request all offsets that a group has committed.
 
 v1 one group · v2 null topics, and errors of the group · v5 leader epochs · v7 `require_stable`
-(KIP-447) · v8 several groups (KIP-709) · v9 members of KIP-848 name themselves: of another epoch
-they are STALE_MEMBER_EPOCH.
+(KIP-447) · v8 several groups (KIP-709) · v9 members of KIP-848 send their member id and epoch;
+another epoch than the member's is STALE_MEMBER_EPOCH.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ _SEVERAL_FROM = 8
 _GROUP_ERROR_FROM = 2
 
 Found = Mapping[TopicPartition, FetchedOffset]
-Asked = Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None
+RequestedTopics = Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None
 
 
 async def handle(
     services: Services, _session: Session, version: int, request: OffsetFetchRequest
 ) -> OffsetFetchResponse:
-    """Ask each group's shard."""
+    """Fetch the offsets from each group's shard."""
     stable = request.require_stable
     if version < _SEVERAL_FROM:
         found, error = await _fetch(services, request.group_id, request, stable=stable)
         if error and version < _GROUP_ERROR_FROM:
             found = {tp: FetchedOffset(error) for tp in _partitions(request.topics) or ()}
-        return _of_one(found, error)
+        return _response_of_one(found, error)
     groups = []
     for group in request.groups:
         found, error = await _fetch(services, group.group_id, group, stable=stable)
-        groups.append(_of_several(group.group_id, found, error))
+        groups.append(_response_group(group.group_id, found, error))
     return OffsetFetchResponse(groups=tuple(groups))
 
 
 async def _fetch(
     services: Services,
     group_id: str,
-    asked: OffsetFetchRequest | OffsetFetchRequestGroup,
+    query: OffsetFetchRequest | OffsetFetchRequestGroup,
     *,
     stable: bool,
 ) -> tuple[Found, ErrorCode]:
@@ -73,16 +73,16 @@ async def _fetch(
         shard = await services.groups.shard_of(group_id)
     except KafkaError as e:
         return {}, e.code
-    if isinstance(asked, OffsetFetchRequestGroup):
-        error = shard.check_fetch(group_id, asked.member_id, asked.member_epoch)
+    if isinstance(query, OffsetFetchRequestGroup):
+        error = shard.check_fetch(group_id, query.member_id, query.member_epoch)
     else:
         error = shard.check_fetch(group_id, None, -1)
     if error:
         return {}, error
-    return shard.offsets.fetch(group_id, _partitions(asked.topics), require_stable=stable), error
+    return shard.offsets.fetch(group_id, _partitions(query.topics), require_stable=stable), error
 
 
-def _partitions(topics: Asked) -> list[TopicPartition] | None:
+def _partitions(topics: RequestedTopics) -> list[TopicPartition] | None:
     if topics is None:
         return None
     return [TopicPartition(t.name, n) for t in topics for n in t.partition_indexes]
@@ -94,7 +94,7 @@ def _by_topic(found: Found) -> Iterable[tuple[str, list[tuple[int, FetchedOffset
         yield name, [(tp.partition, offset) for tp, offset in items]
 
 
-def _of_one(found: Found, error: ErrorCode) -> OffsetFetchResponse:
+def _response_of_one(found: Found, error: ErrorCode) -> OffsetFetchResponse:
     topics = (
         OffsetFetchResponseTopic(
             name=name,
@@ -114,7 +114,7 @@ def _of_one(found: Found, error: ErrorCode) -> OffsetFetchResponse:
     return OffsetFetchResponse(topics=tuple(topics), error_code=error)
 
 
-def _of_several(group_id: str, found: Found, error: ErrorCode) -> OffsetFetchResponseGroup:
+def _response_group(group_id: str, found: Found, error: ErrorCode) -> OffsetFetchResponseGroup:
     topics = (
         OffsetFetchResponseTopics(
             name=name,
@@ -144,28 +144,28 @@ async def _authorize(
     caller: Caller, version: int, request: OffsetFetchRequest, handle: Handle
 ) -> Any:
     if version < _GROUPS_FROM:
-        return await _offset_fetch_of_one(caller, request, handle)
-    fine, others = caller.sorted_out(
+        return await _authorize_one(caller, request, handle)
+    allowed, refused_groups = caller.sorted_out(
         request.groups, lambda group: caller.may_group(Operation.DESCRIBE, group.group_id)
     )
     hidden: dict[str, tuple[Any, ...]] = {}
-    asked = []
-    for group in fine:
-        known, hidden[group.group_id] = caller.sorted_out(
+    requested = []
+    for group in allowed:
+        visible, hidden[group.group_id] = caller.sorted_out(
             group.topics or (), lambda t: caller.may_topic(Operation.DESCRIBE, t.name)
         )
-        asked.append(group if group.topics is None else replace(group, topics=known))
-    answer = await handle(replace(request, groups=tuple(asked)))
-    groups = [_visible(caller, group, hidden[group.group_id]) for group in answer.groups]
+        requested.append(group if group.topics is None else replace(group, topics=visible))
+    response = await handle(replace(request, groups=tuple(requested)))
+    groups = [_visible(caller, group, hidden[group.group_id]) for group in response.groups]
     refused = tuple(
         OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=GROUP_REFUSED)
-        for group in others
+        for group in refused_groups
     )
-    return replace(answer, groups=(*groups, *refused))
+    return replace(response, groups=(*groups, *refused))
 
 
 def _visible(caller: Caller, group: Any, hidden: tuple[Any, ...]) -> Any:
-    """A group's answer without topics that must not be known, and with refusals of `hidden`."""
+    """A group's response without topics that the caller may not see, and refusing `hidden`."""
     topics = tuple(t for t in group.topics if caller.may_topic(Operation.DESCRIBE, t.name))
     if group.error_code:
         return group
@@ -182,18 +182,18 @@ def _visible(caller: Caller, group: Any, hidden: tuple[Any, ...]) -> Any:
     return replace(group, topics=(*topics, *refused))
 
 
-async def _offset_fetch_of_one(caller: Caller, request: OffsetFetchRequest, handle: Handle) -> Any:
+async def _authorize_one(caller: Caller, request: OffsetFetchRequest, handle: Handle) -> Any:
     if not caller.may_group(Operation.DESCRIBE, request.group_id):
-        asked = request.topics or ()
-        topics = tuple(_unfetched(topic, GROUP_REFUSED) for topic in asked)
+        requested = request.topics or ()
+        topics = tuple(_unfetched(topic, GROUP_REFUSED) for topic in requested)
         return OffsetFetchResponse(topics=topics, error_code=GROUP_REFUSED)
-    fine, others = caller.sorted_out(
+    allowed, refused = caller.sorted_out(
         request.topics or (), lambda t: caller.may_topic(Operation.DESCRIBE, t.name)
     )
-    answer = await handle(replace(request, topics=fine) if others else request)
-    topics = tuple(t for t in answer.topics if caller.may_topic(Operation.DESCRIBE, t.name))
+    response = await handle(replace(request, topics=allowed) if refused else request)
+    topics = tuple(t for t in response.topics if caller.may_topic(Operation.DESCRIBE, t.name))
     return replace(
-        answer, topics=(*topics, *(_unfetched(topic, TOPIC_REFUSED) for topic in others))
+        response, topics=(*topics, *(_unfetched(topic, TOPIC_REFUSED) for topic in refused))
     )
 
 

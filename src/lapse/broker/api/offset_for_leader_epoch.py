@@ -2,13 +2,13 @@
 
 Needs DESCRIBE topic, or CLUSTER_ACTION cluster.
 
-Behaviour: consumers ask it of the epoch of the record before their position, and go back, or reset
-their position, where the epoch ended below it. Answered with the largest epoch that is not above
-the one asked for and the offset after its last; for the current one that is the log's end, above
-the high watermark too. An epoch above all that are known: -1, -1. Another `current_leader_epoch`
-than ours is FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH; -1 is not checked. A partition that is not
-here is UNKNOWN_TOPIC_OR_PARTITION, one whose log is offline KAFKA_STORAGE_ERROR. Replica ids change
-nothing: there is one replica, which leads.
+Behaviour: consumers send the epoch of the record before their position, and go back, or reset
+their position, where the epoch ended below it. The response has the largest epoch that is not above
+the requested one, and the offset after its last; for the current epoch that is the log's end, above
+the high watermark too. An epoch above all known ones: -1, -1. Another `current_leader_epoch` than
+the broker's is FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH; -1 is not checked. A partition that is
+not here is UNKNOWN_TOPIC_OR_PARTITION, one whose log is offline KAFKA_STORAGE_ERROR. Replica ids
+change nothing: there is one replica, which leads.
 
 v2 the oldest · v3 replica id · v4 flexible.
 """
@@ -37,13 +37,13 @@ from lapse.wire.schema.offset_for_leader_epoch import (
 async def handle(
     services: Services, _session: Session, _version: int, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Look each one up; epochs are in memory."""
+    """Look up each partition; epochs are in memory."""
     return OffsetForLeaderEpochResponse(
         topics=tuple(
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
                 partitions=tuple(
-                    _answer(services.partitions, TopicPartition(topic.topic, p.partition), p)
+                    _result(services.partitions, TopicPartition(topic.topic, p.partition), p)
                     for p in topic.partitions
                 ),
             )
@@ -52,15 +52,15 @@ async def handle(
     )
 
 
-def _answer(
-    partitions: Partitions, where: TopicPartition, asked: OffsetForLeaderPartition
+def _result(
+    partitions: Partitions, where: TopicPartition, requested: OffsetForLeaderPartition
 ) -> EpochEndOffset:
     try:
         log = partitions.get(where)
-        check_leader_epoch(asked.current_leader_epoch, log)
+        check_leader_epoch(requested.current_leader_epoch, log)
     except KafkaError as e:
         return EpochEndOffset(error_code=e.code, partition=where.partition)
-    end = log.end_of_epoch(asked.leader_epoch)
+    end = log.end_of_epoch(requested.leader_epoch)
     if end is None:
         return EpochEndOffset(error_code=ErrorCode.NONE, partition=where.partition)
     return EpochEndOffset(
@@ -80,8 +80,8 @@ def _without_epoch(
     return OffsetForLeaderTopicResult(
         topic=topic.topic,
         partitions=tuple(
-            EpochEndOffset(error_code=TOPIC_REFUSED, partition=asked.partition)
-            for asked in topic.partitions
+            EpochEndOffset(error_code=TOPIC_REFUSED, partition=requested.partition)
+            for requested in topic.partitions
         ),
     )
 
@@ -92,7 +92,7 @@ API = Endpoint(
     OffsetForLeaderEpochResponse,
     handle,
     each(
-        # A broker's right is enough, whoever the request says it is from.
+        # CLUSTER_ACTION, the right of brokers, is enough for any replica id in the request.
         Items(
             "topics",
             "topics",

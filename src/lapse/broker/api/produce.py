@@ -3,29 +3,30 @@
 Needs WRITE topic; WRITE transactional id.
 
 Behaviour:
-- each partition is judged by itself (`records.validate`, then the log's sequence rules); a batch is
-  appended whole or not at all, and its `record_errors` say which records were to blame;
+- each partition is checked by itself (`records.validate`, then the log's sequence rules); a batch
+  is appended whole or not at all, and its `record_errors` name the records at fault;
 - a batch that was already appended (an idempotent retry) is acknowledged with its first offset;
-- acks 1 and -1 are answered when the log has it (one replica: leader and all in sync are the same);
-  with -1 a topic whose `min.insync.replicas` is more than one gets NOT_ENOUGH_REPLICAS;
-  acks 0 is never answered, and an error then ends the connection, as in Kafka;
+- for acks 1 and -1 the response is sent when the log has the batch (with one replica, the leader
+  and all in-sync replicas are the same); with -1 a topic whose `min.insync.replicas` is more than
+  one gets NOT_ENOUGH_REPLICAS; for acks 0 there is no response, and an error ends the connection,
+  as in Kafka;
 - other acks: INVALID_REQUIRED_ACKS;
-- an internal topic, and one of the name of Kafka's metadata log, is INVALID_TOPIC_EXCEPTION:
-  coordinators alone write there, or a forged record would be in force after the next start;
+- an internal topic, and a topic named like Kafka's metadata log, is INVALID_TOPIC_EXCEPTION: only
+  coordinators write there; otherwise a forged record would take effect after the next start;
 - a transactional batch is refused unless its partition was added to the open transaction of its
   producer (`transaction_verification`): INVALID_TXN_STATE, TRANSACTION_ABORTABLE from v11 on, or
-  what the coordinator says; NOT_ENOUGH_REPLICAS where the producer is to try again. Without a
+  the coordinator's error; NOT_ENOUGH_REPLICAS where the producer is to retry. Without a
   transactional id the whole request is TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
-- a disk that is full or fails: KAFKA_STORAGE_ERROR, with nothing half-written acknowledged or
-  visible; one that fails takes its log directory offline (`Partitions.report`);
-- what nobody foresaw is UNKNOWN_SERVER_ERROR for that partition alone (`broker.logs.faults`).
+- a disk that is full or fails: KAFKA_STORAGE_ERROR; no half-written batch is acknowledged or
+  visible; a failed disk takes its log directory offline (`Partitions.report`);
+- an unexpected exception is UNKNOWN_SERVER_ERROR for that partition alone (`broker.logs.faults`).
 
-v0-2 messages of formats v0 and v1, as many as there are: they become one batch (KIP-32; a batch of
-format v2 is taken too, as by Kafka) · v1 throttle time · v2 append time · v3 exactly one batch of
+v0-2 any number of messages of formats v0 and v1: they become one batch (KIP-32; a batch of format
+v2 is accepted too, as by Kafka) · v1 throttle time · v2 append time · v3 exactly one batch of
 format v2, anything else is INVALID_RECORD · v0-3 NOT_LEADER_OR_FOLLOWER for KAFKA_STORAGE_ERROR,
-which came later (KIP-112) · v4-6 the same to us · v7 zstd, before it UNSUPPORTED_COMPRESSION_TYPE
-(KIP-110) · v8 record errors and a message · v10 current leader (never needs
-telling).
+which came later (KIP-112) · v4-6 no difference here · v7 zstd, before it
+UNSUPPORTED_COMPRESSION_TYPE (KIP-110) · v8 record errors and a message · v10 current leader (never
+needed here).
 
 Differs from Kafka: internal topics are open to the client id `__admin_client` of a super user only,
 where Kafka takes any client that calls itself so. Without an authorizer no client writes there.
@@ -86,8 +87,8 @@ NO_OFFSET = -1
 NOT_FOR_CLIENTS = INTERNAL_TOPICS | {METADATA_LOG}
 ADMIN_CLIENT_ID = "__admin_client"
 
-# What is plain and no longer than that is judged and copied in some 100 us: waking a thread for it,
-# and the loop again after it, costs three times as much.
+# The event loop checks and copies a plain batch of at most this size in some 100 us: waking a
+# thread for it, and the loop again after it, costs three times as much.
 AT_ONCE_BYTES_MAX = 64 << 10
 PLAIN_TYPES = frozenset({"producer", "uncompressed"})
 
@@ -96,7 +97,7 @@ Batches = list[tuple[TopicPartition, PartitionProduceData]]
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """What became of one partition's batch; `error` None means it is in the log.
+    """The result for one partition's batch; `error` None means that it is in the log.
 
     `created_ms`: the first record's time, -1 where it has none, or nothing was appended.
     """
@@ -117,50 +118,50 @@ class AppendResult:
 async def handle(
     services: Services, session: Session, version: int, request: ProduceRequest
 ) -> ProduceResponse | None:
-    """Append, account, and answer unless acks is 0."""
+    """Append the batches, count them, and respond unless acks is 0."""
     batches = _batches(request)
     try:
         verified = await _verify(services, session, version, request, batches)
     except KafkaError as refusal:
-        outcomes = [_refused(where, refusal.code, refusal) for where, _ in batches]
+        results = [_refused(where, refusal.code, refusal) for where, _ in batches]
     else:
-        asked = services.partitions, services.clock.now_ms(), version, verified
-        outcomes = []
+        arguments = services.partitions, services.clock.now_ms(), version, verified
+        results = []
         if sum([len(data.records or b"") for _, data in batches]) <= AT_ONCE_BYTES_MAX:
-            outcomes = services.disk.try_now(append_at_once, *asked, batches) or []
-        if len(outcomes) < len(batches):
-            outcomes += await services.disk.run(append_all, *asked, batches[len(outcomes) :])
+            results = services.disk.try_now(append_at_once, *arguments, batches) or []
+        if len(results) < len(batches):
+            results += await services.disk.run(append_all, *arguments, batches[len(results) :])
     now_ms = services.clock.now_ms()
-    for outcome in outcomes:
-        _account(services, outcome, now_ms)
+    for result in results:
+        _account(services, result, now_ms)
     if request.acks == 0:
-        _close_if_failed(outcomes)
+        _close_if_failed(results)
         return None
-    return _response(request, version, outcomes)
+    return _response(request, version, results)
 
 
 def append_at_once(
     partitions: Partitions, now_ms: int, version: int, verified: Verified, batches: Batches
 ) -> list[AppendResult]:
-    """Judge and append the first batches, up to one that the event loop must not wait for."""
-    outcomes = []
+    """Check and append the first batches, up to one that the event loop must not wait for."""
+    results = []
     for where, data in batches:
-        outcome = _append(partitions, now_ms, version, where, data, verified, _append_if_quick)
-        if outcome is None:
+        result = _append(partitions, now_ms, version, where, data, verified, _append_if_quick)
+        if result is None:
             break
-        outcomes.append(outcome)
-    return outcomes
+        results.append(result)
+    return results
 
 
 def append_all(
     partitions: Partitions, now_ms: int, version: int, verified: Verified, batches: Batches
 ) -> list[AppendResult]:
-    """Judge and append each batch, in a worker thread."""
-    outcomes = (
+    """Check and append each batch, in a worker thread."""
+    results = (
         _append(partitions, now_ms, version, where, data, verified, _append_checked)
         for where, data in batches
     )
-    return [outcome for outcome in outcomes if outcome is not None]
+    return [result for result in results if result is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,7 @@ def _append(
 
 
 def _append_if_quick(log: PartitionLog, sent: _Sent) -> AppendResult | None:
-    """None where there is more to do than to copy it: a codec, a roll, a lock that is held."""
+    """Append a batch that only needs a copy; None where a codec, roll or held lock needs more."""
     if log.config.compression_type not in PLAIN_TYPES or not _is_plain(sent.records):
         return None
     if not log.try_begin(len(sent.records)):
@@ -234,7 +235,7 @@ def _append_checked(log: PartitionLog, sent: _Sent) -> AppendResult:
 
 
 def _check_version(records: bytes | memoryview, version: int, where: TopicPartition) -> None:
-    """Refuse what a request of that version may not carry."""
+    """Refuse a batch that a request of that version may not carry."""
     magic = records[MAGIC] if len(records) > MAGIC else V2
     if magic < V2 and version >= V2_FROM:
         raise RefusedBatch(
@@ -249,14 +250,14 @@ def _check_version(records: bytes | memoryview, version: int, where: TopicPartit
 
 def _refused(where: TopicPartition, code: ErrorCode, error: Exception) -> AppendResult:
     record_errors = error.record_errors if isinstance(error, RefusedBatch) else ()
-    said = str(error) if isinstance(error, LapseError) else f"{where}: {type(error).__name__}"
-    return AppendResult(where, error=code, message=said, record_errors=record_errors)
+    message = str(error) if isinstance(error, LapseError) else f"{where}: {type(error).__name__}"
+    return AppendResult(where, error=code, message=message, record_errors=record_errors)
 
 
 async def _verify(
     services: Services, session: Session, version: int, request: ProduceRequest, batches: Batches
 ) -> Verified:
-    """What is known before any append; raises KafkaError where nothing may be appended."""
+    """Check before any append; raises KafkaError where nothing may be appended."""
     if request.acks not in ACKS:
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: -1, 0 or 1")
     sent = [(where, data.records or b"") for where, data in batches]
@@ -271,9 +272,9 @@ async def _verify(
 def _internal(
     services: Services, session: Session, batches: Batches, verified: Verified
 ) -> dict[TopicPartition, KafkaError]:
-    """Partitions that this client may not write though it may write topics; as late as in Kafka.
+    """Refuse internal topics to a client that may write topics; checked as late as in Kafka.
 
-    One that is not there, or whose transaction is not known, is told that first.
+    The error of a missing partition, or of a transaction that is not known, comes first.
     """
     found = [where for where, _ in batches if where.topic in NOT_FOR_CLIENTS]
     if not found or _writes_everywhere(services, session):
@@ -282,7 +283,7 @@ def _internal(
     return {
         where: KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"{where}: topic {where.topic} is internal, only its coordinator writes there",
+            f"{where}: topic {where.topic} is internal, only its coordinator may write to it",
         )
         for where in found
         if where.topic in topics
@@ -292,21 +293,21 @@ def _internal(
 
 
 def _writes_everywhere(services: Services, session: Session) -> bool:
-    """Kafka asks for the client id alone, which is anybody's to choose."""
+    """Kafka checks the client id alone, which any client can choose."""
     is_super_user = services.access.authorizer.is_super_user(session.actor)
     return is_super_user and session.client_id == ADMIN_CLIENT_ID
 
 
 def _too_few_replicas(services: Services, batches: Batches) -> dict[TopicPartition, KafkaError]:
-    """Partitions that acks=-1 asks more replicas of than there are, by `min.insync.replicas`."""
+    """Partitions whose `min.insync.replicas` requires more replicas for acks=-1 than there are."""
     refused = {}
     for where, _ in batches:
         topic = services.topics.image.topics.get(where.topic)
-        wanted = 1 if topic is None else topic.config.min_insync_replicas
-        if wanted > 1:
+        required = 1 if topic is None else topic.config.min_insync_replicas
+        if required > 1:
             refused[where] = KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{where}: min.insync.replicas={wanted}, and there is one replica",
+                f"{where}: min.insync.replicas={required}, and there is one replica",
             )
     return refused
 
@@ -319,52 +320,54 @@ def _batches(request: ProduceRequest) -> Batches:
     ]
 
 
-def _account(services: Services, outcome: AppendResult, now_ms: int) -> None:
-    if outcome.error is not None:
-        if services.topics.image.topics.get(outcome.partition.topic):
-            services.counters.topics[outcome.partition.topic].failed_produce_requests += 1
+def _account(services: Services, result: AppendResult, now_ms: int) -> None:
+    if result.error is not None:
+        if services.topics.image.topics.get(result.partition.topic):
+            services.counters.topics[result.partition.topic].failed_produce_requests += 1
         return
-    counters = services.counters.topics[outcome.partition.topic]
-    counters.messages_in += outcome.records
-    counters.bytes_in += outcome.bytes_appended
-    if outcome.created_ms >= 0:
+    counters = services.counters.topics[result.partition.topic]
+    counters.messages_in += result.records
+    counters.bytes_in += result.bytes_appended
+    if result.created_ms >= 0:
         counters.timed_batches += 1
-        counters.latency_ms += max(now_ms - outcome.created_ms, 0)
-    services.purgatory.appended(outcome.partition, outcome.bytes_appended)
-    if outcome.values_dropped:
-        _tell_dropped(outcome, counters)
+        counters.latency_ms += max(now_ms - result.created_ms, 0)
+    services.purgatory.appended(result.partition, result.bytes_appended)
+    if result.values_dropped:
+        _report_dropped(result, counters)
 
 
-def _tell_dropped(outcome: AppendResult, counters: TopicCounters) -> None:
-    """One line a topic: the producer was told of success, as one that knows no flag must be."""
+def _report_dropped(result: AppendResult, counters: TopicCounters) -> None:
+    """Log one line per topic: the response is success, as for a producer that knows no flag."""
     if not counters.tombstone_values_dropped:
         _log.warning(
             "topic %s: a tombstone came with a value, which is dropped: the topic does not keep "
-            "them (KIP-87); lapse.tombstone.values.enable=true would. Said once; "
-            "lapse_tombstone_values_dropped counts on", outcome.partition.topic,
+            "such values (KIP-87) without lapse.tombstone.values.enable=true. Logged once; "
+            "lapse_tombstone_values_dropped counts each one", result.partition.topic,
         )  # fmt: skip
-    counters.tombstone_values_dropped += outcome.values_dropped
+    counters.tombstone_values_dropped += result.values_dropped
 
 
-def _close_if_failed(outcomes: list[AppendResult]) -> None:
-    failed = [o for o in outcomes if o.error is not None]
+def _close_if_failed(results: list[AppendResult]) -> None:
+    failed = [o for o in results if o.error is not None]
     if failed:
         raise CloseConnection(
-            f"Produce with acks=0 failed, {len(failed)} of {len(outcomes)} partitions; "
+            f"Produce with acks=0 failed, {len(failed)} of {len(results)} partitions; "
             f"the first: {failed[0].message}"
         )
 
 
 def _response(
-    request: ProduceRequest, version: int, outcomes: list[AppendResult]
+    request: ProduceRequest, version: int, results: list[AppendResult]
 ) -> ProduceResponse:
-    answers = iter([_answer(outcome, version) for outcome in outcomes])
+    partition_responses = iter([_partition_response(result, version) for result in results])
     return ProduceResponse(
         responses=tuple(
             [
                 TopicProduceResponse(
                     name=topic.name,
-                    partition_responses=tuple(islice(answers, len(topic.partition_data))),
+                    partition_responses=tuple(
+                        islice(partition_responses, len(topic.partition_data))
+                    ),
                 )
                 for topic in request.topic_data
             ]
@@ -372,23 +375,23 @@ def _response(
     )
 
 
-def _answer(outcome: AppendResult, version: int) -> PartitionProduceResponse:
-    error = outcome.error or ErrorCode.NONE
+def _partition_response(result: AppendResult, version: int) -> PartitionProduceResponse:
+    error = result.error or ErrorCode.NONE
     if error == ErrorCode.KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_FROM:
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
     return PartitionProduceResponse(
-        index=outcome.partition.partition,
+        index=result.partition.partition,
         error_code=error,
-        base_offset=outcome.base_offset,
-        log_append_time_ms=outcome.log_append_time_ms,
-        log_start_offset=outcome.log_start_offset,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
+        log_start_offset=result.log_start_offset,
         record_errors=tuple(
             [
                 BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=why)
-                for index, why in outcome.record_errors
+                for index, why in result.record_errors
             ]
         ),
-        error_message=outcome.message,
+        error_message=result.message,
     )
 
 
@@ -397,24 +400,26 @@ def _answer(outcome: AppendResult, version: int) -> PartitionProduceResponse:
 
 async def _authorize(caller: Caller, version: int, request: ProduceRequest, handle: Handle) -> Any:
     del version
-    owner = request.transactional_id
-    fine: tuple[TopicProduceData, ...]
-    if owner is not None and not caller.may_transaction(Operation.WRITE, owner):
-        fine, others, code = (), request.topic_data, TRANSACTION_REFUSED
+    transactional_id = request.transactional_id
+    allowed: tuple[TopicProduceData, ...]
+    if transactional_id is not None and not caller.may_transaction(
+        Operation.WRITE, transactional_id
+    ):
+        allowed, refused_topics, code = (), request.topic_data, TRANSACTION_REFUSED
     else:
-        fine, others = caller.sorted_out(
+        allowed, refused_topics = caller.sorted_out(
             request.topic_data, lambda t: of_topic(Operation.WRITE)(caller, t)
         )
         code = TOPIC_REFUSED
-    if not others:
+    if not refused_topics:
         return await handle(request)
-    answer = await handle(replace(request, topic_data=fine)) if fine else None
+    response = await handle(replace(request, topic_data=allowed)) if allowed else None
     if request.acks == 0:
         raise CloseConnection("Produce with acks=0: not authorized")
-    refused = tuple(_unwritten(topic, code) for topic in others)
-    if answer is None:
+    refused = tuple(_unwritten(topic, code) for topic in refused_topics)
+    if response is None:
         return ProduceResponse(responses=refused)
-    return replace(answer, responses=(*answer.responses, *refused))
+    return replace(response, responses=(*response.responses, *refused))
 
 
 def _unwritten(topic: TopicProduceData, code: ErrorCode) -> TopicProduceResponse:

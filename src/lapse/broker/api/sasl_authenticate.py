@@ -2,8 +2,8 @@
 
 Needs nothing.
 
-Behaviour: SASL_AUTHENTICATION_FAILED is answered late (`login`) and ends the connection. On a
-listener without SASL, or when there is nothing to log in for, it is ILLEGAL_SASL_STATE.
+Behaviour: SASL_AUTHENTICATION_FAILED is sent late (`login`) and ends the connection. On a listener
+without SASL, or when no login is in progress, the error is ILLEGAL_SASL_STATE.
 
 v0 the same · v1 how long the session lasts (KIP-368) · v2 flexible.
 """
@@ -24,21 +24,21 @@ from lapse.wire.schema.sasl_authenticate import (
 async def handle(
     services: Services, session: Session, _version: int, request: SaslAuthenticateRequest
 ) -> SaslAuthenticateResponse:
-    """Take the client's token, give ours."""
+    """Process the client's token, and return the server's."""
     if session.sasl is None:
         return SaslAuthenticateResponse(
             error_code=ErrorCode.ILLEGAL_SASL_STATE,
             error_message="this listener has no SASL",
             auth_bytes=b"",
         )
-    answered = await sasl_login.authenticate(
+    answer = await sasl_login.authenticate(
         services, session, session.sasl, bytes(request.auth_bytes)
     )
     return SaslAuthenticateResponse(
-        error_code=answered.error,
-        error_message=answered.message,
-        auth_bytes=answered.auth_bytes,
-        session_lifetime_ms=answered.session_lifetime_ms,
+        error_code=answer.error,
+        error_message=answer.message,
+        auth_bytes=answer.auth_bytes,
+        session_lifetime_ms=answer.session_lifetime_ms,
     )
 
 

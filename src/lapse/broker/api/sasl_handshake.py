@@ -2,11 +2,11 @@
 
 Needs nothing.
 
-Behaviour: UNSUPPORTED_SASL_MECHANISM, with those that are enabled, ends the connection, and counts
-as a failed login. On a listener without SASL, or too early after the last login (KIP-368), it is
-ILLEGAL_SASL_STATE. When it may be sent is `security.sasl`'s.
+Behaviour: UNSUPPORTED_SASL_MECHANISM lists the enabled mechanisms, ends the connection, and counts
+as a failed login. On a listener without SASL, or too early after the last login (KIP-368), the
+error is ILLEGAL_SASL_STATE. `security.sasl` decides when a client may send this request.
 
-v0 the tokens follow bare · v1 in SaslAuthenticate.
+v0 tokens follow without a Kafka header · v1 tokens are sent in SaslAuthenticate.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ async def handle(
     """Begin a login."""
     if session.sasl is None:
         return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=())
-    answered = await sasl_login.handshake(
-        services, session, session.sasl, request.mechanism, version
-    )
-    return SaslHandshakeResponse(error_code=answered.error, mechanisms=answered.mechanisms)
+    answer = await sasl_login.handshake(services, session, session.sasl, request.mechanism, version)
+    return SaslHandshakeResponse(error_code=answer.error, mechanisms=answer.mechanisms)
 
 
 API = Endpoint(SASL_HANDSHAKE, SaslHandshakeRequest, SaslHandshakeResponse, handle, None)

@@ -1,10 +1,10 @@
-"""SyncGroup (key 14): a member's assignment; the leader brings everybody's.
+"""SyncGroup (key 14): a member's assignment; the leader sends those of all members.
 
 Needs READ group.
 
-Behaviour: the answer waits for the leader and for its assignment being in the log.
+Behaviour: the response waits until the leader has sent the assignment and it is in the log.
 
-v3 instance ids · v5 protocol type and name, both to be given (KIP-559).
+v3 instance ids · v5 protocol type and name, both required (KIP-559).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _PROTOCOL_FROM = 5
 async def handle(
     services: Services, _session: Session, version: int, request: SyncGroupRequest
 ) -> SyncGroupResponse:
-    """Ask the group."""
+    """Pass the sync to the group coordinator."""
     if not request.group_id:
-        return _answer(Synced(ErrorCode.INVALID_GROUP_ID))
+        return _response(Synced(ErrorCode.INVALID_GROUP_ID))
     sync = Sync(
         token=object(),
         member_id=request.member_id,
@@ -35,10 +35,10 @@ async def handle(
         assignments={a.member_id: bytes(a.assignment) for a in request.assignments},
         needs_protocol=version >= _PROTOCOL_FROM,
     )
-    return _answer(await services.groups.ask(request.group_id, sync))
+    return _response(await services.groups.ask(request.group_id, sync))
 
 
-def _answer(synced: Synced) -> SyncGroupResponse:
+def _response(synced: Synced) -> SyncGroupResponse:
     return SyncGroupResponse(
         error_code=synced.error,
         protocol_type=synced.protocol_type,

@@ -1,4 +1,4 @@
-"""Every API that is served: the one list of them. A new one is a file and a line here."""
+"""The one list of all APIs that the broker serves; a new API is a file and a line here."""
 
 from __future__ import annotations
 

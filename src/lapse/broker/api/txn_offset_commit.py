@@ -2,10 +2,11 @@
 
 Needs WRITE transactional id; READ group; READ topics.
 
-Behaviour: a partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION, the others are committed;
-until the transaction's marker they are pending, which OffsetFetch tells who asks for stable ones.
-Refused unless AddOffsetsToTxn was told of the group (KIP-890): INVALID_TXN_STATE before v4, then
-TRANSACTION_ABORTABLE. A member of another generation is fenced (KIP-447).
+Behaviour: a partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION, the other partitions are
+committed; their offsets are pending until the transaction's marker, and OffsetFetch reports that to
+requests with `require_stable`. Refused unless AddOffsetsToTxn added the group (KIP-890):
+INVALID_TXN_STATE before v4, then TRANSACTION_ABORTABLE. A member of another generation is fenced
+(KIP-447).
 
 v0-1 COORDINATOR_NOT_AVAILABLE for COORDINATOR_LOAD_IN_PROGRESS · v2 leader epoch (KIP-320) · v3 the
 group's member · v4 TRANSACTION_ABORTABLE.
@@ -52,20 +53,20 @@ Errors = Mapping[TopicPartition, ErrorCode]
 async def handle(
     services: Services, _session: Session, version: int, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
-    """Verify the transaction, commit what can be, and answer for each."""
+    """Verify the transaction, commit the existing partitions, and respond for each partition."""
     try:
         shard = await services.groups.shard_of(request.group_id)
-        verified_at = shard.end_offset  # before the coordinator is asked
+        verified_at = shard.end_offset  # before the coordinator verifies
         await _verify(services, version, request)
     except KafkaError as e:
         error = e.code if version >= _LOADING_KNOWN_FROM else _OLDER.get(e.code, e.code)
-        return _answer(request, dict.fromkeys(_asked(request), error))
+        return _response(request, dict.fromkeys(_partitions(request), error))
     writer = Writer(
         request.producer_id,
         request.producer_epoch,
         verified_at if services.transactions.verifies else None,
     )
-    return _answer(request, await _commit(services, shard, request, writer))
+    return _response(request, await _commit(services, shard, request, writer))
 
 
 async def _verify(services: Services, version: int, request: TxnOffsetCommitRequest) -> None:
@@ -84,7 +85,7 @@ async def _verify(services: Services, version: int, request: TxnOffsetCommitRequ
 async def _commit(
     services: Services, shard: Shard, request: TxnOffsetCommitRequest, writer: Writer
 ) -> Errors:
-    # From here to the append nothing is waited for, so no topic is deleted in between.
+    # There is no await from here to the append, so no topic is deleted in between.
     known, errors = known_offsets(services.topics.image, request)
     if not known:
         return errors
@@ -94,7 +95,7 @@ async def _commit(
     return errors | dict(await shard.commit_in_transaction(request.group_id, member, known, writer))
 
 
-def _asked(request: TxnOffsetCommitRequest) -> list[TopicPartition]:
+def _partitions(request: TxnOffsetCommitRequest) -> list[TopicPartition]:
     return [
         TopicPartition(topic.name, p.partition_index)
         for topic in request.topics
@@ -102,7 +103,7 @@ def _asked(request: TxnOffsetCommitRequest) -> list[TopicPartition]:
     ]
 
 
-def _answer(request: TxnOffsetCommitRequest, errors: Errors) -> TxnOffsetCommitResponse:
+def _response(request: TxnOffsetCommitRequest, errors: Errors) -> TxnOffsetCommitResponse:
     return TxnOffsetCommitResponse(
         topics=tuple(
             TxnOffsetCommitResponseTopic(

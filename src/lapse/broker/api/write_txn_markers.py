@@ -1,10 +1,11 @@
-"""WriteTxnMarkers (key 27): ends transactions in the logs of this broker.
+"""WriteTxnMarkers (key 27): end transactions in the logs of this broker.
 
 Needs CLUSTER_ACTION or ALTER cluster.
 
-Behaviour: sent by administrators, to end a transaction that hangs (KIP-664); our own coordinator
-writes its markers without it. A marker of an older producer epoch is INVALID_PRODUCER_EPOCH, one of
-an older coordinator TRANSACTION_COORDINATOR_FENCED; there need not be a transaction to be ended.
+Behaviour: administrators send it to end a hanging transaction (KIP-664); Lapse's own transaction
+coordinator writes its markers without it. A marker of an older producer epoch is
+INVALID_PRODUCER_EPOCH, one of an older coordinator TRANSACTION_COORDINATOR_FENCED; a marker is
+accepted even where no transaction is open.
 
 v1 the only one served.
 """
@@ -32,19 +33,19 @@ from lapse.wire.schema.write_txn_markers import (
 async def handle(
     services: Services, _session: Session, _version: int, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
-    """One marker after the other, each to all its partitions."""
+    """Write one marker after the other, each to all its partitions."""
     results = [await _write(services, marker) for marker in request.markers]
     return WriteTxnMarkersResponse(markers=tuple(results))
 
 
-async def _write(services: Services, asked: WritableTxnMarker) -> WritableTxnMarkerResult:
+async def _write(services: Services, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
     errors = await services.transactions.markers.write(
-        Writer(asked.producer_id, asked.producer_epoch),
-        EndMarker(asked.transaction_result, asked.coordinator_epoch),
-        {TopicPartition(t.name, number) for t in asked.topics for number in t.partition_indexes},
+        Writer(marker.producer_id, marker.producer_epoch),
+        EndMarker(marker.transaction_result, marker.coordinator_epoch),
+        {TopicPartition(t.name, number) for t in marker.topics for number in t.partition_indexes},
     )
     return WritableTxnMarkerResult(
-        producer_id=asked.producer_id,
+        producer_id=marker.producer_id,
         topics=tuple(
             WritableTxnMarkerTopicResult(
                 name=topic.name,
@@ -56,7 +57,7 @@ async def _write(services: Services, asked: WritableTxnMarker) -> WritableTxnMar
                     for number in topic.partition_indexes
                 ),
             )
-            for topic in asked.topics
+            for topic in marker.topics
         ),
     )
 

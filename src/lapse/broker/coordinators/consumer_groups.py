@@ -1,12 +1,12 @@
-"""The groups of KIP-848 in one partition of the offsets topic, and what they want appended.
+"""The groups of KIP-848 in one partition of the offsets topic, and the entries they append.
 
-Of each group one step is under way at a time: it is thought out, its entries are appended, and only
-then it counts and is answered. Who asks meanwhile waits; groups do not wait for each other. A step
-goes on when its client is gone.
+Each group has one step under way at a time: the step is computed, its entries are appended, and
+only then it takes effect and is answered. Other requests for that group wait meanwhile; groups do
+not wait for each other. A step goes on when its client has disconnected.
 
-A member that joins a classic group with members makes it one of KIP-848; who asks by the classic
-calls is a member as well, and where only such are left, the group becomes a classic one. The shard
-of all groups (`group_partition`) has the classic ones and takes them back.
+A KIP-848 member that joins a classic group with members converts it to KIP-848. Members that use
+the classic protocol stay members; when only such members are left, the group becomes classic again.
+The shard of all groups (`group_partition`) holds the classic groups and takes them back.
 
 Patterns are looked up in a worker thread, among the topics that the member may know of.
 """
@@ -42,21 +42,21 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Append = Callable[[Sequence[Entry]], Awaitable[ErrorCode]]
-# Entries that remove a classic group, and who is to be told how that went.
+# Entries that remove a classic group, and a callback that gets the result of their append.
 Retired = tuple[Sequence[Entry], Callable[[ErrorCode], None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a shard's new groups work with.
+    """What the groups of a shard need from it.
 
     Attributes:
-        append: in one batch; returns how it went.
-        cluster: the topics of now.
-        predecessor: what a new group begins with: the members of a classic group of that name.
-            Raises KafkaError where that may not be converted.
-        retire: takes that classic group out of the way; nothing may be waited for in between.
-        succeed: a classic group takes the place of one of KIP-848.
+        append: appends entries in one batch; returns the error code.
+        cluster: returns the current topics.
+        predecessor: returns what a new group begins with: the members of the classic group of that
+            name. Raises KafkaError where that group may not be converted.
+        retire: removes that classic group; no `await` may come between `predecessor` and this.
+        succeed: puts a classic group in the place of a group of KIP-848.
     """
 
     append: Append
@@ -69,11 +69,11 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class MemberHeartbeat:
-    """A heartbeat as it came.
+    """A heartbeat request as received.
 
     Attributes:
-        may_know: whether its client may be told of a topic.
-        makes_own_id: from version 1 on.
+        may_know: whether the client may be shown a topic.
+        makes_own_id: whether the client generates its member id: from version 1 on.
     """
 
     group_id: str
@@ -83,7 +83,7 @@ class MemberHeartbeat:
 
 
 class ConsumerShard:
-    """Groups by id; those that are being made are not in it yet."""
+    """The shard's KIP-848 groups by id; a group that is being created is not in it yet."""
 
     def __init__(self, parts: Parts, settings: ConsumerGroupSettings, around: Surroundings) -> None:
         self._clock, self._disk = parts.clock, parts.disk
@@ -104,35 +104,35 @@ class ConsumerShard:
         return ConsumerGroup(state, self._settings, self._around.new_id, self._clock.now_ms())
 
     def holds(self, group_id: str) -> bool:
-        """Whether there is such a group, or may be in a moment."""
+        """Whether the group exists, or a step under way may create it."""
         lock = self._locks.get(group_id)
         return group_id in self.groups or (lock is not None and lock.locked())
 
     # --- heartbeats -----------------------------------------------------------------------------
 
-    async def heartbeat(self, asked: MemberHeartbeat) -> BeatTaken:
-        """What the group answers; raises KafkaError where it refuses."""
-        return await self._alone(asked.group_id, lambda: self._heartbeat(asked))
+    async def heartbeat(self, request: MemberHeartbeat) -> BeatTaken:
+        """Handle a heartbeat; raises KafkaError where the group refuses it."""
+        return await self._alone(request.group_id, lambda: self._heartbeat(request))
 
-    async def _heartbeat(self, asked: MemberHeartbeat) -> BeatTaken:
-        group_id = asked.group_id
+    async def _heartbeat(self, request: MemberHeartbeat) -> BeatTaken:
+        group_id = request.group_id
         group = self.groups.get(group_id)
         if group is None:
-            if asked.beat.epoch != JOINING:
+            if request.beat.epoch != JOINING:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
             group = self._group(ConsumerState(group_id))
         cluster = self._around.cluster()
         due: frozenset[str] = frozenset()
-        if asked.beat.epoch >= JOINING:
-            due = group.patterns_due(asked.beat, cluster, self._clock.now_ms())
-        beat = asked.beat
+        if request.beat.epoch >= JOINING:
+            due = group.patterns_due(request.beat, cluster, self._clock.now_ms())
+        beat = request.beat
         if due:
-            beat = replace(beat, resolved=await self._look_up(due, asked, cluster))
+            beat = replace(beat, resolved=await self._look_up(due, request, cluster))
         onto = None
         if group_id not in self.groups:
             onto = await self._around.predecessor(group_id)
         step = group.heartbeat(
-            beat, cluster, self._clock.now_ms(), makes_own_id=asked.makes_own_id, onto=onto
+            beat, cluster, self._clock.now_ms(), makes_own_id=request.makes_own_id, onto=onto
         )
         await self._take(group, step)
         if due >= group.state.patterns().keys():
@@ -141,9 +141,9 @@ class ConsumerShard:
         return step.answer
 
     async def ask(self, group_id: str, request: Request) -> Answer | None:
-        """What a group answers to a classic call; None where there is no such group any more.
+        """Handle a request of the classic protocol; None where the group no longer exists.
 
-        One without members makes way for who would begin a classic group.
+        A group without members is removed if the request would create a classic group.
         """
 
         async def work() -> Answer | None:
@@ -166,10 +166,10 @@ class ConsumerShard:
             return refusal(request, e.code).answer
 
     async def _look_up(
-        self, patterns: Collection[str], asked: MemberHeartbeat, cluster: Cluster
+        self, patterns: Collection[str], request: MemberHeartbeat, cluster: Cluster
     ) -> Mapping[str, tuple[str, ...]]:
-        """Raises INVALID_REGULAR_EXPRESSION for the member's own; another's matches nothing."""
-        names = [name for name in cluster.topics if asked.may_know(name)]
+        """Raises INVALID_REGULAR_EXPRESSION for the member's pattern; another's matches nothing."""
+        names = [name for name in cluster.topics if request.may_know(name)]
 
         def look_up() -> Mapping[str, tuple[str, ...]]:
             found: dict[str, tuple[str, ...]] = {}
@@ -177,7 +177,7 @@ class ConsumerShard:
                 try:
                     fits = full_matches(pattern, names)
                 except KafkaError:
-                    if pattern == asked.beat.pattern:
+                    if pattern == request.beat.pattern:
                         raise
                     fits = []
                 found[pattern] = tuple(n for n, fit in zip(names, fits, strict=False) if fit)
@@ -186,13 +186,13 @@ class ConsumerShard:
         return await self._disk.run(look_up)
 
     async def _take(self, group: ConsumerGroup, step: Step) -> None:
-        """Append a step and make it count; raises KafkaError where it cannot be appended."""
+        """Append a step and apply it; raises KafkaError where it cannot be appended."""
         is_new = group.state.group_id not in self.groups
-        retired, tell = self._around.retire(group.state.group_id) if is_new else ((), _nobody)
+        retired, done = self._around.retire(group.state.group_id) if is_new else ((), _ignore)
         error = ErrorCode.NONE
         if step.entries:
             error = await self._around.append([*retired, *step.entries])
-        tell(error)
+        done(error)
         if error is not ErrorCode.NONE:
             group.failed(step, self._clock.now_ms())
             if not is_new:
@@ -232,9 +232,9 @@ class ConsumerShard:
     async def delete(
         self, group_id: str, more: Callable[[], Sequence[Entry] | None]
     ) -> ErrorCode | None:
-        """Remove a group without members together with `more`; None: there is no such group.
+        """Remove a group without members, and append `more`; None: there is no such group.
 
-        Where `more` gives None in the end, the group stays.
+        The group stays if `more` returns None when it is called, under the group's lock.
         """
 
         async def work() -> ErrorCode | None:
@@ -268,7 +268,7 @@ class ConsumerShard:
     # --- one at a time --------------------------------------------------------------------------
 
     async def _alone(self, group_id: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do something with a group that nobody else works with; it goes on if the caller goes."""
+        """Run `work` under the group's lock; it goes on if the caller is cancelled."""
         return await asyncio.shield(self._begin(self._locked(group_id, work)))
 
     async def _locked(self, group_id: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -285,19 +285,19 @@ class ConsumerShard:
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        """What nobody waits for any more must not be lost in silence, if it is an error of ours."""
+        """Log a step's unexpected error: its caller may no longer wait for it."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, KafkaError):
             logger.error("a step of a group ended by an error of ours", exc_info=error)
 
     async def close(self) -> None:
-        """Let steps that are under way end; there are no others any more."""
+        """Wait for the steps under way; no further step starts."""
         self._is_closed = True
         self._timers.stop_all()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
 
-def _nobody(_error: ErrorCode) -> None:
-    """No classic group was in the way."""
+def _ignore(_error: ErrorCode) -> None:
+    """There was no classic group to retire."""

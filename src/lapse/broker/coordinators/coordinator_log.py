@@ -4,8 +4,8 @@ What Kafka calls CoordinatorRuntime.
 
 `__consumer_offsets` and `__transaction_state` are logs like any other; this is how their owner uses
 them. The machines live in the event loop; what they want appended is queued here in their order,
-and a worker thread writes whatever has come meanwhile as one batch. A failed append fails what was
-in its batch and nothing else: those behind it are tried.
+and a worker thread writes all that has come meanwhile as one batch. A failed append fails what was
+in its batch and nothing else: later batches are tried.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Writer:
     """The transaction that records belong to.
 
     Attributes:
-        verified_at: the log end before that was found to be going on; None: not asked.
+        verified_at: the log end offset before the transaction was verified; None: not verified.
     """
 
     producer_id: int
@@ -131,7 +131,7 @@ class StateLog:
             self._writing = None
 
     async def _written(self, taken: Sequence[_Waiting]) -> tuple[ErrorCode, int]:
-        """As `_write`; an error of ours is told too, or who waits for it would wait for ever."""
+        """As `_write`; an error of ours is reported too, or its waiters would wait for ever."""
         try:
             return await self._parts.disk.run(self._write, taken)
         except Exception:

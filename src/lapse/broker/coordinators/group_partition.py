@@ -2,13 +2,13 @@
 
 What Kafka calls GroupCoordinatorShard and GroupMetadataManager.
 
-Machines live in the event loop and do no I/O: a request goes in, effects come out. A `Store` goes
-to the shard's log, which says when it is appended; a `Reply` ends the wait of one request. Offsets
-change in memory only by what was appended, in the order of the log.
+State machines run in the event loop and do no I/O: a request goes in, effects come out. A `Store`
+goes to the shard's log, which reports when it is appended; a `Reply` ends the wait of one request.
+Offsets change in memory only by what was appended, in the order of the log.
 
-A group is in `groups` or in `consumers`, never in both. Who changes its kind holds the lock that
-`consumers` has for its name, so that whoever asks meanwhile waits (`ask`); a classic group that is
-being converted is ticked no more until that failed.
+A group is in `groups` or in `consumers`, never in both. The code that converts a group holds the
+lock that `consumers` has for its name, so that other requests wait meanwhile (`ask`); a classic
+group that is being converted is not ticked, unless the conversion fails.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def new_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
-    """What a broker's settings say of groups.
+    """A broker's settings of groups.
 
     Attributes:
-        partitions: of the offsets topic, if it is yet to be made.
-        topic_overrides: its settings then.
+        partitions: of the offsets topic, used when the topic is created.
+        topic_overrides: settings of the offsets topic, used when it is created.
         expire_every_ms: `offsets.retention.check.interval.ms`.
         groups: of the classic protocol.
         consumers: of KIP-848.
@@ -95,8 +95,8 @@ class Shard:
     """The groups and offsets of one partition of the offsets topic.
 
     Attributes:
-        groups: those of the classic protocol.
-        consumers: those of KIP-848; no id is in both.
+        groups: the groups of the classic protocol.
+        consumers: the groups of KIP-848; no id is in both.
     """
 
     def __init__(
@@ -137,9 +137,9 @@ class Shard:
     # --- members --------------------------------------------------------------------------------
 
     async def ask(self, group_id: str, request: Request) -> Answer:
-        """What a group answers, maybe much later."""
+        """A group's response, maybe much later."""
         while self.consumers.holds(group_id):
-            # It is a group of KIP-848, or is just being made, removed or converted.
+            # A group of KIP-848, or one that is being created, removed or converted.
             answer = await self.consumers.ask(group_id, request)
             if answer is not None:
                 return answer
@@ -165,13 +165,15 @@ class Shard:
                     if waits is not None and not waits.done():
                         waits.set_result(answer)
                 case Store(ticket):
-                    self._log.append([effect.record()], self._teller(group, ticket))
+                    self._log.append([effect.record()], self._stored_callback(group, ticket))
         if group.is_unused or group.state is State.DEAD:
             self._forget(group)
         else:
             self._set_timer(group)
 
-    def _teller(self, group: ClassicGroup, ticket: int) -> Callable[[ErrorCode, int], None]:
+    def _stored_callback(
+        self, group: ClassicGroup, ticket: int
+    ) -> Callable[[ErrorCode, int], None]:
         def stored(error: ErrorCode, _offset: int) -> None:
             self._stored(group, ticket, error)
 
@@ -202,9 +204,10 @@ class Shard:
     # --- from one protocol to the other ---------------------------------------------------------
 
     async def _predecessor(self, group_id: str) -> Draft:
-        """What a group of KIP-848 begins with: the members of the classic group, if there are any.
+        """The members of the classic group that a group of KIP-848 replaces, if there are any.
 
-        Waits for what that one is having stored. Raises KafkaError where it may not be converted.
+        Waits for the classic group's pending appends. Raises KafkaError where the group may not be
+        converted.
         """
         while (group := self.groups.get(group_id)) is not None and group.storing:
             stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -215,9 +218,9 @@ class Shard:
         return upgraded(group, self._settings.consumers, self._cluster())
 
     def _retire(self, group_id: str) -> Retired:
-        """Take a classic group out of the way of one of KIP-848: nothing happens to it meanwhile.
+        """Stop a classic group that one of KIP-848 replaces: nothing happens to it meanwhile.
 
-        One without members is being deleted from now on; one with members hands them over.
+        A group without members is being deleted from now on; one with members hands them over.
         """
         group = self.groups.get(group_id)
         if group is None:
@@ -225,33 +228,33 @@ class Shard:
         entry = Entry(GROUP_METADATA, GroupMetadataKey(group=group_id), None, NO_VERSION)
         if group.state is State.EMPTY:
             _, effects = group.delete(self._clock.now_ms())
-            return [entry], self._deletion_teller(group, effects)
+            return [entry], self._deletion_callback(group, effects)
         self._converting.add(group_id)
 
-        def told(error: ErrorCode) -> None:
+        def done(error: ErrorCode) -> None:
             self._converting.discard(group_id)
             if error is ErrorCode.NONE:
                 self._carry_out(group, group.hand_over(self._clock.now_ms()))
             else:
                 self._set_timer(group)
 
-        return [entry], told
+        return [entry], done
 
-    def _deletion_teller(
+    def _deletion_callback(
         self, group: ClassicGroup, effects: Effects
     ) -> Callable[[ErrorCode], None]:
-        """Carry out what a group's deletion brings, but for the stores: these it is told of."""
+        """Carry out a deletion's effects but the stores; the callback reports these as stored."""
         stores = [effect for effect in effects if isinstance(effect, Store)]
         self._carry_out(group, tuple(e for e in effects if not isinstance(e, Store)))
 
-        def told(error: ErrorCode) -> None:
+        def done(error: ErrorCode) -> None:
             for store in stores:
                 self._stored(group, store.ticket, error)
 
-        return told
+        return done
 
     def _succeed(self, group: ClassicGroup) -> None:
-        """A classic group in the place of one of KIP-848; it is in the log."""
+        """Put a classic group in the place of one of KIP-848; it is already in the log."""
         self.groups[group.group_id] = group
         self._carry_out(group, ())
 
@@ -288,7 +291,7 @@ class Shard:
         self, group_id: str, member: Commit, offsets: Mapping[TopicPartition, NewOffset],
         now_ms: int, unknown: ErrorCode,
     ) -> ErrorCode:  # fmt: skip
-        """Whether a member may commit; `unknown` where it names a group that nobody knows."""
+        """Whether a member may commit; `unknown` where it names a group that does not exist."""
         group, consumer = self.groups.get(group_id), self.consumers.groups.get(group_id)
         if group is not None:
             error = group.commit(member, now_ms)
@@ -296,18 +299,18 @@ class Shard:
             return error
         if consumer is not None:
             return check_commit(consumer.state, member, _by_id(offsets))
-        # No group need be known for offsets to be kept.
+        # Offsets may be kept without a group.
         return ErrorCode.NONE if member.generation < 0 else unknown
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether a group's offsets may be fetched; members of classic ones need not say who."""
+        """Whether a group's offsets may be fetched; classic groups need no member id."""
         group, consumer = self.groups.get(group_id), self.consumers.groups.get(group_id)
         if consumer is not None:
             return check_fetch(consumer.state, member_id, epoch)
         return ErrorCode.NONE if group is None else group.check_fetch()
 
     async def end_transaction(self, writer: Writer, marker: EndMarker) -> ErrorCode:
-        """Write a transaction's marker; what it committed counts from then on, or is dropped."""
+        """Write a transaction's marker; its offsets then take effect (commit) or are dropped."""
         self._last = written = asyncio.get_running_loop().create_future()
 
         def done(error: ErrorCode, _offset: int) -> None:
@@ -324,7 +327,7 @@ class Shard:
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Errors by partition; raises KafkaError for the group as a whole."""
         group, consumer = self.groups.get(group_id), self.consumers.groups.get(group_id)
-        asked = list(partitions)
+        requested = list(partitions)
         subscribed: list[str] = []
         if consumer is not None:
             subscribed = list(consumer.state.subscribed())
@@ -332,10 +335,10 @@ class Shard:
             error = group.check_delete_offsets()
             if error is not ErrorCode.NONE:
                 raise KafkaError(error, f"group {group_id}")
-            subscribed = [tp.topic for tp in asked if group.is_subscribed_to(tp.topic)]
+            subscribed = [tp.topic for tp in requested if group.is_subscribed_to(tp.topic)]
         elif group_id not in self.offsets.groups():
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id}")
-        return await self._settle(self.offsets.delete(group_id, asked, subscribed))
+        return await self._settle(self.offsets.delete(group_id, requested, subscribed))
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         """Remove a group without members, and all its offsets."""
@@ -355,11 +358,11 @@ class Shard:
     async def _remove(
         self, group: ClassicGroup, effects: Effects, entries: Sequence[Entry]
     ) -> ErrorCode:
-        """A group's tombstone and those of its offsets, in one batch."""
+        """Append a group's tombstone and those of its offsets in one batch."""
         records = [effect.record() for effect in effects if isinstance(effect, Store)]
-        tell = self._deletion_teller(group, effects)
+        done = self._deletion_callback(group, effects)
         error = await self._append(entries, records)
-        tell(error)
+        done(error)
         return APPEND_ERRORS.get(error, error)
 
     async def _settle(
@@ -377,7 +380,7 @@ class Shard:
         more: Sequence[KeyValue] = (),
         writer: Writer | None = None,
     ) -> ErrorCode:
-        """Offsets, and then records of groups, in one batch."""
+        """Append offsets, and then records of groups, in one batch."""
         if not entries and not more:
             return ErrorCode.NONE
         self._last = written = asyncio.get_running_loop().create_future()
@@ -392,10 +395,10 @@ class Shard:
 
         records = [encode_entry(e.type, e.key, e.value, e.version) for e in entries]
         self._log.append([*records, *more], done, writer)
-        return await asyncio.shield(written)  # whoever asked may go; the append goes on
+        return await asyncio.shield(written)  # the append goes on if the caller is cancelled
 
     def forget_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """The offsets of partitions that are no more, those on their way to the log included."""
+        """Drop the offsets of deleted partitions, also those not yet appended to the log."""
         self._begin(self._forget_partitions(tuple(partitions)))
 
     async def _forget_partitions(self, partitions: Sequence[TopicPartition]) -> ErrorCode:
@@ -404,13 +407,13 @@ class Shard:
         return await self._append(self.offsets.delete_partitions(partitions))
 
     def forget_strangers(self, topics: Mapping[str, uuid.UUID]) -> None:
-        """The offsets of all topics but these: deletions that this shard was not there for."""
+        """Drop the offsets of all topics but these: others were deleted before the shard loaded."""
         self._begin(self._append(self.offsets.delete_strangers(topics)))
 
     def expire(self) -> None:
-        """Remove offsets that are over their retention, and groups that nothing is left of.
+        """Remove offsets past their retention, and groups that have neither members nor offsets.
 
-        By the time that is believed: none go because a clock jumped.
+        By the time that the broker believes: none are removed because a clock jumped.
         """
         past_ms = self._partitions.past_ms(self._settings.offsets.retention_ms)
         if past_ms is None:
@@ -429,7 +432,7 @@ class Shard:
                 self._begin(self._append(expiry.entries))
 
     async def _expire_consumers(self, group_id: str, now_ms: int) -> ErrorCode:
-        """The same of a group of KIP-848: offsets of topics that no member reads age."""
+        """The same for a group of KIP-848: offsets of topics without a subscriber expire."""
 
         def expired() -> Expiry:
             group = self.consumers.groups.get(group_id)
@@ -445,7 +448,7 @@ class Shard:
         return await self._append(expired().entries)
 
     def _begin(self, work: Coroutine[Any, Any, ErrorCode]) -> None:
-        """Something that nobody waits for; what fails is tried at the next turn."""
+        """Start work in the background; failed work is retried at the next turn."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -453,7 +456,7 @@ class Shard:
     # --- the end --------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Tell whoever waits to look for the group elsewhere, and write what is queued."""
+        """Answer waiting clients that the coordinator is elsewhere, and write what is queued."""
         await self.consumers.close()  # first: a group may be on its way back to the classic ones
         now_ms = self._clock.now_ms()
         for group in list(self.groups.values()):

@@ -2,9 +2,9 @@
 
 What Kafka calls GroupCoordinatorService.
 
-Each partition of that topic is a *shard* (`group_partition`). It is loaded when it is first asked
-for; whoever asks meanwhile waits. The topic is made when the first group is looked for, as in
-Kafka.
+Each partition of that topic is a *shard* (`group_partition`). A shard is loaded at the first
+request for one of its groups; other requests wait meanwhile. The topic is created when a client
+first looks for a group, as in Kafka.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def settings_of(config: BrokerConfig) -> CoordinatorSettings:
 
 
 class GroupCoordinator:
-    """All groups of this broker, which is every group: it is the only one."""
+    """All groups of the cluster: this broker is the only one."""
 
     def __init__(self, topics: Topics, parts: Parts, settings: CoordinatorSettings) -> None:
         self._topics, self._parts, self._settings = topics, parts, settings
@@ -112,7 +112,7 @@ class GroupCoordinator:
     async def ask(self, group_id: str, request: Leave) -> Left: ...
 
     async def ask(self, group_id: str, request: Request) -> Answer:
-        """What a group answers, maybe much later; a refusal where nobody looks after it."""
+        """A group's response, maybe much later; a refusal where its shard cannot be loaded."""
         try:
             shard = await self.shard_of(group_id)
         except KafkaError as e:
@@ -144,7 +144,7 @@ class GroupCoordinator:
         return await shard.end_transaction(writer, marker)
 
     async def all_shards(self) -> list[Shard]:
-        """All of them, loaded; none where there was never a group. Raises KafkaError."""
+        """All shards, loaded; none where there was never a group. Raises KafkaError."""
         topic = self._topics.image.topics.get(OFFSETS_TOPIC)
         numbers = range(0 if topic is None else topic.partitions)
         try:
@@ -174,17 +174,17 @@ class GroupCoordinator:
         return [task.result() for task in tasks if task.exception() is None]
 
     def committed(self) -> list[tuple[str, TopicPartition, int]]:
-        """Group, partition and offset of all that is committed in shards that are loaded.
+        """Group, partition and offset of all committed offsets in shards that are loaded.
 
         From any thread, as of about now.
         """
-        return [one for shard in self._loaded() for one in shard.offsets.committed()]
+        return [offset for shard in self._loaded() for offset in shard.offsets.committed()]
 
     def topic_deleted(self, topic: Topic) -> None:
-        """Forget what groups committed for a topic that is no more.
+        """Forget the offsets that groups committed for a deleted topic.
 
-        Shards that are not loaded find out when they are. Without the offsets topic there are no
-        groups: whoever waits is told to look for them again.
+        Shards that are not loaded do so when they are loaded. Without the offsets topic there are
+        no groups: waiting clients get the error that makes them look for the coordinator again.
         """
         if topic.name == OFFSETS_TOPIC:
             for shard in self._loaded():

@@ -9,14 +9,14 @@ from lapse.base.clock import Clock
 
 
 class Timers:
-    """Timers of the event loop by name; one that is early does no harm to who uses them."""
+    """Timers of the event loop by name; their users must accept a timer that fires early."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._set: dict[str, tuple[int, asyncio.TimerHandle]] = {}
 
     def set(self, name: str, due_ms: int | None, call: Callable[[], None]) -> None:
-        """Call at `due_ms`, unless that is to happen earlier anyhow; None sets nothing."""
+        """Call at `due_ms`, unless the timer is already set for earlier; None sets nothing."""
         set_for = self._set.get(name)
         if due_ms is None or (set_for is not None and set_for[0] <= due_ms):
             return
@@ -30,12 +30,12 @@ class Timers:
         self._set[name] = due_ms, asyncio.get_running_loop().call_later(seconds, ring)
 
     def stop(self, name: str) -> None:
-        """Call no more."""
+        """Cancel the timer of this name."""
         _, timer = self._set.pop(name, (0, None))
         if timer is not None:
             timer.cancel()
 
     def stop_all(self) -> None:
-        """None of them calls any more."""
+        """Cancel all timers."""
         for name in list(self._set):
             self.stop(name)

@@ -1,8 +1,8 @@
 """Writing transaction markers: the control batches by which a transaction ends where it wrote.
 
-Asked for by the transaction coordinator and by WriteTxnMarkers. Markers for `__consumer_offsets` go
-through its coordinator, which must learn in the order of the log that offsets count now; all others
-are appended by one worker thread, log after log.
+Used by the transaction coordinator and by WriteTxnMarkers. Markers for `__consumer_offsets` go
+through the group coordinator, which must learn in the order of the log that offsets take effect;
+one worker thread appends all other markers, log after log.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class MarkerWriter:
     async def write(
         self, writer: Writer, marker: EndMarker, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """How it went, for each partition; what is NONE is in the log."""
-        asked = list(partitions)
-        offsets = [tp for tp in asked if tp.topic == OFFSETS_TOPIC]
-        others = [tp for tp in asked if tp.topic != OFFSETS_TOPIC]
+        """Write a marker to each partition; returns their errors: NONE where it is in the log."""
+        targets = list(partitions)
+        offsets = [tp for tp in targets if tp.topic == OFFSETS_TOPIC]
+        others = [tp for tp in targets if tp.topic != OFFSETS_TOPIC]
         ended = (self._groups.end_transaction(tp.partition, writer, marker) for tp in offsets)
         results = dict(zip(offsets, await asyncio.gather(*ended), strict=True))
         if others:

@@ -1,9 +1,9 @@
 """Whether what a producer sends belongs to a transaction that knows of it (KIP-890, first part).
 
-A batch that comes late, when its transaction has ended, would begin one that nobody ends, and hold
-every reader of committed data back. So the coordinator is asked before a log begins a transaction.
-It may end the transaction right after; therefore the log is told where it ended before the
-question (`verified_at`), and refuses the batch if the producer had a marker since.
+A batch that arrives after the end of its transaction would begin one that is never ended, and hold
+back every read_committed consumer. So the transaction coordinator is queried before a log begins a
+transaction. It may end the transaction right after; therefore the log gets its end offset from
+before the query (`verified_at`), and refuses the batch if the producer had a marker since.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Verified = Mapping[TopicPartition, int | KafkaError]
 _PRODUCER = struct.Struct(">qh")  # id and epoch, which follow each other
 _V2 = 2
 _ABORTABLE_KNOWN_FROM = 11
-# Old producers do not try again after these; this one they do, without asking for metadata.
+# Old producers do not retry after these errors; they retry after NOT_ENOUGH_REPLICAS, without
+# asking for metadata.
 _RETRIED = {
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -35,7 +36,7 @@ _RETRIED = {
 
 
 def for_client(error: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
-    """What a failed verification is called where a client writes."""
+    """The error code that a producer gets for a failed verification."""
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
@@ -50,7 +51,7 @@ async def verify_produced(
     batches: Sequence[tuple[TopicPartition, Buffer]],
     version: int,
 ) -> Verified:
-    """Of the transactional batches of a Produce request in that version.
+    """Verify the transactional batches of a Produce request in that version.
 
     Raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as Kafka, where the request names no id for them.
     """
@@ -72,21 +73,21 @@ async def verify_produced(
         except KafkaError as e:
             verified[tp] = e
             continue
-        verified[tp] = log.log_end_offset  # before anybody is asked
+        verified[tp] = log.log_end_offset  # read before the transaction coordinator is queried
         if not log.is_in_transaction(producer.producer_id, producer.epoch):
             unknown.setdefault(producer, []).append(tp)
-    for producer, asked in unknown.items():
-        errors = await transactions.verify(transactional_id, producer, asked)
+    for producer, unverified in unknown.items():
+        errors = await transactions.verify(transactional_id, producer, unverified)
         verified |= {tp: _refusal(tp, e, version) for tp, e in errors.items() if e}
     return verified
 
 
 def _refusal(tp: TopicPartition, error: ErrorCode, version: int) -> KafkaError:
     if error in _RETRIED:
-        told = ErrorCode.NOT_ENOUGH_REPLICAS
+        code = ErrorCode.NOT_ENOUGH_REPLICAS
     else:
-        told = for_client(error, knows_abortable=version >= _ABORTABLE_KNOWN_FROM)
-    return KafkaError(told, f"{tp}: not known to be in the transaction: {error.name}")
+        code = for_client(error, knows_abortable=version >= _ABORTABLE_KNOWN_FROM)
+    return KafkaError(code, f"{tp}: not known to be in the transaction: {error.name}")
 
 
 def _is_transactional(data: Buffer) -> bool:

@@ -5,17 +5,18 @@ carried out in their order. A `Store` goes to its partition's log, which says wh
 `WriteMarkers` goes to the logs that the transaction wrote to; a `Reply` ends the wait of one
 request. Each is reported back, also when it failed, as the machine is promised.
 
-A *tenure* is the time for which a partition of the topic is looked after. All partitions are loaded
-when the broker starts, and not when they are asked for: what was decided before a crash must be
-finished, and what nobody ends must time out, or readers of committed data would wait for ever. A
-tenure ends with its log: when that goes offline, or the topic is deleted.
+A *tenure* is the time for which the coordinator leads a partition of the topic. All partitions are
+loaded when the broker starts, and not at the first request: a commit or abort decided before a
+crash must be finished, and a transaction that its producer does not end must time out, or
+read_committed consumers would wait for ever. A tenure ends when its log goes offline or the topic
+is deleted.
 
 Markers carry the tenure's coordinator epoch. The first is above all that the logs of this broker
 remember, so no log refuses it, whoever wrote there before: a Kafka, or this broker in an earlier
 life. Producer ids of idempotent producers come from here too, without the topic.
 
-Ids that nobody uses go by the time that the broker believes (ADR-11): a clock that jumped
-lets none expire.
+Unused transactional ids expire by the time that the broker believes (ADR-11): a clock that jumped
+expires none.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class CoordinatorSettings:
 
 
 def settings_of(config: BrokerConfig, topics: Topics) -> CoordinatorSettings:
-    """From the broker's settings; how many partitions there are, the topic knows best."""
+    """From the broker's settings; the number of partitions is the topic's, if it exists."""
     topic = topics.image.topics.get(TOPIC)
     return CoordinatorSettings(
         TransactionSettings(
@@ -107,14 +108,14 @@ def settings_of(config: BrokerConfig, topics: Topics) -> CoordinatorSettings:
 
 
 def without_fenced(error: ErrorCode) -> ErrorCode:
-    """What a client is told that came before PRODUCER_FENCED (KIP-588)."""
+    """The error code for a client older than PRODUCER_FENCED (KIP-588)."""
     fenced = error is ErrorCode.PRODUCER_FENCED
     return ErrorCode.INVALID_PRODUCER_EPOCH if fenced else error
 
 
 @dataclass(frozen=True, slots=True)
 class _Tenure:
-    """A partition that is looked after; `loading` ends when its log was read."""
+    """A partition that the coordinator leads; `loading` ends when its log was read."""
 
     log: PartitionLog
     state: StateLog
@@ -122,7 +123,7 @@ class _Tenure:
 
 
 class Transactions:
-    """All transactional ids of this broker, which is every one: it is the only broker."""
+    """All transactional ids of the cluster: this broker is the only one."""
 
     def __init__(
         self,
@@ -149,7 +150,7 @@ class Transactions:
         topics.when_deleted.append(self._topic_deleted)
 
     def start(self) -> None:
-        """Take up what an earlier life left, and keep time from now on."""
+        """Load what was stored before the broker's restart, and tick from now on."""
         self._ticking = self._begin(self._run())
 
     # --- requests -------------------------------------------------------------------------------
@@ -166,7 +167,7 @@ class Transactions:
 
         answer = await self._ask(transactional_id, act)
         if answer.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and self._allocating is not None:
-            await asyncio.wait([self._allocating])  # a block is on its way: no need to ask again
+            await asyncio.wait([self._allocating])  # a block is coming: the client need not retry
             answer = await self._ask(transactional_id, act)
         return answer
 
@@ -188,7 +189,7 @@ class Transactions:
     async def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool
     ) -> ErrorCode:
-        """Commit or abort; decided for good when this returns, the markers come after."""
+        """Commit or abort; the decision is final when this returns, the markers come after."""
 
         def act(token: Hashable, now_ms: int) -> list[Effect]:
             return self._machine.end(token, transactional_id, producer, now_ms, commit=commit)
@@ -203,7 +204,7 @@ class Transactions:
     ) -> Errors:
         """Whether each partition is in the producer's open transaction (KIP-890).
 
-        TRANSACTION_ABORTABLE where it is not; what is wrong with the whole is told of each.
+        TRANSACTION_ABORTABLE where it is not; an error of the whole request is set for each.
         """
         try:
             await self._lead(transactional_id)
@@ -226,8 +227,8 @@ class Transactions:
     async def require_topic(self) -> None:
         """Make the topic if there is none.
 
-        Raises KafkaError where it cannot be made, or where somebody made one with other partitions
-        while this broker ran: ids would be looked for where they are not.
+        Raises KafkaError where it cannot be made, or where it was created with another number of
+        partitions while this broker ran: ids would be looked up in the wrong partition.
         """
         topic = await self._topic.require()
         if topic.partitions != self._partitions:
@@ -240,7 +241,7 @@ class Transactions:
     # --- the machine ----------------------------------------------------------------------------
 
     async def _ask(self, transactional_id: str | None, act: Act) -> Answer:
-        """What the machine answers, once what it tells of is stored."""
+        """The machine's answer, once the state that it reports is stored."""
         try:
             if transactional_id:
                 await self._lead(transactional_id)
@@ -256,7 +257,7 @@ class Transactions:
             del self._waiting[token]
 
     def _now_ms(self) -> int:
-        """Never behind what was believed: an id would seem unused for longer than it is."""
+        """Never before an earlier believed time: an id would seem unused for longer than it is."""
         return self._parts.partitions.noting_ms()
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
@@ -267,13 +268,13 @@ class Transactions:
                     if waits is not None and not waits.done():
                         waits.set_result(answer)
                 case Store(ticket, number):
-                    self._tenures[number].state.append([effect.record()], self._teller(ticket))
+                    self._tenures[number].state.append([effect.record()], self._when_stored(ticket))
                 case WriteMarkers():
                     self._begin(self._write_markers(effect))
                 case AllocateProducerIds(count):
                     self._allocating = self._begin(self._take_producer_ids(count))
 
-    def _teller(self, ticket: int) -> Callable[[ErrorCode, int], None]:
+    def _when_stored(self, ticket: int) -> Callable[[ErrorCode, int], None]:
         def stored(error: ErrorCode, _offset: int) -> None:
             self._carry_out(self._machine.stored(ticket, error, self._now_ms()))
 
@@ -285,7 +286,7 @@ class Transactions:
         results: Errors = dict.fromkeys(effect.partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
         try:
             results = await self.markers.write(writer, marker, effect.partitions)
-        except Exception:  # an error of ours is told too: they go out again at a tick
+        except Exception:  # an error of ours is reported too: a tick sends the markers again
             logger.exception("markers of %r could not be written", effect.transactional_id)
         gone = [tp for tp in effect.partitions if self._is_gone(tp)]
         self._carry_out(self._machine.markers_written(effect, results, gone))
@@ -313,7 +314,7 @@ class Transactions:
     # --- tenures --------------------------------------------------------------------------------
 
     async def _lead(self, transactional_id: str) -> None:
-        """See to it that the id's partition is loaded, if there is one; raises KafkaError."""
+        """Wait until the id's partition is loaded, if there is one; raises KafkaError."""
         number = partition_for(transactional_id, self._partitions)
         if not await self._holds(number):
             return
@@ -353,7 +354,7 @@ class Transactions:
         self._carry_out(effects)
 
     def _leave(self, number: int) -> None:
-        """The partition's log is here no more: its ids are nobody's, until they are loaded."""
+        """End the tenure of a partition whose log is gone; its ids are unknown until a new load."""
         if self._tenures.pop(number, None) is not None:
             self._carry_out(self._machine.unload(number))
 
@@ -405,7 +406,7 @@ class Transactions:
     # --- the end --------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Tell whoever waits to look elsewhere, and let what is under way end."""
+        """Answer waiting clients that this is not their coordinator, and let running work end."""
         if self._ticking is not None:
             self._ticking.cancel()
         states = [tenure.state for tenure in self._tenures.values()]

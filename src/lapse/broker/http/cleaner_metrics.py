@@ -1,11 +1,11 @@
-"""What a broker's metrics say of compaction: Kafka's names for it, and ours, log by log.
+"""A broker's compaction metrics: Kafka's names, and Lapse's, log by log.
 
-Kafka's gauges tell what a cleaner thread last saw, and go stale when nothing is eligible (V-1,
-V-2). These are decided from the logs as they are, by the very functions that choose rounds,
-whenever somebody asks; so they also tell what waits while no lifecycle service runs. What rounds
-have cost comes from the service's reports in the first log directory.
+Kafka's gauges show what a cleaner thread last saw, and go stale when nothing is eligible (V-1,
+V-2). These are computed from the current logs at each scrape, by the functions that choose rounds;
+so they also show what waits while no lifecycle service runs. The costs of rounds come from the
+service's reports in the first log directory.
 
-A log has a sample only where there is something to say of it.
+A log has a sample only where there is something to report.
 """
 
 from __future__ import annotations
@@ -66,22 +66,22 @@ _AFTER_ALL_MS = 1 << 64  # later than any time and any lag together
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One log that rounds have to do with, for as long as no decision on it can come out otherwise.
+    """One log that may get rounds; valid while no decision on the log can come out otherwise.
 
     Attributes:
-        where: its labels.
-        name: as reports name it.
-        directory: the log directory it is in.
-        ratio: of dirty bytes.
-        late_from_ms: when it is late, or has been since (KIP-354); None if it never will be.
+        where: the log's labels.
+        name: the log's name in reports.
+        directory: the log directory of the log.
+        ratio: the dirty ratio.
+        late_from_ms: from when on the log is late (KIP-354); None if it never will be.
         due: whether a round is due.
-        next_ms: when one is, or may be, after that; None if nothing ever comes.
-        uncleanable: why rounds leave (the rest of) it alone, "" if they do not.
-        uncleanable_bytes: of its sealed segments, those.
+        next_ms: when the next round is, or may be, due after that; None if never.
+        uncleanable: why rounds leave (the rest of) the log alone, "" if they do not.
+        uncleanable_bytes: bytes of the sealed segments that rounds leave alone.
         bad: where rounds could not read, if there is such a place.
-        dirty_bytes: that a round would clean (S-5).
-        deadlines: by when what must be gone.
-        failures: rounds that failed, one after the other, while one is due.
+        dirty_bytes: the bytes that a round would clean (S-5).
+        deadlines: by when which data must be gone.
+        failures: rounds that failed in a row, while one is due.
     """
 
     where: dict[str, str]
@@ -99,21 +99,21 @@ class Row:
     deadlines: tuple[Deadline, ...] = ()
 
     def delay_ms(self, now_ms: int) -> int:
-        """By how much it is late, 0 if it is not."""
+        """By how much the log is late, 0 if it is not."""
         return 0 if self.late_from_ms is None else max(now_ms - self.late_from_ms, 0)
 
     def deadline_ms(self, now_ms: int) -> int | None:
-        """When something is due next at the latest."""
+        """When a round is due next at the latest."""
         return now_ms if self.due else self.next_ms
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was found out of a log; good while its mark and stamps are these, at those times.
+    """A log's cached row; valid while its mark and stamps are these, between the two times.
 
     Attributes:
-        stamps: None where none could matter.
-        horizon_ms: the log's first, which they are asked for by.
+        stamps: None where stamps cannot matter.
+        horizon_ms: the log's earliest horizon, by which stamps are looked up.
     """
 
     mark: LogMark
@@ -125,10 +125,10 @@ class _Known:
 
 
 class Rows:
-    """A row a log, made anew only where it may have changed; for one thread at a time.
+    """One row per log, computed again only where it may have changed; for one thread at a time.
 
-    Kept by mark (`PartitionLog.mark`), stamps and time: what only the clock changes is either a
-    moment of the row's own, counted from whenever somebody asks, or ends the row.
+    Cached by mark (`PartitionLog.mark`), stamps and time: what only the clock changes is either
+    stored in the row as a moment, and computed at each scrape, or ends the row's validity.
     """
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class Rows:
         self._stamps = StampCache()
 
     def of(self, log: PartitionLog, now_ms: int) -> Row | None:
-        """What there is to say of a log; None if rounds have nothing to do with it."""
+        """The row of a log; None if the log gets no rounds."""
         known = self._known.get(log)
         if (
             known is None
@@ -165,7 +165,7 @@ class Rows:
 
 
 def row_of(decision: Decision) -> Row:
-    """What there is to say of a log."""
+    """The row of a log, from a decision on it."""
     facts, config = decision.info.facts, decision.info.config
     topic, partition = facts.partition.topic, str(facts.partition.partition)
     reason, held_bytes = _uncleanable(decision)
@@ -187,9 +187,9 @@ def row_of(decision: Decision) -> Row:
 
 
 def failing(row: Row, failures: int) -> Row:
-    """The row of a log whose last rounds came to nothing: as little is cleaned as if left alone.
+    """The row of a log whose last rounds failed: no more is cleaned than if it were left alone.
 
-    Not while no round is due: then the last failure is history.
+    Unchanged while no round is due: then the last failure no longer matters.
     """
     if not failures or not row.due:
         return row
@@ -201,12 +201,12 @@ def failing(row: Row, failures: int) -> Row:
 
 
 def same_until_ms(decision: Decision) -> float:
-    """Up to this moment, exclusive, a row of the decision says what one made later would.
+    """Until this moment, exclusive, a row of the decision equals a row made later.
 
     Sooner than `next_look_ms` where that names what rounds wait for: min lag also holds logs that
-    get no round (their ratio is told all the same), and a move of the log start from the future
-    counts only once that is there. What waits for the owner to roll has a moment that moves with
-    the clock: such a row is not kept.
+    get no round (their ratio is still reported), and a move of the log start offset that is dated
+    in the future counts only from then on. A log that waits for the owner to roll a segment has a
+    moment that moves with the clock: such a row is not kept.
     """
     facts, bounds, now_ms = decision.info.facts, decision.bounds, decision.now_ms
     moments: list[float] = [math.inf]
@@ -235,9 +235,9 @@ def _uncleanable(decision: Decision) -> tuple[str, int]:
 
 
 class CleanerCollector(Collector):
-    """What one broker has to say of compaction; `seen` tells of its lifecycle service.
+    """One broker's compaction metrics; `seen` returns the state of its lifecycle service.
 
-    `conditions` is what it finds out of order, logs that take no writes among it.
+    `conditions` returns what is out of order, including logs that take no writes.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class CleanerCollector(Collector):
         self._data_dir = data_dir
         self._known = Rows()
         self._tail = RoundTail(data_dir)
-        self._asking = threading.Lock()
+        self._lock = threading.Lock()
 
     def collect(self) -> Iterable[Metric]:
         now_ms = self._services.clock.now_ms()
@@ -265,13 +265,13 @@ class CleanerCollector(Collector):
         yield from _of_rounds(rows, by_log)
 
     def conditions(self) -> list[Condition]:
-        """All that is out of order; from any thread, for it reads files."""
+        """All that is out of order; callable from any thread; reads files."""
         now_ms = self._services.clock.now_ms()
         rows, _, _ = self._look(now_ms)
         return [*self._writes(), *pipeline_conditions(self._pipeline(rows, now_ms))]
 
     def _look(self, now_ms: int) -> tuple[list[Row], list[RoundReport], dict[str, RoundReport]]:
-        with self._asking:
+        with self._lock:
             self._tail.refresh()
             failures = self._failures(now_ms)
             rows = [failing(row, failures.get(row.name, 0)) for row in self._rows(now_ms)]
@@ -285,18 +285,18 @@ class CleanerCollector(Collector):
         return conditions(self._services.partitions, topics)
 
     def _pipeline(self, rows: Sequence[Row], now_ms: int) -> Seen:
-        """What is known of rounds: by the logs, by the socket and by the service's files."""
+        """The state of rounds, from the logs, the control socket and the service's files."""
         seen, reasons = self._seen(), {h.log: h.reason for h in self._queue().held}
         late = lateness_of(self._online(), _deadlines(rows), now_ms)
-        told = self._told()
+        progress = self._progress()
         held = self._guard.trouble if self._guard.held else ""
-        if not held and seen.pid is not None and told is not None and told.state == HELD:
-            held = told.detail
+        if not held and seen.pid is not None and progress is not None and progress.state == HELD:
+            held = progress.detail
         connection = Connection(seen.pid, seen.left_ms, seen.last_pid, round(seen.idle_s * 1000))
         return Seen(
             now_ms=now_ms,
             wanted=self._services.config.log_cleaner_enable,
-            service=told,
+            service=progress,
             connection=connection,
             due=sum(row.due for row in rows),
             failing={r.name: (r.failures, reasons.get(r.name, "")) for r in rows if r.failures},
@@ -304,8 +304,8 @@ class CleanerCollector(Collector):
             clock=held,
         )
 
-    def _told(self) -> ServiceProgress | None:
-        """The service's last words; None too where they cannot be read: nothing is known then."""
+    def _progress(self) -> ServiceProgress | None:
+        """The service's last progress report; None also where it cannot be read."""
         with contextlib.suppress(CorruptData, StorageError):
             return read_progress(self._data_dir)
         return None
@@ -322,7 +322,7 @@ class CleanerCollector(Collector):
                 yield row
 
     def _failures(self, now_ms: int) -> dict[str, int]:
-        """Rounds that came to nothing in a row, by log; also where no plan could be made at all."""
+        """Rounds that failed in a row, by log; also where no plan could be made at all."""
         queue = self._queue()
         held = {h.log: h.count for h in queue.held if now_ms < h.until_ms and h.count}
         return {**held, **self._tail.failures}
@@ -357,7 +357,7 @@ class CleanerCollector(Collector):
     def _service(self) -> Iterator[Metric]:
         """Whether rounds run at all."""
         seen = self._seen()
-        progress = None if seen.pid is None else self._told()
+        progress = None if seen.pid is None else self._progress()
         missing = seen.pid is None and self._services.config.log_cleaner_enable
         yield _gauge(
             f"{_MANAGER}_time_since_last_run_ms",
@@ -379,7 +379,7 @@ class CleanerCollector(Collector):
         )
 
     def _run(self, progress: ServiceProgress | None) -> Iterator[Metric]:
-        """How far the rounds under way are, and whether somebody holds others back."""
+        """The progress of the rounds under way, and whether rounds are paused."""
         now_ms = self._services.clock.now_ms()
         pauses = pauses_told(self._data_dir, now_ms)
         named = sum(p.log != EVERY_LOG for p in pauses)
@@ -458,19 +458,19 @@ def _of_logs(rows: list[Row], now_ms: int) -> Iterator[Metric]:
     tries = _family("lapse_bad_range_tries", "Rounds that failed there.")
     again = _family("lapse_bad_range_next_try_timestamp_seconds", "When the next will try.")
     for row in rows:
-        _tell(ratio, row, row.ratio)
-        _tell(delay, row, row.delay_ms(now_ms) / 1000)
+        _add(ratio, row, row.ratio)
+        _add(delay, row, row.delay_ms(now_ms) / 1000)
         deadline_ms = row.deadline_ms(now_ms)
         if deadline_ms is not None:
-            _tell(deadline, row, deadline_ms / 1000)
+            _add(deadline, row, deadline_ms / 1000)
         if row.uncleanable:
             alone.add_metric((*row.where.values(), row.uncleanable), 1)
         if row.failures:
-            _tell(failures, row, row.failures)
+            _add(failures, row, row.failures)
         if row.bad is not None:
-            _tell(first, row, row.bad.first_offset)
-            _tell(tries, row, row.bad.tries)
-            _tell(again, row, row.bad.next_try_ms / 1000)
+            _add(first, row, row.bad.first_offset)
+            _add(tries, row, row.bad.tries)
+            _add(again, row, row.bad.next_try_ms / 1000)
     yield from (ratio, delay, deadline, alone, failures, first, tries, again)
 
 
@@ -481,8 +481,8 @@ def _of_rounds(rows: list[Row], by_log: dict[str, RoundReport]) -> Iterator[Metr
     for row in rows:
         report = by_log.get(row.name)
         if report is not None and report.dirty_bytes:
-            _tell(read, row, report.bytes_read / report.dirty_bytes)
-            _tell(written, row, report.bytes_written / report.dirty_bytes)
+            _add(read, row, report.bytes_read / report.dirty_bytes)
+            _add(written, row, report.bytes_written / report.dirty_bytes)
     yield from (read, written)
 
 
@@ -490,6 +490,6 @@ def _family(name: str, doc: str, *more: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, doc, labels=[*_WHERE, *more])
 
 
-def _tell(family: GaugeMetricFamily, row: Row, value: float) -> None:
+def _add(family: GaugeMetricFamily, row: Row, value: float) -> None:
     """As `add_metric`, with the row's labels as they are."""
     family.samples.append(Sample(family.name, row.where, value))

@@ -5,8 +5,8 @@ that a mean over any time can be had. A batch whose first record has no time doe
 from a producer whose clock is ahead counts as 0.
 
 Groups: per partition, how long the next record that a group has not done with has been in the log;
-0 where there is none. By append times (`log.append_times`), so up to a second more, and told only
-where these are known: a record's own time may be of any age.
+0 where there is none. By append times (`log.append_times`), so up to a second more, and reported
+only where these are known: a record's timestamp may be of any age.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How late each log is, as metrics: by kind, 0 where nothing is, service or no service.
+"""How late each log is, as metrics by kind, also while no lifecycle service runs; 0: not late.
 
-Of logs that rounds have to do with the rows of `cleaner_metrics` tell the deadlines; of the others
-only the first segment's age and records below the log start can be late.
+For logs that get rounds, the deadlines come from the rows of `cleaner_metrics`; for the other logs
+only the first segment's age and records below the log start offset can be late.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class Late(NamedTuple):
 
 
 def overdue(
-    logs: Iterable[PartitionLog], told: Mapping[str, tuple[Deadline, ...]], now_ms: int
+    logs: Iterable[PartitionLog], by_log: Mapping[str, tuple[Deadline, ...]], now_ms: int
 ) -> Metric:
-    """Of all logs, as a metric."""
+    """The lateness of all logs, as a metric."""
     family = GaugeMetricFamily(NAME, _DOC, labels=["topic", "partition", "kind"])
-    for one in lateness_of(logs, told, now_ms):
-        where = {"topic": one.log.topic, "partition": str(one.log.partition), "kind": one.kind}
-        family.samples.append(Sample(NAME, where, one.ms / 1000))
+    for late in lateness_of(logs, by_log, now_ms):
+        where = {"topic": late.log.topic, "partition": str(late.log.partition), "kind": late.kind}
+        family.samples.append(Sample(NAME, where, late.ms / 1000))
     return family
 
 
 def lateness_of(
-    logs: Iterable[PartitionLog], told: Mapping[str, tuple[Deadline, ...]], now_ms: int
+    logs: Iterable[PartitionLog], by_log: Mapping[str, tuple[Deadline, ...]], now_ms: int
 ) -> Iterator[Late]:
-    """Of all logs; `told` are the deadlines of those that rounds have to do with, by name."""
+    """The lateness of all logs; `by_log`: deadlines of the logs that get rounds, by log name."""
     for log in logs:
-        deadlines = told.get(str(log.partition))
+        deadlines = by_log.get(str(log.partition))
         if deadlines is None:
             expires = retention_deadline(segment_facts(log.segments[0]), log.config)
             deadlines = () if expires is None else (expires,)

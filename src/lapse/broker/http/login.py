@@ -1,11 +1,11 @@
 """Logins at the HTTP port: basic authentication (RFC 7617) by the users of the SASL listeners.
 
-Whether there are to be any is `lapse.http.login`'s. Without one, `/health` answers serving or not
-and nothing else. With ACLs, what the other pages tell needs DESCRIBE of the cluster; what changes
-something (`rounds`) needs ALTER, and a login in any case. Attempts are limited together with
-those at the listeners (`security.attempts`), and a failure is held back as one there is. Without
-`lapse.http.protocol=https` the password comes as it is: leave the port at an address that only this
-machine has then.
+`lapse.http.login` switches logins on. Then a request without one gets from `/health` whether the
+broker serves, and nothing else. With ACLs, reading the other pages needs DESCRIBE of the cluster;
+changes (`rounds`) need ALTER, and a login in any case. Attempts are limited together with those at
+the listeners (`security.attempts`), and the response to a failure is delayed as it is there.
+Without `lapse.http.protocol=https` the password comes in clear text: then leave the port at an
+address that only this machine can reach.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lapse.security.throttle import FailedAuthentications
 
 
 class Admission(Enum):
-    """What an HTTP client may: come in, log in first, try later or nothing; or nobody may here."""
+    """The result for an HTTP client; NOBODY: the port has no logins, so no client may do this."""
 
     GRANTED = auto()
     LOGIN = auto()
@@ -38,7 +38,7 @@ class HttpLogin:
     """Who may read the pages; failed logins are counted as those of a listener called HTTP."""
 
     def __init__(self, services: Services) -> None:
-        """Raises ConfigError where a login is wanted that nobody could pass."""
+        """Raises ConfigError where a login is configured that no client could pass."""
         config, entrances, access = services.config, services.entrances, services.access
         with_users = any(entrance.sasl is not None for entrance in entrances)
         wanted = config.security.http_login

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a broker, collected from its counters and logs when somebody asks.
+"""Prometheus metrics of a broker, collected from its counters and logs at each scrape.
 
 Names that Grafana boards know are those of jmx_exporter's rules for Kafka; ours begin with
 `lapse_` and end in a unit. What concerns compaction is in `cleaner_metrics`.

@@ -1,13 +1,14 @@
-"""Rounds at the HTTP port: what goes on, for who may read; pause, resume and cancel by ALTER.
+"""Rounds at the HTTP port: reading their state, and pause, resume and cancel (ALTER by ACL).
 
     GET  /rounds            the service's state, its rounds under way, the queue, the pauses
     POST /rounds/pause      {"logs": ["orders-0"], "for_ms": 3600000, "reason": "…", "now": true}
     POST /rounds/resume     {"logs": ["orders-0"]}
     POST /rounds/cancel     {"logs": ["orders-0"]}
 
-No logs are all logs. Answers are JSON. The broker only reads and leaves files in the first data
-directory, as `lapse rounds` does there: the service need not be running. Without logins at this
-port nobody may change anything by it. A POST says it is JSON, which no other site's form can.
+An empty `logs` means all logs. Responses are JSON. The broker only reads and writes files in the
+first data directory, as `lapse rounds` does there: the service need not be running. Without logins
+at this port no client may change anything through it. A POST must declare JSON as its content type,
+which the form of another web site cannot.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ class RoundsCommand(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a POST.
 
     Attributes:
-        logs: `topic-partition`; none are all.
-        for_ms: how long a pause is to be; None: until it is ended.
-        now: with a pause, cancel what is under way too.
+        logs: `topic-partition`; empty: all logs.
+        for_ms: how long a pause lasts; None: until it is ended.
+        now: with a pause, also cancel the rounds under way.
     """
 
     logs: tuple[str, ...] = ()
@@ -104,33 +105,33 @@ class RoundPages:
             if request.headers.get("content-type", "").partition(";")[0] != "application/json":
                 return PlainTextResponse("say it with Content-Type: application/json\n", 415)
             try:
-                told = msgspec.json.decode(await _body(request) or b"{}", type=RoundsCommand)
-                if told.for_ms is not None and told.for_ms <= 0:
+                command = msgspec.json.decode(await _body(request) or b"{}", type=RoundsCommand)
+                if command.for_ms is not None and command.for_ms <= 0:
                     raise msgspec.ValidationError("for_ms must be above 0")
             except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as e:
                 return PlainTextResponse(f"not what is asked here: {e}\n", 400)
             try:
-                return _json(await self.disk.run(lambda: do(told)))
+                return _json(await self.disk.run(lambda: do(command)))
             except LapseError as e:
                 return PlainTextResponse(f"{e}\n", 500)
 
         return handle
 
-    def _pause(self, told: RoundsCommand) -> Status:
+    def _pause(self, command: RoundsCommand) -> Status:
         now_ms = self.clock.now_ms()
-        until_ms = None if told.for_ms is None else after_ms(now_ms, told.for_ms)
-        said = Pause(EVERY_LOG, now_ms, until_ms, told.reason)
-        pauses.pause(self.fs, self.data_dir, told.logs, said)
-        if told.now:
-            pauses.call_off(self.fs, self.data_dir, told.logs, now_ms)
+        until_ms = None if command.for_ms is None else after_ms(now_ms, command.for_ms)
+        pause = Pause(EVERY_LOG, now_ms, until_ms, command.reason)
+        pauses.pause(self.fs, self.data_dir, command.logs, pause)
+        if command.now:
+            pauses.call_off(self.fs, self.data_dir, command.logs, now_ms)
         return self._status()
 
-    def _resume(self, told: RoundsCommand) -> Status:
-        pauses.resume(self.fs, self.data_dir, told.logs, self.clock.now_ms())
+    def _resume(self, command: RoundsCommand) -> Status:
+        pauses.resume(self.fs, self.data_dir, command.logs, self.clock.now_ms())
         return self._status()
 
-    def _cancel(self, told: RoundsCommand) -> tuple[UnderWay, ...]:
-        return pauses.call_off(self.fs, self.data_dir, told.logs, self.clock.now_ms())
+    def _cancel(self, command: RoundsCommand) -> tuple[UnderWay, ...]:
+        return pauses.call_off(self.fs, self.data_dir, command.logs, self.clock.now_ms())
 
 
 def _who(request: Request) -> tuple[str | None, str]:
@@ -139,7 +140,7 @@ def _who(request: Request) -> tuple[str | None, str]:
 
 
 async def _body(request: Request) -> bytes:
-    """Raises ValueError where there is more than anybody needs to say."""
+    """The request's body; raises ValueError where it is longer than `BODY_BYTES_MAX`."""
     body = b""
     async for chunk in request.stream():
         body += chunk
@@ -148,5 +149,5 @@ async def _body(request: Request) -> bytes:
     return body
 
 
-def _json(told: object) -> Response:
-    return Response(msgspec.json.encode(told) + b"\n", media_type="application/json")
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value) + b"\n", media_type="application/json")

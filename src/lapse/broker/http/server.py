@@ -5,7 +5,7 @@ broker serves and 503 before and after. While something is out of order that
 `lifecycle.status.conditions` calls a fault (a log takes no writes, rounds are not running) it is
 503 and `degraded`. It says what else is out of order all the same; `/metrics` is Prometheus text
 (`broker.http.metrics`); `/rounds` is in `rounds`. Who may read them is for `login` to say;
-that the broker serves or does not is told to everybody.
+every client may read whether the broker serves.
 """
 
 from __future__ import annotations

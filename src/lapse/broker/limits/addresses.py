@@ -1,4 +1,4 @@
-"""Addresses of clients, as they are compared with what somebody wrote."""
+"""Addresses of clients, in the form in which they are compared with configured ones."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _MAPPED = "::ffff:"
 
 
 def plain(host: str) -> str:
-    """An address as the system says it; one of IPv4 alike, whatever family it came by."""
+    """An address as the system writes it; an IPv4 address is the same over an IPv6 socket."""
     return host[len(_MAPPED) :] if host.startswith(_MAPPED) and "." in host else host
 
 
 def parsed(name: str) -> str | None:
-    """What somebody wrote, as the system would say it; None where it is no address."""
+    """A configured address as the system would write it; None where it is no address."""
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
@@ -34,7 +34,7 @@ async def resolved(name: str) -> str | None:
     address = parsed(name)
     if address is not None:
         return address
-    # In a task, which the request that asks may not have yet (`broker.net.eager_task`).
+    # In a task, since the calling request may not have one yet (`broker.net.eager_task`).
     return await asyncio.get_running_loop().create_task(_looked_up(name))
 
 

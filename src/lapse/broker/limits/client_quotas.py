@@ -38,12 +38,12 @@ _EVERY_ADDRESS: Entity = ((IP, None),)
 # What is to become of an entity's quotas: by key a value, or None to remove it.
 Ops = Mapping[str, float | None]
 
-# From what somebody wrote to the address that is meant; None where there is none.
+# From a configured name to its address; None where there is none.
 Resolve = Callable[[str], Awaitable[str | None]]
 
 
 class ClientQuotas:
-    """Quotas in force; whoever answers a client asks `use` how long that client has to wait.
+    """Quotas in force; code that answers a client calls `use` to get how long the client must wait.
 
     The quota of an address may be set by a host's name. It is looked up then, and at each start.
     """
@@ -152,7 +152,7 @@ def _check_ops(entity: Entity, ops: Ops) -> None:
     known = ADDRESS_KEYS if entity[0][0] == IP else CLIENT_KEYS
     for key, value in ops.items():
         if value is None:
-            continue  # what is not there may be removed, whatever it is
+            continue  # a key that is not set may be removed, also an unknown one
         if key not in known:
             raise _refused(
                 f"{key} is no quota of {entity[0][0]}: {', '.join(sorted(known))} may be set"

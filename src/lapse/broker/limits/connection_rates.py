@@ -105,7 +105,7 @@ class ConnectionRates:
         return seen
 
     def _over_ms(self, rate: Rate, limit: float, now_ms: int) -> int:
-        """Count one, and tell how long the rate is over its limit."""
+        """Count one connection; returns how long the rate is over its limit."""
         rate.record(1, now_ms)
         if limit <= 0:
             return self.windows.size_ms

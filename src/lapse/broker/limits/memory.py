@@ -1,22 +1,22 @@
 """Bytes of requests that are not handled yet, and of answers that are not read yet, of all clients.
 
-`RequestBytes` counts what connections received and still hold. Where that is more than
+`RequestBytes` counts the bytes that connections received and still hold. Where that is more than
 `queued.max.request.bytes`, a connection in the middle of a large frame is not read from until there
-is room again; nor where all frames in part hold `PARTIAL_BYTES_MAX`, since what is not complete is
-of no use to anybody yet, and sixty strangers may each begin the largest one. Bytes count as they
-come, so that an announced size that never comes takes no place (Kafka reserves whole frames). Then
-frames that have come in part could hold all the room and none ever be complete. So where frames
-wait, connections are closed of which nothing comes, or too slowly; and where those in part hold
-most, the one that lacks the least is read on all the same. Small frames always come, but each
+is room again; nor where all partial frames together hold `PARTIAL_BYTES_MAX`, since an incomplete
+frame is of no use yet, and sixty unknown clients may each begin the largest one. Bytes count as
+they arrive, so that an announced size that never arrives takes no room (Kafka reserves whole
+frames). Then partial frames could hold all the room and none ever be complete. So where frames
+wait, connections that send nothing, or too slowly, are closed; and where partial frames hold most,
+the one that lacks the least is read on all the same. Small frames are always read, but each
 connection holds few of them.
 
-`AnswerBytes` counts what answers hold in memory while they are sent; slices of files do not count,
-they are sent by the kernel. Clients that do not read let it grow. When it is more than
-`lapse.queued.max.response.bytes` the connection whose answer is on its way for longest is closed.
-No more than that is made at a time either: what waits for threads in parallel is all there before
-the first of it is sent.
+`AnswerBytes` counts the memory of responses while they are sent; slices of files do not count: the
+kernel sends them. It grows when clients do not read. When it is more than
+`lapse.queued.max.response.bytes`, the connection whose response has been on its way for longest is
+closed. No more than that is made at a time either: responses that threads make in parallel are all
+in memory before the first of them is sent.
 
-Both live in the event loop. Connections are seen as what they are asked to do.
+Both are used only in the event loop. They see a connection by a protocol of what it must do.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class RequestBytes:
         self._look()
 
     def may_read(self, sender: Sender) -> bool:
-        """Whether a connection may be read on; if not, it is told when it may."""
+        """Whether a connection may be read on; if not, it is notified when it may."""
         self._reading[sender] = None
         if not self.is_short or sender is self._urgent:
             return True
@@ -111,7 +111,7 @@ class RequestBytes:
             self._hurry(sender)
             return True
         self._waiting[sender] = self._reading.pop(sender)
-        if self._timer is None:  # never at once: it would tell who has not heard yet
+        if self._timer is None:  # never at once: it would notify before the caller has this result
             self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._watch)
         return False
 
@@ -198,7 +198,7 @@ class AnswerBytes:
 
     @property
     def has_room(self) -> bool:
-        """Whether nobody waits for their turn: what is little and sent at once needs none."""
+        """Whether no response waits for its turn: a small one that is sent at once needs none."""
         return not self._makers
 
     async def reserve(self, size: int) -> None:

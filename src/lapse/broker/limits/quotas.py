@@ -107,7 +107,7 @@ T = TypeVar("T", bound=Idle)
 
 
 class Swept(Generic[T]):
-    """By name what was used lately; names are anybody's choice, so idle ones are forgotten."""
+    """By name what was used lately; clients choose the names, so idle ones are forgotten."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, T] = {}
@@ -168,7 +168,7 @@ def refill_ms(tokens: float, quota: float) -> int:
 
 
 def _wait_ms(ms: float) -> int:
-    """As clients may be told: at least one, and no more than their field holds."""
+    """A throttle time for a response: at least 1 ms, and no more than the field holds."""
     return max(round(min(ms, INT_MAX)), 1)
 
 

@@ -35,7 +35,7 @@ class Counters:
             listener.
         connections_delayed: taken late, since too many come a second; by listener.
         logins: that succeeded, by listener.
-        logins_refused: certificates that name nobody and handshakes that were broken off, by
+        logins_refused: certificates without a principal and handshakes that were broken off, by
             listener; handshakes that fail, and what fails by SASL, are counted by the listener's
             `FailedAuthentications`.
         certificates_renewed: new files of certificates put in force, by listener.

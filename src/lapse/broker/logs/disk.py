@@ -1,11 +1,11 @@
 """The threads that wait for disks, so that the event loop never does.
 
-Everything that opens, writes, reads or deletes a log, and everything that asks the metadata store,
+Everything that opens, writes, reads or deletes a log, and everything that uses the metadata store,
 goes through `run`. Few threads: they wait and call kernels that release the interpreter, they do
 not compute in Python side by side.
 
 Most work is over in microseconds, and waking a thread for it and the loop after it would cost more
-than the work. So one thread is awake and does whatever is queued; the loop is woken once for all
+than the work. So one thread is awake and does all queued work; the loop is woken once for all
 that is done by then. Another thread is woken only if work is still queued after `HELD_UP_SECONDS`:
 the one that is awake then waits for a disk. (A `ThreadPoolExecutor` wakes a thread and the loop
 for each piece: 107 µs of CPU instead of 58, and 47 instead of 10 where many requests come.)
@@ -54,7 +54,9 @@ _ALWAYS_MORE = itertools.count()
 def _waits_so_far() -> int:
     """How often this thread gave up the processor of its own: for a disk or a lock."""
     if sys.platform != "linux":
-        return next(_ALWAYS_MORE)  # nobody counts that: whatever takes long counts as waiting
+        return next(
+            _ALWAYS_MORE
+        )  # the system has no such count: all that is slow counts as waiting
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
@@ -87,7 +89,7 @@ class DiskThreads:
         loop = self._loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._queued.append(_Work(future, lambda: work(*args, **kwargs)))
-        with self._lock:  # one who falls asleep looks at what is queued under it
+        with self._lock:  # a thread that falls asleep looks at the queue under this lock
             all_asleep = not self._awake
         if all_asleep:
             self._wake_one()
@@ -96,12 +98,12 @@ class DiskThreads:
         return await future
 
     def try_now(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """Do here, in the event loop, what asks no disk but in bad moments: a short write, say.
+        """Run work in the event loop that rarely waits for a disk, such as a short write.
 
-        A disk that is behind makes writes wait, and no flag of Linux's tells so beforehand
-        (RWF_NOWAIT, of ext4, is for reads alone). So after some that waited the answer is None for
-        a while, and the caller is to use `run`. One that only had to leave the processor to others
-        says nothing of the disk.
+        A disk that is behind makes writes wait, and no flag of Linux shows that beforehand
+        (RWF_NOWAIT, of ext4, is for reads alone). So after some writes that waited this returns
+        None for a while, and the caller must use `run`. A call that was slow only because the
+        thread was preempted says nothing of the disk.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -123,7 +125,7 @@ class DiskThreads:
             self._may_wait_at = self._slow_until
 
     async def close(self) -> None:
-        """Wait for work that has begun; what has not is dropped, and what is asked meanwhile."""
+        """Wait for work that has begun; drop work that has not, and work submitted meanwhile."""
         self._closed = True
         if self._look_again is not None:
             self._look_again.cancel()
@@ -150,7 +152,7 @@ class DiskThreads:
         self._wake_ups.put(True)
 
     def _help(self) -> None:
-        """Work has waited for a while, so those who are awake are held up."""
+        """Wake another thread: work has waited for a while, so the awake threads are held up."""
         self._look_again = None
         if not self._queued or self._loop is None:
             return
@@ -159,7 +161,7 @@ class DiskThreads:
             self._look_again = self._loop.call_later(HELD_UP_SECONDS, self._help)
 
     def _deliver(self) -> None:
-        self._delivery_is_due = False  # before looking: what is done from now on asks again
+        self._delivery_is_due = False  # before the loop: work done from now on schedules it again
         while self._done:
             work = self._done.popleft()
             if work.future.done():
@@ -179,7 +181,7 @@ class DiskThreads:
                 except IndexError:
                     with self._lock:
                         if self._queued:
-                            continue  # queued since, by one who saw that somebody is awake
+                            continue  # queued since, by a caller that saw a thread awake
                         self._awake -= 1
                         break
                 self._do(work)

@@ -18,10 +18,10 @@ _log = logging.getLogger(__name__)
 def code_of(
     partitions: Partitions, where: TopicPartition | None, doing: str, error: Exception
 ) -> ErrorCode:
-    """The code that a client is told of one partition; `doing` is for the broker's log.
+    """The error code that a client gets for one partition; `doing` is for the broker's log.
 
-    A failed disk takes its log directory offline. What nobody foresaw is UNKNOWN_SERVER_ERROR, and
-    is logged with where it came from.
+    A failed disk takes its log directory offline. An unexpected error is UNKNOWN_SERVER_ERROR, and
+    is logged with its traceback.
     """
     if where is not None:
         partitions.report(where, error)

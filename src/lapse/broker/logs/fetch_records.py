@@ -1,9 +1,9 @@
 """What one client gets of one partition: a slice of a file, or its batches converted.
 
 Called by `api.fetch`: in a worker thread, or in the event loop with a `pread` that never waits. A
-slice is what nearly everybody gets; `records.downconvert` says who does not. Nobody is sent records
-below the log start: while some are still in the file, the batch that the start lies in goes by
-itself, without them (KIP-107, L11). Replicas always get what is stored.
+slice is what nearly every client gets; `records.downconvert` decides which do not. No consumer gets
+records below the log start offset: while some are still in the file, the batch that the offset lies
+in is sent alone, without them (KIP-107, L11). Replicas always get what is stored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lapse.wire.schema.fetch import FetchRequest
 V2 = 2
 # From which Fetch version on a client reads the formats v1 and v2, and the codec zstd (KIP-110).
 V1_FROM, V2_FROM, ZSTD_FROM = 2, 4, 10
-# Before it a client takes no more than it asked for, and is told of a large batch by its beginning.
+# Before it a client takes no more bytes than it requested: of a larger batch it gets the beginning.
 SOFT_LIMIT_FROM = 3
 REPLICA_STATE_FROM = 15
 # Converted bytes are held in memory until the client took them.
@@ -42,15 +42,15 @@ _NO_WHOLE_BATCH = frozenset({None, scan.REASONS[scan.TRUNCATED]})
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """What a Fetch says of who asks.
+    """What a Fetch request says of its client.
 
     Attributes:
         magic_max: the newest record format that it can read.
-        zstd: whether it may be sent batches of topics whose codec that is.
-        tombstone_values: it tells a tombstone by its flag (KIP-87).
-        is_replica: it is to have what is stored, byte for byte.
-        is_ours: it is told what only we know of batches.
-        hard_limit: it takes no more bytes of a partition than it asked for, not even one batch.
+        zstd: whether it may be sent batches of topics whose codec is zstd.
+        tombstone_values: it recognises a tombstone by its flag (KIP-87).
+        is_replica: it must get what is stored, byte for byte.
+        is_ours: it also gets what only Lapse knows of batches.
+        hard_limit: it takes no more bytes of a partition than it requested, not even one batch.
     """
 
     magic_max: int = 2
@@ -66,7 +66,7 @@ REPLICA = Client(is_replica=True, tombstone_values=True)
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What is asked of one log: from `offset` on, below `end`, about `bytes_max`."""
+    """What to read of one log: from `offset` on, below `end`, about `bytes_max`."""
 
     offset: int
     bytes_max: int
@@ -156,7 +156,7 @@ class _Look:
     is_stored: bool = True
 
     def given(self, bytes_max: int | None) -> Fetched:
-        """All of it, cut where somebody takes no more than that."""
+        """All of it, cut to `bytes_max` for a client that takes no more than that."""
         if not self.is_stored:
             return Fetched(self.data[:bytes_max], self.source)
         found = self.source
@@ -185,9 +185,9 @@ def _look(log: PartitionLog, client: Client, wanted: Stretch) -> _Look:
 def _holds_deleted(
     log: PartitionLog, client: Client, found: LogSlice, pread: Pread = os.pread
 ) -> bool:
-    """Whether the slice begins with records below the log start that no round has taken out yet.
+    """Whether the slice begins with records below the log start that no round has removed yet.
 
-    Of a wrapper (v0, v1) only the messages inside tell, so that one at the log start may.
+    For a wrapper (v0, v1) only its inner messages show that, so one at the log start may count.
     """
     if client.is_replica or found.files is None or not log.start_moves:
         return False
@@ -216,7 +216,7 @@ def made_bytes_max(log: PartitionLog, client: Client) -> int:
 
 
 def _reads(log: PartitionLog, client: Client) -> Reads:
-    """The flag counts where the topic compacts, whatever its setting of it says now."""
+    """The tombstone flag counts where the topic compacts, whatever its setting for flags is now."""
     counts = log.config.compacts and log.may_hold_valued_tombstones
     return Reads(client.magic_max, client.tombstone_values or not counts)
 

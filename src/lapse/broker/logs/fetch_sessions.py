@@ -1,24 +1,24 @@
-"""Fetch sessions (KIP-227): the broker remembers what a client fetches, so that it says it once.
+"""Fetch sessions (KIP-227): the broker remembers what a client fetches; the client says it once.
 
 What Kafka calls FetchSessionCache.
 
-A full fetch (epoch 0) makes a session of all its partitions; from then on a request holds only what
-changes, and an answer only partitions that have something to say: records, a bound that moved, an
-error. `api.fetch` makes the whole fetch of a request here before anybody else sees it, and the
-incremental answer of the whole one: what lies between, authorization and quotas too, knows nothing
-of sessions. So each fetch asks again who may read what.
+A full fetch (epoch 0) creates a session of all its partitions; from then on a request holds only
+what changes, and a response holds only partitions with news: records, a bound that moved, an error.
+`api.fetch` first turns a request into a full fetch here, and at the end turns the full response
+into an incremental one: the code between, with authorization and quotas, knows nothing of
+sessions. So each fetch checks the ACLs again.
 
-A session belongs to the principal that made it; to others its id is not known. Its epoch counts its
-requests: one that was sent twice, or got lost, is found out. Where a session cannot be made the
-answer has id 0, and the client goes on with full fetches.
+A session belongs to the principal that created it; for other principals its id does not exist. Its
+epoch counts its requests: a request that was sent twice, or got lost, is detected. Where a session
+cannot be created the response has id 0, and the client goes on with full fetches.
 
-Kafka's rule of who makes place, when there are as many sessions as there may be: one that nobody
-used for the eviction time; else the smallest one that is smaller than the new one and older than
-that time, of followers' sessions only if a follower asks. Followers take the place of younger ones
-of consumers too. What Kafka has not: partitions of all sessions are bounded as well, since their
-number is what costs memory.
+When the number of sessions is at its limit, Kafka's rule chooses the session to evict: one that was
+not used for the eviction time; else the smallest one that is smaller than the new one and older
+than that time, a follower's session only for a follower. A follower's session may also evict a
+consumer's younger one. Unlike Kafka, the partitions of all sessions together are bounded as well,
+since their number is what costs memory.
 
-Pure: time and new ids are arguments. Lives in the event loop.
+Pure: time and new ids are arguments. Used only in the event loop.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ BY_ID_FROM = 13
 # About 300 bytes each.
 PARTITIONS_MAX = 100_000
 
-# A topic's name, from version 13 on the number of its id (a UUID is slow to hash); a partition's.
+# A topic's name, from version 13 on its id as an int (a UUID is slow to hash); a partition number.
 Key = tuple[str | int, int]
 
 
 @dataclass(slots=True, eq=False)
 class _Cached:
-    """A partition of a session: what is asked of it, and the bounds that its client knows."""
+    """A partition of a session: what is fetched of it, and the bounds that its client knows."""
 
     topic: str | uuid.UUID
-    asked: FetchPartition
+    requested: FetchPartition
     high_watermark: int = -1
     log_start_offset: int = -1
 
-    def tells(self, data: PartitionData) -> bool:
-        """Whether the client must hear of an answer, which is noted as heard."""
-        must = (
+    def has_news(self, data: PartitionData) -> bool:
+        """Whether the response must contain `data`; notes its bounds as known to the client."""
+        is_news = (
             bool(data.records)
             or self.high_watermark != data.high_watermark
             or self.log_start_offset != data.log_start_offset
@@ -72,10 +72,10 @@ class _Cached:
             or data.preferred_read_replica >= 0
             or data.diverging_epoch.epoch >= 0
         )
-        # After an error -1, so that the partition is told of when the error is over.
+        # After an error -1, so that the partition is sent again when the error is over.
         self.high_watermark = -1 if data.error_code else data.high_watermark
         self.log_start_offset = data.log_start_offset
-        return must
+        return is_news
 
 
 @dataclass(slots=True, eq=False)
@@ -83,9 +83,9 @@ class _Session:
     """What one client fetches.
 
     Attributes:
-        partitions: in the order in which they are read. One that gave records goes to the end, so
-            that none starves where the limit of an answer is less than there is to read.
-        topics: the same as a full request says it; None until somebody asks.
+        partitions: in the order in which they are read. A partition that returned records goes to
+            the end, so that none starves where the response is too small for all there is to read.
+        topics: the same as in a full request; None until `whole` is called.
     """
 
     id: int
@@ -100,39 +100,39 @@ class _Session:
 
     @property
     def worth(self) -> tuple[bool, int, int]:
-        """Of two sessions that may be evicted, the lesser goes."""
+        """Of two sessions that may be evicted, the one with the lesser value goes."""
         return self.privileged, len(self.partitions), self.id
 
     def whole(self) -> tuple[FetchTopic, ...]:
-        """All that is fetched; a topic comes as often as its partitions are not in a row."""
+        """All that is fetched; a topic whose partitions are not adjacent occurs more than once."""
         if self.topics is None:
             self.topics = tuple(
-                FetchTopic(topic_id=topic, partitions=asked)
+                FetchTopic(topic_id=topic, partitions=requested)
                 if isinstance(topic, uuid.UUID)
-                else FetchTopic(topic=topic, partitions=asked)
-                for topic, asked in _in_rows(self.partitions.values())
+                else FetchTopic(topic=topic, partitions=requested)
+                for topic, requested in _in_rows(self.partitions.values())
             )
         return self.topics
 
 
 class FetchContext(Protocol):
-    """One request, from what it asks for to what its client is told.
+    """One fetch request, from its partitions to the response that its client gets.
 
     Attributes:
-        request: it asks for all that is to be read.
+        request: names every partition that is to be read.
     """
 
     @property
     def request(self) -> FetchRequest: ...
 
     def answer(self, whole: FetchResponse, now_ms: int) -> FetchResponse:
-        """What the client gets of the answer to the whole request."""
+        """The part of `whole`, the response to the full request, that the client gets."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The session is not what the client thinks: it is told so, and nothing is read."""
+    """The request's session id or epoch is wrong: the client gets `code`, and nothing is read."""
 
     request: FetchRequest
     code: ErrorCode
@@ -144,7 +144,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Sessionless:
-    """A fetch by itself."""
+    """A fetch without a session."""
 
     request: FetchRequest
 
@@ -155,7 +155,7 @@ class Sessionless:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """A fetch that a session is made of."""
+    """A full fetch, which creates a session."""
 
     request: FetchRequest
     sessions: FetchSessions
@@ -165,13 +165,13 @@ class Full:
 
     def answer(self, whole: FetchResponse, now_ms: int) -> FetchResponse:
         if whole.throttle_time_ms and not whole.responses:
-            return whole  # over its quota it got nothing, and asks again (KIP-219)
+            return whole  # over its quota: the client got nothing, and will retry (KIP-219)
         return replace(whole, session_id=self.sessions.make(self, whole, now_ms))
 
 
 @dataclass(frozen=True, slots=True)
 class Incremental:
-    """A fetch within a session; `epoch` is what the next one will say."""
+    """A fetch within a session; `epoch` is the epoch of the next request."""
 
     request: FetchRequest
     session: _Session
@@ -180,7 +180,7 @@ class Incremental:
     def answer(self, whole: FetchResponse, now_ms: int) -> FetchResponse:
         del now_ms
         known = replace(whole, session_id=self.session.id)
-        if self.session.epoch != self.epoch:  # another request came, which the client sent later
+        if self.session.epoch != self.epoch:  # a later request of the client came meanwhile
             code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
             return replace(known, error_code=code, responses=())
         return replace(known, responses=tuple(self._news(whole.responses)))
@@ -190,28 +190,28 @@ class Incremental:
     ) -> Iterator[FetchableTopicResponse]:
         session = self.session
         for topic in responses:
-            name, told = _name(topic, by_id=session.by_id), []
+            name, news = _name(topic, by_id=session.by_id), []
             for data in topic.partitions:
                 key = name, data.partition_index
                 cached = session.partitions[key]
-                if not cached.tells(data):
+                if not cached.has_news(data):
                     continue
-                told.append(data)
+                news.append(data)
                 if data.records:
                     session.partitions[key] = session.partitions.pop(key)
                     session.topics = None
-            if len(told) == len(topic.partitions):
+            if len(news) == len(topic.partitions):
                 yield topic
-            elif told:
-                yield replace(topic, partitions=tuple(told))
+            elif news:
+                yield replace(topic, partitions=tuple(news))
 
 
 class FetchSessions:
     """All sessions of a broker.
 
     Attributes:
-        evictions: sessions that made place for others.
-        partitions: of all sessions together.
+        evictions: number of sessions that were evicted for new ones.
+        partitions: number of partitions of all sessions together.
     """
 
     def __init__(self, slots: int, eviction_ms: int, new_id: Callable[[], int]) -> None:
@@ -220,13 +220,13 @@ class FetchSessions:
         self._slots = slots
         self._eviction_ms = eviction_ms
         self._new_id = new_id
-        self._sessions: OrderedDict[int, _Session] = OrderedDict()  # the longest unused first
+        self._sessions: OrderedDict[int, _Session] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def begin(self, owner: str, version: int, request: FetchRequest, now_ms: int) -> FetchContext:
-        """What a request of a principal comes to."""
+        """Find the session of a principal's request, and the partitions to read for it."""
         session = self._sessions.get(request.session_id)
         if session is not None and session.owner != owner:
             session = None
@@ -270,15 +270,15 @@ class FetchSessions:
         self.partitions += len(session.partitions) - before
 
     def make(self, full: Full, whole: FetchResponse, now_ms: int) -> int:
-        """A session of what was asked for and answered; its id, 0 where there is no place."""
+        """Create a session of the partitions of `full`; returns its id, 0 if there is no room."""
         partitions: dict[Key, _Cached] = {}
         _add(partitions, full.request.topics, by_id=full.by_id)
         if not self._has_place(full.privileged, len(partitions), now_ms):
             return NO_SESSION
-        for told in whole.responses:
-            name = _name(told, by_id=full.by_id)
-            for data in told.partitions:
-                partitions[name, data.partition_index].tells(data)
+        for topic in whole.responses:
+            name = _name(topic, by_id=full.by_id)
+            for data in topic.partitions:
+                partitions[name, data.partition_index].has_news(data)
         number = self._new_id()
         while number in self._sessions or number == NO_SESSION:
             number = self._new_id()
@@ -305,8 +305,8 @@ class FetchSessions:
         stale = self._stale(now_ms)
         if stale is not None:
             return stale
-        mine = [s for s in self._sessions.values() if self._may_go(s, for_privileged=worth[0])]
-        least = min(mine, key=lambda s: s.worth, default=None)
+        evictable = [s for s in self._sessions.values() if self._may_go(s, for_privileged=worth[0])]
+        least = min(evictable, key=lambda s: s.worth, default=None)
         return least if least is not None and worth >= least.worth else None
 
     def _stale(self, now_ms: int) -> _Session | None:
@@ -331,7 +331,7 @@ def _refused(request: FetchRequest, code: ErrorCode) -> Refused:
 
 
 class _Named(Protocol):
-    """What names a topic, by its name or by its id."""
+    """A part of a message that names a topic by its name or by its id."""
 
     @property
     def topic(self) -> str: ...
@@ -344,21 +344,21 @@ def _name(named: _Named, *, by_id: bool) -> str | int:
 
 
 def _add(partitions: dict[Key, _Cached], topics: Sequence[FetchTopic], *, by_id: bool) -> None:
-    """What is asked of them from now on; new ones come last."""
+    """Note what to fetch of each partition from now on; new partitions come last."""
     for topic in topics:
         name = _name(topic, by_id=by_id)
-        for asked in topic.partitions:
-            cached = partitions.get((name, asked.partition))
+        for requested in topic.partitions:
+            cached = partitions.get((name, requested.partition))
             if cached is None:
                 known_by = topic.topic_id if by_id else topic.topic
-                partitions[name, asked.partition] = _Cached(known_by, asked)
+                partitions[name, requested.partition] = _Cached(known_by, requested)
             else:
-                cached.asked = asked
+                cached.requested = requested
 
 
 def _in_rows(
     partitions: Iterable[_Cached],
 ) -> Iterator[tuple[str | uuid.UUID, tuple[FetchPartition, ...]]]:
-    """Neighbours of one topic together."""
+    """Group adjacent partitions of the same topic."""
     for topic, row in groupby(partitions, attrgetter("topic")):
-        yield topic, tuple(one.asked for one in row)
+        yield topic, tuple(cached.requested for cached in row)

@@ -1,8 +1,8 @@
-"""What a broker does for its logs while nobody asks: rolls, retention, syncs, sweeps, checkpoints.
+"""A broker's background work on its logs: rolls, retention, syncs, sweeps, checkpoints.
 
 After a jump of the wall clock nothing goes by age, and no producer is forgotten, until the clock is
-confirmed (ADR-11): `guard` judges it. Rolls go on, since they remove nothing, and so does what
-asks no clock: retention by size, and what DeleteRecords asked for by offset.
+confirmed (ADR-11): `guard` judges it. Rolls go on, since they remove nothing, and so does what does
+not depend on the clock: retention by size, and deletions that DeleteRecords requested by offset.
 
 Runs in a thread of its own, every `lapse.housekeeping.interval.ms`; the decisions are
 `lifecycle.decide`, the effects `PartitionLog`. Compaction is not among them: that is the lifecycle

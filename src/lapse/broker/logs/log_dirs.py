@@ -99,7 +99,7 @@ class LogDirectories:
         return known.pop() if known else random_id()
 
     def stamp(self, cluster_id: str) -> None:
-        """Write whose the directories are, or raise ConfigError if they are somebody else's."""
+        """Write the broker's ids to the directories; raises ConfigError if they are another's."""
         self._check_ids(cluster_id)
         wanted = {"cluster.id": cluster_id, "node.id": str(self._config.node_id)}
         for directory in self.online:
@@ -162,7 +162,7 @@ class LogDirectories:
         do: Callable[[LogDirectory], object],
         failed: Callable[[LogDirectory, Exception], bool],
     ) -> None:
-        """Do something with every online directory, whatever becomes of the others.
+        """Do something with every online directory, even if it fails for another one.
 
         Raises the first error that `failed`, which may take a directory offline, did not deal with.
         """
@@ -184,7 +184,7 @@ class LogDirectories:
         online, self.online = self.online, ()
         failed, self._failed = self._failed, []
         for directory in failed:
-            with contextlib.suppress(LapseError, OSError):  # told when it went offline
+            with contextlib.suppress(LapseError, OSError):  # logged when it went offline
                 directory.close(clean=False)
         errors = []
         for directory in online:
@@ -198,7 +198,7 @@ class LogDirectories:
 
 
 def _meta(directory: LogDirectory) -> dict[str, str]:
-    """Whose a directory is; empty if nobody's yet."""
+    """The ids of a directory's broker; empty if it has none yet."""
     meta = checkpoints.read_meta(directory.path)
     if "broker.id" in meta:  # version 0
         meta.setdefault("node.id", meta["broker.id"])

@@ -8,8 +8,8 @@ or of another topic with the same name, is left alone and said once. A log that 
 that lies in two directories, or lacks what it should have (`log.holes`, `log.roster`), is offline
 with its reason, and stops no other.
 
-Whoever meets an error of a log says so with `report`: if a disk failed, its whole directory goes
-offline, as in Kafka, and clients are told KAFKA_STORAGE_ERROR for the logs in it.
+Code that gets an error of a log calls `report`: if a disk failed, its whole directory goes
+offline, as in Kafka, and clients get KAFKA_STORAGE_ERROR for the logs in it.
 
 `get`, `report`, `all` and the attributes may be used from any thread; everything that opens,
 creates or removes is called by one worker thread at a time (`broker.logs.topics`).
@@ -56,7 +56,7 @@ class Partitions:
 
     Attributes:
         offline: why a partition's log is not open.
-        append_failures: whoever appends to a log notes there what failed.
+        append_failures: code that appends to a log notes its failures there.
         when_offline: called with the partitions of a directory that just went offline, from the
             thread that noticed.
     """
@@ -134,13 +134,13 @@ class Partitions:
         return self._directories.cluster_id()
 
     def stamp(self, cluster_id: str) -> None:
-        """Write whose the directories are, or raise ConfigError if they are somebody else's."""
+        """Write the broker's ids to the directories; raises ConfigError if they are another's."""
         self._directories.stamp(cluster_id)
 
     def report(self, partition: TopicPartition, error: Exception) -> bool:
-        """An error came from a partition's log: if its disk failed, its directory goes offline.
+        """Report an error of a partition's log: if its disk failed, its directory goes offline.
 
-        True if that is so, and told already.
+        True if the disk failed; that is then logged already.
         """
         directory = self._directories.with_log(partition)
         return directory is not None and self._failed(directory, error)

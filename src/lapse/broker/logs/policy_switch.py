@@ -2,12 +2,12 @@
 
 A flagged record is a tombstone where its topic compacts, and plain data where it does not. While a
 log holds one, a switch between the two would change what the record is: "user-1 = erased by order
-17" would be a live value, or somebody's data would go by its horizon. So it is refused, and says
-what is in the way. Called by `topics`, in a disk thread.
+17" would be a live value, or a value would be removed at a tombstone's horizon. So the switch is
+refused, with the reason. Called by `topics`, in a disk thread.
 
-A properties file may be edited while nobody looks. The policy in it at the last start is kept in
-the store; where a new one would be such a switch for a topic, the topic gets the last one as its
-own.
+A properties file may be edited while the broker is down. The policy in it at the last start is kept
+in the store; where a new one would be such a switch for a topic, the topic gets the last one as its
+topic-level setting.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from lapse.metadata.store import ALL_BROKERS, OF_FILE, MetadataStore, TopicRecor
 
 _log = logging.getLogger(__name__)
 
-TOLD_MAX = 5  # topics that one refusal names
+NAMED_MAX = 5  # topics that one refusal names
 
 # From settings as they are to settings as they shall be; may raise KafkaError or ConfigError.
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -52,7 +52,7 @@ class Topics:
     Attributes:
         image: the current snapshot; a new object after each change.
         settings: the broker's settings, with those that were changed while it ran.
-        when_deleted: who is told of a topic that is gone, for good; called in the event loop.
+        when_deleted: callbacks for a topic that is deleted for good; called in the event loop.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ class Topics:
             finally:
                 for number in range(topic.partitions):
                     self._purgatory.changed(TopicPartition(topic.name, number))
-            for tell in self.when_deleted:
-                tell(topic)
+            for callback in self.when_deleted:
+                callback(topic)
 
     def _delete(self, topic: Topic) -> None:
         self._store.start_deletion(topic.topic_id)
@@ -299,8 +299,8 @@ def require_more(topic: Topic, count: int) -> None:
 
 def _names(topics: Iterable[str]) -> str:
     names = sorted(topics)
-    more = f" and {len(names) - TOLD_MAX} more" if len(names) > TOLD_MAX else ""
-    return f"topic{'s' * (len(names) > 1)} {', '.join(names[:TOLD_MAX])}{more}"
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return f"topic{'s' * (len(names) > 1)} {', '.join(names[:NAMED_MAX])}{more}"
 
 
 def _record(topic: Topic) -> TopicRecord:
@@ -309,7 +309,7 @@ def _record(topic: Topic) -> TopicRecord:
 
 @contextmanager
 def _refused(subject: str) -> Iterator[None]:
-    """What goes wrong, as a client is told."""
+    """Errors, with the codes that a client gets."""
     try:
         yield
     except ReadOnly as e:

@@ -1,8 +1,9 @@
 """Taking connections from a listening socket: at once, late, or not at all (`connection_rates`).
 
-asyncio's own servers take whatever comes. Here the socket is not read while a connection waits for
-its time: others wait in the system's queue, where they cost nothing, and the event loop goes on.
-What is refused is not closed at once, else its client would be back at once (`HeldBack`).
+asyncio's own servers accept every connection. Here the socket is not read while a connection waits
+for its time: later ones wait in the system's queue, where they cost nothing, and the event loop
+goes on. A refused connection is not closed at once, else its client would reconnect at once
+(`HeldBack`).
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from lapse.broker.request.context import Services
 logger = logging.getLogger(__name__)
 
 HELD_MAX = 1000
-_AT_ONCE_MAX = 64  # then it is others' turn
+_AT_ONCE_MAX = 64  # then other tasks of the event loop get their turn
 _RETRY_SECONDS = 1.0
 
 
 class HeldBack:
-    """Sockets that are closed later, unread; at most so many, beyond which they are at once."""
+    """Sockets that are closed later, unread; beyond `most` of them, sockets are closed at once."""
 
     def __init__(self, most: int = HELD_MAX) -> None:
         self._most = most
@@ -32,7 +33,7 @@ class HeldBack:
         return len(self._held)
 
     def hold(self, sock: socket.socket, ms: int, closed: Callable[[], None] = lambda: None) -> None:
-        """Close a socket after so long, and then call `closed`."""
+        """Close a socket after `ms`, and then call `closed`."""
         if ms <= 0 or len(self._held) >= self._most:
             sock.close()
             closed()
@@ -53,7 +54,7 @@ class HeldBack:
 
 
 class Acceptor:
-    """Hands every connection of a listening socket to `take`, when it is its turn."""
+    """Hands every connection of a listening socket to `take`, when its time has come."""
 
     def __init__(
         self,

@@ -1,13 +1,14 @@
-"""Who may ask what, around the handlers; each API's rule stands in its own file.
+"""Authorization of requests, around the handlers; each API's rule stands in the API's file.
 
-A rule gets the request before its handler does. It asks the authorizer of the resources that the
-request names, hands on what may be, and puts refusals in the answer for what may not: handlers know
-nothing of it. Where there is no authorizer, requests go to their handlers straight away; only the
-answers that tell authorized operations (KIP-430) go through their rules.
+A rule gets the request before its handler does. It checks the resources that the request names with
+the authorizer, passes on the allowed ones, and adds refusals for the others to the response:
+handlers know nothing of it. Where there is no authorizer, requests go directly to their handlers;
+only requests whose responses hold authorized operations (KIP-430) go through their rules.
 
-Refusals are of each item where the request has items (partitions, topics, groups, keys, resources),
-else of the request; a Produce with acks=0 ends its connection. Lists of all leave out what may not
-be described. What may not be described is refused alike whether it is there or not.
+Each item is refused by itself where the request has items (partitions, topics, groups, keys,
+resources), else the whole request; a refused Produce with acks=0 ends its connection. Lists of all
+leave out what the client may not describe. The refusal of such a resource is the same whether it
+exists or not.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from lapse.security.authorizer import AllowAll
 def authorized(
     services: Services, session: Session, endpoint: Endpoint, version: int, request: Any
 ) -> Coroutine[Any, Any, Any]:
-    """The handler's answer to what may be asked, with refusals of the rest."""
+    """The handler's response to the allowed items, with refusals of the others."""
     rule, authorizer = endpoint.authorize, services.access.authorizer
     may_all = isinstance(authorizer, AllowAll) and not endpoint.tells_operations
     if rule is None or may_all:

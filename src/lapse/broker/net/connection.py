@@ -10,7 +10,7 @@ Answers are written as bytes; a long slice of a segment file goes by `sendfile`,
 On a listener with SASL the frames are small ones until the client has logged in. Under TLS the
 kernel cannot send a file's bytes as they are: slices are read and written piece by piece.
 
-Whatever is wrong with one connection ends that connection, with one line in the log. A client that
+Any error of one connection ends that connection, with one line in the log. A client that
 just leaves is no error: frames that had arrived whole are still handled (a producer with acks=0
 may be gone by then), a long poll is not waited for.
 """
@@ -84,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frames: deque[memoryview] = deque()
         self._queued_bytes = 0
         self._handled_bytes = 0  # of the frame in work
-        self._told = 0, 0  # what `in_flight` knows: bytes of whole frames, of one in part
+        self._counted = 0, 0  # what `in_flight` knows: bytes of whole frames, of one in part
         self._waits_for_room = False
         self._refusal: str | None = None
         self._is_paused = False
@@ -255,11 +255,11 @@ class Connection(asyncio.BufferedProtocol):
             self._waits_for_room = True
 
     def _count(self) -> None:
-        """Tell what this connection holds."""
+        """Report the bytes that this connection holds."""
         whole, partial = self._queued_bytes + self._handled_bytes, self._reader.large_bytes
-        told, self._told = self._told, (whole, partial)
-        if told != self._told:
-            self._services.request_bytes.change(whole - told[0], partial - told[1])
+        before, self._counted = self._counted, (whole, partial)
+        if before != self._counted:
+            self._services.request_bytes.change(whole - before[0], partial - before[1])
 
     def _drop_frames(self) -> None:
         self._frames.clear()

@@ -49,9 +49,9 @@ async def answer(services: Services, session: Session, frame: memoryview) -> lis
     services.counters.requests[endpoint.api.name] += 1
     session.client_id = header.client_id or ""
 
-    def handled(asked: Any) -> Coroutine[Any, Any, Any]:
-        work = authorized(services, session, endpoint, version, asked)
-        used = key, asked, len(frame)
+    def handled(request: Any) -> Coroutine[Any, Any, Any]:
+        work = authorized(services, session, endpoint, version, request)
+        used = key, request, len(frame)
         return charged(services.quotas, session, services.clock, used, work)
 
     message: Any

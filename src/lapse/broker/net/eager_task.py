@@ -29,7 +29,7 @@ def begin(work: Coroutine[Any, None, None]) -> asyncio.Task[None] | None:
 
 
 class _Begun(Coroutine[Any, None, None]):
-    """A coroutine that already waits for something: its task is told so when it asks first."""
+    """A coroutine that already waits for a future: its task gets that future at its first step."""
 
     __slots__ = ("_waits_for", "_work")
 

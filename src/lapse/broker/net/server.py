@@ -35,7 +35,7 @@ class Server:
     """Listens at one entrance's address, whose port is filled in when it was 0.
 
     Under TLS a connection begins with its handshake, here and not in asyncio's own server, which
-    tells nobody of those that fail. One that fails is held back like a failed login: asyncio ends
+    does not report failed ones. One that fails is held back like a failed login: asyncio ends
     it at once, so a second descriptor keeps it open, and its address's place is taken until then.
     """
 

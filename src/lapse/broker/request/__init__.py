@@ -1,1 +1,1 @@
-"""What a handler is given: who asks, what may be asked of whom, and the rest of the broker."""
+"""What a handler gets: the client, what it may do, and the services of the broker."""

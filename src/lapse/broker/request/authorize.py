@@ -1,4 +1,4 @@
-"""A client that asks, and what it may: the words in which rules of authorization are written.
+"""The caller of a request and its permissions; helpers that authorization rules are made of.
 
 What Kafka calls AuthHelper.
 """
@@ -16,7 +16,7 @@ from lapse.security.authorizer import Authorizer, RequestContext, authorized_ope
 
 T = TypeVar("T")
 
-# A handler that knows its connection and version already.
+# A handler whose connection and version are already bound.
 Handle = Callable[[Any], Awaitable[Any]]
 
 TOPIC_REFUSED = REFUSALS[ResourceType.TOPIC]
@@ -33,38 +33,38 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and whom they must ask for leave."""
+    """The client of a request, and the authorizer that decides what it may do."""
 
     authorizer: Authorizer
     actor: RequestContext
     services: Services
 
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """Of any resource."""
+        """Whether the caller may do `operation` on a resource."""
         return self.authorizer.authorize(self.actor, operation, kind, name)
 
     def may_topic(self, operation: Operation, name: str) -> bool:
-        """Of a topic."""
+        """Whether the caller may do `operation` on a topic."""
         return self.may(operation, ResourceType.TOPIC, name)
 
     def may_group(self, operation: Operation, name: str) -> bool:
-        """Of a group."""
+        """Whether the caller may do `operation` on a group."""
         return self.may(operation, ResourceType.GROUP, name)
 
     def may_transaction(self, operation: Operation, name: str) -> bool:
-        """Of a transactional id."""
+        """Whether the caller may do `operation` on a transactional id."""
         return self.may(operation, ResourceType.TRANSACTIONAL_ID, name)
 
     def may_cluster(self, operation: Operation) -> bool:
-        """Of the cluster."""
+        """Whether the caller may do `operation` on the cluster."""
         return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def operations(self, kind: ResourceType, name: str) -> int:
-        """What it may do with a resource, as bits (KIP-430)."""
+        """The operations that the caller may do on a resource, as bits (KIP-430)."""
         return authorized_operations(self.authorizer, self.actor, kind, name)
 
     def cluster_operations(self) -> int:
-        """The same of the cluster; nothing where not even that may be told."""
+        """The same for the cluster; 0 where the caller may not even describe it."""
         if not self.may_cluster(Operation.DESCRIBE):
             return 0
         return self.operations(ResourceType.CLUSTER, CLUSTER_NAME)
@@ -72,7 +72,7 @@ class Caller:
     def sorted_out(
         self, items: tuple[T, ...], may: Callable[[T], bool]
     ) -> tuple[tuple[T, ...], tuple[T, ...]]:
-        """Items that may be and items that may not, in order."""
+        """Allowed items and refused items, each in order."""
         fine = tuple(item for item in items if may(item))
         if len(fine) == len(items):
             return items, ()
@@ -84,7 +84,7 @@ Rule = Callable[[Caller, int, Any, Handle], Coroutine[Any, Any, Any]]
 
 
 def whole(may: Callable[[Caller, Any], bool], refused: Callable[[Any], Any]) -> Rule:
-    """A rule of a request that is handled or refused as one."""
+    """A rule for a request that is handled or refused as a whole."""
 
     async def rule(caller: Caller, version: int, request: Any, handle: Handle) -> Any:
         del version
@@ -95,13 +95,13 @@ def whole(may: Callable[[Caller, Any], bool], refused: Callable[[Any], Any]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """How a request whose items are refused one by one is written.
+    """The fields of a request whose items are refused one by one.
 
     Attributes:
         asked: the request's field with the items.
-        answered: the answer's field with what became of them.
-        may: whether an item may be.
-        refused: the answer to one that may not.
+        answered: the response's field with their results.
+        may: whether an item is allowed.
+        refused: makes the result of a refused item.
     """
 
     asked: str
@@ -111,7 +111,7 @@ class Items:
 
 
 def each(items: Items) -> Rule:
-    """A rule of such a request; refusals come after the other answers."""
+    """A rule for such a request; refusals come after the other results."""
 
     async def rule(caller: Caller, version: int, request: Any, handle: Handle) -> Any:
         del version
@@ -127,7 +127,7 @@ def each(items: Items) -> Rule:
 
 
 def words_of(code: ErrorCode) -> str:
-    """What people read beside the code; Kafka's."""
+    """Kafka's error message for the code."""
     return WORDS[code]
 
 
@@ -135,12 +135,12 @@ def words_of(code: ErrorCode) -> str:
 
 
 def of_topic(operation: Operation, name: str = "name") -> Callable[[Caller, Any], bool]:
-    """Whether an item may be, whose field `name` is a topic."""
+    """Checks `operation` on the topic in an item's field `name`."""
     return lambda caller, topic: caller.may_topic(operation, getattr(topic, name))
 
 
 def with_operations(caller: Caller, topic: Any) -> Any:
-    """A topic's answer, with what its caller may do (KIP-430)."""
+    """A topic's result, with the operations that the caller may do on it (KIP-430)."""
     if not topic.name or topic.error_code:
         return topic
     operations = caller.operations(ResourceType.TOPIC, topic.name)
@@ -148,24 +148,24 @@ def with_operations(caller: Caller, topic: Any) -> Any:
 
 
 def may_create(caller: Caller, name: str) -> bool:
-    """A topic of that name."""
+    """Whether the caller may create a topic of that name."""
     return caller.may_cluster(Operation.CREATE) or caller.may_topic(Operation.CREATE, name)
 
 
 def reads_group(caller: Caller, request: Any) -> bool:
-    """READ of the group that a request names."""
+    """Whether the caller may READ the group that a request names."""
     return caller.may_group(Operation.READ, request.group_id)
 
 
 def reads_topic(caller: Caller, topic: Any) -> bool:
-    """READ of the topic that an item names."""
+    """Whether the caller may READ the topic that an item names."""
     return caller.may_topic(Operation.READ, topic.name)
 
 
 def described(
     asked: str, refused: Callable[[str], Any]
 ) -> Callable[[Caller, int, Any, Handle], Any]:
-    """Of DescribeGroups and ConsumerGroupDescribe; `asked` is the request's field."""
+    """The rule for DescribeGroups and ConsumerGroupDescribe; `asked` is the request's field."""
     plain = each(
         Items(
             asked,
@@ -198,7 +198,7 @@ def committed(
     refused: Callable[[Any, ErrorCode], Any],
     response: Any,
 ) -> Rule:
-    """Of OffsetCommit and TxnOffsetCommit: what refuses all, and then each topic."""
+    """The rule for OffsetCommit and TxnOffsetCommit: `may` for the whole, then each topic."""
 
     async def rule(caller: Caller, version: int, request: Any, handle: Handle) -> Any:
         del version
@@ -216,7 +216,7 @@ def committed(
 
 
 def uncommitted(topic_cls: Any, partition_cls: Any) -> Callable[[Any, ErrorCode], Any]:
-    """Makes the refusal of a topic, of these classes of an answer."""
+    """Makes a function that builds the refusal of a topic from these response classes."""
 
     def refused(topic: Any, code: ErrorCode) -> Any:
         return topic_cls(
@@ -237,6 +237,6 @@ CLUSTER_REFUSAL: dict[str, Any] = {
 
 
 def of_cluster(operation: Operation, refused: Any) -> Rule:
-    """`refused` is the answer, or makes it of the request."""
+    """`refused` is the response, or makes it from the request."""
     make = refused if callable(refused) else lambda _: refused
     return whole(lambda caller, _: caller.may_cluster(operation), make)

@@ -1,7 +1,7 @@
-"""What the two APIs that alter settings have in common: resources, judged and changed one by one.
+"""The common part of the two APIs that alter settings: each resource is changed by itself.
 
 A resource is a topic, this broker (by its id), or all brokers (the empty name). It is changed as a
-whole or not at all, whatever becomes of the others in a request. As in Kafka, a resource named
+whole or not at all, independent of the others in a request. As in Kafka, a resource named
 twice, a setting named twice, a null value, another broker's id and a type that has no settings
 here are INVALID_REQUEST; so is a broker setting that is read-only.
 """
@@ -27,7 +27,7 @@ TOPIC, BROKER = 2, 4
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """What is asked of one resource: settings by name, those without a value, and the effect."""
+    """The change of one resource: names of settings, those without a value, and the effect."""
 
     resource_type: int
     resource_name: str
@@ -37,45 +37,51 @@ class Alteration:
 
 
 class Altered(NamedTuple):
-    """What became of it."""
+    """The result of an alteration."""
 
     code: ErrorCode
     message: str | None
 
 
 async def alter_all(
-    services: Services, asked: Sequence[Alteration], *, validate_only: bool
+    services: Services, alterations: Sequence[Alteration], *, validate_only: bool
 ) -> list[Altered]:
-    """Change each resource; the answers are in the same order."""
-    times = Counter((one.resource_type, one.resource_name) for one in asked)
-    answers = []
-    for one in asked:
+    """Change each resource; the results are in the order of the alterations."""
+    times = Counter(
+        (alteration.resource_type, alteration.resource_name) for alteration in alterations
+    )
+    results = []
+    for alteration in alterations:
         try:
-            if times[one.resource_type, one.resource_name] > 1:
+            if times[alteration.resource_type, alteration.resource_name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "a resource is named more than once")
-            await _alter(services, one, validate_only=validate_only)
-            answers.append(Altered(ErrorCode.NONE, None))
+            await _alter(services, alteration, validate_only=validate_only)
+            results.append(Altered(ErrorCode.NONE, None))
         except KafkaError as e:
-            answers.append(Altered(e.code, str(e)))
-    return answers
+            results.append(Altered(e.code, str(e)))
+    return results
 
 
-async def _alter(services: Services, one: Alteration, *, validate_only: bool) -> None:
-    twice = [name for name, count in Counter(one.names).items() if count > 1]
+async def _alter(services: Services, alteration: Alteration, *, validate_only: bool) -> None:
+    twice = [name for name, count in Counter(alteration.names).items() if count > 1]
     if twice:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"settings are named more than once: {', '.join(twice)}"
         )
-    if one.nulls:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"null is no value for {', '.join(one.nulls)}")
-    if one.resource_type == TOPIC:
-        check_named_topic(one.resource_name)
-        await services.topics.alter(one.resource_name, one.change, validate_only=validate_only)
-    elif one.resource_type == BROKER:
-        broker = own_broker(services, one.resource_name)
-        await services.topics.alter_broker(broker, one.change, validate_only=validate_only)
+    if alteration.nulls:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"null is no value for {', '.join(alteration.nulls)}"
+        )
+    if alteration.resource_type == TOPIC:
+        check_named_topic(alteration.resource_name)
+        await services.topics.alter(
+            alteration.resource_name, alteration.change, validate_only=validate_only
+        )
+    elif alteration.resource_type == BROKER:
+        broker = own_broker(services, alteration.resource_name)
+        await services.topics.alter_broker(broker, alteration.change, validate_only=validate_only)
     else:
-        raise no_settings(one.resource_type)
+        raise no_settings(alteration.resource_type)
 
 
 def check_named_topic(name: str) -> None:

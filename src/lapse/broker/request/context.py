@@ -54,7 +54,7 @@ class Session:
         throttled_until_ms: until when its client's changes of topics are over their quota, by the
             monotonic clock.
         ends: why its connection ends after the answer; empty while it goes on.
-        lost: nobody reads answers any more.
+        lost: whether the client is gone and reads no more responses.
         watch: what the connection's current request waits for, if it does.
         client_id: what the client calls itself in the current request.
     """
@@ -84,12 +84,12 @@ class Session:
 
     @property
     def principal(self) -> str:
-        """Who asks, by name."""
+        """The name of the client's principal."""
         return self.certified if self.sasl is None else self.sasl.principal or ANONYMOUS
 
     @property
     def actor(self) -> RequestContext:
-        """Who asks, for whoever decides what is allowed."""
+        """The client, for the authorizer."""
         if self._host is None:
             self._host = host_of(self.address)
         return RequestContext(self.principal, self._host)
@@ -134,9 +134,9 @@ class Services:
         return self.entrances[0].listener.address
 
     def address_for(self, session: Session) -> Address | None:
-        """What to tell a client: the listener it came by; None where that is not advertised.
+        """The address that a client gets: its listener's; None where that is not advertised.
 
-        Where no host is named, it is the address that the client reached.
+        Where the setting names no host, the host is the one that the client reached.
         """
         listener = session.entrance.listener
         if not listener.is_advertised:

@@ -18,8 +18,8 @@ class Endpoint:
         handle: knows nothing of what its caller may.
         authorize: hands on what the caller may, and answers what it may not; None where every
             request is handled.
-        tells_operations: its answer tells what the caller may do (KIP-430), and so goes through
-            `authorize` also where everybody may do everything.
+        tells_operations: its response holds what the caller may do (KIP-430), and so goes through
+            `authorize` also where every client may do everything.
     """
 
     api: Api

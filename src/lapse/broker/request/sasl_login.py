@@ -1,8 +1,8 @@
 """Logins by SASL: what `security.sasl` decides of a connection, done to the connection.
 
 Each has to be within its budgets before it is tried (`security.attempts`). A failed one is answered
-late (`security.throttle`), logged with its reason, counted, and ends its connection. What a client
-is told says no more than Kafka does; nothing here sees a password.
+late (`security.throttle`), logged with its reason, counted, and ends its connection. The error that
+a client gets says no more than Kafka's; nothing here sees a password.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def authenticate(
     """SaslAuthenticate.
 
     Raises CloseConnection where too many attempts failed to have this one tried: SASL's error would
-    tell a client with the right password never to come again.
+    make a client with the right password never try again.
     """
     user = sasl.tried_user(token)
     attempt = None

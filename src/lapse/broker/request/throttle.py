@@ -59,7 +59,7 @@ def charged(
     quotas: ClientQuotas, session: Session, clock: Clock, request: tuple[int, Any, int],
     work: Coroutine[Any, Any, Any],
 ) -> Coroutine[Any, Any, Any]:  # fmt: skip
-    """The answer that `work` gives, with what the client is told of waiting.
+    """The response of `work`, with the client's throttle time.
 
     `request`: API key, message, bytes of its frame. `session.muted_ms` says how long to wait.
     """

@@ -1,4 +1,4 @@
-"""What a classic consumer group is asked, what it answers, and what it wants appended; as data.
+"""Requests to a classic consumer group, its answers, and the records it has appended; as data.
 
 Requests and answers are free of versions: a handler builds them from the wire's messages and turns
 answers back. A request's `token` is its owner's name for whoever waits; each gets exactly one
@@ -49,7 +49,7 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """A way of assigning that a member supports; the metadata is for whoever leads."""
+    """A way of assigning that a member supports; the metadata is for the group's leader."""
 
     name: str
     metadata: bytes
@@ -149,7 +149,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member as its leader is told of it."""
+    """A member as JoinGroup's answer to the group's leader lists it."""
 
     member_id: str
     instance_id: str | None
@@ -225,7 +225,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Append this record and tell `stored(ticket, …)` when it is durable, or cannot be.
+    """Append this record and call `stored(ticket, …)` when it is durable, or cannot be.
 
     Attributes:
         ticket: names this store; they are appended in the order in which a group asks.

@@ -6,7 +6,7 @@ What Kafka calls ClassicGroup.
       ↑_____________|      ↑______________|_______________|
 
 A rebalance waits for every member to join (PreparingRebalance), tells them the new generation and
-waits for the leader's assignment (CompletingRebalance), which is stored before anybody gets it.
+waits for the leader's assignment (CompletingRebalance), which is stored before any member gets it.
 Each method takes one event and the time, and returns effects; `TABLE` says what an event does in
 which state. The owner appends what a `Store` holds and calls `stored`, and calls `tick` at
 `next_deadline_ms`.
@@ -190,7 +190,7 @@ class ClassicGroup(GroupState):
         return self.take_effects()
 
     def sync(self, request: Sync, now_ms: int) -> Effects:
-        """A member asks for its assignment; the leader brings everybody's."""
+        """A member requests its assignment; the leader brings the assignments of all members."""
         self.now_ms = now_ms
         error = check_sync(self, request)
         if error is ErrorCode.NONE:
@@ -273,7 +273,7 @@ class ClassicGroup(GroupState):
     def delete(self, now_ms: int) -> tuple[ErrorCode, Effects]:
         """Remove a group without members; refuses with NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND.
 
-        It is Dead at once, so that nobody joins what is being removed, and Empty again if the
+        It is Dead at once, so that no client joins a group being removed, and Empty again if the
         tombstone could not be stored. Its offsets are to be removed in the same append.
         """
         self.now_ms = now_ms
@@ -293,7 +293,7 @@ class ClassicGroup(GroupState):
         return self.take_effects()
 
     def unload(self, now_ms: int) -> Effects:
-        """The group has another coordinator now; all who wait are told NOT_COORDINATOR."""
+        """The group has another coordinator now; waiting requests get NOT_COORDINATOR."""
         self.now_ms = now_ms
         self.bury(ErrorCode.NOT_COORDINATOR)
         return self.take_effects()

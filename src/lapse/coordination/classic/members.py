@@ -209,12 +209,12 @@ class Members:
 
     @property
     def all_joined(self) -> bool:
-        """Whether nobody is to be waited for, neither members nor pending ids."""
+        """Whether the group waits for no member and no pending id to join."""
         return self._joining == len(self._members) and not self.pending
 
     @property
     def rejoin_timeout_ms(self) -> int:
-        """The longest that any member asked for."""
+        """The longest rebalance timeout that any member requested."""
         return max((m.rejoin_timeout_ms for m in self._members.values()), default=0)
 
     def support_any(self, protocols: Iterable[Protocol]) -> bool:

@@ -43,7 +43,7 @@ class State(StrEnum):
 class Event(Enum):
     """What can happen to a group.
 
-    A join is one of four: of somebody unknown, of an instance that is in the group under another
+    A join is one of four: of an unknown client, of an instance that is in the group under another
     member id, of an id that was given out, of a member. LEFT and EXPIRED: members are gone, of
     their own will or by their session. From CREATED on: a store is done, or failed.
     """
@@ -74,7 +74,7 @@ class Phase(Enum):
     SYNC = auto()
 
 
-# What Kafka tells a member when a record could not be appended; other errors as they are.
+# The error that Kafka sends a member for a failed append; other errors are sent as they are.
 APPEND_ERRORS: Mapping[ErrorCode, ErrorCode] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -256,7 +256,7 @@ class GroupState:
         self.wait(member.member_id, member.session_timeout_ms)
 
     def drop(self, member_id: str) -> None:
-        """Remove a member or a pending id; one that waits is told to begin anew."""
+        """Remove a member or a pending id; one that waits has to begin anew."""
         self.deadlines.clear(member_id)
         member = self.members.remove(member_id)
         if member is not None and member.joining is not None:

@@ -65,7 +65,7 @@ def rebalance(group: GroupState) -> None:
 
 
 def go_on_if_all_joined(group: GroupState) -> None:
-    """End the collecting of members if nobody is missing; the initial delay is waited for."""
+    """End the join phase if no member is missing, but not before the initial delay is over."""
     if group.initial is None and group.members.all_joined:
         _end_join_phase(group)
 
@@ -104,7 +104,7 @@ def _begin_sync_phase(group: GroupState) -> None:
 
 
 def _give_nothing(group: GroupState, error: ErrorCode) -> None:
-    """Take assignments back, and tell who waits for one."""
+    """Take assignments back, and answer the members that wait for one."""
     for member in group.members:
         group.members.put(replace(member, assignment=b""))
         if group.answer_sync(member, Synced(error)):
@@ -138,7 +138,7 @@ def _join_phase_over(group: GroupState, _: object) -> None:
 
 
 def _sync_phase_over(group: GroupState, _: object) -> None:
-    """Those who joined and never came for their assignment hold up nobody any longer."""
+    """Members that joined and never synced hold up the other members no longer."""
     if group.members.unsynced:
         for member_id in tuple(group.members.unsynced):
             group.drop(member_id)
@@ -149,7 +149,7 @@ def _sync_phase_over(group: GroupState, _: object) -> None:
 
 
 def _admit_or_send_back(group: GroupState, request: Join) -> None:
-    """Somebody new: an id first, where the client knows what to do with it (KIP-394)."""
+    """A new client: an id first, where the client knows what to do with it (KIP-394)."""
     prefix = request.client_id if request.instance_id is None else request.instance_id
     member_id = f"{prefix}-{group.new_id()}"
     if request.needs_member_id and request.instance_id is None:
@@ -337,7 +337,7 @@ def _synced(group: GroupState, member: Member) -> None:
 
 
 def _assigned(group: GroupState, stored: Stored) -> None:
-    """Everybody gets what the leader gave; a rebalance that began meanwhile makes it void."""
+    """Each member gets what the leader assigned; a rebalance that began meanwhile makes it void."""
     subject = stored.subject
     assert isinstance(subject, Assignment)
     if subject.generation != group.generation:

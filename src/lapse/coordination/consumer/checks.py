@@ -1,7 +1,7 @@
 """What a group of KIP-848 refuses, and with which code; nothing here changes anything.
 
 Heartbeats are refused by raising: their answer has room for words. Commits and fetches of offsets
-are told a code.
+get a code.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _require(is_fine: bool, words: str) -> None:
 
 
 def check_room(state: ConsumerState, beat: Beat, size_max: int) -> None:
-    """Raise GROUP_MAX_SIZE_REACHED for somebody new in a full group."""
+    """Raise GROUP_MAX_SIZE_REACHED for a new member in a full group."""
     if len(state.members) >= size_max and beat.member_id not in state.members:
         raise KafkaError(
             ErrorCode.GROUP_MAX_SIZE_REACHED,

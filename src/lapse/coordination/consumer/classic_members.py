@@ -1,7 +1,7 @@
 """What members of a group of KIP-848 do that speak the classic calls (KIP-848's migration).
 
 To its group such a member is one like the others, with a target and an epoch, which it takes for a
-generation; only its client is told by other words. Where another one is given what it is to have
+generation; only its client gets other answers. Where another one is given what it is to have
 by heartbeats, this one is told to join again (REBALANCE_IN_PROGRESS), says in its subscription what
 it owns, and is given by SyncGroup what it holds then. Nobody leads and nobody waits for others:
 joins and syncs are answered at once. As GroupMetadataManager of Kafka 4.3, which has them whatever

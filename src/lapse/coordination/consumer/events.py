@@ -1,4 +1,4 @@
-"""What a group of KIP-848 is asked, what it answers, and what of the cluster it looks at; as data.
+"""Requests to a KIP-848 group, its answers, and what it reads of the cluster's state; as data.
 
 Members that speak the classic calls ask in the words of `classic.events`.
 

@@ -65,7 +65,7 @@ class Step:
 
     Attributes:
         state: the group then.
-        answer: None where nobody asked.
+        answer: None where no request caused the change.
         member_id: who lives, by having asked.
         successor: the classic group that this one ends as.
         seen: the topics it was judged by; None where they were not looked at.

@@ -7,12 +7,12 @@ classic members are left of a group of KIP-848; they are a classic group again, 
 Both are functions of a group to the entries that make the other one of it, and change neither: the
 entries go into one batch with the tombstones of the group that was, first where it was classic,
 since Kafka takes the whole group away where it reads that one. As GroupMetadataManager of Kafka
-4.3, but for these, where it could give a partition to two, or to nobody:
+4.3, but for these, where it could give a partition to two members, or to none:
 
 - a group whose leader has yet to assign has taken back what members had, and those that give up
   only what they must (KIP-429) read on: what they hold is then what they said when they joined;
 - a member of a classic group that comes of a downgrade is noted with what it held, not with what
-  it was to get: somebody else may still be reading that;
+  it was to get: another member may still be reading that;
 - the record of such a group names no leader while it is to rebalance. A broker that starts before
   that is over begins it again; Kafka takes the first member for the leader.
 """
@@ -211,7 +211,7 @@ def _downgraded_member(member: Member, cluster: Cluster) -> ClassicMember:
     )
 
 
-# --- what classic consumers say and are told ----------------------------------------------------
+# --- what classic consumers send and receive ----------------------------------------------------
 
 
 def partitions_by_id(said: Iterable[TopicPartitions], cluster: Cluster) -> Partitions:

@@ -403,7 +403,7 @@ class Draft:
         self.write(records.REGULAR_EXPRESSION, pattern_key(self.state.group_id, pattern), value)
 
     def remove_pattern(self, pattern: str) -> None:
-        """Nobody has it any more."""
+        """Remove a pattern that no member has any more."""
         self.write(records.REGULAR_EXPRESSION, pattern_key(self.state.group_id, pattern), None)
 
     def remove_member(self, member_id: str) -> None:

@@ -188,7 +188,7 @@ def _follow_patterns(draft: Draft, old_pattern: str, request: Beat, now: Now) ->
 
 
 def _follow_epoch(draft: Draft, now: Now, *, must: bool) -> None:
-    """A new epoch where somebody reads other topics, or a topic that is read is another."""
+    """A new epoch where a member reads other topics, or a topic that is read is another."""
     state = draft.state
     must = must or state.epoch == 0
     if not must and not now.is_news:

@@ -45,7 +45,7 @@ class OffsetSettings:
 
 @dataclass(frozen=True, slots=True)
 class NewOffset:
-    """An offset that somebody commits.
+    """An offset that a client commits.
 
     Attributes:
         leader_epoch: -1 where the client does not know (KIP-320).

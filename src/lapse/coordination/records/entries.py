@@ -45,7 +45,7 @@ Types = Mapping[int, EntryType]
 
 
 class NoKey:
-    """The key of an entry whose type nobody knows."""
+    """The key of an entry of an unknown type."""
 
 
 UNKNOWN = EntryType(-1, "UNKNOWN", NoKey, None)

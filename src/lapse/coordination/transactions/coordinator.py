@@ -8,7 +8,7 @@ markers and answers, and reports back. What may follow what is `state.RULES`.
 
 Invariants:
 
-- A reply that tells of a change goes out after the record of the change is stored.
+- A reply that reports a change goes out after the record of the change is stored.
 - A transaction's end is decided by the stored PREPARE_COMMIT or PREPARE_ABORT, never taken back:
   markers follow, then the COMPLETE record. `load` takes up what a crash left between the two.
 - An id has one step under way (`Transaction.pending`); requests meanwhile are
@@ -19,7 +19,7 @@ partition has ended before `load` reads its log; each `begin_load` of a partitio
 coordinator epoch than any before, so that late markers of an earlier tenure are refused.
 
 Errors are Kafka 4.3's inner ones. A client too old to know PRODUCER_FENCED (InitProducerId before
-v4, AddPartitionsToTxn, AddOffsetsToTxn and EndTxn before v2) is told INVALID_PRODUCER_EPOCH; that
+v4, AddPartitionsToTxn, AddOffsetsToTxn and EndTxn before v2) gets INVALID_PRODUCER_EPOCH; that
 is the API's business. Kafka's `TransactionCoordinator` and `TransactionStateManager` are one class
 there as here: locks are what parts them.
 """
@@ -82,7 +82,7 @@ class _Write:
 
     Attributes:
         after: the state once it is stored; None where it removes the id.
-        reply: what is sent then; None where nobody asked.
+        reply: what is sent then; None where no request caused the change.
         fence: whether the abort is ours, with a raised epoch.
     """
 
@@ -117,7 +117,7 @@ class TransactionCoordinator:
         expected: ProducerIdAndEpoch | None,
         now_ms: int,
     ) -> list[Effect]:
-        """A new epoch for the id, or a new producer id; shuts out whoever had it (KIP-98, 360).
+        """A new epoch for the id, or a new producer id; fences its earlier producer (KIP-98, 360).
 
         `transactional_id` is None for a producer that is only idempotent; `timeout_ms` is of the
         id's transactions from now on; `expected` is what the producer thinks it has, None for one
@@ -279,7 +279,7 @@ class TransactionCoordinator:
         """What is due: producer ids, unfinished ends, transactions too old, ids long unused.
 
         To be called a few times a second; it keeps Kafka's intervals itself. Ids that were last
-        used at `unused_since_ms` or before have expired; None: nobody knows what time it is.
+        used at `unused_since_ms` or before have expired; None: the time is unknown.
         """
         effects = self._refill(now_ms)
         for name, failed in self._markers.take_failed().items():
@@ -316,7 +316,7 @@ class TransactionCoordinator:
         """The partition's log was read to its end: `values` as `fold_transactions` has them.
 
         Ends what was decided. Ignored unless `begin_load` waits for just this; raises KafkaError
-        where a state was stored that nobody knows.
+        where an unknown state was stored.
         """
         if not self._tables.awaits(partition, coordinator_epoch):
             return []
@@ -330,7 +330,7 @@ class TransactionCoordinator:
         return effects
 
     def unload(self, partition: int) -> list[Effect]:
-        """Somebody else leads the partition: forget it; requests under way: NOT_COORDINATOR."""
+        """Another broker leads the partition: forget it; requests under way: NOT_COORDINATOR."""
         gone = self._tables.remove(partition)
         if gone is None:
             return []
@@ -470,7 +470,8 @@ class TransactionCoordinator:
         """Put the step back, except an end that is decided: that is stored again at a tick.
 
         Kafka stores the end again only for COORDINATOR_NOT_AVAILABLE, and else waits for the next
-        leader to load it. Here whoever lost the partition calls `unload`; until then it is ours.
+        leader to load it. Here the broker that lost the partition calls `unload`; until then it is
+        ours.
         """
         name = write.transactional_id
         txn = write.partition.transactions[name]
@@ -521,7 +522,7 @@ def _no_pending(txn: Transaction, name: str) -> None:
 
 
 def _allowed(txn: Transaction, event: Event) -> TransactionStatus | None:
-    """The state to go to; None where what is asked for is done; raises the rule's error."""
+    """The state to go to; None where the request is done already; raises the rule's error."""
     rule: Rule = RULES[txn.status, event]
     if isinstance(rule, TransactionStatus):
         return rule

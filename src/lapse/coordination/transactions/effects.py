@@ -65,7 +65,7 @@ class WriteMarkers:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client is told; the producer id and epoch are only InitProducerId's."""
+    """The answer to a client; the producer id and epoch are only InitProducerId's."""
 
     error: ErrorCode
     producer_id: int = NO_ID

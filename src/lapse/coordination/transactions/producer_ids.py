@@ -1,9 +1,9 @@
 """Producer ids out of blocks: which id is next, and when another block is needed.
 
-A block is durable with whoever hands it over before its first id is used, so no id is given twice;
-what is left of it at a restart is forgotten. As Kafka's `RPCProducerIdManager`: the next block is
-asked for when nine tenths of one are gone, and who needs an id while there is none is told
-COORDINATOR_LOAD_IN_PROGRESS, which every client tries again after.
+The allocator of a block stores it durably before its first id is used, so no id is given twice;
+ids that are left at a restart are never used. As in Kafka's `RPCProducerIdManager`, the next block
+is requested when nine tenths of one are used; a client that needs an id while there is none gets
+COORDINATOR_LOAD_IN_PROGRESS, after which every client retries.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class ProducerIds:
         self.block = block
         self._left = range(0)
         self._spare: range | None = None
-        self._asked = False
-        self._prefetch_at = 0  # ask once this many or fewer are left
+        self._is_requested = False
+        self._prefetch_at = 0  # request a block once this many ids or fewer are left
         self._retry_ms: int | None = None
 
     def next(self) -> int:
-        """An id nobody has had; raises COORDINATOR_LOAD_IN_PROGRESS where a block must come."""
+        """Return an unused id; raises COORDINATOR_LOAD_IN_PROGRESS until the next block comes."""
         if not self._left and self._spare is not None:
             self._left, self._spare = self._spare, None
             self._prefetch_at = len(self._left) - len(self._left) * _PREFETCH_TENTHS // 10
@@ -47,9 +47,14 @@ class ProducerIds:
     def wanted(self, now_ms: int) -> bool:
         """Whether to fetch a block now; True once for each that is to be fetched."""
         waits = self._retry_ms is not None and now_ms < self._retry_ms
-        if self._asked or waits or self._spare is not None or len(self._left) > self._prefetch_at:
+        if (
+            self._is_requested
+            or waits
+            or self._spare is not None
+            or len(self._left) > self._prefetch_at
+        ):
             return False
-        self._asked = True
+        self._is_requested = True
         return True
 
     def allocated(self, first: int, count: int) -> None:
@@ -62,8 +67,8 @@ class ProducerIds:
         if first <= newest or first < 0 or count < 1 or first > ID_MAX - count:
             raise ValueError(f"producer ids {first} to {first + count - 1} cannot follow {newest}")
         self._spare = range(first, first + count)
-        self._asked, self._retry_ms = False, None
+        self._is_requested, self._retry_ms = False, None
 
     def failed(self, now_ms: int) -> None:
-        """No block has come; another is asked for after a short wait."""
-        self._asked, self._retry_ms = False, now_ms + RETRY_BACKOFF_MS
+        """No block has come; the next request may be made after a short wait."""
+        self._is_requested, self._retry_ms = False, now_ms + RETRY_BACKOFF_MS

@@ -1,4 +1,4 @@
-"""What the transaction coordinator can be told; names and defaults are Kafka 4.3's."""
+"""The settings of the transaction coordinator; names and defaults are Kafka 4.3's."""
 
 from __future__ import annotations
 

@@ -47,14 +47,14 @@ class Event(Enum):
     EXPIRE = "the id has not been used for transactional.id.expiration.ms"
 
 
-# The state to go to; the error a client is told (NONE: what it asks for is done already); or None
+# The state to go to; the error a client gets (NONE: its request is done already); or None
 # where the event has no meaning and changes nothing.
 Rule = TransactionStatus | ErrorCode | None
 
 _BUSY = ErrorCode.CONCURRENT_TRANSACTIONS
 _INVALID = ErrorCode.INVALID_TXN_STATE
 _DONE = ErrorCode.NONE
-_BUG = ErrorCode.UNKNOWN_SERVER_ERROR  # where Kafka throws: nobody rests in such a state
+_BUG = ErrorCode.UNKNOWN_SERVER_ERROR  # where Kafka throws: no transaction stays in such a state
 _S = TransactionStatus
 
 # What clients ask for.
@@ -118,7 +118,7 @@ class Transaction:
         start_ms: when the first partition was added.
         pending: the state that a step under way leads to; no other step starts meanwhile.
         fence_failed: the epoch was raised in memory to shut a producer out, the store failed, and
-            nobody was told the epoch: it is not raised again (KAFKA-9666).
+            no client got the epoch: it is not raised again (KAFKA-9666).
     """
 
     producer_id: int
@@ -143,7 +143,7 @@ class Transaction:
 
     @property
     def epoch_exhausted(self) -> bool:
-        """Whether a producer that asks must get a new producer id."""
+        """Whether the producer needs a new producer id to get another epoch."""
         return self.producer_epoch >= EPOCH_LAST
 
     def is_timed_out(self, now_ms: int) -> bool:
@@ -305,7 +305,7 @@ def log_value(txn: Transaction, version: int) -> TransactionLogValue:
 
 
 def from_log_value(transactional_id: str, value: TransactionLogValue) -> Transaction:
-    """What was stored, with no step under way; UNKNOWN_SERVER_ERROR for a state nobody knows."""
+    """What was stored, with no step under way; UNKNOWN_SERVER_ERROR for an unknown state."""
     try:
         status = TransactionStatus(value.transaction_status)
     except ValueError:

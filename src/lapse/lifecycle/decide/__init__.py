@@ -1,1 +1,1 @@
-"""Pure functions `(facts, config, now) -> decision`: the one place that says what must go."""
+"""Pure functions `(facts, config, now) -> decision`: all rules on what is removed are here."""

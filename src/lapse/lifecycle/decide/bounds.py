@@ -1,12 +1,12 @@
-"""Which part of a log a round may look at: first dirty and first uncleanable offset.
+"""Which part of a log a round may clean: the first dirty and the first uncleanable offset.
 
-S-2 … S-5. All by segments: a round never cleans part of a segment's reach.
+S-2 … S-5. All bounds are at segment bases: a round never cleans part of a segment's offset range.
 
-Three bounds are ours. A place that could not be read (L10) and a transaction that nobody has
-decided end everything a round does, so that nothing at or above them is looked at, stamped or
-removed; unlike Kafka's bounds they may lie below the first dirty offset, and then nothing is
-mapped. Under Kafka's rules there are none of them: it leaves the whole log alone (S-12), and takes
-an undecided transaction that its LSO does not see for a committed one (X-3).
+Three bounds are Lapse's own. A place that could not be read (two bounds, L10) and a transaction
+without an outcome end the whole round: nothing at or above them is read, stamped or removed.
+Unlike Kafka's bounds they may lie below the first dirty offset; then nothing is mapped. Kafka's
+rules have none of the three: Kafka leaves the whole log alone (S-12), and treats an undecided
+transaction that its last stable offset does not cover as committed (X-3).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lapse.log.facts import LogFacts, SegmentFacts
 
 
 class Bound(Enum):
-    """What the first uncleanable offset rests on."""
+    """What sets the first uncleanable offset."""
 
     ACTIVE_SEGMENT = "active segment"
     LAST_STABLE = "last stable offset"
@@ -35,12 +35,12 @@ class Bound(Enum):
 
 
 class Bounds(NamedTuple):
-    """The range a round may map, and what it costs. A tuple: one a log and look is made.
+    """The range a round may map, and its bytes. A tuple, as one is made per log and look.
 
     Attributes:
         dirty: first offset not yet cleaned; the map begins here.
         upper: base of the first segment that may not be cleaned; the map ends before it. Below
-            `dirty` only for the three bounds that are ours.
+            `dirty` only for Lapse's own three bounds.
         bound: what sets `upper`.
         held_segment: base of the segment that min lag holds, None otherwise.
         checkpoint_reset: the stored checkpoint was outside the log (S-2).
@@ -61,10 +61,10 @@ class Bounds(NamedTuple):
         return self.dirty_bytes / total if total else 0.0
 
 
-def first_dirty(facts: LogFacts, wanted: int | None = None) -> tuple[int, bool]:
-    """S-2: (first dirty offset, whether the checkpoint, or `wanted`, had to be given up)."""
+def first_dirty(facts: LogFacts, override: int | None = None) -> tuple[int, bool]:
+    """S-2: (first dirty offset, whether the checkpoint, or `override`, was outside the log)."""
     start = facts.log_start_offset
-    checkpoint = facts.cleaner_checkpoint if wanted is None else wanted
+    checkpoint = facts.cleaner_checkpoint if override is None else override
     if checkpoint is None:
         return start, False
     if not start <= checkpoint <= facts.log_end_offset:
@@ -73,17 +73,17 @@ def first_dirty(facts: LogFacts, wanted: int | None = None) -> tuple[int, bool]:
 
 
 def record_age_from(segment: SegmentFacts, rules: Rules) -> int:
-    """The time (ms) from which a segment's records are counted old, for min lag and retention.
+    """The time (ms) from which the age of a segment's records counts, for min lag and retention.
 
-    Kafka takes the largest record timestamp, or the file's mtime where there is none. A timestamp
-    ahead of the append clock is one that nobody's clock has reached: it would hold the log for
-    ever (S-3b, T-25), so the append clock bounds it (L9), and stands in where there is none.
+    Kafka takes the largest record timestamp, or the file's mtime if no record has one. A timestamp
+    ahead of the append clock lies in the future and would hold the log for ever (S-3b, T-25). So
+    the append clock bounds the timestamp (L9), and replaces it where there is none.
 
-    A record without a time is as old as its append, whatever times its neighbours have: where some
-    have none, or nobody knows, the last append counts.
+    A record without a timestamp is as old as its append, regardless of the timestamps around it:
+    where some records have none, or this is not known, the last append counts.
 
-    An estimated append clock bounds nothing: it comes from the mtime, which a copy may have set to
-    anything, and in doubt a record stays.
+    An estimated append clock bounds nothing: it comes from the mtime, which a copy of the file may
+    have changed, and in doubt a record stays.
     """
     largest = segment.largest_timestamp if segment.largest_timestamp >= 0 else None
     summary = segment.summary
@@ -101,11 +101,11 @@ def find_bounds(
     now_ms: int,
     rules: Rules,
     dirty: int | None = None,
-    told: Survey | None = None,
+    contents: Survey | None = None,
 ) -> Bounds:
     """The bounds of a round at `now_ms`; `dirty` overrides the checkpoint (`--first-dirty`).
 
-    `told` is the survey of the segments, where the caller has one.
+    `contents` is the survey of the segments, if the caller has made it already.
     """
     dirty, reset = first_dirty(facts, dirty)
     segments = facts.segments
@@ -119,10 +119,10 @@ def find_bounds(
         else:
             held = None
     upper = _snap(facts, max(upper, dirty))
-    told = told or survey(segments)
-    suspect = told.unreadable or told.transactions or facts.bad is not None
+    contents = contents or survey(segments)
+    suspect = contents.unreadable or contents.transactions or facts.bad is not None
     if suspect and rules is not Rules.KAFKA_43:
-        for cap, why in _caps(facts, now_ms, told):
+        for cap, why in _caps(facts, now_ms, contents):
             if cap < upper:
                 upper, bound, held = cap, why, None
     clean, dirty_bytes = _bytes(segments, dirty, upper)
@@ -130,9 +130,9 @@ def find_bounds(
 
 
 def readable(facts: LogFacts) -> tuple[SegmentFacts, ...]:
-    """The segments up to the first that could not be read to its end.
+    """The segments up to and with the first that could not be read to its end.
 
-    What those behind it tell of transactions is worth nothing: a marker may be in the gap.
+    What later summaries say of transactions is unreliable: a marker may be in the unread part.
     """
     for n, segment in enumerate(facts.segments):
         if segment.summary is not None and segment.summary.unreadable_from >= 0:
@@ -141,31 +141,31 @@ def readable(facts: LogFacts) -> tuple[SegmentFacts, ...]:
 
 
 def bad_segment(facts: LogFacts) -> SegmentFacts | None:
-    """The segment with the place that rounds failed on; None without one, or if it is gone."""
+    """The segment with the bad range that rounds failed on; None without one or if it is gone."""
     if facts.bad is None or facts.bad.first_offset < facts.segments[0].base_offset:
         return None
     base = _snap(facts, facts.bad.first_offset)
     return next(s for s in facts.segments if s.base_offset == base)
 
 
-def _caps(facts: LogFacts, now_ms: int, told: Survey) -> Iterator[tuple[int, Bound]]:
-    """The bounds that are ours: bases of segments."""
+def _caps(facts: LogFacts, now_ms: int, contents: Survey) -> Iterator[tuple[int, Bound]]:
+    """Lapse's own bounds: (base of a segment, the bound that it sets)."""
     if facts.bad is not None and now_ms < facts.bad.next_try_ms:  # from then on: a full try (L10)
         bad = bad_segment(facts)
         if bad is not None:
             yield bad.base_offset, Bound.BAD_RANGE
     known = facts.segments
-    if told.unreadable:
+    if contents.unreadable:
         known = readable(facts)
         yield known[-1].base_offset, Bound.UNREADABLE
-    if told.transactions:
+    if contents.transactions:
         undecided = undecided_from(known)
         if undecided is not None:
             yield _snap(facts, undecided), Bound.UNDECIDED
 
 
 def _too_young(facts: LogFacts, dirty: int, old_enough_ms: int, rules: Rules) -> int | None:
-    """S-3: base of the first sealed segment, from the one with `dirty` on, that min lag holds."""
+    """S-3: base of the first sealed segment, from the one with `dirty` on, held by min lag."""
     segments = facts.segments
     for segment, after in pairwise(segments):
         from_dirty_on = after.base_offset > dirty

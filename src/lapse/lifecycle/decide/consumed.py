@@ -1,13 +1,14 @@
-"""Up to where a log may be deleted because everybody has read it: the decision (KIP-107).
+"""The offset below which a log may be deleted because all consumers have read it (KIP-107).
 
-Pure. Whoever must have read a log is a `Consumer`: a group by its committed offsets, a streaming
-query by its checkpoint. The least of their offsets is the bound, never beyond the last stable
-offset, and whoever cannot tell how far it is blocks. Behind `lapse delete-consumed` and the
-streaming data source; `delete_consumed` asks and acts.
+Pure functions. A `Consumer` must have read a record before it is deleted: a consumer group, by its
+committed offsets, or a streaming query, by its checkpoint. The bound is the least of their offsets,
+and at most the last stable offset. A consumer whose position is unknown blocks deletion. Used by
+`lapse delete-consumed` and the streaming data source; `delete_consumed` collects the facts and
+deletes.
 
-The order in which the world is asked is part of the decision: consumers first, then the ends of
-the log. So an offset beyond the high watermark is not of this log (it was made anew, or cut after a
-loss), and what it says of being read is not about these records.
+The caller must read the consumers' offsets first, then the ends of the log. So an offset beyond the
+high watermark is not of this log (the log was created anew, or truncated after a loss), and it does
+not show that these records were read.
 """
 
 from __future__ import annotations
@@ -18,22 +19,21 @@ from dataclasses import dataclass, field
 
 from lapse.base.ids import TopicPartition, format_topic_id
 
-NOBODY = "no consumer is named: nobody can have read it"
+NO_CONSUMER = "no consumer is named, so none can have read it"
 NEVER_COMMITTED = "has never committed an offset of it"
 
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """Whoever must have read a record before it goes.
+    """A group or streaming query that must have read a record before it is deleted.
 
     Attributes:
-        name: for people, `group clicks-to-hive`.
-        offsets: the next offset it will read, by partition; a partition that is missing was never
-            committed.
-        unknown: why it cannot be told of a partition.
-        problem: why nothing can be told; "" where it can.
-        topic_ids: of which topics the offsets are, as far as that is known: a name may be given to
-            another topic.
+        name: name in messages, as in `group clicks-to-hive`.
+        offsets: the next offset to read, by partition; a missing partition was never committed.
+        unknown: by partition, why the offset is unknown.
+        problem: why all offsets are unknown; "" where they are known.
+        topic_ids: ids of the topics that the offsets belong to, as far as they are known: a topic
+            of the same name may have been created since.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Consumer:
     topic_ids: Mapping[str, uuid.UUID] = field(default_factory=dict)
 
     def topics(self) -> set[str]:
-        """The topics it has to do with."""
+        """The topics for which an offset, or why it is unknown, is given."""
         return {partition.topic for partition in (*self.offsets, *self.unknown)}
 
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """A partition's bounds; asked for after the consumers were."""
+    """A partition's bounds, read after the consumers' offsets."""
 
     low_watermark: int
     last_stable_offset: int
@@ -62,13 +62,13 @@ class LogEnds:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of one partition.
+    """The decision for one partition.
 
     Attributes:
-        ends: None where they cannot be told.
-        offsets: each consumer's, by its name; None where there is none.
-        delete_before: the first offset that stays; None where nothing goes.
-        blocked: why nothing may go, one sentence for each that blocks.
+        ends: the log's bounds; None where they are unknown.
+        offsets: each consumer's offset, by consumer name; None where there is none.
+        delete_before: the first offset that stays; None if nothing is deleted.
+        blocked: why nothing may be deleted, one sentence for each consumer that blocks.
     """
 
     partition: TopicPartition
@@ -84,14 +84,14 @@ def decide(
     consumers: Sequence[Consumer],
     topic_id: uuid.UUID | None = None,
 ) -> Verdict:
-    """The verdict on one partition of a topic; `ends` is a sentence where they cannot be told."""
-    offsets = {one.name: one.offsets.get(partition) for one in consumers}
+    """The verdict on one partition; `ends` is the reason, as text, where they are unknown."""
+    offsets = {c.name: c.offsets.get(partition) for c in consumers}
     if isinstance(ends, str):
         return Verdict(partition, None, offsets, blocked=(ends,))
-    reasons = ((one.name, _objection(one, partition, ends, topic_id)) for one in consumers)
+    reasons = ((c.name, _objection(c, partition, ends, topic_id)) for c in consumers)
     blocked = tuple(f"{name}: {reason}" for name, reason in reasons if reason)
     if not consumers:
-        blocked = (NOBODY,)
+        blocked = (NO_CONSUMER,)
     known = [offset for offset in offsets.values() if offset is not None]
     if blocked or not known:
         return Verdict(partition, ends, offsets, blocked=blocked)
@@ -103,17 +103,17 @@ def decide(
 def _objection(
     consumer: Consumer, partition: TopicPartition, ends: LogEnds, topic_id: uuid.UUID | None
 ) -> str:
-    """Why a consumer lets nothing go; "" where it does not mind."""
+    """Why a consumer blocks deletion; "" where it does not."""
     if consumer.problem:
         return consumer.problem
     if partition in consumer.unknown:
         return consumer.unknown[partition]
-    read = consumer.topic_ids.get(partition.topic)
-    if read is not None and read != topic_id:
-        return f"it has read a topic of this name that is gone (topic id {format_topic_id(read)})"
+    old_id = consumer.topic_ids.get(partition.topic)
+    if old_id is not None and old_id != topic_id:
+        return f"it has read a topic of this name that is gone (topic id {format_topic_id(old_id)})"
     offset = consumer.offsets.get(partition)
     if offset is None:
-        # Many clients commit only what they have read: of a log without records, nothing.
+        # Many clients commit only after they have read a record: never for a log without records.
         return "" if ends.is_empty else NEVER_COMMITTED
     if offset > ends.high_watermark:
         return (

@@ -1,8 +1,8 @@
-"""When a log that has no round due now must be looked at again, at the latest; how late it is.
+"""When a log without a round due now must be looked at again, at the latest; and how late it is.
 
 KIP-354's lag, the horizons of KIP-534 (with L4), deleted records (L11), other replicas (L3) and
-the next try at a bad place (L10) come by the clock, without anybody writing. A moment named here
-may come to nothing; then the log is looked at once more than needed.
+the next try at a bad range (L10) make a round due by time alone, without any append. If no round is
+due at a moment named here, the log is only looked at once more than needed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from lapse.lifecycle.decide.verdict import Rules
 from lapse.log.facts import LogFacts
 
 _TILL_SOMETHING_CHANGES = {Blocked.NOT_COMPACTED, Blocked.SUMMARIES, Blocked.UNHANDLED}
-ROLL_SLACK_MS = 1000  # how late the owner may roll a segment whose time has come
+ROLL_SLACK_MS = 1000  # how late the owner may roll a segment that is due
 
 
 def next_look_ms(decision: Decision) -> int | None:
-    """The first moment after the decision's at which another one may come out."""
+    """The first moment after this decision at which the decision may be different."""
     facts, now_ms = decision.info.facts, decision.now_ms
     moments: list[int] = []
     if facts.start_moves:
@@ -38,11 +38,11 @@ def next_look_ms(decision: Decision) -> int | None:
 
 
 def compaction_delay_ms(facts: LogFacts, topic: TopicConfig, now_ms: int) -> int:
-    """By how much the oldest record that was not compacted is past max.compaction.lag.ms.
+    """By how much the oldest record not yet compacted is past max.compaction.lag.ms.
 
-    Kafka's max-compaction-delay-secs tells of the logs it last chose from, and goes stale while
-    nothing is eligible (V-2). This is of the log as it is, the active segment included:
-    one that should have been rolled is late too. 0 for a log that is on time, or not compacted.
+    Kafka's max-compaction-delay-secs covers the logs it last chose from, and goes stale while no
+    log is eligible (V-2). This value is for the log as it is now, active segment included: an
+    active segment that should have been rolled is late too. 0 for a log on time or not compacted.
     """
     if not topic.compacts:
         return 0
@@ -104,7 +104,7 @@ def _of_removals(decision: Decision) -> list[int]:
 
 
 def _of_headers(decision: Decision) -> list[int]:
-    """When what is left of expired producers must go; when the next one expires."""
+    """When the headers of expired producers must go, and when the next producer expires."""
     facts, upper, now_ms = decision.info.facts, decision.bounds.upper, decision.now_ms
     if not any(s.summary is not None and s.summary.bare for s in facts.segments):
         return []
@@ -113,5 +113,5 @@ def _of_headers(decision: Decision) -> list[int]:
 
 
 def _rolled(due_ms: int, now_ms: int) -> int:
-    """The active segment is no round's: what is due in it waits for the owner to roll it."""
+    """`due_ms` for the active segment: a round cannot clean it until the owner has rolled it."""
     return due_ms if due_ms > now_ms else now_ms + ROLL_SLACK_MS

@@ -1,7 +1,7 @@
 """A decision in words: why a log gets a round, or which rule holds it back and when that ends.
 
-One reason is told, the binding one, with a word for scripts (`RULES`). What narrows a round that
-goes on all the same (a bad place, a transaction nobody decided) is added to it.
+The text gives one reason, the binding one, with a word for scripts (`RULES`). If a round is due but
+narrowed (by a bad range or an undecided transaction), the text adds that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lapse.lifecycle.decide.trim import dead_records, trim_due_ms
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.log.roll import jitter_of
 
-# What `Explanation.rule` may be; scripts rely on the words.
+# The values of `Explanation.rule`; scripts rely on these words.
 RULES = (
     "policy", "summaries", "unhandled", "clock", "paused", "backoff", "waiting", "due",
     "active-segment", "open-transaction", "min-lag", "future-timestamp", "bad-range", "ratio",
@@ -44,11 +44,11 @@ _BLOCKED = {
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why, and until when.
+    """The reason for a decision, and until when it holds.
 
     Attributes:
         text: one sentence.
-        until_ms: when what it names ends by itself; None if that is not known.
+        until_ms: when the state that `text` names ends by itself; None if that is not known.
         rule: the binding rule, one of `RULES`.
     """
 
@@ -59,16 +59,16 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a decision does not know of its surroundings.
+    """What the explanation needs beyond the decision.
 
     Attributes:
-        rules: those it was made by.
-        waiting_behind: logs that go first.
-        setback_until_ms, setback_reason: the log's last round came to nothing, and it is left
-            alone for a while.
+        rules: the rules that the decision was made by.
+        waiting_behind: number of logs that get their rounds first.
+        setback_until_ms, setback_reason: the log's last round failed, and the log gets no round
+            until then.
         clock: the last verdict on the clock.
-        paused: somebody has said that its rounds wait, in words; "" if nobody has.
-        paused_until_ms: when that ends, None: when somebody says so.
+        paused: the operator's pause of the log's rounds, in words; "" without a pause.
+        paused_until_ms: when the pause ends, None: when the operator ends it.
     """
 
     rules: Rules = Rules.LAPSE
@@ -84,7 +84,7 @@ _NO_CONTEXT = Context()
 
 
 def explain(decision: Decision, context: Context | None = None) -> Explanation:
-    """The binding reason, the way a user would put it; a moment gone by is no news."""
+    """The binding reason in a user's words; a moment that has passed is left out."""
     found = _explain(decision, context or _NO_CONTEXT)
     gone_by = found.until_ms is not None and found.until_ms <= decision.now_ms
     return Explanation(found.text, None if gone_by else found.until_ms, found.rule)
@@ -133,7 +133,7 @@ def _because(d: Decision, due: Due) -> str:
 
 
 def _beside(d: Decision) -> str:
-    """What keeps a round from going further."""
+    """What keeps a due round from cleaning further, as an addition to the text."""
     if d.bounds.bound in {Bound.BAD_RANGE, Bound.UNREADABLE}:
         return f"; not from {d.bounds.upper} on: {_bad(d).text}"
     if d.bounds.bound is Bound.UNDECIDED:
@@ -145,7 +145,7 @@ def _beside(d: Decision) -> str:
 
 
 def _nothing_dirty(d: Decision, rules: Rules) -> Explanation:
-    """No sealed segment may be mapped: say what closes the way."""
+    """No sealed segment may be mapped: name the bound that prevents it."""
     bound = d.bounds.bound
     if bound in {Bound.LAST_STABLE, Bound.UNDECIDED}:
         return _open_transaction(d)
@@ -155,7 +155,7 @@ def _nothing_dirty(d: Decision, rules: Rules) -> Explanation:
 
 
 def _open_transaction(d: Decision) -> Explanation:
-    """S-3, S-4: by producer, where summaries tell of it; nobody knows when it ends."""
+    """S-3, S-4: names the producer, if summaries show it; when the transaction ends is unknown."""
     facts = d.info.facts
     known = open_transactions(readable(facts))
     if not known:
@@ -219,7 +219,7 @@ def _active(d: Decision) -> Explanation:
 
 
 def _clean(d: Decision) -> Explanation:
-    """What a clean log still waits for, the first thing first."""
+    """What a clean log still waits for; only the earliest is named."""
     waits: list[tuple[int, str]] = []
     due_ms = removal_due_ms(d.removal, d.info.config.removal_lag_ms)
     if due_ms is not None:
@@ -255,9 +255,9 @@ def _replica(d: Decision) -> Explanation | None:
     if expired.horizon_ms is None or expired.horizon_ms > d.passed_until_ms:
         return None
     node = removable_below(facts.replicas, d.now_ms, retention_ms).node_id
-    whom = "other replicas" if node is None else f"replica {node}"
+    replica = "other replicas" if node is None else f"replica {node}"
     return Explanation(
-        f"clean; expired tombstones from {d.removable_below} on wait until {whom} has cleaned "
+        f"clean; expired tombstones from {d.removable_below} on wait until {replica} has cleaned "
         f"past them for delete.retention.ms",
         next_removable_ms(facts.replicas, d.now_ms, retention_ms), "replica",
     )  # fmt: skip
@@ -268,15 +268,15 @@ def _with_deleted(d: Decision, text: str) -> tuple[str, int | None]:
     dead = dead_records(d.info.facts)
     if dead is None:
         return text, None
-    what = f"{text}; deleted records are still in segment {dead.holder.base_offset}"
-    return what, trim_due_ms(dead, d.info.config)
+    extended = f"{text}; deleted records are still in segment {dead.holder.base_offset}"
+    return extended, trim_due_ms(dead, d.info.config)
 
 
 # --- ratio ----------------------------------------------------------------------------------------
 
 
 def _ratio(d: Decision, rules: Rules) -> Explanation:
-    """It ends when max lag strikes, or when somebody writes."""
+    """The log waits until max lag is reached or a producer appends more."""
     lag_ms = d.info.config.max_compaction_lag_ms
     text = _ratio_text(d, "is not above") + _beside(d)
     if lag_ms == LONG_MAX:

@@ -19,11 +19,11 @@ SMALL_PART = 4  # a segment below segment.bytes / 4 is small
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """A segment as grouping sees it; `size` and index bytes are those before cleaning.
+    """What grouping knows of a segment; `size` and index bytes are those before cleaning.
 
     Attributes:
-        first_ms, last_ms: its append clock, -1 unknown.
-        largest_ms: its largest record timestamp, -1 for none.
+        first_ms, last_ms: the segment's append clock, -1 unknown.
+        largest_ms: the segment's largest record timestamp, -1 for none.
     """
 
     base_offset: int
@@ -92,8 +92,8 @@ class _Span:
     """The time that the segments of a group span.
 
     Retention counts a segment's age from its largest timestamp, but no later than its last append
-    (L9). The merged segment's must not be more than `limit_ms` after the earliest time at which
-    one of its parts may say that its records became old.
+    (L9). For a merged segment that time must be at most `limit_ms` after the earliest time from
+    which the records of one of its parts may be counted old.
     """
 
     def __init__(self, limit_ms: int | None) -> None:
@@ -121,7 +121,7 @@ class _Span:
 def worth_rewriting(
     groups: Sequence[Group], segments: Sequence[Sizes], touched: Sequence[bool], limits: Limits
 ) -> list[Group]:
-    """L13: leave alone what loses nothing, unless merging halves the number of small segments.
+    """L13: leave untouched segments alone, unless merging halves the number of small segments.
 
     A touched segment is rewritten; runs of small ones are merged only all together, and only if
     that leaves at most half as many.
@@ -136,7 +136,7 @@ def worth_rewriting(
 
 
 def _runs(group: Group, small: Sequence[bool]) -> list[Group]:
-    """Neighbouring small segments together, every other one alone."""
+    """Runs of neighbouring small segments; each segment that is not small is a run by itself."""
     runs: list[list[int]] = []
     for i in group:
         if runs and small[i] and small[runs[-1][-1]]:

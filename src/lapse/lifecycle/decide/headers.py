@@ -1,12 +1,12 @@
-"""Headers without records whose producer is gone: when a round must take them (B-3, P-1).
+"""Batch headers without records whose producer has expired: when a round must remove them.
 
-The last batch of a live producer keeps its header, so that its next sequence number can be judged
-after a restart. When the producer has expired (`producer.id.expiration.ms` after its last batch)
-nothing needs the header, and what it kept alive may go after it: the marker of its transaction.
-Where nobody writes, a round must be made for that. Those that have expired within half of
-`lapse.tombstone.removal.max.lag.ms` go together.
+The last batch of a live producer keeps its header (B-3, P-1), so that the producer's next sequence
+number can be checked after a restart. When the producer has expired (`producer.id.expiration.ms`
+after its last batch) nothing needs the header, and the marker of its transaction, which the header
+kept alive, may be removed after it. A log without new appends needs a round for that. Headers that
+expire within half of `lapse.tombstone.removal.max.lag.ms` of each other are removed together.
 
-Not under Kafka's rules: there they wait until something else makes a round.
+Not under Kafka's rules: there the headers stay until another reason makes a round due.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from lapse.log.summary import Bare
 
 
 def headers_due_ms(facts: LogFacts, upper: int, removal_lag_ms: int) -> int | None:
-    """When a round must take the first headers that nothing needs any more; None without any."""
+    """When a round must remove the first headers no longer needed; None if there are none."""
     offsets = {p.last_data_offset for p in facts.producers}
     of_markers = {
         (p.producer_id, p.producer_epoch) for p in facts.producers if p.last_data_offset < 0
     }
-    offsets.add(facts.high_watermark - 1)  # a reader must be able to arrive there (B-4)
+    offsets.add(facts.high_watermark - 1)  # consumers must be able to reach it (B-4)
     expired = (
         _expires_ms(facts, bare)
         for bare in _bare(facts, upper)
@@ -36,7 +36,7 @@ def headers_due_ms(facts: LogFacts, upper: int, removal_lag_ms: int) -> int | No
 
 
 def next_expiry_ms(facts: LogFacts, upper: int, now_ms: int) -> int | None:
-    """When the next producer expires of whom a header is kept; None without any."""
+    """When the next producer with a kept header expires; None if there is none."""
     moments = (_expires_ms(facts, bare) for bare in _bare(facts, upper))
     return min((ms for ms in moments if ms > now_ms), default=None)
 

@@ -8,11 +8,11 @@ and the commit of the round that stamped it lies `delete.retention.ms` back (L3,
 A transaction marker gets its horizon only once no batch of its transaction is left (case 2, H-2):
 then a round must stamp it (`markers_due_ms`), and a later one removes it like a tombstone.
 
-Each of our rounds stamps the tombstones it reaches, and the ledger says so. Below the first dirty
-offset there may be some without horizon all the same: a Kafka before 3.1 or another tool cleaned
-them, they are of an old format, or KIP-87 was switched on; or with one that the ledger does not
-vouch for (`Stamp.covers`), which counts for nothing. A log that nobody writes to needs a round for
-them (`tombstones_due_ms`), which stamps them, or stamps them anew, once.
+Each Lapse round stamps the tombstones it reaches, and the ledger records that. Tombstones below the
+first dirty offset may still lack a valid horizon: Kafka before 3.1 or another tool cleaned them,
+they are in an old format, KIP-87 was switched on, or the ledger does not vouch for their horizon
+(`Stamp.covers`), which then counts for nothing. A log without new appends needs a round for them
+(`tombstones_due_ms`), which stamps them, or stamps them anew, once.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Stamp:
     """A committed round that has stamped horizons, from the ledger.
 
     Attributes:
-        first_offset, end_offset: it has stamped in [first_offset, end_offset), and its map covered
-            all of that; -1 where the ledger does not say.
+        first_offset, end_offset: the round stamped in [first_offset, end_offset), and its map
+            covered all of that range; -1 where the ledger does not say.
     """
 
     now_ms: int
@@ -45,15 +45,15 @@ class Stamp:
 
     @property
     def may_pass_ms(self) -> int:
-        """From when readers have had the whole retention since the commit."""
+        """When consumers have had the whole retention time since the commit."""
         return after_ms(self.committed_ms, self.horizon_ms - self.now_ms)
 
     def covers(self, horizon_ms: int, base_offset: int, last_offset: int) -> bool:
-        """Whether it vouches for this horizon of this batch.
+        """Whether this stamp vouches for this horizon of this batch.
 
-        One that is nobody's of ours says nothing: Kafka's cleaner stamps past the end of its map
-        (L1, H-7), a client may have set the bit (L2, H-8). The older values may be there until a
-        round of ours removes them, and readers have had no time since then.
+        A horizon that no Lapse round has set proves nothing: Kafka's cleaner stamps past the end of
+        its map (L1, H-7), and a client may have set the bit (L2, H-8). The older values may be in
+        the log until a Lapse round removes them, so consumers have had no time since then.
         """
         inside = self.first_offset <= base_offset and last_offset < self.end_offset
         return inside and self.horizon_ms == horizon_ms
@@ -67,10 +67,10 @@ def passed_until(now_ms: int, stamps: Iterable[Stamp]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What expired tombstones and markers wait in a log.
+    """The tombstones and markers with a horizon that wait in a log for removal.
 
     Attributes:
-        horizon_ms: the earliest horizon, None without any.
+        horizon_ms: the earliest horizon, None if there is none.
         bytes: size of the batches that carry a horizon.
     """
 
@@ -84,11 +84,11 @@ NO_REMOVAL = Removal(None, 0)
 def pending_removal(
     facts: LogFacts, upper: int, below: int = LONG_MAX, stamps: Sequence[Stamp] | None = None
 ) -> Removal:
-    """From the summaries of sealed segments below `upper`; no round reaches those above.
+    """The pending removal, from the summaries of the sealed segments that a round reaches.
 
-    Segments wholly at or above `below` hold nothing that may go (L3); one that it lies in may.
-    Where the first horizon of a segment is none of `stamps`, nothing of it may go yet either; None,
-    as in Kafka: all of them count.
+    These lie below `upper`. Nothing in a segment wholly at or above `below` may be removed (L3); in
+    the segment that contains `below`, something may. A segment whose first horizon is not one of
+    `stamps` counts as having nothing to remove yet; if `stamps` is None, all count, as in Kafka.
     """
     reach = min(upper, below)
     horizon_ms, size = None, 0
@@ -106,7 +106,7 @@ def pending_removal(
 
 
 def _is_ours(summary: Summary, end_offset: int, stamps: Sequence[Stamp]) -> bool:
-    """Whether a round of ours has set the segment's first horizon, as far as its summary tells."""
+    """Whether a Lapse round has set the segment's first horizon, as far as its summary shows."""
     first_ms = summary.horizon_earliest_ms
     return any(
         s.horizon_ms == first_ms
@@ -117,15 +117,15 @@ def _is_ours(summary: Summary, end_offset: int, stamps: Sequence[Stamp]) -> bool
 
 
 def removal_due_ms(removal: Removal, removal_lag_ms: int) -> int | None:
-    """L4: when a round must start so that the tombstone is gone within the lag: half-way in."""
+    """L4: when a round must start so that tombstones are gone within the lag: half-way into it."""
     return None if removal.horizon_ms is None else after_ms(removal.horizon_ms, removal_lag_ms // 2)
 
 
 def markers_due_ms(facts: LogFacts, upper: int, removal_lag_ms: int) -> int | None:
-    """L4: when a round must stamp the markers below `upper` of which nothing else is left.
+    """L4: when a round must stamp the spent markers below `upper`; None if there are none.
 
-    They became spent at some moment since the last append to their segment, which is what counts:
-    too early by that, never too late. None where there is no such marker.
+    A marker became spent at some moment since the last append to its segment. The lag counts from
+    that append, so the result may be too early but is never too late.
     """
     reached = [s for s in facts.segments[:-1] if s.base_offset < upper]
     if not spent_markers(reached):
@@ -136,10 +136,11 @@ def markers_due_ms(facts: LogFacts, upper: int, removal_lag_ms: int) -> int | No
 def tombstones_due_ms(
     facts: LogFacts, dirty: int, upper: int, topic: TopicConfig, stamps: Sequence[Stamp] = ()
 ) -> int | None:
-    """L4: when a round must stamp the tombstones of clean segments that have no horizon of ours.
+    """L4: when a round must stamp tombstones in clean segments that no Lapse round has stamped.
 
-    Counted from the last append to the segment, as for markers. A segment whose first horizon is
-    ours is passed over: its round comes by that. None where there is no such tombstone.
+    The lag counts from the last append to the segment, as for markers. A segment whose first
+    horizon is Lapse's is skipped: that horizon makes its round due. None if there is no such
+    tombstone.
     """
     found = None
     for segment, after in pairwise(facts.segments):

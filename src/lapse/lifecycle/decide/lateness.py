@@ -1,9 +1,9 @@
-"""By when something of a log must be gone, and how late it is: what every promise comes to.
+"""The deadlines by which records of a log must be gone, and how late the log is.
 
-The deadlines are those of the promises (`promises`), slack included, each counted from what the
-promise counts from. One that has passed is lateness, whoever is to blame: a service that is not
-there, a round that fails, a clock that nobody confirms. Metrics, `lapse explain` and the views tell
-the same figure.
+The deadlines are those of the promises (`promises`), slack included, each counted from the moment
+that the promise names. A log past a deadline is late, regardless of the cause: a log cleaner
+service that does not run, a round that fails, a clock that no operator confirms. Metrics,
+`lapse explain` and the views report the same figure.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from lapse.lifecycle.decide.trim import dead_records
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.log.facts import LogFacts, SegmentFacts
 
-# What may be late, as scripts and metrics name it.
+# Kinds of deadlines, as named in scripts and metrics.
 SUPERSEDED, TOMBSTONE, MARKER = "superseded", "tombstone", "marker"
 DELETED, RETENTION = "deleted", "retention"
 
 
 class Deadline(NamedTuple):
-    """A moment by which something must be gone, and what."""
+    """The kind of records that must be gone, and the moment by which they must be."""
 
     ms: int
     what: str
 
 
 def kinds_of(topic: TopicConfig) -> tuple[str, ...]:
-    """What may be late in a topic with these settings."""
+    """The kinds of deadlines that a topic with these settings has."""
     of_rounds = (SUPERSEDED, TOMBSTONE, MARKER) if topic.compacts else ()
     expires = topic.deletes and topic.retention_ms >= 0
     return (*of_rounds, DELETED, *((RETENTION,) if expires else ()))
@@ -52,12 +52,12 @@ def deadlines_of(decision: Decision) -> tuple[Deadline, ...]:
 
 
 def first_deadline(decision: Decision) -> Deadline | None:
-    """The first of them; None without any."""
+    """The earliest deadline of a log; None if it has none."""
     return min(_deadlines(decision), default=None)
 
 
 def overdue_ms(topic: TopicConfig, deadlines: Iterable[Deadline], now_ms: int) -> dict[str, int]:
-    """By how much the worst of each kind is late, 0 if none is."""
+    """By kind, by how much the most overdue deadline is late; 0 if none is."""
     late = dict.fromkeys(kinds_of(topic), 0)
     for deadline in deadlines:
         late[deadline.what] = max(late.get(deadline.what, 0), now_ms - deadline.ms)
@@ -65,10 +65,10 @@ def overdue_ms(topic: TopicConfig, deadlines: Iterable[Deadline], now_ms: int) -
 
 
 def retention_deadline(first: SegmentFacts, topic: TopicConfig) -> Deadline | None:
-    """By when a log's first segment must have expired; None where nothing does by age.
+    """By when a log's first segment must have expired; None where nothing expires by age.
 
-    Records may come with times that are expired already. What the bound leaves over
-    `retention.ms` counts from the last append then: nobody could have removed them before.
+    Records may be appended with timestamps that have expired already. The part of the bound beyond
+    `retention.ms` then counts from the last append: they could not be removed before.
     """
     promised = {p.name: p.ms for p in bounds_of(topic)}.get(EXPIRED_IS_GONE)
     if promised is None or not first.size:
@@ -110,7 +110,7 @@ def _deadlines(decision: Decision) -> Iterator[Deadline]:
 
 
 def _oldest_dirty_ms(facts: LogFacts) -> int | None:
-    """The oldest append that no round has seen yet, of the active segment too; None without one."""
+    """Time of the oldest append not yet cleaned, active segment included; None if there is none."""
     dirty, _ = first_dirty(facts)
     ends = [*(s.base_offset for s in facts.segments[1:]), facts.log_end_offset]
     waiting = [

@@ -1,9 +1,9 @@
-"""What Lapse promises of a topic's records, as formulas: for docs and `lapse explain`.
+"""What Lapse promises about a topic's records, as formulas: for docs and `lapse explain`.
 
-Times count by the append clock. Slack is what the parts around a decision may take: rolling the
-active segment, and noticing that a round is due. A round is due half-way into each lag of ours, so
-the other half is for the round itself and those before it. A promise without a bound says which
-setting it lacks.
+Times count by the append clock. Slack is the time that steps around a decision may take: rolling
+the active segment, and noticing that a round is due. A round is due half-way into each lag of
+Lapse's own settings; the other half is for the round itself and the rounds before it. A promise
+without a bound names the setting that is missing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lapse.base.config import LONG_MAX, TopicConfig
 from lapse.base.times import after_ms
 from lapse.lifecycle.decide.deadline import ROLL_SLACK_MS
 
-# What other modules ask for by name.
+# Names of promises that other modules look up.
 SUPERSEDED_IS_GONE = "a superseded value is gone"
 TOMBSTONE_IS_GONE = "a tombstone is gone"
 MARKER_IS_GONE = "a transaction's marker is gone"
@@ -22,7 +22,7 @@ DELETED_IS_GONE = "deleted records are in no file"
 EXPIRED_IS_GONE = "an expired segment is gone"
 
 RETENTION_SLACK_MS = 300_000  # log.retention.check.interval.ms: how often the owner looks
-ROUND_SLACK_MS = 15_000  # log.cleaner.backoff.ms: how long the service may rest between two looks
+ROUND_SLACK_MS = 15_000  # log.cleaner.backoff.ms: the service's longest rest between two looks
 SLACK_MS = ROLL_SLACK_MS + ROUND_SLACK_MS
 
 
@@ -30,9 +30,9 @@ class Promise(NamedTuple):
     """One bound.
 
     Attributes:
-        name: what it is about.
-        formula: in words and the topic's numbers.
-        ms: its sum; None where there is no bound.
+        name: the event that is promised.
+        formula: the bound, in words with the topic's numbers.
+        ms: the sum of the formula; None where there is no bound.
     """
 
     name: str
@@ -59,7 +59,7 @@ def bounds_of(topic: TopicConfig, slack_ms: int = SLACK_MS) -> tuple[Promise, ..
 
 
 def _of_retention(topic: TopicConfig) -> list[Promise]:
-    """By age; a segment's is that of its last append, or its greatest timestamp if earlier."""
+    """Retention by age: it counts from a segment's last append or its earlier largest timestamp."""
     if not topic.deletes or topic.retention_ms < 0:
         return []
     lags = {
@@ -107,7 +107,7 @@ def _of_compaction(topic: TopicConfig, slack_ms: int) -> list[Promise]:
 
 
 def _superseded(topic: TopicConfig, slack: dict[str, int]) -> Promise:
-    """A segment's records are as old as its last append for min lag, its first for max lag."""
+    """Min lag counts from the segment's last append, max lag from its first."""
     name, since = SUPERSEDED_IS_GONE, "append of the newer value"
     if topic.max_compaction_lag_ms == LONG_MAX:
         return Promise(name, "no bound: max.compaction.lag.ms is not set", None)

@@ -1,19 +1,19 @@
-"""L3: tombstones and markers wait until every replica lost what they cover (H-9).
+"""L3: tombstones and markers stay until every replica has removed the records they cover (H-9).
 
-In Kafka each replica removes tombstones by itself. One that was away while another lost both a
-value and its tombstone never learns of the delete, keeps the value, and shows it once it leads. So
-a tombstone at offset t goes only when
+In Kafka each replica removes tombstones by itself. If a replica was away while another removed both
+a value and its tombstone, it never learns of the delete, keeps the value, and serves it once it
+leads. So a tombstone at offset t is removed only when
 
     now ≥ max(horizon, t_all + delete.retention.ms)
 
-where t_all is when the slowest counted replica had cleaned past t. That is two tests that a record
-must pass both: its horizon is at or below `horizon.passed_until`, and its offset is below what
-`removable_below` says here. The first guards the readers of this replica (horizons are stamped
-before the commit that loses the values), the second all others, by offset.
+where t_all is when the slowest counted replica had cleaned past t. These are two tests, and a
+record must pass both: its horizon is at or below `horizon.passed_until`, and its offset is below
+the result of `removable_below`. The first protects consumers of this replica (horizons are stamped
+before the commit that removes the values), the second those of all other replicas, by offset.
 
 A replica that stays away would hold the tombstones for ever. After `lapse.replica.absence.max.ms`
-(`must_leave`) it leaves the count by a fenced write; whatever it still holds is not to be believed,
-and it is fetched whole before it counts again. Called by `select` and by whoever keeps the count.
+(`must_leave`) it leaves the count by a fenced write; the data it still holds must not be trusted,
+and it is fetched whole before it counts again. Called by `select` and by the keeper of the count.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from lapse.log.facts import ReplicaFacts
 
 @dataclass(frozen=True, slots=True)
 class Removable:
-    """Below which offset tombstones and markers may go.
+    """The offset below which tombstones and markers may be removed.
 
     Attributes:
-        offset: LONG_MAX where nobody is waited for.
-        node_id: the replica that sets it, None if none does.
+        offset: LONG_MAX where no replica has to be waited for.
+        node_id: the replica that sets the offset, None if none does.
     """
 
     offset: int
     node_id: int | None
 
 
-NOBODY_WAITED_FOR = Removable(LONG_MAX, None)
+NO_BOUND = Removable(LONG_MAX, None)
 
 
 def removable_below(replicas: Sequence[ReplicaFacts], now_ms: int, retention_ms: int) -> Removable:
     """The greatest offset that all counted replicas had cleaned to `retention_ms` ago.
 
-    Without replicas this log is the only one, and nothing waits. Where there are some and none of
-    them counts, nobody knows who holds what: then nothing goes.
+    Without other replicas there is no bound. Where there are replicas and none of them counts, it
+    is unknown what each of them holds: then nothing may be removed.
     """
     if not replicas:
-        return NOBODY_WAITED_FOR
+        return NO_BOUND
     old_enough_ms = now_ms - retention_ms
     slowest: Removable | None = None
     for replica in replicas:
@@ -63,7 +63,7 @@ def removable_below(replicas: Sequence[ReplicaFacts], now_ms: int, retention_ms:
 def next_removable_ms(
     replicas: Sequence[ReplicaFacts], now_ms: int, retention_ms: int
 ) -> int | None:
-    """The first moment after `now_ms` at which `removable_below` may say more by itself."""
+    """The first moment after `now_ms` at which `removable_below` may rise by time alone."""
     moments = [
         after_ms(cleaned.at_ms, retention_ms)
         for replica in replicas

@@ -1,10 +1,10 @@
 """Which leading segments expire: T-23 … T-26, and L9.
 
 Three rules, one after the other: by log start in every log, by size and by age only where the
-policy has `delete`. Each stops at the first segment that fails it or is not wholly below the high
-watermark. The active segment may be the last of the answer (T-24, not by log start): whoever
-deletes rolls it first, and leaves it if it was appended to meanwhile. A place that rounds cannot
-read (L10) stops none of this.
+policy has `delete`. Each stops at the first segment that does not meet it or is not wholly below
+the high watermark. The active segment may be the last in the result (T-24, not by log start): the
+caller rolls it before it deletes, and keeps it if it was appended to meanwhile. A bad range (L10),
+which rounds cannot read, does not stop retention.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from lapse.log.facts import LogFacts
 def segments_to_delete(
     facts: LogFacts, topic: TopicConfig, now_ms: int | None, steps: Sequence[Step] = ()
 ) -> tuple[int, ...]:
-    """Base offsets of the leading segments that must go now.
+    """Base offsets of the leading segments that must be deleted now.
 
-    Without a `now_ms` (the clock is not believed, ADR-11) nothing goes by age. What is below
-    the log start and what is too much does: neither asks what time it is. `steps` are those of a
-    clock that was set right.
+    Without a `now_ms` (the clock is not believed, ADR-11) no segment expires by age. Segments below
+    the log start and beyond the size limit still go: these rules do not depend on the time. `steps`
+    are the corrections of a clock that was set right.
     """
     segments = facts.segments
     ends = [*(s.base_offset for s in segments[1:]), facts.log_end_offset]
@@ -49,6 +49,6 @@ def segments_to_delete(
     return tuple(s.base_offset for s in segments[:within])
 
 
-def _leading(n: int, fails: Callable[[int], bool]) -> int:
-    """How many of 0..n-1, from the first, satisfy `fails`."""
-    return next((i for i in range(n) if not fails(i)), n)
+def _leading(n: int, expires: Callable[[int], bool]) -> int:
+    """How many of 0..n-1, from the first, satisfy `expires`."""
+    return next((i for i in range(n) if not expires(i)), n)

@@ -1,9 +1,9 @@
-"""Which logs get a round now, in which order, and why the others do not.
+"""Which logs get a round now, in which order, and why the other logs do not.
 
-What Kafka calls LogCleanerManager.
+The counterpart of Kafka's LogCleanerManager.
 
-S-1, S-5 … S-9 with L3 (who is waited for), L4 (expired tombstones, spent markers and
-tombstones that nobody gave a horizon are reasons of their own), L6 (what must be cleaned goes
+S-1, S-5 … S-9 with L3 (removal waits for the other replicas), L4 (expired tombstones, spent markers
+and tombstones without a horizon are further reasons for a round), L6 (logs that must be cleaned go
 first), L9, L10 and L11 (deleted records are a reason too, also without `compact`). Nothing here
 reads a file or a clock.
 """
@@ -51,15 +51,15 @@ class Due(Enum):
     FORCED = "--force"
 
 
-# Everything but the share of dirty bytes is due by a moment; somebody counts on that.
+# Reasons that come with a deadline: all but the dirty ratio and --force.
 BY_A_MOMENT = frozenset(Due) - {Due.RATIO, Due.FORCED}
 
 
 class RoundKind(Enum):
     """What a round does.
 
-    CLEAN is compaction and all that goes with it. TRIM only takes the records below the log start
-    out of the segment that holds it: it maps nothing, and moves no checkpoint.
+    CLEAN is compaction and all that goes with it. TRIM only removes the records below the log start
+    from the segment that holds the log start: it maps nothing and moves no checkpoint.
     """
 
     CLEAN = "clean"
@@ -67,7 +67,7 @@ class RoundKind(Enum):
 
 
 class Blocked(Enum):
-    """Why a log cannot get one, whatever its ratio."""
+    """Why a log cannot get a round, regardless of its dirty ratio."""
 
     NOT_COMPACTED = "cleanup.policy has no compact"
     SUMMARIES = "summaries missing"
@@ -77,12 +77,12 @@ class Blocked(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """A log as its owner tells of it.
+    """What the owner of a log reports of it.
 
     Attributes:
         config: settings in force.
-        stamps: committed rounds whose horizons may still be waiting, or in a file: those vouch for
-            theirs.
+        stamps: committed rounds whose horizons may still be waiting or in a file; each vouches for
+            the horizons that it set.
     """
 
     facts: LogFacts
@@ -91,24 +91,24 @@ class LogInfo:
 
 
 class Decision(NamedTuple):
-    """What is decided of one log at one moment. A tuple: one a log and look is made.
+    """The decision on one log at one moment. A tuple, as one is made per log and look.
 
     Attributes:
-        due: reasons for a round, empty if it gets none.
-        blocked: why it cannot get one, None if it could; `detail` says more, in words.
+        due: reasons for a round, empty if the log gets none.
+        blocked: why the log cannot get a round, None if it could; `detail` explains it in words.
         passed_until_ms: horizons at or below this have passed.
         must_clean_bytes: dirty bytes within reach that have waited for max.compaction.lag.ms.
         delay_ms: by how much the oldest of them is late (S-6), 0 if none is.
-        kind: what the round is, if one is due.
+        kind: the kind of the round, if one is due.
         removable_below: tombstones and markers at or above it wait for other replicas (L3).
-        outcomes: (producer id, whether it was committed) of each transaction that is open at
-            `bounds.upper` and decided above it.
-        markers_due_ms: when a round must stamp markers of transactions that are gone, None
-            without any.
-        tombstones_due_ms: when one must stamp tombstones that are clean and have no horizon of
-            ours.
-        headers_due_ms: when one must take headers that nothing needs any more.
-        look_again: base of the segment that could not be read, if it is to be looked through
+        outcomes: (producer id, whether committed) of each transaction that is open at
+            `bounds.upper` and ends above it.
+        markers_due_ms: when a round must stamp markers of transactions that are gone, None if
+            there are none.
+        tombstones_due_ms: when a round must stamp tombstones in the clean part that no Lapse round
+            has stamped.
+        headers_due_ms: when a round must remove headers that are no longer needed.
+        look_again: base of the segment that could not be read, if it must be looked through
             again now (L10).
         stamp_ms: the time to count horizons from, no less than `now_ms`.
     """
@@ -140,7 +140,7 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RoundOptions:
-    """What a caller asks beyond the facts.
+    """What the caller requests beyond the facts.
 
     Attributes:
         force: `--force` skips ratio, lags and waiting, never policy.
@@ -148,7 +148,7 @@ class RoundOptions:
         removable_below: `--replica-cleaned-to`: tombstones and markers from there on stay.
         stamp_ms: the time to count horizons from, where that may be later than the time to decide
             by (ADR-11).
-        steps: what a clock that was set right had noted too early.
+        steps: corrections of times that a clock, since set right, had noted too early.
     """
 
     rules: Rules = Rules.LAPSE
@@ -159,38 +159,38 @@ class RoundOptions:
     steps: tuple[Step, ...] = ()
 
 
-_NOTHING_MORE = RoundOptions()
+_NO_OPTIONS = RoundOptions()
 
 
-def decide(info: LogInfo, now_ms: int, wish: RoundOptions | None = None) -> Decision:
+def decide(info: LogInfo, now_ms: int, options: RoundOptions | None = None) -> Decision:
     """The decision on one log."""
-    wish = wish or _NOTHING_MORE
+    options = options or _NO_OPTIONS
     facts, config = info.facts, info.config
-    exact = wish.rules is Rules.KAFKA_43
-    if wish.force:
+    exact = options.rules is Rules.KAFKA_43
+    if options.force:
         config = replace(config, min_compaction_lag_ms=0)
-    elif wish.steps and config.min_compaction_lag_ms > 0:
-        lag_ms = lag_over(wish.steps, now_ms, config.min_compaction_lag_ms)
+    elif options.steps and config.min_compaction_lag_ms > 0:
+        lag_ms = lag_over(options.steps, now_ms, config.min_compaction_lag_ms)
         config = replace(config, min_compaction_lag_ms=lag_ms)
-    told = survey(facts.segments)
-    bounds = find_bounds(facts, config, now_ms, wish.rules, wish.dirty, told)
-    passed = now_ms if exact else _passed(info, now_ms, wish)
-    removable = _removable(facts, config, now_ms, wish)
+    contents = survey(facts.segments)
+    bounds = find_bounds(facts, config, now_ms, options.rules, options.dirty, contents)
+    passed = now_ms if exact else _passed(info, now_ms, options)
+    removable = _removable(facts, config, now_ms, options)
     removal = NO_REMOVAL
-    if told.horizons:
+    if contents.horizons:
         removal = pending_removal(facts, bounds.upper, removable, None if exact else info.stamps)
-    must_bytes, delay_ms = _waited_too_long(facts, config, bounds, now_ms, wish.rules)
+    must_bytes, delay_ms = _waited_too_long(facts, config, bounds, now_ms, options.rules)
     markers_ms = None
-    if told.transactions:
+    if contents.transactions:
         markers_ms = markers_due_ms(facts, bounds.upper, config.removal_lag_ms)
     tombstones_ms = None
-    if (told.tombstones or told.horizons) and not exact:
+    if (contents.tombstones or contents.horizons) and not exact:
         tombstones_ms = tombstones_due_ms(facts, bounds.dirty, bounds.upper, config, info.stamps)
     headers_ms = None
-    if told.bare and not exact:
+    if contents.bare and not exact:
         headers_ms = headers_due_ms(facts, bounds.upper, config.removal_lag_ms)
     case = _Case(
-        facts, config, now_ms, bounds, removal, passed, told, wish, delay_ms,
+        facts, config, now_ms, bounds, removal, passed, contents, options, delay_ms,
         {Due.MARKERS: markers_ms, Due.TOMBSTONES: tombstones_ms, Due.HEADERS: headers_ms},
     )  # fmt: skip
     blocked, detail = _blocked(case)
@@ -201,19 +201,19 @@ def decide(info: LogInfo, now_ms: int, wish: RoundOptions | None = None) -> Deci
         kind, due, blocked, detail = RoundKind.TRIM, (Due.DELETED,), None, ""
     elif dead is not None and dead.holder.base_offset < bounds.upper:
         due = (*due, Due.DELETED)
-    outcomes = outcomes_at(readable(facts), bounds.upper) if told.transactions else ()
-    again = _look_again(case) if told.unreadable and not exact else None
+    outcomes = outcomes_at(readable(facts), bounds.upper) if contents.transactions else ()
+    again = _look_again(case) if contents.unreadable and not exact else None
     return Decision(
         info, now_ms, bounds, removal, due, blocked, detail, passed, must_bytes, delay_ms,
         kind, removable, outcomes, markers_ms, tombstones_ms, headers_ms, again,
-        now_ms if wish.stamp_ms is None else max(now_ms, wish.stamp_ms),
+        now_ms if options.stamp_ms is None else max(now_ms, options.stamp_ms),
     )  # fmt: skip
 
 
 def order(decisions: Iterable[Decision], rules: Rules = Rules.LAPSE) -> list[Decision]:
-    """Those with a round due, first things first: S-8 as KIP-354 meant it (L6).
+    """The decisions with a round due, most urgent first: S-8 as KIP-354 meant it (L6).
 
-    Deleted records come between: they have a deadline too, but half of their time is left.
+    Logs with deleted records come second: they have a deadline too, but half of their time is left.
     """
 
     def rank(d: Decision) -> tuple[float, bool, float, str]:
@@ -226,18 +226,19 @@ def order(decisions: Iterable[Decision], rules: Rules = Rules.LAPSE) -> list[Dec
 
 
 def must_be_made(decision: Decision) -> bool:
-    """Whether the round has a deadline, and so goes past those that only tidy up (L6)."""
+    """Whether the round has a deadline, and so goes before rounds that only tidy up (L6)."""
     return not BY_A_MOMENT.isdisjoint(decision.due)
 
 
 def oldest_ms(segment: SegmentFacts, rules: Rules) -> int:
-    """From when a segment's records have been waiting (S-6), -1 unknown.
+    """The time since which a segment's records have been waiting (S-6), -1 unknown.
 
-    Kafka looks at the first batch's max timestamp; we at the append clock, which no producer sets.
-    One that is ahead, of a clock that was wrong, is waited for here: it says that the records are
-    young, and nothing in the segment says since when they are there. The owner knows a moment by
-    which they were, the first at which it believed its clock again, and takes the append clock back
-    to that (`PartitionLog.see`). So max lag counts from there, and min lag is not undercut.
+    Kafka takes the first batch's max timestamp; Lapse takes the append clock, which no producer
+    sets. If the append clock lies in the future because the broker's clock was wrong, it is waited
+    for here: by it the records are young, and nothing in the segment shows their true age. The
+    owner knows a moment at which the records were there: the first at which it believed its clock
+    again. It sets the append clock back to that moment (`PartitionLog.see`). So max lag counts from
+    there, and min lag is kept.
     """
     summary = segment.summary
     if rules is Rules.LAPSE and summary is not None and summary.append_first_ms >= 0:
@@ -247,7 +248,7 @@ def oldest_ms(segment: SegmentFacts, rules: Rules) -> int:
 
 @dataclass(slots=True)
 class _Case:
-    """What `decide` has found out so far."""
+    """What `decide` has worked out so far."""
 
     facts: LogFacts
     config: TopicConfig
@@ -255,26 +256,26 @@ class _Case:
     bounds: Bounds
     removal: Removal
     passed_ms: int
-    told: Survey
-    wish: RoundOptions
+    contents: Survey
+    options: RoundOptions
     delay_ms: int
-    due_ms: Mapping[Due, int | None]  # what only waits for a moment
+    due_ms: Mapping[Due, int | None]  # reasons that only wait for a moment
 
 
-def _passed(info: LogInfo, now_ms: int, wish: RoundOptions) -> int:
-    """Horizons at or below this have passed; one that was stamped too early waits for longer."""
-    if wish.steps:
+def _passed(info: LogInfo, now_ms: int, options: RoundOptions) -> int:
+    """Horizons at or below this have passed; one that was stamped too early waits longer."""
+    if options.steps:
         lag_ms = info.config.delete_retention_ms
-        now_ms -= lag_over(wish.steps, now_ms, lag_ms) - lag_ms
+        now_ms -= lag_over(options.steps, now_ms, lag_ms) - lag_ms
     return passed_until(now_ms, info.stamps) if info.stamps else now_ms
 
 
-def _removable(facts: LogFacts, config: TopicConfig, now_ms: int, wish: RoundOptions) -> int:
-    """L3; Kafka has no such bound, but a wish for one is followed under its rules too."""
-    asked = LONG_MAX if wish.removable_below is None else wish.removable_below
-    if not facts.replicas or wish.rules is Rules.KAFKA_43:
-        return asked
-    return min(asked, removable_below(facts.replicas, now_ms, config.delete_retention_ms).offset)
+def _removable(facts: LogFacts, config: TopicConfig, now_ms: int, options: RoundOptions) -> int:
+    """L3; Kafka has no such bound, but the caller's bound applies under its rules too."""
+    limit = LONG_MAX if options.removable_below is None else options.removable_below
+    if not facts.replicas or options.rules is Rules.KAFKA_43:
+        return limit
+    return min(limit, removable_below(facts.replicas, now_ms, config.delete_retention_ms).offset)
 
 
 def _waited_too_long(
@@ -282,8 +283,8 @@ def _waited_too_long(
 ) -> tuple[int, int]:
     """S-6: bytes of sealed dirty segments that are past max lag, and by how much the oldest is.
 
-    Of those that a round would reach: what an open transaction holds, no round makes less late.
-    Kafka counts them all.
+    Only segments that a round would reach: a round cannot help a segment that an open transaction
+    holds. Kafka counts all segments.
     """
     size = latest = 0
     allowed_ms = now_ms - config.max_compaction_lag_ms
@@ -302,25 +303,25 @@ def _waited_too_long(
 
 def _blocked(case: _Case) -> tuple[Blocked | None, str]:
     """Why no compaction is possible."""
-    config, facts, told = case.config, case.facts, case.told
+    config, facts, contents = case.config, case.facts, case.contents
     if not config.compacts:
         policy = ",".join(sorted(config.cleanup_policy)) or "(empty)"
         return Blocked.NOT_COMPACTED, f"cleanup.policy is {policy}"
-    if told.lacking:
+    if contents.lacking:
         return (
             Blocked.SUMMARIES,
-            f"{told.lacking} segments without summary are to be looked through",
+            f"{contents.lacking} segments without summary are to be looked through",
         )
-    if told.unhandled:
+    if contents.unhandled:
         return Blocked.UNHANDLED, _left_alone(facts.segments)[0]
-    if told.unreadable and case.wish.rules is Rules.KAFKA_43:
+    if contents.unreadable and case.options.rules is Rules.KAFKA_43:
         odd = readable(facts)[-1]
         if odd.base_offset < case.bounds.upper and odd.summary is not None:
             offset = odd.summary.unreadable_from
             return Blocked.UNHANDLED, f"unreadable at offset {offset}: Kafka gives up the log"
     waits = any(ms is not None for ms in (case.removal.horizon_ms, *case.due_ms.values()))
-    if case.wish.rules is Rules.KAFKA_43:
-        waits = False  # S-7, H-6: whatever waits to go, Kafka makes no round without a dirty byte
+    if case.options.rules is Rules.KAFKA_43:
+        waits = False  # S-7, H-6: Kafka makes no round without a dirty byte, even if records wait
     if case.bounds.dirty_bytes == 0 and not waits:
         return Blocked.NOTHING_TO_DO, "no sealed segment is dirty and nothing waits to go"
     return None, ""
@@ -334,14 +335,14 @@ def _due(case: _Case) -> tuple[Due, ...]:
         due.append(Due.RATIO)
     if case.delay_ms > 0 and bounds.dirty_bytes > 0:
         due.append(Due.MAX_LAG)
-    if case.wish.rules is not Rules.KAFKA_43:
+    if case.options.rules is not Rules.KAFKA_43:
         if case.removal.horizon_ms is not None and _removal_due(case):
             due.append(Due.HORIZON)
         for reason, due_ms in case.due_ms.items():
-            forced = case.wish.force and reason is not Due.MARKERS
+            forced = case.options.force and reason is not Due.MARKERS
             if due_ms is not None and (forced or due_ms <= case.now_ms):
                 due.append(reason)
-    if case.wish.force:
+    if case.options.force:
         due.append(Due.FORCED)
     return tuple(due)
 
@@ -357,24 +358,24 @@ def _removal_due(case: _Case) -> bool:
 
 
 def _dead_to_go(case: _Case) -> Dead | None:
-    """Deleted records whose time has come and whose segment a round can rewrite now.
+    """Deleted records that are due and whose segment a round can rewrite now.
 
-    A trim judges by offset alone: it needs no summary where no look is on its way either, as in
-    logs that are not compacted.
+    A trim judges by offset alone: it needs no summary in a log that is not compacted, as no look
+    would make one there.
     """
-    facts, wish = case.facts, case.wish
+    facts, options = case.facts, case.options
     dead = dead_records(facts)
-    if dead is None or dead.holder.active or case.told.unhandled:
+    if dead is None or dead.holder.active or case.contents.unhandled:
         return None
     if dead.holder.lacks_summary and case.config.compacts:
         return None
-    if not wish.force and dead.since_ms <= case.now_ms < trim_due_ms(dead, case.config):
+    if not options.force and dead.since_ms <= case.now_ms < trim_due_ms(dead, case.config):
         return None  # a move from the future (the clock was ahead then) is not waited for
     return None if trim_is_barred(facts, dead, case.now_ms) else dead
 
 
 def trim_is_barred(facts: LogFacts, dead: Dead, now_ms: int) -> bool:
-    """L10: the segment cannot be read, or is left alone for a while."""
+    """L10: whether the segment cannot be read, or must wait for the next try."""
     summary = dead.holder.summary
     if summary is not None and summary.unreadable_from >= 0:
         return True
@@ -383,10 +384,11 @@ def trim_is_barred(facts: LogFacts, dead: Dead, now_ms: int) -> bool:
 
 
 def _look_again(case: _Case) -> int | None:
-    """L10: the first segment that could not be read, if nothing says that it must wait.
+    """L10: base of the first segment that could not be read, unless it must wait for its next try.
 
-    Who adopts such a summary notes the place as a bad range, with its next try; a range whose file
-    has changed is forgotten. Where a lower place holds the rounds, this one can wait too.
+    The owner that adopts the summary of such a segment notes the place as a bad range, with its
+    next try, and forgets a bad range whose file has changed. Where a bad range at a lower offset
+    holds the rounds, this segment waits too.
     """
     facts, bad = case.facts, case.facts.bad
     odd = readable(facts)[-1]
@@ -399,5 +401,5 @@ def _look_again(case: _Case) -> int | None:
 
 
 def _left_alone(segments: Sequence[SegmentFacts]) -> list[str]:
-    """What this version does not clean in these segments, as the summaries tell."""
+    """What this version does not clean in these segments, from their summaries."""
     return [reason for s in segments if s.summary is not None for reason in s.summary.unhandled]

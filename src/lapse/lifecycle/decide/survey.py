@@ -1,7 +1,7 @@
-"""What the segments of a log hold at all, in one pass: most logs hold nothing that needs more.
+"""A first pass over a log's segments: it finds which of the rarer rules the log needs at all.
 
-Deciding on a hundred thousand logs must not take a second. The rules in `bounds` and
-`select` that concern few logs look at their segments again only where this says so.
+Deciding on a hundred thousand logs must not take a second. The rules in `bounds` and `select` that
+concern few logs go through the segments again only where the survey says so.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from lapse.log.facts import SegmentFacts
 
 @dataclass(slots=True)
 class Survey:
-    """Whether any segment, the active one included, holds such a thing.
+    """Whether any segment, the active one included, holds the thing that an attribute names.
 
     Attributes:
-        lacking: how many sealed ones have no summary that decisions may rest on.
-        unhandled: something that this version leaves alone.
+        lacking: number of sealed segments without a summary that decisions may rest on.
+        unhandled: something that this version does not clean.
         unreadable: a place that could not be read.
         transactions: a transaction that begins or ends in it.
         horizons: a delete horizon.
-        tombstones: null values, or tombstones that have one, and no delete horizon at all.
+        tombstones: null values, or tombstones with a value (KIP-87), and no delete horizon at all.
         bare: a header without records.
     """
 
@@ -37,23 +37,23 @@ class Survey:
 
 def survey(segments: Sequence[SegmentFacts]) -> Survey:
     """Look at each segment once."""
-    told = Survey()
+    contents = Survey()
     for segment in segments:
         summary = segment.summary
         if summary is None or summary.commits < 0 or summary.estimated:
-            told.lacking += not segment.active
+            contents.lacking += not segment.active
             if summary is None:
                 continue
         if summary.horizon_earliest_ms >= 0:
-            told.horizons = True
+            contents.horizons = True
         elif summary.tombstones > 0 or summary.valued_tombstones:
-            told.tombstones = True
+            contents.tombstones = True
         if summary.bare:
-            told.bare = True
+            contents.bare = True
         if summary.unhandled:
-            told.unhandled = True
+            contents.unhandled = True
         if summary.unreadable_from >= 0:
-            told.unreadable = True
+            contents.unreadable = True
         if summary.begun or summary.ended or summary.spent_markers:
-            told.transactions = True
-    return told
+            contents.transactions = True
+    return contents

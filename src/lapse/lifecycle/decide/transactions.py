@@ -1,11 +1,11 @@
-"""Transactions of a log, told from its segments' summaries: nobody reads the log for that.
+"""The transactions of a log, found from its segments' summaries, without reading the log.
 
-A summary names the first marker of each producer in its segment (`ended`) and what is open at its
-end (`begun`). Folded in order that says which transactions are open where, how those end that a
-round sees only the beginning of, and which markers are *spent*: no batch of their transaction is
-left (X-5 … X-7), so that they want a delete horizon (KIP-534).
+A summary names the first marker of each producer in its segment (`ended`) and the transactions
+open at its end (`begun`). Folded in segment order, summaries show which transactions are open
+where, the outcome of those that a round sees only the beginning of, and which markers are *spent*:
+no batch of their transaction is left (X-5 … X-7), so that they need a delete horizon (KIP-534).
 
-Estimates (`Summary.is_complete`) say nothing; logs with them get no round anyway.
+Estimates (see `Summary.is_complete`) are skipped; logs with estimates get no round anyway.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class OpenTransaction:
     """A transaction without a marker.
 
     Attributes:
-        first_offset: of its first batch that has data.
-        since_ms: first append to the segment of that batch; -1 unknown.
+        first_offset: offset of its first batch that has data.
+        since_ms: time of the first append to the segment of that batch; -1 unknown.
     """
 
     producer_id: int
@@ -32,13 +32,13 @@ class OpenTransaction:
 
 
 def open_transactions(segments: Sequence[SegmentFacts]) -> tuple[OpenTransaction, ...]:
-    """Those with data open after the last of the segments, by first offset."""
+    """The transactions with data that are open after the last segment, by first offset."""
     found = _open_after(segments, emptied_too=False)
     return tuple(sorted(found.values(), key=lambda t: t.first_offset))
 
 
 def undecided_from(segments: Sequence[SegmentFacts]) -> int | None:
-    """First offset of the oldest of them, None if there is none."""
+    """First offset of the oldest open transaction, None if there is none."""
     return next((t.first_offset for t in open_transactions(segments)), None)
 
 
@@ -49,7 +49,7 @@ def outcomes_at(segments: Sequence[SegmentFacts], upper: int) -> tuple[tuple[int
     """
     waiting = _open_after([s for s in segments if s.base_offset < upper], emptied_too=True)
     outcomes: dict[int, bool] = {}
-    for summary in _told([s for s in segments if s.base_offset >= upper]) if waiting else ():
+    for summary in _complete([s for s in segments if s.base_offset >= upper]) if waiting else ():
         for ended in summary.ended:
             if ended.producer_id in waiting:
                 outcomes.setdefault(ended.producer_id, ended.committed)
@@ -57,18 +57,18 @@ def outcomes_at(segments: Sequence[SegmentFacts], upper: int) -> tuple[tuple[int
 
 
 def spent_markers(segments: Sequence[SegmentFacts]) -> int:
-    """Markers without a delete horizon of whose transaction no batch is left."""
+    """Number of markers without a delete horizon whose transaction has no batch left."""
     return sum(n for _, n in _spent(segments))
 
 
 def spent_since_ms(segments: Sequence[SegmentFacts]) -> int:
-    """The last append to any segment that holds such a marker; -1 without one."""
+    """Time of the last append to any segment that holds such a marker; -1 without one."""
     return max((summary.append_last_ms for summary, n in _spent(segments) if n), default=-1)
 
 
 def _spent(segments: Sequence[SegmentFacts]) -> Iterator[tuple[Summary, int]]:
     open_now: set[int] = set()
-    for summary in _told(segments):
+    for summary in _complete(segments):
         alone = [e for e in summary.ended if e.alone and e.producer_id not in open_now]
         yield summary, summary.spent_markers + sum(not e.stamped for e in alone)
         open_now -= {e.producer_id for e in summary.ended}
@@ -78,9 +78,9 @@ def _spent(segments: Sequence[SegmentFacts]) -> Iterator[tuple[Summary, int]]:
 def _open_after(
     segments: Sequence[SegmentFacts], *, emptied_too: bool
 ) -> dict[int, OpenTransaction]:
-    """By producer; `emptied_too`: those of which only bare headers are left included."""
+    """Open transactions by producer id; `emptied_too`: also those with only bare headers left."""
     found: dict[int, OpenTransaction] = {}
-    for summary in _told(segments):
+    for summary in _complete(segments):
         for ended in summary.ended:
             found.pop(ended.producer_id, None)
         for begun in summary.begun:
@@ -91,7 +91,7 @@ def _open_after(
     return found
 
 
-def _told(segments: Sequence[SegmentFacts]) -> Iterator[Summary]:
+def _complete(segments: Sequence[SegmentFacts]) -> Iterator[Summary]:
     for segment in segments:
         if segment.summary is not None and segment.summary.is_complete:
             yield segment.summary

@@ -1,12 +1,12 @@
 """Records below the log start that are still in a file, and when they must go (L11, KIP-107).
 
-DeleteRecords moves the log start; segments wholly below it are dropped by retention. The one that
-holds the new start keeps its dead records until a round rewrites it. In Kafka that may be never
-(D-7); here it is within `lapse.physical.delete.max.lag.ms`, in which the
-`file.delete.delay.ms` of the old file counts. Half of what that leaves is for the round.
+DeleteRecords moves the log start; retention drops the segments wholly below it. The segment that
+holds the new log start keeps its dead records until a round rewrites it. In Kafka that may be never
+(D-7); in Lapse it is within `lapse.physical.delete.max.lag.ms`, which includes the
+`file.delete.delay.ms` of the old file. Half of the time left after that is for the round.
 
-Called by `select`, `deadline` and `explain`. The active segment is no round's: its owner rolls it
-first.
+Called by `select`, `deadline` and `explain`. A round cannot rewrite the active segment: its owner
+rolls it first.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from lapse.log.facts import LogFacts, SegmentFacts
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """Deleted records in a file.
+    """Records below the log start that are still in a file.
 
     Attributes:
         holder: the segment that holds the log start, and the records below it.
-        since_ms: when the log start moved into it.
+        since_ms: when the log start moved into that segment.
     """
 
     holder: SegmentFacts
@@ -32,7 +32,7 @@ class Dead:
 
 
 def dead_records(facts: LogFacts) -> Dead | None:
-    """Those that a move of the log start left behind, and no round has followed yet."""
+    """The records below the log start that no round has removed yet; None without any."""
     if not facts.start_moves:
         return None
     start = facts.log_start_offset
@@ -45,14 +45,14 @@ def dead_records(facts: LogFacts) -> Dead | None:
 
 
 def trim_due_ms(dead: Dead, topic: TopicConfig) -> int:
-    """When a round must begin so that the file is gone in time: half-way in."""
+    """When a round must begin so that the old file is gone in time: half-way into the lag."""
     return half_way_ms(dead.since_ms, topic)
 
 
 def half_way_ms(since_ms: int, topic: TopicConfig) -> int:
-    """When half of the time is over until the files must be free of the records.
+    """The middle of the time within which the records must be gone from all files.
 
-    Until then the active segment may fill up by itself; the other half is the round's.
+    In the first half the active segment may fill up and roll; the second half is for the round.
     """
     room_ms = topic.physical_delete_max_lag_ms - topic.file_delete_delay_ms
     return after_ms(since_ms, max(room_ms, 0) // 2)

@@ -1,5 +1,5 @@
 """Keys erased, and proof that their records are gone.
 
-Every file of every given replica is looked through, and what that cannot see is said plainly: by
-`lapse prove-erased`, which only looks, and at the end of `lapse erase`, which has them go.
+`lapse prove-erased` looks through every file of every given replica and states plainly what that
+cannot see; `lapse erase` first has the records removed and then does the same.
 """

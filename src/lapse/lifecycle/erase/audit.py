@@ -5,10 +5,10 @@ begins, it is read, and what lies between such batches is a *region*. Regions ar
 keys' bytes (`raw`), and batches that lie in them damaged or cut off are read as far as that goes.
 
 **Opaque regions.** Where bytes of a file with batches may be a batch that was compressed, a search
-for the key says nothing. So is a batch with a right checksum whose records do not parse, and what
-lies in a compressed batch without being read by anybody: behind its last member, say. Only what
-begins with the header of an uncompressed batch, is no longer than that says, and has records that
-parse as far as they are there, is not opaque; nor are zeros.
+for the key proves nothing. So is a batch with a right checksum whose records do not parse, and
+bytes in a compressed batch that no reader reads: behind its last member, say. Only what begins with
+the header of an uncompressed batch, is no longer than the header says, and has records that parse
+as far as they are there, is not opaque; nor are zeros.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ BATCH_BYTES_MAX = 256 << 20  # what claims to be larger is taken for damage
 UNREAD = "bytes of a compressed batch that no record is made of"
 _ROWS = 1024
 _TRIED_ALWAYS = 64 << 20  # bytes of what might be batches that are checksummed while reading on …
-_TRIED_RATIO = 8  # … and so many times the file's
+_TRIED_RATIO = 8  # … plus this many times the file's size
 _TRIED_EACH = 4 << 10
 _REGIONS_TRIED = 100_000
 _GROWTHS_MAX = 5
 _GROWTH_SECONDS = 0.02  # an append of a batch is one write
-_QUIET_MS = 5000  # nobody is writing a file that has not changed for so long
+_QUIET_MS = 5000  # a file that has not changed for this long is not being written
 
 logger = logging.getLogger(__name__)
 
-OnBytes = Callable[[int], None]  # told how many bytes more were looked through
+OnBytes = Callable[[int], None]  # called with the number of further bytes looked through
 
 
 def audit(
@@ -96,7 +96,7 @@ def audit(
 def audit_or_say(
     unit: AuditUnit, search: Search, table: kernel.KeyTable, clock: Clock, on_bytes: OnBytes
 ) -> Findings:
-    """`audit`, and a finding too where that breaks off: out of memory, say, or a bug of ours."""
+    """`audit`, but an exception becomes a finding: out of memory, say, or a bug in Lapse."""
     try:
         return audit(unit, search, table, clock, on_bytes)
     except Exception as e:
@@ -119,7 +119,7 @@ class _Look:
         bound = search.below if unit.below is None else min(search.below, unit.below)
         self._below = np.array([bound, search.below], np.int64)
         self._counts = np.zeros((kernel.COUNTS, search.targets), np.int64)
-        self._damaged_counts: NDArray[np.int64] | None = None  # of what no consumer is given
+        self._damaged_counts: NDArray[np.int64] | None = None  # of what consumers do not get
         self._hits = np.empty(SPOTS_MAX, kernel.HIT)
         self._totals = np.zeros(2, np.int64)
         self._states = np.empty(_ROWS, np.uint8)
@@ -128,7 +128,7 @@ class _Look:
         self._regions: list[Region] = []
         self._regions_more = 0
         self._batches = self._control = self._inflated = self._tried = self._growths = 0
-        self._told = unit.start
+        self._reported = unit.start
         self._inflater = Inflater()
 
     def run(self) -> Findings:
@@ -148,7 +148,7 @@ class _Look:
             if n:
                 self._look_into(rows[:n])
             position = window.at + at
-            self._tell(position)
+            self._report(position)
             if why == scan.FULL:
                 continue
             if why == scan.DONE:
@@ -184,9 +184,9 @@ class _Look:
                 return False
         return False
 
-    def _tell(self, position: int) -> None:
-        self._on_bytes(position - self._told)
-        self._told = position
+    def _report(self, position: int) -> None:
+        self._on_bytes(position - self._reported)
+        self._reported = position
 
     # --- batches ----------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class _Look:
                 self._raw.search_inflated(plain, self._window.at + int(batches[n]["position"]))
                 self._broken(batches[n], "records do not parse")
             for number, unread in some.unread.items():
-                if states[some.which.index(number)] != kernel.BROKEN:  # else it is told whole
+                if states[some.which.index(number)] != kernel.BROKEN:  # else all of it is reported
                     self._unread(unread)
 
     def _look_into_wrapper(self, row: np.void) -> None:
@@ -277,13 +277,13 @@ class _Look:
     def _broken(self, row: np.void, reason: str) -> None:
         """A batch with a right checksum whose records cannot be read, or not all of them.
 
-        Whoever wrote it may have put there whatever, if it says that it is not compressed, too.
+        Its writer may have put anything there, even if it says that it is not compressed.
         """
         start = self._window.at + int(row["position"])
         self._add(Region(start, start + int(row["size"]), reason, opaque=True))
 
     def _unread(self, spans: Spans) -> None:
-        """Bytes of a compressed batch that no reader makes anything of."""
+        """Bytes of a compressed batch that no reader uses."""
         for start, end in spans:
             at = self._window.at + start
             self._add(Region(at, at + end - start, UNREAD, opaque=True))
@@ -291,18 +291,18 @@ class _Look:
     # --- what is no batch -------------------------------------------------------------------------
 
     def _damaged(self, position: int, reason: str) -> int:
-        """Something that is no sound batch: returns where the next one begins, or the end."""
+        """Handle bytes that are no sound batch; returns where the next batch begins, or the end."""
         size, explained = self._try(position)
         found, gave_up = self._next_batch(position + 1)
         explained &= found <= position + size
         self._add(Region(position, found, reason, opaque=not explained or gave_up))
-        self._tell(found)
+        self._report(found)
         return found
 
     def _try(self, position: int) -> tuple[int, bool]:
-        """Read what its header says is there as far as that goes, whatever the checksum says.
+        """Read as much as there is of the batch that the header declares, despite its checksum.
 
-        Returns (size it claims, whether all of that was seen as it is, not compressed).
+        Returns (size it claims, whether all of that was seen uncompressed).
         """
         window = self._window
         size = _declared(window, position) or 0
@@ -371,7 +371,7 @@ class _Look:
         if len(self._regions) < REGIONS_MAX:
             self._regions.append(noted)
         elif noted.opaque and last is not None and not last.opaque:
-            self._regions[-1] = noted  # one that forbids a proof must be among those told
+            self._regions[-1] = noted  # a region that forbids a proof must be reported
             self._regions_more += 1
         else:
             self._regions_more += 1
@@ -426,7 +426,7 @@ class _Look:
 
 
 def _declared(window: Window, position: int) -> int | None:
-    """How long the batch there says it is; None where not even that can be read."""
+    """How long the batch there says it is; None if not even that can be read."""
     at = position - window.at
     field = window.data[at + LENGTH : min(at + LOG_OVERHEAD, window.filled)]
     if len(field) < LOG_OVERHEAD - LENGTH:
@@ -435,9 +435,9 @@ def _declared(window: Window, position: int) -> int | None:
 
 
 def _row_at(data: NDArray[np.uint8], size: int) -> np.void:
-    """The header at the front of `data` as far as `find_keys` asks.
+    """The fields that `find_keys` needs of the header at the front of `data`.
 
-    A control bit is not believed: the batch is damaged.
+    A control bit is ignored: the batch is damaged.
     """
     row: np.void = np.zeros(1, BATCH)[0]
     head = data[:HEADER_SIZE].tobytes()

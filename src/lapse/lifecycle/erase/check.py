@@ -1,9 +1,9 @@
-"""A report checked against what is there now: what is as it was, what is not, and what follows.
+"""Checks a report against the files of now: what is unchanged, what is not, and what follows.
 
-**With its keys**, which a report does not tell, everything is looked through again, and hashed in
-the same pass: of the report only its questions are believed. Without them, files that have the
-bytes they had, by SHA-256, keep what was found in them; others are not looked through. Reports of
-the first format knew files by CRC-32C: without keys nothing is proven by one.
+**With its keys**, which a report does not contain, everything is searched again and hashed in the
+same pass: only the report's questions are believed. Without them, files with unchanged bytes, by
+SHA-256, keep their findings; other files are not searched. Reports of the first format named files
+by CRC-32C: without the keys such a report proves nothing.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a check came to.
+    """The result of a check.
 
     Attributes:
         replicas: findings as of now. verdict: what follows from them.
-        as_it_was: how many files have the bytes they had.
+        as_it_was: how many files have unchanged bytes.
     """
 
     replicas: tuple[ReplicaFindings, ...]
@@ -64,9 +64,9 @@ def check(
     report: Report, run: Run | None, clock: Clock, on_bytes: OnBytes,
     moved: Sequence[str] = (),
 ) -> Checked:  # fmt: skip
-    """Compare; with `run` (which knows the keys) look through everything, too.
+    """Compare; with `run` (which knows the keys) also search everything.
 
-    `moved` are the replicas' directories now, in the report's order; none: where they were.
+    `moved` are the replicas' directories now, in the report's order; empty: where they were.
     """
     paths = list(moved) or [replica.path for replica in report.replicas]
     replicas, differences, same = [], [], 0
@@ -76,11 +76,11 @@ def check(
             report.asked.topic_id,
         )  # fmt: skip
         if run is None:
-            now, told, unchanged = _compared_only(before, where, clock, on_bytes)
+            now, found, unchanged = _compared_only(before, where, clock, on_bytes)
         else:
-            now, told, unchanged = _searched(before, where, run, clock)
+            now, found, unchanged = _searched(before, where, run, clock)
         replicas.append(now)
-        differences += [*_of_another(before, now), *told]
+        differences += [*_of_another(before, now), *found]
         same += unchanged
     verdict = judge(replicas, report.asked, report.topic)
     keys = len(report.asked.keys)
@@ -95,7 +95,7 @@ _Seen = tuple[ReplicaFindings, list[Difference], int]
 
 
 def _searched(before: ReplicaFindings, where: Where, run: Run, clock: Clock) -> _Seen:
-    """Everything looked through, whatever the report says was found there."""
+    """Search everything, no matter what the report says was found there."""
     now = look_through(where, run, clock)
     if now.problem is not None and not now.files:
         return now, [Difference(where.path, now.problem)], 0
@@ -108,11 +108,11 @@ def _searched(before: ReplicaFindings, where: Where, run: Run, clock: Clock) -> 
         whats.append(_difference(found, here is not None, state, size, _has(where, found, here)))
     kept = zip(before.files, whats, strict=True)
     same = sum(what in _AS_IT_WAS and found.kind != KEYLESS for found, what in kept)
-    return now, _told(where, before, whats, there), same
+    return now, _differences(where, before, whats, there), same
 
 
 def _has(where: Where, found: Findings, here: Findings | None) -> Callable[[], bool]:
-    """Whether a file has the bytes it had: as just read, or else by reading them once more."""
+    """Whether a file's bytes are unchanged: by the hashes just made, or by reading it again."""
 
     def has_bytes() -> bool:
         assert here is not None
@@ -127,11 +127,11 @@ def _has(where: Where, found: Findings, here: Findings | None) -> Callable[[], b
 def _compared_only(
     before: ReplicaFindings, where: Where, clock: Clock, on_bytes: OnBytes
 ) -> _Seen:  # fmt: skip
-    """What has the bytes it had keeps its findings; nobody said which keys to look for."""
+    """Keep the findings of files with unchanged bytes; the keys are not known."""
     listing = where.listed()
     if listing.problem is not None:
-        told = [Difference(where.path, listing.problem)]
-        return ReplicaFindings(where.path, where.scratch, listing.problem), told, 0
+        differences = [Difference(where.path, listing.problem)]
+        return ReplicaFindings(where.path, where.scratch, listing.problem), differences, 0
     there = {place.path: place for place in listing.places}
     known: dict[str, Findings] = {}
     whats = []
@@ -146,27 +146,29 @@ def _compared_only(
             known[found.path] = replace(found, state=state)
         whats.append(what)
     seen = look_through(where, _not_searched, clock, known.values())
-    return seen, _told(where, before, whats, there), len(known)
+    return seen, _differences(where, before, whats, there), len(known)
 
 
 def _not_searched(units: Sequence[AuditUnit]) -> Iterator[Findings]:
-    """In place of a run, where nobody said which keys to look for."""
+    """In place of a run, if the keys are not known."""
     for unit in units:
         yield Findings(unit.path, problem=NOT_SEARCHED)
 
 
-def _told(
+def _differences(
     where: Where, before: ReplicaFindings, whats: Sequence[str | None],
     there: Mapping[str, object],
 ) -> list[Difference]:  # fmt: skip
     pairs = zip(before.files, whats, strict=True)
-    told = [Difference(f"{where.path}/{found.path}", what) for found, what in pairs if what]
+    changed = [Difference(f"{where.path}/{found.path}", what) for found, what in pairs if what]
     known = {found.path for found in before.files}
-    return told + [Difference(f"{where.path}/{path}", "new") for path in there if path not in known]
+    return changed + [
+        Difference(f"{where.path}/{path}", "new") for path in there if path not in known
+    ]
 
 
 def _of_another(before: ReplicaFindings, now: ReplicaFindings) -> Iterator[Difference]:
-    """Where a directory is another cluster's by now, or a partition another topic's."""
+    """Directories that belong to another cluster by now, and partitions to another topic."""
     if before.cluster_id is not None and now.cluster_id not in {None, before.cluster_id}:
         was = f"of cluster {now.cluster_id}; the report has cluster {before.cluster_id} there"
         yield Difference(now.path, was)
@@ -186,11 +188,11 @@ def _difference(
     found: Findings, is_there: bool, state: FileState | None, size: int,
     has_bytes: Callable[[], bool],
 ) -> str | None:  # fmt: skip
-    """How a file differs from what was found; `state` is None where it cannot be read now."""
+    """How a file differs from what was found; `state` is None if it cannot be read now."""
     if not is_there:
         return "gone"
     if found.kind == KEYLESS:
-        return None  # by its name: it is told anew each time
+        return None  # recognised by its name, anew each time
     if found.problem is not None or state is None or found.state is None:
         return "could not be read then, or cannot be now"
     if size < found.end:
@@ -205,7 +207,7 @@ def _difference(
 
 
 def _has_bytes(path: Path, pieces: Iterable[Piece], on_bytes: OnBytes) -> bool:
-    """Whether a file has the bytes it had, by their hashes."""
+    """Whether a file's bytes are unchanged, by their hashes."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:

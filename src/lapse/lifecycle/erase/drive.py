@@ -1,8 +1,8 @@
 """An erasure from its order to its proof: tombstones, rounds, waiting, a last look at all files.
 
-Every step may be repeated, and nothing is remembered but the order (`order`): whoever is killed is
-run again, looks at the files, and does what is still to be done. Only looks decide. The last one of
-a topic reads every file anew, and its findings are the proof's.
+Every step may be repeated, and only the order (`order`) is stored: a process that was killed is run
+again, looks at the files, and does what is still to be done. Only looks decide. The last look of a
+topic reads every file anew, and its findings go into the proof.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ from lapse.lifecycle.erase.served import Served
 from lapse.lifecycle.erase.sign import fingerprint, public_key_of, seal
 from lapse.log.summary import FOLDER
 
-PATIENCE_MS = 180_000  # doubts that have not changed for so long are not about to go
-HINT_MS = 600_000  # values that have not changed for so long want somebody's attention
-REST_SECONDS = 4.0  # who sleeps for so long has seen no change for as long
+PATIENCE_MS = 180_000  # doubts that have not changed for this long will not go away
+HINT_MS = 600_000  # values that have not changed for this long need the operator's attention
+REST_SECONDS = 4.0  # a sleep this long means that nothing has changed for as long
 _NAMED_MAX = 10
-# Of file systems that have nothing to sync in a folder, or are mounted to be read.
+# Errors of file systems that have nothing to sync in a folder, or are mounted read-only.
 _NO_SUCH_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EROFS})
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.25, 30.0
 
@@ -67,13 +67,13 @@ Say = Callable[[str], None]
 
 
 class Brokers(Protocol):
-    """What an erasure has its topics' brokers do; over the network that is `served.Network`.
+    """What an erasure needs from its topics' brokers; `served.Network` does it over the network.
 
     Raises LapseError.
     """
 
     def replicas(self, topic: str, topic_id: str) -> Mapping[int, Sequence[int]]:
-        """Which of them have each partition now."""
+        """Which brokers have each partition now."""
         ...
 
     def write_tombstones(self, topic: str, keys: Sequence[bytes], due: Sequence[Due]) -> None:
@@ -81,17 +81,17 @@ class Brokers(Protocol):
         ...
 
     def force(self, topic: str, forced: Forced) -> bool:
-        """Change a setting, once or again; False where somebody has set something else."""
+        """Change a setting, repeatably; False if it was set to another value meanwhile."""
         ...
 
     def put_back(self, topic: str, forced: Forced) -> bool:
-        """As it was; False where somebody has set something else meanwhile."""
+        """Restore a setting; False if it was set to another value meanwhile."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where to look: directories, and whether each is a folder of which everything counts."""
+    """Where to look: directories, and whether every file of each counts (a scratch folder)."""
 
     paths: tuple[tuple[str, bool], ...]
 
@@ -104,7 +104,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a look at all replicas came to."""
+    """The result of a look at all replicas."""
 
     replicas: tuple[ReplicaFindings, ...]
     asked: SearchSpec
@@ -116,16 +116,18 @@ class Look:
 
 @dataclass(slots=True)
 class Target:
-    """A topic under way.
+    """A topic whose erasure is under way.
 
     Attributes:
-        keys: by number. salt: of its report. run: who looks files through for these keys.
-        last: the look that was last. since_ms: when what is left changed last.
-        written: tombstones written by this process. may_force: no broker has refused that yet.
-        is_forced: this process has done it. is_unsure_told: it was said that nobody knows.
-        doubts: what brokers said of replicas when the files were last found to be empty.
-        is_hinted: it was said that nothing changes.
-        is_done: nothing more is to be waited for.
+        keys: by number. salt: of its report. run: searches files for these keys.
+        last: the last look. since_ms: when what is left changed last.
+        written: tombstones written by this process. may_force: no broker has refused the forced
+            setting yet.
+        is_forced: this process has set it. is_unsure_reported: the operator was informed that the
+            outcome of setting it is unknown.
+        doubts: about the replicas, when the files were last found to be empty.
+        is_hinted: the operator was informed that nothing changes.
+        is_done: there is nothing more to wait for.
     """
 
     part: TopicOrder
@@ -138,14 +140,14 @@ class Target:
     written: set[Due] = field(default_factory=set)
     may_force: bool = True
     is_forced: bool = False
-    is_unsure_told: bool = False
+    is_unsure_reported: bool = False
     doubts: tuple[str, ...] = ()
     is_hinted: bool = False
     is_done: bool = False
 
 
 def given(order: Order, answers: Iterable[Served], keys: Mapping[str, Sequence[bytes]]) -> Order:
-    """The order with all topics in it; pure. Raises ConfigError where one is another by now."""
+    """The order with all topics in it; pure. Raises ConfigError if a topic was recreated."""
     for answer in answers:
         part = order.topic(answer.topic)
         if part is None:
@@ -158,7 +160,7 @@ def given(order: Order, answers: Iterable[Served], keys: Mapping[str, Sequence[b
 
 
 class Erasure:
-    """The loop. `targets` are those of the order's topics, in its order.
+    """The loop. `targets` are the order's topics, in its order.
 
     `rest` is called before it sleeps for long.
     """
@@ -169,7 +171,7 @@ class Erasure:
     ) -> None:  # fmt: skip
         self._brokers, self._clock, self._places, self._rest = brokers, clock, places, rest
         self.order, self.targets = order, targets
-        self._kept: Order | None = None  # as its file has it, once this process has written it
+        self._kept: Order | None = None  # as in its file, once this process has written it
 
     def look(self, target: Target, *, anew: bool = False) -> Look:
         """Look at all replicas; what did not change since the last look is not read again."""
@@ -193,36 +195,36 @@ class Erasure:
         return target.last
 
     def _note_seen(self, target: Target, replicas: Sequence[ReplicaFindings]) -> None:
-        """`_step` keeps it: by the next run nothing may be left of what was seen."""
+        """Note which keys were seen; `_step` saves it, since they may be gone by the next run."""
         part = target.part.having_seen(keys_seen(replicas, len(target.keys)))
         if part != target.part:
             self.order, target.part = self.order.with_topic(part), part
 
     def due(self, target: Target) -> list[Due]:
-        """Tombstones that its last look shows to be missing."""
+        """Tombstones that are missing according to the target's last look."""
         assert target.last is not None
         part = target.part
         due = tombstones_due(target.last.replicas, len(target.keys), part.bounds)
-        return [one for one in due if one not in target.written]
+        return [tombstone for tombstone in due if tombstone not in target.written]
 
     def require_all_replicas(self, target: Target, expected: Mapping[int, Sequence[int]]) -> None:
-        """Raise ConfigError where a replica was not given: it could not be proven empty."""
+        """Raise ConfigError if a replica was not given: it could not be proven empty."""
         assert target.last is not None
         missing = replicas_missing(target.last.replicas, target.part.topic, expected)
         if missing:
             raise ConfigError(f"{missing[0]}; give a --replica for each, of all brokers")
 
     def _last_look(self, target: Target, fs: Fs) -> Look:
-        """All files anew, if these are of all replicas: some may have come or moved meanwhile.
+        """Read all files anew, if they are of all replicas: some may have come or moved meanwhile.
 
-        One that comes after brokers were asked is copied from those that are looked at. What was
-        found gone is made to stay so: a removal that was not synced, a power cut takes back.
+        A replica that comes after the brokers were asked is copied from replicas that are looked
+        at. Removals are synced, because a power cut undoes a removal that was not.
         """
         topic = target.part.topic
         try:
             expected = self._brokers.replicas(topic, target.part.topic_id)
         except LapseError as e:
-            target.doubts = (f"which replicas topic {topic} has now cannot be asked: {e}",)
+            target.doubts = (f"the brokers do not say which replicas topic {topic} has: {e}",)
             return self.look(target)
         assert target.last is not None
         target.doubts = tuple(replicas_missing(target.last.replicas, topic, expected))
@@ -239,16 +241,16 @@ class Erasure:
     def run(
         self, fs: Fs, folder: Path, say: Say, *, until_ms: int | None, lags: Mapping[str, Served]
     ) -> None:
-        """Until all is proven, nothing more can be waited for, or it is `until_ms`.
+        """Run until all is proven, there is nothing more to wait for, or it is `until_ms`.
 
-        `lags`: topics whose rounds may be brought on by a setting.
+        `lags`: topics whose rounds may be made to come sooner by a setting.
         """
         with self._put_back_at_the_end(fs, folder, say):
             for target in self.targets:
-                self._tell_never_seen(target, say)
+                self._report_never_seen(target, say)
                 self._write(target, say)
                 self._force(target, lags, fs, folder, say)
-                self._tell_doubts(target, say)
+                self._report_doubts(target, say)
             pause = _PAUSE_SECONDS
             while not all(target.is_done for target in self.targets):
                 changed = [self._step(target, lags, fs, folder, say) for target in self.targets]
@@ -263,7 +265,7 @@ class Erasure:
     def _step(
         self, target: Target, lags: Mapping[str, Served], fs: Fs, folder: Path, say: Say
     ) -> bool:
-        """Look again, unless that is over; whether anything is otherwise now."""
+        """Look again, unless the target is done; returns whether anything has changed."""
         if target.is_done:
             return False
         before = target.last
@@ -276,7 +278,7 @@ class Erasure:
             self._put_back(target, fs, folder, say)
         else:
             self._force(target, lags, fs, folder, say)
-        if look.verdict.reasons == target.doubts:  # nothing in the files speaks against it
+        if look.verdict.reasons == target.doubts:  # nothing in the files contradicts a proof
             look = self._last_look(target, fs)
             target.is_done = look.verdict.state in GONE
         if look.verdict.state == NOT_PROVEN:
@@ -288,7 +290,7 @@ class Erasure:
             self._hint(target, say)
         return changed
 
-    def _tell_never_seen(self, target: Target, say: Say) -> None:
+    def _report_never_seen(self, target: Target, say: Say) -> None:
         unseen = target.part.never_seen
         if unseen:
             named = ", ".join(f"key {n + 1}" for n in unseen[:_NAMED_MAX])
@@ -296,8 +298,8 @@ class Erasure:
             what = f"{len(unseen)} of {len(target.keys)} keys are in no file ({named}{more})"
             say(f"{target.part.topic}: {what}: gone before the order, never there, or mistyped")
 
-    def _tell_doubts(self, target: Target, say: Say) -> None:
-        """What only somebody else can mend: else it would wait for that in silence."""
+    def _report_doubts(self, target: Target, say: Say) -> None:
+        """Report doubts that only the operator can remove, instead of waiting in silence."""
         look = target.last
         if look is not None and look.verdict.state == NOT_PROVEN:
             minutes = PATIENCE_MS // 60_000
@@ -321,7 +323,7 @@ class Erasure:
     def _force(
         self, target: Target, lags: Mapping[str, Served], fs: Fs, folder: Path, say: Say
     ) -> None:
-        """The order says what was before, before it is changed."""
+        """Change the setting; the order records its former value first."""
         topic, answer = target.part.topic, lags.get(target.part.topic)
         assert target.last is not None
         if answer is None or target.is_forced or not target.may_force:
@@ -336,12 +338,12 @@ class Erasure:
             self._remember(target, replace(target.part, forced=forced), fs, folder)
         try:
             target.is_forced = self._brokers.force(topic, forced)
-            why, nothing_set = "somebody else has changed it meanwhile", True
+            why, nothing_set = "it was changed by another client meanwhile", True
         except LapseError as e:
             if not served.is_refusal(e):
-                self._tell_unsure(target, forced, e, say)
+                self._report_unsure(target, forced, e, say)
                 return
-            why, nothing_set = str(e), is_new  # an earlier try may have come through
+            why, nothing_set = str(e), is_new  # an earlier attempt may have succeeded
         if target.is_forced:
             before = forced.before or "the broker's default"
             say(f"{topic}: {forced.name}={forced.value} until the values are gone (was {before})")
@@ -351,12 +353,12 @@ class Erasure:
             self._remember(target, replace(target.part, forced=None), fs, folder)
         say(f"{topic}: rounds come when they are due; {forced.name} cannot be set: {why}")
 
-    def _tell_unsure(self, target: Target, forced: Forced, error: LapseError, say: Say) -> None:
-        """Once: it is tried again with each look, and put back whether or not it came through."""
-        if not target.is_unsure_told:
+    def _report_unsure(self, target: Target, forced: Forced, error: LapseError, say: Say) -> None:
+        """Report once: each look tries again, and the setting is put back in either case."""
+        if not target.is_unsure_reported:
             what = f"{target.part.topic}: {forced.name}={forced.value}"
             say(f"{what} may have been set or not, and is tried again: {error}")
-        target.is_unsure_told = True
+        target.is_unsure_reported = True
 
     def _put_back(self, target: Target, fs: Fs, folder: Path, say: Say) -> None:
         forced, topic = target.part.forced, target.part.topic
@@ -369,16 +371,16 @@ class Erasure:
             return
         self._remember(target, replace(target.part, forced=None), fs, folder)
         target.is_forced = False
-        what = "is as it was" if done else "was set by somebody else meanwhile, and stays"
+        what = "is as it was" if done else "was set by another client meanwhile, and stays"
         say(f"{topic}: {forced.name} {what}")
 
     def end(self, fs: Fs, folder: Path, key: Ed25519PrivateKey) -> list[Path]:
         """Keep what each last look has proven, and write its signed report, durably.
 
-        Since when it is proven is kept in the order: a run again does not make it later. Of
-        reports none is written over another.
+        The order keeps since when it is proven: another run does not make that later. No report
+        overwrites another.
         """
-        for target in self.targets:  # first: who is killed in between was not late all the same
+        for target in self.targets:  # first: a kill in between does not make the erasure late
             self._note_verdict(target, fs, folder)
         return [_write_proof(fs, folder, target, key) for target in self.targets]
 
@@ -407,7 +409,7 @@ class Erasure:
 
 
 def _sync_removals(replicas: Iterable[ReplicaFindings], fs: Fs) -> Iterator[str]:
-    """Make lasting what was removed from the folders that were looked at; what spoke against it."""
+    """Sync the removals from the folders that were looked at; yields the failures as sentences."""
     for replica in replicas:
         root = Path(replica.path)
         logs = {root / home.folder for home in replica.homes}
@@ -419,7 +421,7 @@ def _sync_removals(replicas: Iterable[ReplicaFindings], fs: Fs) -> Iterator[str]
             except StorageError as e:
                 cause = e.__cause__
                 if not isinstance(cause, OSError) or cause.errno not in _NO_SUCH_SYNC:
-                    yield f"whether what went from {folder} stays gone cannot be told: {e}"
+                    yield f"files removed from {folder} may come back after a power cut: {e}"
 
 
 def _write_proof(fs: Fs, folder: Path, target: Target, key: Ed25519PrivateKey) -> Path:

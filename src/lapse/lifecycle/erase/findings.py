@@ -1,4 +1,4 @@
-"""What looking through one file comes to: small frozen values that go over wires as JSON."""
+"""The result of looking through one file: small frozen values that are sent as JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lapse.lifecycle.erase.places import FileState
 
-SPOTS_MAX = 20  # places that are told of a file; the others are counted
+SPOTS_MAX = 20  # places reported of a file; the others are only counted
 REGIONS_MAX = 200
 
 # What a file turned out to be.
@@ -19,9 +19,9 @@ class AuditUnit:
 
     Attributes:
         replica: directory of the replica.
-        path: of the file, from there on.
+        path: of the file, relative to the replica.
         start: where a batch begins; 0, or the end of what was looked through before.
-        end: None: as far as the file goes when it is read.
+        end: None: the end of the file when it is read.
         below: records with a value from this offset on may stay; None: as the search says.
     """
 
@@ -34,12 +34,12 @@ class AuditUnit:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A record that is there.
+    """A record that was found.
 
     Attributes:
-        target: number of the key, or of the offset behind the keys.
+        target: number of the key, or of the offset (offsets are numbered after the keys).
         position: byte of the file where its batch begins.
-        damaged: the batch cannot be read as a whole; a consumer is not given the record.
+        damaged: the batch cannot be read as a whole; a consumer does not get the record.
     """
 
     target: int
@@ -54,7 +54,7 @@ class RawSpot:
     """The bytes of a key where no record can be read.
 
     Attributes:
-        position: byte of the file; of the batch where it is inside an inflated one.
+        position: byte of the file; inside an inflated batch, the byte where that batch begins.
     """
 
     target: int
@@ -64,10 +64,10 @@ class RawSpot:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Bytes start..end-1 of a file that are no sound batches; they were searched raw.
+    """Bytes start..end-1 of a file that are not sound batches; they were searched raw.
 
     Attributes:
-        opaque: they may be compressed: that the key's bytes are not there says nothing.
+        opaque: they may be compressed: the absence of the key's bytes proves nothing.
         zeros: there is nothing but zeros.
     """
 
@@ -84,7 +84,7 @@ class Piece:
 
     Attributes:
         sha256: of these bytes, hexadecimal; None in reports of the first format.
-        crc32c: what those have in its place. Anybody can make other bytes of the same.
+        crc32c: what those reports have instead; other bytes with the same CRC are easy to make.
     """
 
     start: int
@@ -95,11 +95,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How often there is something of a target in a file.
+    """How often a target occurs in a file.
 
     Attributes:
         records: with a value. tombstones: without.
-        beyond: either, at or above the bound that was asked for.
+        beyond: either, at or above the bound of the search.
         raw: places of the key's bytes where no record can be read.
         last_value: highest offset of a record with a value, beyond the bound too; -1: none.
         last_tombstone: of a tombstone that is in no transaction. Neither counts damaged batches.
@@ -135,12 +135,12 @@ class Findings:
     """What was found in a file, or in some of its bytes.
 
     Attributes:
-        path: from the replica's directory on; folder: the partition's directory, or empty.
+        path: relative to the replica's directory; folder: the partition's directory, or empty.
         kind: BATCHES, RAW or KEYLESS; what: why no key can be in it.
         problem: why it could not be looked through, or not to its end.
         vanished: there was no such file any more.
         inflated_bytes: of batches that were compressed.
-        control: control batches, which have no user's keys.
+        control: control batches, which have no user keys.
         counts: by target; only what is not zero.
         spots, raw_spots: the first SPOTS_MAX.
         regions: the first REGIONS_MAX; regions_more: how many there are beyond those.
@@ -175,7 +175,7 @@ class Findings:
 
 
 def joined(before: Findings, after: Findings) -> Findings:
-    """What two runs of bytes of one file come to together."""
+    """The findings of two consecutive byte ranges of one file, joined."""
     kinds = {before.kind, after.kind}
     regions = before.regions + after.regions
     return Findings(

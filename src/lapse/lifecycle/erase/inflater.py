@@ -1,7 +1,7 @@
-"""Compressed batches inflated one after the other into a room that is used again.
+"""Inflates compressed batches one after the other into a buffer that is reused.
 
-So that one call of a kernel looks through many: a batch of some KB inflates in less time than such
-a call takes.
+So one kernel call looks through many batches: a batch of some KB inflates in less time than such a
+call takes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Inflated:
     """Some batches' records: those of batch which[n] are plain[starts[n]:ends[n]].
 
     Attributes:
-        unread: by number in `which`: bytes of the data looked at that could be anything.
+        unread: by number in `which`: byte ranges of the data that could be anything.
     """
 
     which: list[int]
@@ -44,7 +44,7 @@ class Refused:
 
 
 class Inflater:
-    """Keeps the room, which what it handed out last lies in."""
+    """Owns the buffer, which holds the records it yielded last."""
 
     def __init__(self) -> None:
         self._room: NDArray[np.uint8] | None = None
@@ -70,11 +70,11 @@ class Inflater:
             except BadCompression as e:
                 yield Refused(n, str(e))
                 continue
-            told = {n: tuple((start + a, start + b) for a, b in spans)} if spans else {}
+            unread_here = {n: tuple((start + a, start + b) for a, b in spans)} if spans else {}
             if len(plain) > len(target):  # it has memory of its own
-                yield _laid([n], plain, [len(plain)], told)
+                yield _laid([n], plain, [len(plain)], unread_here)
                 continue
-            unread |= told
+            unread |= unread_here
             ends.append((ends[-1] if held else 0) + len(plain))
             held.append(n)
         if held:

@@ -1,4 +1,4 @@
-"""Units done by threads of this process: the kernels hold no lock of Python's."""
+"""Runs audit units in threads of this process: the kernels release Python's global lock."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lapse.lifecycle.round.engine import OnProgress, Progress
 
 
 class InlineRuns:
-    """Searches in this process; nothing is kept for them between one and the next."""
+    """Searches in this process; nothing is kept between two searches."""
 
     def __init__(self, clock: Clock, on_progress: OnProgress) -> None:
         self._clock, self._on_progress = clock, on_progress
 
     def __call__(self, search: Search) -> InlineAudits:
-        """Who looks files through for one search."""
+        """The run that looks files through for one search."""
         return InlineAudits(search, self._clock, self._on_progress)
 
     def rest(self) -> None:
@@ -54,14 +54,14 @@ class InlineAudits:
             yield from pool.map(one, units)
 
     def count(self, more: int) -> None:
-        """So many bytes more were looked through."""
+        """Note that `more` further bytes were looked through."""
         with self._lock:
             self._done += more
             self._on_progress(Progress(self._done, max(self._total, self._done)))
 
 
 def unit_bytes(unit: AuditUnit) -> int:
-    """How much there is to read; 0 where that cannot be told."""
+    """How many bytes there are to read; 0 if that cannot be found out."""
     try:
         end = (Path(unit.replica) / unit.path).stat().st_size if unit.end is None else unit.end
     except OSError:

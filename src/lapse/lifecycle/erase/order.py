@@ -1,12 +1,12 @@
-"""An order to erase keys, from the moment it is given until a proof: what of it must be remembered.
+"""An order to erase keys: what must be stored of it from the moment it is given until the proof.
 
-One file in a folder of the order's own. It has no key, only salted hashes, and is written before
-anything is done, so that whoever is killed goes on with the same order: the same bounds, the same
-deadline, and the settings put back that were changed.
+It is one file in a separate folder. It has no key, only salted hashes, and is written before
+anything is done, so that a process that was killed can go on with the same order: the same bounds,
+the same deadline, and the changed settings to put back.
 
-**Bounds.** An order is about records below where the logs ended when it was given. What was written
-later, by somebody who came back, stays. So a key gets a tombstone only where its newest record is a
-value below the bound: not where a tombstone is there already, nor where a newer value is.
+**Bounds.** An order is about records below where the logs ended when it was given. Records written
+later stay, for example of a person who came back. So a key gets a tombstone only where its newest
+record is a value below the bound: not where it is a tombstone already, nor a newer value.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Forced:
     """A setting of a topic that was changed so that rounds come soon.
 
     Attributes:
-        before: the topic's own value, None where it had none.
+        before: the value that the topic itself had set, None if it had none.
         value: what it was set to.
     """
 
@@ -56,13 +56,14 @@ class TopicOrder:
     """What is to be erased of one topic.
 
     Attributes:
-        topic_id: hexadecimal; another one of the same name is another topic.
-        keys: by the order's salt.
+        topic_id: hexadecimal; the same name with another id is another topic.
+        keys: hashed with the order's salt.
         bounds: where each partition ended.
         forced: a setting that is to be put back.
         values_proven_ms, proven_ms: since when it is proven that the values are gone, and that the
-            tombstones are too; None: not yet. Order files of before have neither.
-        seen: which of the keys a file had anything of, from the order on; None: it was not noted.
+            tombstones are too; None: not yet. Older order files have neither.
+        seen: the keys of which a file had anything since the order was given; None: it was not
+            noted.
     """
 
     topic: str
@@ -75,7 +76,7 @@ class TopicOrder:
     seen: tuple[KeyHash, ...] | None = None
 
     def having_seen(self, numbers: Iterable[int]) -> TopicOrder:
-        """With these of `keys` among the ones that were seen."""
+        """A copy with the keys of these numbers added to `seen`."""
         if self.seen is None:
             return self
         known = set(self.seen)
@@ -84,7 +85,7 @@ class TopicOrder:
 
     @property
     def never_seen(self) -> tuple[int, ...]:
-        """Numbers of keys that no file had anything of."""
+        """Numbers of the keys of which no file had anything."""
         if self.seen is None:
             return ()
         known = set(self.seen)
@@ -95,9 +96,9 @@ class TopicOrder:
         return self.proven_ms if tombstones_too else self.values_proven_ms
 
     def noted(self, state: str, values: int, ended_ms: int, *, tombstones_too: bool) -> TopicOrder:
-        """With a look's verdict, and how many values it found.
+        """A copy that takes in a look's verdict and the number of values it found.
 
-        The first proof counts, unless what it says was found again by a later look.
+        The time of the first proof counts, unless a later look found again what it proved gone.
         """
         values_ms, all_ms = self.values_proven_ms, self.proven_ms
         if state == REMAINS:
@@ -110,7 +111,7 @@ class TopicOrder:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An order as it is kept.
+    """An order as it is stored.
 
     Attributes:
         salt: hexadecimal.
@@ -124,11 +125,11 @@ class Order:
     topics: tuple[TopicOrder, ...]
 
     def topic(self, name: str) -> TopicOrder | None:
-        """Its part of a topic, if it is about it."""
+        """The order's part about this topic, None if there is none."""
         return next((one for one in self.topics if one.topic == name), None)
 
     def with_topic(self, changed: TopicOrder) -> Order:
-        """The order with that part in place of the one it has, or added."""
+        """The order with that part added, or in place of the topic's present part."""
         if self.topic(changed.topic) is None:
             return replace(self, topics=(*self.topics, changed))
         topics = (changed if one.topic == changed.topic else one for one in self.topics)
@@ -137,11 +138,11 @@ class Order:
 
 @contextmanager
 def locked(fs: Fs, folder: Path) -> Iterator[None]:
-    """The folder, made if need be, for one process alone: two would undo each other's settings.
+    """Lock the folder, made if need be: two processes would undo each other's settings.
 
-    Durably made: with it would go what settings were before.
+    It is made durably, because it has the settings' former values.
 
-    Raises LockHeld, naming who has it, and StorageError.
+    Raises LockHeld, naming the holder, and StorageError.
     """
     make_lasting_dir(fs, folder)
     lock = lock_file(folder / LOCK, fs)
@@ -168,9 +169,9 @@ def load_order(folder: Path) -> Order | None:
 
 
 def save_order(fs: Fs, folder: Path, order: Order) -> None:
-    """Durably, whole or not at all, for its owner alone. Raises StorageError.
+    """Write the order durably and atomically, readable by its owner only. Raises StorageError.
 
-    Whoever has salt and hashes can try keys until one fits.
+    Anyone with the salt and the hashes could try keys until one matches.
     """
     fs.replace_file(folder / ORDER_FILE, Secret(msgspec.json.encode(order).decode()))
 
@@ -178,7 +179,7 @@ def save_order(fs: Fs, folder: Path, order: Order) -> None:
 def require_same(order: Order, keys: Mapping[str, Sequence[bytes]], folder: Path) -> None:
     """Raise ConfigError unless the order is about exactly these keys.
 
-    An order that was cut short while it was written has some of the topics; the rest is added.
+    An order whose writing was cut short has only some of the topics; the others are added.
     """
     for part in order.topics:
         if part.topic not in keys:
@@ -202,9 +203,9 @@ class Due:
 def tombstones_due(
     replicas: Iterable[ReplicaFindings], keys: int, bounds: Iterable[Bound]
 ) -> list[Due]:
-    """Where the newest record of a key is a value that is older than the order.
+    """Tombstones for keys whose newest record in a partition is a value older than the order.
 
-    What a transaction has in it may be taken back: a value counts all the same, a tombstone not.
+    A transaction may abort: a value in one counts all the same, a tombstone does not.
     """
     below = {bound.partition: bound.offset for bound in bounds}
     newest: dict[Due, Count] = {}
@@ -220,7 +221,7 @@ def tombstones_due(
 
 
 def _live_counts(replicas: Iterable[ReplicaFindings]) -> Iterable[tuple[int, Count]]:
-    """What is in segments that the log consists of, not in those on their way out or in."""
+    """Counts of the log's present segments, not of segments being deleted or not in use yet."""
     for replica in replicas:
         for found in replica.files:
             log = TopicPartition.parse(found.folder)
@@ -236,21 +237,21 @@ def replicas_missing(
 ) -> list[str]:
     """Partitions of which fewer directories were given than there are replicas, as sentences.
 
-    `expected`: each partition's brokers. A directory counts once, whatever paths lead to it, a
-    broker's once, and that of a broker which has no replica not at all. One that cannot be listed
-    may have them.
+    `expected`: each partition's brokers. A directory counts once, no matter how many paths lead to
+    it; a broker counts once; a directory of a broker without a replica does not count. A directory
+    that cannot be listed may have all of them.
     """
-    told = []
+    missing = []
     for partition, nodes in sorted(expected.items()):
         number, folder = max(len(nodes), 1), f"{topic}-{partition}"
         here = _distinct(replicas, folder, nodes)
         if here < number:
             brokers = f" (on brokers {', '.join(map(str, sorted(nodes)))})" if nodes else ""
-            told.append(
+            missing.append(
                 f"{folder} has {number} replicas{brokers}, and {here} of the given directories "
                 "have it"
             )
-    return told
+    return missing
 
 
 def _distinct(replicas: Iterable[ReplicaFindings], folder: str, nodes: Sequence[int]) -> int:
@@ -264,33 +265,33 @@ def _distinct(replicas: Iterable[ReplicaFindings], folder: str, nodes: Sequence[
             number += replica.problem is not None
             continue
         node = replica.node_id
-        who = {(home.device, home.inode), *([(node,)] if node is not None else [])}
-        if who & seen or (node is not None and nodes and node not in nodes):
+        ids = {(home.device, home.inode), *([(node,)] if node is not None else [])}
+        if ids & seen or (node is not None and nodes and node not in nodes):
             continue
         number += 1
-        seen |= who
+        seen |= ids
     return number
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What is still there: records with a value, tombstones, and doubts (none of them counted)."""
+    """What is still there: numbers of records with a value and of tombstones, and the doubts."""
 
     values: int
     tombstones: int
     reasons: tuple[str, ...]
 
     def told(self) -> str:
-        """In a line."""
+        """As text on one line."""
         if not self.values and not self.tombstones:
             return "nothing remains" + (f", but {self.reasons[0]}" if self.reasons else "")
         return f"{self.values} records and {self.tombstones} tombstones remain"
 
 
-def what_is_left(counts: Mapping[int, Count], asked: SearchSpec, verdict: Verdict) -> Left:
-    """From the totals of a look, and its verdict."""
+def what_is_left(counts: Mapping[int, Count], spec: SearchSpec, verdict: Verdict) -> Left:
+    """What is left, from the totals of a look and its verdict."""
     values = sum(count.records for count in counts.values())
-    tombstones = sum(count.tombstones for count in counts.values()) if asked.tombstones_too else 0
+    tombstones = sum(count.tombstones for count in counts.values()) if spec.tombstones_too else 0
     return Left(values, tombstones, verdict.reasons)
 
 

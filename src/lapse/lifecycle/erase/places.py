@@ -1,8 +1,8 @@
-"""Which files a replica has of a topic, and which of them can hold no key by what they are.
+"""Which files a replica has of a topic, and which of them cannot hold a key because of their kind.
 
-A replica is a log directory. Of it count: every partition of the topic, those that are on their way
-out or not yet in (`-delete`, `-future`, `-stray`), with everything below them, and the files that
-lie beside the partitions. Anything that is not known to hold no key is searched.
+A replica is a log directory. What counts of it: every partition of the topic, including those that
+are being deleted or are not in use yet (`-delete`, `-future`, `-stray`), with everything below
+them, and the files beside the partitions. Every file is searched unless it is known to hold no key.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _IN_PARTITION = frozenset({checkpoints.LEADER_EPOCHS, "partition.metadata"})
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileState:
-    """What tells whether a file is still the one that was looked through."""
+    """Identifies a file and its state, to detect whether it changed since it was searched."""
 
     device: int
     inode: int
@@ -72,8 +72,10 @@ class FileState:
     ctime_ns: int
 
     @staticmethod
-    def of(told: os.stat_result) -> FileState:
-        return FileState(told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns)
+    def of(result: os.stat_result) -> FileState:
+        return FileState(
+            result.st_dev, result.st_ino, result.st_size, result.st_mtime_ns, result.st_ctime_ns
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +83,9 @@ class ReplicaFile:
     """A file of a replica.
 
     Attributes:
-        path: from the replica's directory on.
-        folder: the partition's directory; empty beside the partitions.
-        state: None where it cannot even be asked about; `problem` says why.
+        path: relative to the replica's directory.
+        folder: the partition's directory; empty for a file beside the partitions.
+        state: None if `stat` fails; `problem` says why.
     """
 
     path: str
@@ -94,10 +96,10 @@ class ReplicaFile:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A partition's directory by what it is, whatever path leads to it: a link, another mount.
+    """A partition's directory by its inode, no matter which path leads to it (link, other mount).
 
     Attributes:
-        topic_id: of its `partition.metadata`, as Kafka spells it; None where that does not say.
+        topic_id: from its `partition.metadata`, as Kafka spells it; None if it is not there.
     """
 
     folder: str
@@ -112,9 +114,10 @@ class Listing:
 
     Attributes:
         problem: why it could not be listed; then nothing else counts.
-        partitions: directories of the topic; homes: which these are, but for those on their way.
+        partitions: directories of the topic; homes: their identities, without those of partitions
+            that are being deleted or are not in use yet.
         is_log_directory: it looks like one, whether or not it has the topic.
-        node_id, cluster_id: whose it is by its meta.properties; None where that does not say.
+        node_id, cluster_id: from its meta.properties; None if they are not there.
     """
 
     partitions: tuple[str, ...] = ()
@@ -155,10 +158,10 @@ def list_replica(replica: Path, topic: str, partition: int | None) -> Listing:
 
 
 def _home(replica: Path, folder: str) -> Iterator[Home]:
-    """None where it went away, or cannot be asked about."""
+    """The directory's identity; yields nothing if it went away or `stat` fails."""
     with contextlib.suppress(OSError):
-        told = (replica / folder).stat()
-        yield Home(folder, told.st_dev, told.st_ino, _topic_id(replica / folder))
+        state = (replica / folder).stat()
+        yield Home(folder, state.st_dev, state.st_ino, _topic_id(replica / folder))
 
 
 def _topic_id(partition_dir: Path) -> str | None:
@@ -170,7 +173,7 @@ def _topic_id(partition_dir: Path) -> str | None:
 
 
 def _owner(replica: Path) -> tuple[int | None, str | None]:
-    """Ids of the node and of the cluster."""
+    """The ids of the node and of the cluster in meta.properties."""
     try:
         meta = checkpoints.read_meta(replica)
     except (LapseError, OSError):
@@ -180,14 +183,14 @@ def _owner(replica: Path) -> tuple[int | None, str | None]:
 
 
 def list_folder(folder: Path) -> Listing:
-    """Everything below a folder that is no log directory: Spark's local one."""
+    """Everything below a folder that is not a log directory: Spark's local directory."""
     if not folder.is_dir():
         return Listing(problem="cannot be listed: no such directory")
     return Listing(places=tuple(_below(folder, "", "")))
 
 
 def belongs(name: str, topic: str, partition: int | None) -> bool:
-    """Whether a directory is one of the topic's, on its way out or in included."""
+    """Whether a directory is a partition of the topic, also one being deleted or not in use yet."""
     found = TopicPartition.parse(name)
     if found is not None:
         return found.topic == topic and partition in {None, found.partition}
@@ -207,17 +210,19 @@ def _below(root: Path, relative: str, folder: str) -> Iterator[ReplicaFile]:
     while waiting:
         path = waiting.pop()
         try:
-            told = (root / path).stat()
-            if (told.st_dev, told.st_ino) in seen:
+            state = (root / path).stat()
+            if (state.st_dev, state.st_ino) in seen:
                 continue
-            seen.add((told.st_dev, told.st_ino))
+            seen.add((state.st_dev, state.st_ino))
             entries = sorted(os.scandir(root / path), key=lambda entry: entry.name)
         except FileNotFoundError:
-            continue  # the next listing tells
+            continue  # the next listing shows it
         except OSError as e:
             problem = f"cannot be listed: {e.strerror or e}"
             yield (
-                ReplicaFile(path, folder, None, problem) if is_text(path) else _untold(path, folder)
+                ReplicaFile(path, folder, None, problem)
+                if is_text(path)
+                else _with_unprintable_name(path, folder)
             )
             continue
         for entry in entries:
@@ -229,33 +234,33 @@ def _below(root: Path, relative: str, folder: str) -> Iterator[ReplicaFile]:
 
 
 def is_text(path: str) -> bool:
-    """Whether a report can tell this path: bytes that are no UTF-8 are surrogates in it."""
+    """Whether a report can contain this path: bytes that are not UTF-8 are surrogates in it."""
     return path.isprintable() or not any("\ud800" <= char <= "\udfff" for char in path)
 
 
-def _untold(path: str, folder: str) -> ReplicaFile:
-    """A file whose name no report can tell. With a slash at its end, as no other name has."""
-    told = os.fsencode(path).decode(errors="backslashreplace")
-    return ReplicaFile(f"{told}/", folder, None, "has a name that is not UTF-8: not read")
+def _with_unprintable_name(path: str, folder: str) -> ReplicaFile:
+    """A file whose name no report can contain; it gets a slash at its end, as no other name has."""
+    escaped = os.fsencode(path).decode(errors="backslashreplace")
+    return ReplicaFile(f"{escaped}/", folder, None, "has a name that is not UTF-8: not read")
 
 
 def _file(root: Path, path: str, folder: str) -> Iterator[ReplicaFile]:
     if not is_text(path):
-        yield _untold(path, folder)
+        yield _with_unprintable_name(path, folder)
         return
     try:
-        told = (root / path).stat()
+        state = (root / path).stat()
     except FileNotFoundError:
         if not (root / path).is_symlink():
-            return  # it went away: the next listing tells
+            return  # it went away: the next listing shows it
         yield ReplicaFile(path, folder, None, "a link to what is not there")
         return
     except OSError as e:
         yield ReplicaFile(path, folder, None, f"cannot be looked at: {e.strerror or e}")
         return
-    ordinary = stat.S_ISREG(told.st_mode) or stat.S_ISSOCK(told.st_mode)
+    ordinary = stat.S_ISREG(state.st_mode) or stat.S_ISSOCK(state.st_mode)
     problem = None if ordinary else "no ordinary file: not read"
-    yield ReplicaFile(path, folder, FileState.of(told), problem)
+    yield ReplicaFile(path, folder, FileState.of(state), problem)
 
 
 # --- files that hold no key -----------------------------------------------------------------------
@@ -264,7 +269,8 @@ def _file(root: Path, path: str, folder: str) -> Iterator[ReplicaFile]:
 def why_keyless(replica: Path, place: ReplicaFile) -> str | None:
     """What a file is, if it can hold no key; None if it has to be searched.
 
-    Ours are read, so that one which is not what its name says is searched after all.
+    Lapse's own files are read, so that a file which is not what its name says is searched after
+    all.
     """
     name = place.path.rpartition("/")[2]
     if (replica / place.path).is_socket():

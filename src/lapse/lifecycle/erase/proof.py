@@ -1,8 +1,8 @@
-"""From findings to a verdict, and the report that tells both, with what it cannot see.
+"""Turns findings into a verdict and a report, which also lists what the search cannot see.
 
-Pure. `proven` says: in no batch that can be read, of any file of any given replica, is there a
-record that was asked about; what cannot be read was searched for the bytes of the keys, and they
-are not there; and nothing was left out. Whatever speaks against any of that is a reason.
+Pure. `proven` means: no batch that can be read, in any file of any given replica, has a record with
+one of the keys or offsets searched for; what cannot be read was searched for the bytes of the keys,
+and they are not there; and nothing was left out. Anything against any of that is a reason.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from lapse.lifecycle.erase.replicas import ReplicaFindings
 from lapse.lifecycle.erase.search import SearchSpec
 
 FORMAT = "lapse-erasure-proof-2"
-FIRST_FORMAT = "lapse-erasure-proof-1"  # knew files by CRC-32C, and neither cluster, ids nor key
+FIRST_FORMAT = "lapse-erasure-proof-1"  # named files by CRC-32C; had no cluster, ids or key
 PROVEN, REMAINS, NOT_PROVEN = "proven", "remains", "not proven"
-# Of an erasure: proven, and none of its keys was in any file from the order on.
+# Only for an erasure: proven, and no file had any of its keys since the order was given.
 NEVER_SEEN = "never seen"
 GONE = frozenset({PROVEN, NEVER_SEEN})
 REASONS_MAX = 50
@@ -43,9 +43,10 @@ class Verdict:
     """What follows from findings.
 
     Attributes:
-        state: PROVEN, REMAINS, NOT_PROVEN, or of an erasure NEVER_SEEN.
+        state: PROVEN, REMAINS, NOT_PROVEN, or (only for an erasure) NEVER_SEEN.
         reasons: sentences; none if proven.
-        never_seen: of an erasure: keys, by number, of which no file had anything from the order on.
+        never_seen: only for an erasure: numbers of the keys of which no file had anything since the
+            order was given.
     """
 
     state: str
@@ -55,15 +56,15 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was looked for, where, what was found, and what follows.
+    """What was searched for, where, what was found, and what follows.
 
     Attributes:
-        lapse: version. machine: name of the one that looked.
+        lapse: version. machine: name of the machine that ran the search.
         partition: None: all of the topic.
         started_ms, ended_ms: wall clock.
         cluster_ids, topic_ids: of the replicas and of the topic's partitions in them, as far as
-            their files tell, each once, as Kafka spells them.
-        key_id: the SHA-256 of the public key (DER, hexadecimal) that it is to be signed with.
+            their files have them, each once, as Kafka spells them.
+        key_id: the SHA-256 of the public key (DER, hexadecimal) of the signature to come.
     """
 
     format: str
@@ -83,18 +84,18 @@ class Report:
 
     @property
     def is_forgeable(self) -> bool:
-        """Whether other files could pass for those it is about."""
+        """Whether other files could pass for the files of the report."""
         return self.format == FIRST_FORMAT
 
 
 def cluster_ids_of(replicas: Iterable[ReplicaFindings]) -> tuple[str, ...]:
-    """Clusters that the replicas say they are of."""
-    return tuple(sorted({one.cluster_id for one in replicas if one.cluster_id is not None}))
+    """Ids of the clusters in the replicas' meta.properties."""
+    return tuple(sorted({r.cluster_id for r in replicas if r.cluster_id is not None}))
 
 
 def topic_ids_of(replicas: Iterable[ReplicaFindings]) -> tuple[str, ...]:
-    """Ids of the topic; several where one was deleted and made again, or of several clusters."""
-    homes = (home for one in replicas for home in one.homes)
+    """Ids of the topic; several if it was deleted and recreated, or for several clusters."""
+    homes = (home for replica in replicas for home in replica.homes)
     return tuple(sorted({home.topic_id for home in homes if home.topic_id is not None}))
 
 
@@ -115,7 +116,7 @@ def decode_report(data: bytes, where: str) -> Report:
 
 
 def doubted(verdict: Verdict, doubts: Iterable[str]) -> Verdict:
-    """The verdict if these, too, speak against a proof."""
+    """The verdict with these additional reasons against a proof."""
     more = tuple(doubts)
     if not more:
         return verdict
@@ -123,16 +124,16 @@ def doubted(verdict: Verdict, doubts: Iterable[str]) -> Verdict:
     return Verdict(state, (*verdict.reasons, *more), verdict.never_seen)
 
 
-def judge(replicas: Sequence[ReplicaFindings], asked: SearchSpec, topic: str) -> Verdict:
-    """What follows from the findings. Whatever is not certain is not proven."""
-    remains = list(_remains(replicas, asked))
-    doubts = list(_doubts(replicas, asked, topic))
+def judge(replicas: Sequence[ReplicaFindings], spec: SearchSpec, topic: str) -> Verdict:
+    """What follows from the findings. Anything that is not certain is not proven."""
+    remains = list(_remains(replicas, spec))
+    doubts = list(_doubts(replicas, spec, topic))
     state = REMAINS if remains else NOT_PROVEN if doubts else PROVEN
     return Verdict(state, _first(remains) + _first(doubts))
 
 
 def with_never_seen(verdict: Verdict, never_seen: Iterable[int], keys: int) -> Verdict:
-    """The verdict of an erasure about so many keys, some of which were in no file at all.
+    """The verdict of an erasure of `keys` keys, some of which were in no file at all.
 
     An order that was mistyped must not read like one that was carried out.
     """
@@ -142,7 +143,7 @@ def with_never_seen(verdict: Verdict, never_seen: Iterable[int], keys: int) -> V
 
 
 def keys_seen(replicas: Iterable[ReplicaFindings], keys: int) -> set[int]:
-    """Keys, by number, of which a file has a record, of whatever kind, or the bytes."""
+    """Numbers of the keys of which a file has a record of any kind, or the bytes."""
     return {target for target, count in totals(replicas).items() if target < keys and count.is_any}
 
 
@@ -153,20 +154,20 @@ def _first(reasons: list[str]) -> tuple[str, ...]:
     return (*reasons[:REASONS_MAX], f"and {more} more such places")
 
 
-def name_of(target: int, asked: SearchSpec) -> str:
-    """A target as people are told of it; a key by its place among those asked for."""
-    keys = len(asked.keys)
-    return f"key {target + 1}" if target < keys else f"offset {asked.offsets[target - keys]}"
+def name_of(target: int, spec: SearchSpec) -> str:
+    """A target in a sentence; a key is named by its position in the search."""
+    keys = len(spec.keys)
+    return f"key {target + 1}" if target < keys else f"offset {spec.offsets[target - keys]}"
 
 
-def counts_as_remaining(count: Count, asked: SearchSpec) -> int:
-    """How many records of a file speak against the proof."""
-    tombstones_too = asked.tombstones_too or count.target >= len(asked.keys)
+def counts_as_remaining(count: Count, spec: SearchSpec) -> int:
+    """How many records of a file contradict the proof."""
+    tombstones_too = spec.tombstones_too or count.target >= len(spec.keys)
     return count.records + tombstones_too * count.tombstones
 
 
 def totals(replicas: Iterable[ReplicaFindings]) -> dict[int, Count]:
-    """What there is of each target, over all files."""
+    """The counts of each target, summed over all files."""
     summed: dict[int, Count] = {}
     for _, found in _files(replicas):
         for c in found.counts:
@@ -180,17 +181,17 @@ def _files(replicas: Iterable[ReplicaFindings]) -> Iterator[tuple[str, Findings]
             yield f"{replica.path}/{found.path}", found
 
 
-def _remains(replicas: Sequence[ReplicaFindings], asked: SearchSpec) -> Iterator[str]:
+def _remains(replicas: Sequence[ReplicaFindings], spec: SearchSpec) -> Iterator[str]:
     for path, found in _files(replicas):
         for count in found.counts:
-            number = counts_as_remaining(count, asked)
+            number = counts_as_remaining(count, spec)
             if number:
-                yield _remaining(path, found, count, number, asked)
+                yield _remaining(path, found, count, number, spec)
 
 
-def _remaining(path: str, found: Findings, count: Count, number: int, asked: SearchSpec) -> str:
+def _remaining(path: str, found: Findings, count: Count, number: int, spec: SearchSpec) -> str:
     what = "a record" if number == 1 else f"{number} records"
-    text = f"{what} with {name_of(count.target, asked)} in {path}"
+    text = f"{what} with {name_of(count.target, spec)} in {path}"
     spot = next((s for s in found.spots if s.target == count.target), None)
     if spot is None:
         return text
@@ -199,17 +200,17 @@ def _remaining(path: str, found: Findings, count: Count, number: int, asked: Sea
     return f"{text}: {first}at offset {spot.offset}, in the batch at byte {spot.position}{damaged}"
 
 
-def _doubts(replicas: Sequence[ReplicaFindings], asked: SearchSpec, topic: str) -> Iterator[str]:
+def _doubts(replicas: Sequence[ReplicaFindings], spec: SearchSpec, topic: str) -> Iterator[str]:
     for replica in replicas:
         if replica.problem is not None:
             yield f"{replica.path} {replica.problem}"
     if not any(replica.partitions for replica in replicas):
         yield f"no given replica has a partition of topic {topic}"
     for path, found in _files(replicas):
-        yield from _doubts_about(path, found, asked)
+        yield from _doubts_about(path, found, spec)
 
 
-def _doubts_about(path: str, found: Findings, asked: SearchSpec) -> Iterator[str]:
+def _doubts_about(path: str, found: Findings, spec: SearchSpec) -> Iterator[str]:
     if found.problem is not None:
         yield f"{path} {found.problem}"
     for count in found.counts:
@@ -217,21 +218,21 @@ def _doubts_about(path: str, found: Findings, asked: SearchSpec) -> Iterator[str
             where = [s for s in found.raw_spots if s.target == count.target]
             at = f", the first at byte {where[0].position}" if where else ""
             yield (
-                f"the bytes of {name_of(count.target, asked)} are in {path} where no record can be "
+                f"the bytes of {name_of(count.target, spec)} are in {path} where no record can be "
                 f"read, {count.raw} times{at}"
             )
     for region in found.regions:
         place = f"bytes {region.start} to {region.end - 1} of {path}"
-        if region.opaque and asked.keys:
+        if region.opaque and spec.keys:
             yield f"{place} cannot be read ({region.reason}) and may be compressed"
-        elif asked.offsets and found.kind == BATCHES and not region.zeros:
+        elif spec.offsets and found.kind == BATCHES and not region.zeros:
             yield f"{place} cannot be read ({region.reason}): no offset can be told"
     if found.regions_more and found.kind == BATCHES:
         yield f"{found.regions_more} more places of {path} cannot be read"
 
 
 def looked_through(replicas: Iterable[ReplicaFindings]) -> str:
-    """How much that was, in a line."""
+    """How much was searched, on one line."""
     files = [found for _, found in _files(replicas)]
     n_bytes = sum(found.bytes_read for found in files)
     batches, records = (sum(getattr(f, name) for f in files) for name in ("batches", "records"))

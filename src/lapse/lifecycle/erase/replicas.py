@@ -1,8 +1,8 @@
 """A replica looked through while its files come and go: listed, audited, listed again.
 
-What vanishes or is renamed meanwhile is found under its new name by the next listing; that is over
-when two listings in a row have the same files and all of them have been looked through. A segment
-that only grows counts as far as it was read: what is appended later is not part of the answer.
+The next listing finds files that were renamed meanwhile under their new names. The search ends when
+two listings in a row have the same files and all of them have been looked through. A segment that
+only grows counts as far as it was read: what is appended later is not part of the result.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ NOT_THERE = "is listed, but is not where it was to be read; every executor must 
 _NO_LOG_DIRECTORY = "is no log directory: it has neither partitions nor a broker's files"
 _PAUSE_SECONDS = 0.05
 
-# A number of units, done somewhere: by threads of this process, or as a job.
+# Runs a number of units: in threads of this process, or as a Spark job.
 Run = Callable[[Sequence[AuditUnit]], Iterable[Findings]]
 
 
 class Runs(Protocol):
-    """Who does that for any search: `inline.InlineRuns`, `spark.rounds.erase.SparkRuns`."""
+    """Makes a `Run` for any search: `inline.InlineRuns`, `spark.rounds.erase.SparkRuns`."""
 
     def __call__(self, search: Search) -> Run: ...
 
     def rest(self) -> None:
-        """Nothing will be looked through for a while: let go of what that would take."""
+        """Release resources: nothing will be looked through for a while."""
         ...
 
 
@@ -55,9 +55,9 @@ class Where:
     """Where to look.
 
     Attributes:
-        path: a log directory; with `scratch` any folder, of which everything counts.
+        path: a log directory; with `scratch` any folder, of which every file counts.
         partition: None: all of the topic.
-        bounds, topic_id: what may stay in a partition, and of which topic (`search.Asked`).
+        bounds, topic_id: what may stay in a partition, and of which topic (`search.SearchSpec`).
     """
 
     path: str
@@ -77,9 +77,9 @@ class Where:
         return [AuditUnit(self.path, place.path, below=below[place.folder]) for place in places]
 
     def _below(self, folder: str) -> int | None:
-        """The bound of a partition's directory, if that is of the topic that is meant.
+        """The bound of a partition's directory, if it belongs to the topic that is meant.
 
-        A partition above all that have one was made later: what is in it may stay, all of it.
+        A partition numbered above all that have a bound was added later: all of it may stay.
         """
         found = TopicPartition.parse(folder)
         if found is None or not self.bounds or not self._is_of_the_topic(folder):
@@ -103,11 +103,11 @@ class ReplicaFindings:
     """What was found in a replica.
 
     Attributes:
-        scratch: no log directory, but a folder of which everything counts (spark.local.dir).
+        scratch: not a log directory, but a folder of which every file counts (spark.local.dir).
         problem: why it was not looked through, or not all of it.
         partitions: directories of the topic that it has.
-        listings: how often it was listed until the files held still.
-        homes: which directories the partitions' are; node_id, cluster_id: whose (`places.Listing`).
+        listings: how often it was listed until the files stopped changing.
+        homes: identities of the partitions' directories; node_id, cluster_id: see `places.Listing`.
     """
 
     path: str
@@ -124,7 +124,7 @@ class ReplicaFindings:
 def look_through(
     where: Where, run: Run, clock: Clock, known: Iterable[Findings] = ()
 ) -> ReplicaFindings:
-    """Look through all files that are not known already, until they hold still."""
+    """Look through all files that are not known already, until they stop changing."""
     done = {found.path: found for found in known}
     missed: Counter[str] = Counter()
     before: set[tuple[str, int, int]] | None = None
@@ -153,7 +153,7 @@ def why_unusable(path: str, *, scratch: bool) -> str | None:
 
 
 def _names(listing: Listing, done: dict[str, Findings]) -> set[tuple[str, int, int]]:
-    """Which files there are, but for a broker's own beside them: these change all the time."""
+    """Which files there are, without the broker's own beside them, which change all the time."""
     return {_identity(p) for p in listing.places if p.folder or not _is_keyless(done.get(p.path))}
 
 
@@ -169,7 +169,7 @@ def _is_keyless(found: Findings | None) -> bool:
 def _note_missed(
     places: Sequence[ReplicaFile], done: dict[str, Findings], missed: Counter[str]
 ) -> None:
-    """What is listed time and again, and is not there for who reads it, is nobody's renaming."""
+    """Count listed files that the reader does not find; MISSED_MAX times is not a renaming."""
     for place in places:
         found = done.get(place.path)
         if found is not None and not found.vanished:
@@ -182,7 +182,7 @@ def _note_missed(
 
 
 def _is_known(found: Findings | None, place: ReplicaFile) -> bool:
-    """Whether what was found still speaks of the file that is there."""
+    """Whether the findings are still about the present file."""
     if found is None or found.vanished:
         return False
     if found.kind == KEYLESS or place.problem is not None:
@@ -201,7 +201,7 @@ def has_grown(state: FileState | None, place: ReplicaFile) -> bool:
 def _settle(
     where: Where, places: Sequence[ReplicaFile], run: Run, done: dict[str, Findings]
 ) -> None:
-    asked = {place.path: place for place in places}
+    by_path = {place.path: place for place in places}
     waiting: list[ReplicaFile] = []
     for place in places:
         what = None if where.scratch else why_keyless(Path(where.path), place)
@@ -212,15 +212,15 @@ def _settle(
             )  # fmt: skip
         else:
             waiting.append(place)
-    # The largest first, so that those who share the work end together.
+    # The largest first, so that the threads or tasks that share the work end together.
     waiting.sort(key=lambda p: -(p.state.size if p.state is not None else 0))
     now: dict[str, Findings] = {}
     for found in run(where.units(waiting)):
         before = now.get(found.path)  # where a run split a file, its parts come in order
         now[found.path] = found if before is None else joined(before, found)
     for path, found in now.items():
-        state = found.state or asked[path].state  # of one that could not be opened, as listed
-        done[path] = replace(found, folder=asked[path].folder, state=state)
+        state = found.state or by_path[path].state  # of one that could not be opened, as listed
+        done[path] = replace(found, folder=by_path[path].folder, state=state)
 
 
 def _found(

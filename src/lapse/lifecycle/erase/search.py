@@ -1,7 +1,7 @@
-"""What must be gone: keys, or offsets; and how it is told without telling a key.
+"""What must be gone (keys or offsets), and how a report names it without containing a key.
 
 A report names a key by a salted hash, so that the proof of an erasure is not one more place where
-the erased key stands. Whoever knows the key can tell that it is the one meant.
+the erased key stands. A reader who knows the key can check that it is the one meant.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ KEY_FORMATS = ("text", "hex", "base64")
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What is looked for; goes to tasks as JSON.
+    """What to search for; goes to tasks as JSON.
 
     Attributes:
         keys: distinct, none empty.
         offsets: ascending and distinct; of one partition.
-        below_offset: records from there on may stay; None: none may.
+        below_offset: records from this offset on may stay; None: none may.
         tombstones_too: a tombstone of a key counts as remaining, too.
     """
 
@@ -42,13 +42,13 @@ class Search:
 
     @property
     def targets(self) -> int:
-        """Keys first, then offsets: that is how they are numbered."""
+        """How many targets there are; numbered keys first, then offsets."""
         return len(self.keys) + len(self.offsets)
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Records of a partition with a value from this offset on may stay: they came later."""
+    """Records with a value from this offset of a partition on may stay: they came later."""
 
     partition: int
     offset: int
@@ -64,12 +64,12 @@ class KeyHash:
 
 @dataclass(frozen=True, slots=True)
 class SearchSpec:
-    """A search as a report tells it; `salt` is hexadecimal, drawn anew for every report.
+    """A search as a report contains it; `salt` is hexadecimal, drawn anew for every report.
 
     Attributes:
-        bounds: of an erasure, where the logs ended when it began.
-        topic_id: hexadecimal. The bounds hold for directories of partitions that say it is theirs,
-            not for those on their way out or in, and not for an older topic's of the same name.
+        bounds: only for an erasure: where the logs ended when it began.
+        topic_id: hexadecimal. The bounds hold for partition directories with this topic id, not for
+            those being deleted or not in use yet, and not for an older topic of the same name.
     """
 
     salt: str
@@ -88,25 +88,25 @@ def make_search(
     below_offset: int | None = None,
     tombstones_too: bool = False,
 ) -> Search:
-    """Raises ConfigError on what cannot be looked for."""
+    """Make a search; raises ConfigError for what cannot be searched for."""
     distinct = tuple(dict.fromkeys(keys))
     if not all(distinct):
         raise ConfigError("--key: allowed are keys of at least one byte")
-    wanted = tuple(sorted(set(offsets)))
-    for number in (*wanted, *(() if below_offset is None else (below_offset,))):
+    targets = tuple(sorted(set(offsets)))
+    for number in (*targets, *(() if below_offset is None else (below_offset,))):
         if not 0 <= number <= ENDLESS:
             raise ConfigError(f"offset {number}: allowed is 0 to {ENDLESS}")
-    if not distinct and not wanted:
+    if not distinct and not targets:
         raise ConfigError("nothing to look for: --key, --keys or --offset says what must be gone")
-    if wanted and below_offset is not None:
+    if targets and below_offset is not None:
         raise ConfigError("--below-offset: allowed with keys, not with --offset")
-    return Search(distinct, wanted, below_offset, tombstones_too)
+    return Search(distinct, targets, below_offset, tombstones_too)
 
 
 def told(
     search: Search, salt: str, bounds: tuple[Bound, ...] = (), topic_id: str | None = None
 ) -> SearchSpec:
-    """The search without its keys."""
+    """The search with its keys hashed."""
     return SearchSpec(
         salt,
         tuple(hash_of(key, salt) for key in search.keys),
@@ -123,16 +123,16 @@ def hash_of(key: bytes, salt: str) -> KeyHash:
     return KeyHash(hashlib.sha256(salt.encode() + key).hexdigest(), len(key))
 
 
-def recalled(asked: SearchSpec, keys: Sequence[bytes]) -> Search | None:
-    """The search a report tells of, given its keys in any order; None where one is missing."""
-    by_hash = {hash_of(key, asked.salt): key for key in keys}
-    if not all(named in by_hash for named in asked.keys):
+def recalled(spec: SearchSpec, keys: Sequence[bytes]) -> Search | None:
+    """The search of a report, given its keys in any order; None if a key is missing."""
+    by_hash = {hash_of(key, spec.salt): key for key in keys}
+    if not all(named in by_hash for named in spec.keys):
         return None
     return Search(
-        tuple(by_hash[named] for named in asked.keys),
-        asked.offsets,
-        asked.below_offset,
-        asked.tombstones_too,
+        tuple(by_hash[named] for named in spec.keys),
+        spec.offsets,
+        spec.below_offset,
+        spec.tombstones_too,
     )
 
 
@@ -157,12 +157,12 @@ _PARSERS: dict[str, Callable[[str], bytes]] = {
 def read_keys(path: Path, key_format: str, column: str | None = None) -> list[bytes]:
     """The keys of a file: `.csv` and `.parquet` by a column, anything else one a line.
 
-    A table's column is the one named "key", the only one of a Parquet file, or the one that
-    `column` names: of a CSV nobody can tell whether its first line is names or a key, and a key
-    that is taken for a name would not be looked for. Text is UTF-8; a byte order mark in front is
-    left out, as are empty lines and nulls. Binary columns are taken as they are.
+    A table's column is the one named "key", the only column of a Parquet file, or the column that
+    `column` names: in a CSV file the first line may be names or a key, and a key that is taken for
+    a name would not be searched for. Text is UTF-8; a byte order mark in front is left out, as are
+    empty lines and nulls. Binary columns are taken as they are.
 
-    Raises ConfigError, also for what is no such text, and StorageError.
+    Raises ConfigError, also for text that is not UTF-8, and StorageError.
     """
     suffix = path.suffix.lower()
     try:
@@ -186,7 +186,7 @@ _UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def _text_of(path: Path) -> bytes:
-    """The bytes of a text file; what is no UTF-8 would give keys that are in no log."""
+    """The bytes of a text file; text that is not UTF-8 would give keys that are in no log."""
     data = path.read_bytes()
     if data.startswith(_UTF_16_MARKS) or b"\0" in data:
         raise ConfigError(
@@ -226,7 +226,7 @@ def _of_table(path: Path, suffix: str, key_format: str, column: str | None) -> l
 def _column_of_keys(
     path: Path, suffix: str, key_format: str, column: str | None, but: str | None = None
 ) -> list[bytes | None]:
-    """A key a row, None where there is none."""
+    """One key per row, None where the row has none."""
     name, kind, values = _values(path, suffix, column, but)
     keys: list[bytes | None] = []
     for value in values:
@@ -242,7 +242,7 @@ def _column_of_keys(
 def _values(
     path: Path, suffix: str, column: str | None, but: str | None = None
 ) -> tuple[str, str, list[object]]:
-    """The column that is meant, its type, and what is in it; whole numbers as text."""
+    """The name, the type and the values of the keys' column; whole numbers as text."""
     # Arrow takes a tenth of a second to load, and most searches have their keys from options.
     with needed_for("a file of keys"):
         import pyarrow as pa  # noqa: PLC0415
@@ -271,7 +271,7 @@ def _values(
 
 
 def _usual(names: Sequence[str], but: str | None, *, is_sure: bool) -> str:
-    """The column that is meant where nobody says; is_sure: that these are names."""
+    """The column to use if no option names one; is_sure: that `names` are column names."""
     others = [name for name in names if name != but]
     return others[0] if is_sure and len(others) == 1 else "key"
 

@@ -1,8 +1,8 @@
-"""The broker's side of an erasure: where logs end, tombstones, and a setting that brings rounds on.
+"""The brokers' part of an erasure: log end offsets, tombstones, a setting that speeds up rounds.
 
-Over Kafka's protocol, so that Kafka's own brokers will do as well. Rounds are brought on by the
-topic's `max.compaction.lag.ms`: the active segment is rolled when its first record is that old, and
-a round follows (L5). `min.compaction.lag.ms` is a promise, and is kept.
+It uses Kafka's protocol, so it works with Kafka's brokers, too. The topic's
+`max.compaction.lag.ms` makes rounds come sooner: the active segment is rolled when its first record
+is that old, and a round follows (L5). `min.compaction.lag.ms` is a promise, and is kept.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ POLICY, MIN_LAG, MAX_LAG = "cleanup.policy", "min.compaction.lag.ms", "max.compa
 RETENTION, REMOVAL_LAG = "delete.retention.ms", "lapse.tombstone.removal.max.lag.ms"
 UNLINK_DELAY = "file.delete.delay.ms"
 FORCED_LAG_MS = 1000
-_TOPICS_OWN = 1  # source of a setting that is the topic's, not a default
-# Refusals that leave open whether the change was made.
+_TOPICS_OWN = 1  # source of a setting that the topic sets, not a default
+# Errors after which it is unknown whether the change was made.
 _UNSURE = frozenset(
     {
         ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -40,7 +40,7 @@ _UNSURE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Where it listens, HOST:PORT,…, and how to log in."""
+    """The bootstrap address, HOST:PORT,…, and the login."""
 
     bootstrap: str
     login: Login
@@ -48,12 +48,12 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A topic as its brokers tell it.
+    """A topic as its brokers describe it.
 
     Attributes:
         ends: where each partition ends.
         replicas: the brokers of each partition.
-        settings: those above, as far as the broker knows them.
+        settings: those named above, as far as the broker knows them.
     """
 
     topic: str
@@ -70,7 +70,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The brokers of a topic, asked over the network: what `drive.Brokers` promises."""
+    """The brokers of a topic, over the network; implements `drive.Brokers`."""
 
     broker: Broker
 
@@ -90,8 +90,8 @@ class Network:
 async def ask(broker: Broker, topic: str) -> Served:
     """Raises ConfigError for a topic where no tombstone can remove anything; KafkaError."""
     async with await Admin.open(broker.bootstrap, login=broker.login) as admin:
-        told = await admin.describe_topic(topic)
-        if told.is_internal:
+        description = await admin.describe_topic(topic)
+        if description.is_internal:
             raise ConfigError(
                 f"topic {topic} is internal: its coordinator alone writes tombstones there, when "
                 "a group, its offsets or a transactional id are deleted or expire"
@@ -103,31 +103,31 @@ async def ask(broker: Broker, topic: str) -> Served:
         raise configs.error
     settings = {name: configs.entries[name] for name in names if name in configs.entries}
     policy = settings[POLICY].value or ""
-    if "compact" not in [one.strip() for one in policy.split(",")]:
+    if "compact" not in [part.strip() for part in policy.split(",")]:
         raise ConfigError(
             f"topic {topic}: cleanup.policy={policy}: a tombstone removes nothing there; "
             "`lapse delete-records` does, or retention will"
         )
-    partitions = [TopicPartition(topic, one.partition) for one in told.partitions]
+    partitions = [TopicPartition(topic, p.partition) for p in description.partitions]
     ends = await _ends(broker, partitions)
-    replicas = {one.partition: one.replicas for one in told.partitions}
-    return Served(topic, told.topic_id.hex, ends, replicas, settings)
+    replicas = {p.partition: p.replicas for p in description.partitions}
+    return Served(topic, description.topic_id.hex, ends, replicas, settings)
 
 
 async def ask_replicas(broker: Broker, topic: str, topic_id: str) -> Mapping[int, tuple[int, ...]]:
-    """The brokers of each partition now, one that is being added included.
+    """The brokers of each partition now, including a replica that is being added.
 
-    Raises ConfigError where the topic is another by now; KafkaError, ConnectionLost.
+    Raises ConfigError if another topic has the name by now; KafkaError, ConnectionLost.
     """
     async with await Admin.open(broker.bootstrap, login=broker.login) as admin:
-        told = await admin.describe_topic(topic)
-    if told.topic_id.hex != topic_id:
+        description = await admin.describe_topic(topic)
+    if description.topic_id.hex != topic_id:
         raise another_topic(topic)
-    return {one.partition: one.replicas for one in told.partitions}
+    return {p.partition: p.replicas for p in description.partitions}
 
 
 def another_topic(topic: str) -> ConfigError:
-    """An order is about a topic, not about a name."""
+    """The error for an order whose topic was recreated: it is about a topic id, not a name."""
     return ConfigError(
         f"topic {topic} is not the one the order is about: it was deleted and made again since; "
         "give a new order"
@@ -150,12 +150,11 @@ async def write_tombstones(
     broker: Broker, topic: str, keys: Sequence[bytes], due: Sequence[Due]
 ) -> None:
     """All of them are in the logs when this returns. Raises KafkaError, ConnectionLost."""
-    config = ProducerConfig(allow_auto_create_topics=False)  # one that is gone stays gone
+    config = ProducerConfig(allow_auto_create_topics=False)  # a deleted topic stays deleted
     try:
         async with Producer(broker.bootstrap, config, login=broker.login) as producer:
             sent = [
-                await producer.send(topic, keys[one.target], None, partition=one.partition)
-                for one in due
+                await producer.send(topic, keys[d.target], None, partition=d.partition) for d in due
             ]
             await producer.flush()
             await asyncio.gather(*sent)
@@ -164,18 +163,18 @@ async def write_tombstones(
 
 
 def lag_wanted(served: Served) -> Forced | None:
-    """The change of `max.compaction.lag.ms` that brings rounds on; None where it is low enough."""
-    wanted = max(FORCED_LAG_MS, served.ms(MIN_LAG))
+    """The change of `max.compaction.lag.ms` that speeds up rounds; None if it is low enough."""
+    lag_ms = max(FORCED_LAG_MS, served.ms(MIN_LAG))
     entry = served.settings.get(MAX_LAG)
-    if entry is None or entry.value is None or int(entry.value) <= wanted:
+    if entry is None or entry.value is None or int(entry.value) <= lag_ms:
         return None
-    return Forced(MAX_LAG, _own(entry), str(wanted))
+    return Forced(MAX_LAG, _own(entry), str(lag_ms))
 
 
 def to_force(served: Served, before: Forced | None) -> Forced | None:
-    """What is to be in force, given what an order says that it changed `before`.
+    """The change to make, given the change `before` that the order records.
 
-    That may not have come to be, or not have stayed: then the setting is as new.
+    That change may not have been made, or not have lasted: then it is worked out anew.
     """
     if before is not None and _own(served.settings.get(before.name)) == before.value:
         return before
@@ -183,14 +182,14 @@ def to_force(served: Served, before: Forced | None) -> Forced | None:
 
 
 def is_refusal(error: LapseError) -> bool:
-    """Whether it says for certain that nothing was changed."""
+    """Whether the error means for certain that nothing was changed."""
     return isinstance(error, KafkaError) and error.code not in _UNSURE
 
 
 async def force(broker: Broker, topic: str, forced: Forced) -> bool:
-    """Change it, once or again; False where somebody has set something else, which stays.
+    """Make the change, repeatably; False if the topic has another value by now, which stays.
 
-    Raises KafkaError where that is not allowed, and ConnectionLost: it may have been done.
+    Raises KafkaError if it is not allowed, and ConnectionLost: the change may have been made.
     """
     async with await Admin.open(broker.bootstrap, login=broker.login) as admin:
         own = await _own_now(admin, topic, forced.name)
@@ -201,7 +200,7 @@ async def force(broker: Broker, topic: str, forced: Forced) -> bool:
 
 
 async def put_back(broker: Broker, topic: str, forced: Forced) -> bool:
-    """As it was; False where somebody has set something else meanwhile, which stays."""
+    """Restore the setting; False if it was set to another value meanwhile, which stays."""
     async with await Admin.open(broker.bootstrap, login=broker.login) as admin:
         own = await _own_now(admin, topic, forced.name)
         if own != forced.value:
@@ -217,14 +216,14 @@ async def put_back(broker: Broker, topic: str, forced: Forced) -> bool:
 
 async def _own_now(admin: Admin, topic: str, name: str) -> str | None:
     resource = Resource(TOPIC, topic)
-    told = (await admin.describe_configs([resource], [name]))[resource]
-    if told.error is not None:
-        raise told.error
-    return _own(told.entries.get(name))
+    config = (await admin.describe_configs([resource], [name]))[resource]
+    if config.error is not None:
+        raise config.error
+    return _own(config.entries.get(name))
 
 
 def _own(entry: ConfigEntry | None) -> str | None:
-    """What a topic has of its own; None where a default applies."""
+    """The value that the topic itself sets; None where a default applies."""
     return entry.value if entry is not None and entry.source == _TOPICS_OWN else None
 
 

@@ -74,7 +74,7 @@ def load_key(path: Path) -> Ed25519PrivateKey:
 def load_or_make_key(fs: Fs, path: Path) -> tuple[Ed25519PrivateKey, bool]:
     """The key there, made with mode 0600 if there is none; whether it was made.
 
-    Raises StorageError, also where somebody else could put his key in its place; ConfigError.
+    Raises StorageError, also if another user could put a key in its place; ConfigError.
     """
     try:
         make_own_dir(path.parent)
@@ -97,7 +97,7 @@ def load_or_make_key(fs: Fs, path: Path) -> tuple[Ed25519PrivateKey, bool]:
 def own_public_key(path: Path) -> str | None:
     """The public half of the key that `load_or_make_key` made there, as reports name it.
 
-    None where there is none, or where somebody else could have put it there.
+    None if there is none, or if another user could have put it there.
     """
     if not path.exists() or why_not_own(path.parent):
         return None

@@ -14,7 +14,7 @@ _FILTER_BITS_MIN, _FILTER_BITS_MAX = 1 << 16, 1 << 26  # 8 KiB stay in the first
 
 
 def table_of(search: Search) -> KeyTable:
-    """Half full at the most; the hash is keyed anew each time, since keys come from anybody."""
+    """At most half full; the hash gets a new key each time, since anyone may choose the keys."""
     keys = search.keys
     lengths = np.array([len(key) for key in keys], np.int64)
     slots = _SLOTS_MIN

@@ -1,7 +1,7 @@
 """A tool as owner: logs of a directory it has locked, with no broker running (ADR-10).
 
-Only logs whose policy is known are opened; whatever has no known policy is neither recovered nor
-listed, because a log that is not understood is not touched (ADR-12).
+Only logs whose policy is known are opened; other logs are neither recovered nor listed, because a
+log that is not understood is not touched (ADR-12).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
 
 
-def _nobody_knows() -> int | None:
+def _unknown_time() -> int | None:
     return None
 
 
 class DirectoryOwner:
     """Owns a log directory from construction to `close`; `configs` are the logs to open.
 
-    `believed` is asked for the time to go and note by once the directory is locked, None where the
-    clock is not believed; without one no producer is forgotten. `heals_txn_indexes` as in
+    `believed` is called once the directory is locked; it returns the time to go and note by, None
+    if the clock is not believed; without a time no producer is forgotten. `heals_txn_indexes` as in
     `log.loader`: without it, what Kafka has lost stays lost.
 
     Raises LockHeld, naming the holder, where a broker or another tool owns it.
@@ -49,7 +49,7 @@ class DirectoryOwner:
         clock: Clock,
         *,
         producer_id_expiration_ms: int = 86_400_000,
-        believed: Callable[[], int | None] = _nobody_knows,
+        believed: Callable[[], int | None] = _unknown_time,
         heals_txn_indexes: bool = True,
         clock_jump_max_ms: int = 3_600_000,
     ) -> None:
@@ -68,7 +68,7 @@ class DirectoryOwner:
                 )
                 for partition in sorted(configs)
             ]
-            for log in logs:  # once all are open, since a checkpoint of others asks who is there
+            for log in logs:  # once all are open: a checkpoint needs the list of open logs
                 finish_rounds(log, self._directory, env)
         except BaseException:
             self._directory.close(clean=False)
@@ -91,12 +91,12 @@ class DirectoryOwner:
         self._directory.close()
 
     def see(self, now_ms: int) -> None:
-        """The clock is believed, and says so: see `PartitionLog.see`. Raises StorageError."""
+        """Pass a believed time to all logs: see `PartitionLog.see`. Raises StorageError."""
         for log in self._directory.logs.values():
             log.see(now_ms)
 
     def logs(self, partitions: Collection[TopicPartition] | None = None) -> list[LogInfo]:
-        """Facts of all open logs, or of some."""
+        """Facts of all open logs, or of the named ones."""
         return [
             self._info(log)
             for partition, log in sorted(self._directory.logs.items())

@@ -1,10 +1,10 @@
-"""What a lifecycle service and an owner in another process say to each other.
+"""Messages between a lifecycle service and an owner in another process.
 
-A Unix socket in the owner's data directory. Each message is a four-byte big-endian
-length and so many bytes of JSON, an object whose `type` says what it is. The service asks, one
-question at a time, `Hello` first; the owner answers each with what fits it, or `Refused`.
+They use a Unix socket in the owner's data directory. Each message is a four-byte big-endian length
+and that many bytes of JSON, an object whose `type` says what it is. The service sends one request
+at a time, `Hello` first; the owner answers each with the matching answer, or `Refused`.
 
-Both ends are of one version of Lapse: `VERSION` moves with any change here, in `LogFacts`, in
+Both ends are of one version of Lapse: `VERSION` changes with any change here, in `LogFacts`, in
 `TopicConfig` or in `Receipt`, and a service of another version is refused.
 """
 
@@ -35,7 +35,7 @@ _PATH_BYTES_MAX = 103 if sys.platform == "darwin" else 107
 
 
 class Hello(msgspec.Struct, tag=True, frozen=True):
-    """Who asks. Whoever is let in is the only service until its connection ends."""
+    """Identifies the service. The accepted one is the only service until its connection ends."""
 
     version: int
     pid: int
@@ -58,7 +58,7 @@ class Adopt(msgspec.Struct, tag=True, frozen=True):
 
 
 class AskConditions(msgspec.Struct, tag=True, frozen=True):
-    """What is out of order; instead of `Hello`, by somebody who is no service."""
+    """Requests what is out of order; a client that is not a service sends it instead of `Hello`."""
 
 
 class Conditions(msgspec.Struct, tag=True, frozen=True):

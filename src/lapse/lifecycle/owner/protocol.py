@@ -1,4 +1,4 @@
-"""Who may change a log's files, as a round sees it.
+"""The owner of a log, who may change its files, as a round sees it.
 
 A running broker is an owner (its side is `broker.control`, ours `owner.remote`); so is a tool that
 holds a directory's `.lock` (`owner.directory`). Everything a round changes goes through `commit`;
@@ -18,11 +18,11 @@ from lapse.lifecycle.round.summarise import SummaryReceipt
 
 
 class OwnerGone(LapseError):
-    """The owner does not answer, or has other business; it may again."""
+    """The owner does not answer, or serves another service; it may answer again later."""
 
 
 class Owner(Protocol):
-    """Facts and commits of the logs somebody owns."""
+    """Facts and commits of the logs that one process owns."""
 
     def logs(self) -> list[LogInfo]:
         """Every log as it stands now."""
@@ -36,7 +36,7 @@ class Owner(Protocol):
         ...
 
     def adopt_summaries(self, receipts: Sequence[SummaryReceipt]) -> list[str | None]:
-        """Take over what tasks found out about segments; why not, one answer each, None if so.
+        """Take over the tasks' summaries of segments; one result each: None, or why it was not.
 
         A segment that is gone or was replaced meanwhile is passed over. The append clock stays
         the owner's.

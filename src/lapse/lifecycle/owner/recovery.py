@@ -1,7 +1,7 @@
 """What an owner does for a log right after opening it, before the first append.
 
-A crash may have cut a commit short: opening the log has put its files in order (W-5),
-and here its books are completed. Attempts of rounds that nobody will commit are removed.
+A crash may have cut a commit short: opening the log has put its files in order (W-5), and here the
+commit's ledger and checkpoint are completed. Attempts that will never be committed are removed.
 """
 
 from __future__ import annotations

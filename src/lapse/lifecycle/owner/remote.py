@@ -1,6 +1,6 @@
 """A running broker as owner, over its control socket (`owner.messages`).
 
-Connects when first asked, and again after the broker was away. Blocking, for one thread.
+It connects at the first call, and again after the broker was away. Blocking, for one thread.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LOOK_SECONDS_MAX = 5.0
 class RemoteOwner:
     """`Owner`: the broker of a data directory.
 
-    Raises OwnerGone from every call while there is none, or it serves another service.
+    Every call raises OwnerGone while there is no broker, or while it serves another service.
 
     Attributes:
         broker_pid: the process that answered last, None before one did.
@@ -59,8 +59,8 @@ class RemoteOwner:
     def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
         """In several messages where they are many; what was committed stays if a later one fails.
 
-        Raises OwnerGone, and then nobody knows what became of the receipts under way: the broker
-        settles that when it opens its logs.
+        Raises OwnerGone, and then the state of the receipts under way is unknown: the broker
+        settles it when it opens its logs.
         """
         results: list[CommitResult] = []
         for first in range(0, len(receipts), messages.RECEIPTS_MAX):
@@ -77,7 +77,7 @@ class RemoteOwner:
         return refusals
 
     def close(self) -> None:
-        """Leave; the broker then lets another service in."""
+        """Disconnect; the broker then accepts another service."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -114,9 +114,9 @@ class RemoteOwner:
 
 
 def ask_conditions(data_dir: Path) -> tuple[Condition, ...] | None:
-    """What the broker of a directory says is out of order; None where none answers.
+    """What the broker of a directory reports as out of order; None if no broker answers.
 
-    That is so too where this user may not ask it, or it is of another version. It takes
+    Also None if this user may not connect to it, or it is of another version. It takes
     `LOOK_SECONDS_MAX` at most.
     """
     path = data_dir / messages.SOCKET

@@ -1,7 +1,7 @@
 """The `.txnindex` of a rewritten segment: the aborted transactions that still matter (X-4, F-10).
 
-One entry for each ABORT marker that stays and whose transaction still has a batch: consumers that
-read committed data need it to leave that batch out, be it only a header.
+One entry per ABORT marker that stays and whose transaction still has a batch: read_committed
+consumers need it to skip that batch, even if only its header is left.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from lapse.log.txn_index import AbortedTxn, parse_entries
 def aborted_entries(
     plan: RoundPlan, transactions: RoundTxns, segment: SourceSegment, alive: NDArray[np.uint8]
 ) -> list[AbortedTxn]:
-    """Those of one source segment; `alive` is settled once the segment is written."""
+    """The entries of one source segment; `alive` is final once the segment is written."""
     if plan.kind is RoundKind.TRIM:
-        # Nothing is judged but by offset: what reaches the log start stays (KIP-107).
+        # A trim judges by offset alone: entries that reach the log start stay (KIP-107).
         return [e for e in _entries(plan, segment) if e.last_offset >= plan.log_start]
     found = segment.transactions
     if plan.rules is Rules.KAFKA_43:
@@ -46,8 +46,8 @@ def aborted_entries(
     entries = []
     for b in kept.tolist():
         marker, first = int(rows["last_offset"][b]), int(first_offsets[found.txns[b]])
-        # Kafka may have lost its index. Of an entry made again nobody knows how far the last
-        # stable offset had come, so it never ends a search.
+        # Kafka may have lost its index. For an entry made again, the last stable offset of that
+        # time is unknown, so the entry never ends a search.
         made = AbortedTxn(int(rows["producer_id"][b]), first, marker, first)
         entries.append(known.get(marker, made))
     return entries

@@ -1,7 +1,7 @@
 """The append times of a rewritten segment: those of its sources, as far as batches are left.
 
-Called by `rewrite`. An entry that holds for no batch any more is left out: a log that is written to
-all the time would else keep one for each second of its life.
+Called by `rewrite`. An entry without a remaining batch is left out: otherwise a log with constant
+appends would keep one entry for each second of its life.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lapse.records.append_times import AppendTimes
 
 
 class AppendTimesLeft:
-    """In the making: told of all batches that are written."""
+    """Collects the append times of all batches that are written."""
 
     def __init__(self, plan: RoundPlan, sources: Sequence[PlanSegment]) -> None:
         self._base_offset = sources[0].base_offset
@@ -27,7 +27,7 @@ class AppendTimesLeft:
         self._used = np.zeros(len(self._known.offsets), np.bool_)
 
     def add(self, rows: NDArray[np.void]) -> None:
-        """Batches (rows of BATCH) that are in the new segment."""
+        """Add batches (rows of BATCH) that are written to the new segment."""
         offsets = self._known.offsets
         used = np.searchsorted(offsets, rows["base_offset"], side="right") - 1
         self._used[used[used >= 0]] = True
@@ -40,7 +40,7 @@ class AppendTimesLeft:
 
 
 def _of(log_dir: Path, source: PlanSegment) -> AppendTimes:
-    """What is not known of one source must not look like the end of the one before."""
+    """A source's append times; if unknown, an entry says so, to end those of the source before."""
     known = read_append_times(log_dir, source.base_offset, source.size)
     if len(known.offsets):
         return known

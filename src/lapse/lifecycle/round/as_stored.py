@@ -1,9 +1,9 @@
-"""Batches of a round put back into the formats that their segment has (KIP-32's way back).
+"""Batches of a round converted back into the formats of their segment (KIP-32's way back).
 
-A round sees messages of v0 and v1 as v2 batches (`round/upgrade`). While `message.format.version`
-is below 0.11 there are readers that know no v2, so nothing old may come out as new: what the round
-left as it was is taken from the segment, byte for byte, and a wrapper that lost messages is wrapped
-anew. Batches of v2 stay such. An emptied batch has no form in the old formats: it goes.
+A round reads messages of v0 and v1 as v2 batches (`round/upgrade`). While `message.format.version`
+is below 0.11 some consumers do not know v2, so old messages must stay old: what the round left
+unchanged is taken from the segment, byte for byte, and a wrapper that lost messages is wrapped
+anew. Batches of v2 stay v2. The old formats have no empty batch: an emptied batch is removed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class AsStored:
     """Batches in the formats of their segment.
 
     Attributes:
-        rows: of BATCH, as they lie in `data`.
-        nulls: tombstones among them, those in v2 not counted.
+        rows: rows of BATCH, as the batches lie in `data`.
+        nulls: number of tombstones in batches of old formats.
     """
 
     data: bytes
@@ -35,7 +35,7 @@ class AsStored:
 def as_stored(
     segment: SourceSegment, stored: Stored, out: NDArray[np.uint8], rows: NDArray[np.void]
 ) -> AsStored:
-    """What `rows`, batches in `out` that the round wrote of `segment`, are in its own formats.
+    """The batches `rows` in `out`, written by the round from `segment`, in the segment's formats.
 
     Raises CorruptData.
     """
@@ -63,15 +63,15 @@ def as_stored(
             nulls += int((records["value_length"] < 0).sum())
     if not found:
         return AsStored(b"", rows[:0], 0)
-    told = np.concatenate(found)
-    told["position"] = np.cumsum(told["size"]) - told["size"]
-    return AsStored(b"".join(parts), told, nulls)
+    result = np.concatenate(found)
+    result["position"] = np.cumsum(result["size"]) - result["size"]
+    return AsStored(b"".join(parts), result, nulls)
 
 
 def _runs(
     at: NDArray[np.int64], old: NDArray[np.bool_], same: NDArray[np.bool_]
 ) -> list[tuple[int, int]]:
-    """Neighbours that can be taken in one go: (first, after); what changed goes one by one."""
+    """Runs of neighbours to convert together: (first, after); changed batches go one by one."""
     together = (old[1:] == old[:-1]) & (same[1:] == same[:-1]) & (same[1:] | ~old[1:])
     together &= (at[1:] == at[:-1] + 1) | ~old[1:]
     borders = np.flatnonzero(~together) + 1

@@ -2,13 +2,13 @@
 
 A round that fails on such a place is repeated after a minute, then after twice as long each time,
 up to an hour; until then rounds stay below it, and nothing at or above it is stamped or removed.
-Where there are several, the lowest bounds them. How often is counted for the log, whichever of its
-places was met: only a round that reads all of it begins anew.
-`decide.bounds` reads it from the facts; the commit (`round.commit`) writes it, and whoever adopts
-the summary of a segment that cannot be read (`round.summarise`).
+Where there are several such places, the lowest bounds the rounds. Tries are counted per log, not
+per place: only a round that reads the whole log resets the count. `decide.bounds` reads the range
+from the facts; it is written by the commit (`round.commit`), and when the owner adopts the summary
+of a segment that cannot be read (`round.summarise`).
 
-`.lapse/bad` (`log.bad`) keeps it, as JSON, with the size and mtime its segment's file had: a range
-whose segment is gone, or whose file is another one now, is forgotten.
+`.lapse/bad` (`log.bad`) keeps the range, as JSON, with the size and mtime of its segment's file: a
+range whose segment is gone, or whose file has changed, is forgotten.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ BACKOFF_MS_MAX = 3_600_000
 
 
 def note_failure(existing: BadRange | None, spot: BadSpot, now_ms: int) -> BadRange:
-    """The range after a round failed at `spot`: each failure of the log waits longer.
+    """The range after a round failed at `spot`; each failure of the log makes the wait longer.
 
-    While a range still holds the rounds below it, one met above it does not take its place. One met
-    by a full try does: what is below may be readable again, and the next round finds that out.
+    While a range still holds the rounds below it, a place above it does not replace it. A place met
+    by a full try does: the lower place may be readable again, and the next round finds that out.
     """
     tries = 1 if existing is None else existing.tries + 1
     wait_ms = backoff_ms(tries, FIRST_BACKOFF_MS, BACKOFF_MS_MAX)
@@ -60,7 +60,7 @@ def _place(bad: BadRange | BadSpot) -> tuple[int, int]:
 
 
 def note(log: PartitionLog, fs: Fs, spot: BadSpot, now_ms: int) -> BadRange:
-    """Have a log remember where it could not be read. Raises StorageError: then until it closes."""
+    """Note in a log where it could not be read; after a StorageError, only until the log closes."""
     noted = note_failure(log.facts().bad, spot, now_ms)
     log.set_bad(noted)
     store(fs, log.dir, noted)
@@ -68,7 +68,7 @@ def note(log: PartitionLog, fs: Fs, spot: BadSpot, now_ms: int) -> BadRange:
 
 
 def store(fs: Fs, log_dir: Path, bad: BadRange) -> None:
-    """Keep it, durably. Raises StorageError."""
+    """Write the bad range, durably. Raises StorageError."""
     path = bad_path(log_dir)
     fs.make_dir(path.parent)
     state = file_state(segment_path(log_dir, bad.segment_base, LOG))
@@ -76,7 +76,7 @@ def store(fs: Fs, log_dir: Path, bad: BadRange) -> None:
 
 
 def clear(fs: Fs, log_dir: Path) -> None:
-    """Forget it, durably. Raises StorageError."""
+    """Remove the bad range, durably. Raises StorageError."""
     path = bad_path(log_dir)
     if path.exists():
         fs.unlink(path)
@@ -88,7 +88,7 @@ def current_facts(log: PartitionLog, fs: Fs) -> LogFacts:
     facts = log.facts()
     if facts.bad is None or _is_there(facts, facts.bad):
         return facts
-    with contextlib.suppress(StorageError):  # `read_bad` will not believe what is left
+    with contextlib.suppress(StorageError):  # `read_bad` ignores a stale file
         clear(fs, log.dir)
     log.set_bad(None)
     return log.facts()
@@ -100,5 +100,5 @@ def _is_there(facts: LogFacts, bad: BadRange) -> bool:
     log_dir = Path(facts.dir)
     segment = segment_path(log_dir, bad.segment_base, LOG)
     if file_state(segment).size < 0 or not bad_path(log_dir).exists():
-        return True  # a file that is missing is what was met; what could not be kept, memory knows
+        return True  # the missing file is the bad place, or `.lapse/bad` could not be written
     return read_bad(log_dir) is not None

@@ -1,8 +1,9 @@
-"""A round that somebody called off: a marker in its folder, which every attempt at it looks for.
+"""Cancelling a round: a marker file in the round's folder, which every attempt checks for.
 
-`<partition>/.lapse/<round>/cancelled` may be written by anybody who may write there; no engine has
-to be told, wherever its tasks are. An attempt looks before it begins and whenever it tells how far
-it is, and comes to nothing by `Cancelled`. A round that was through by then was not cancelled.
+Any process that may write to the folder can create `<partition>/.lapse/<round>/cancelled`; no
+message to the engine is needed, wherever its tasks run. An attempt checks before it begins and
+whenever it reports progress, and fails with `Cancelled`. A round that has finished by then is not
+cancelled.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ CANCELLED = "cancelled"
 
 
 class Cancelled(LapseError):
-    """Somebody called the round off."""
+    """The operator cancelled the round."""
 
     def __init__(self) -> None:
         super().__init__("cancelled by hand")
 
 
 def cancel_round(fs: Fs, log_dir: Path, round_id: str) -> None:
-    """Call a round off. Raises StorageError."""
+    """Cancel a round. Raises StorageError."""
     folder = attempt_dir(log_dir, round_id, "")
     fs.make_dir(folder)
     fs.write_file(folder / CANCELLED, b"")
 
 
 def is_cancelled(log_dir: Path, round_id: str) -> bool:
-    """Whether somebody has."""
+    """Whether the round was cancelled."""
     return (attempt_dir(log_dir, round_id, "") / CANCELLED).exists()
 
 
 def require_wanted(attempt_folder: Path) -> None:
-    """What an attempt asks of its own folder. Raises Cancelled."""
+    """Raise Cancelled if the round of this attempt was cancelled."""
     if os.path.exists(attempt_folder.parent / CANCELLED):
         raise Cancelled

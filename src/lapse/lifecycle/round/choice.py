@@ -1,10 +1,10 @@
-"""The small plan or the split one: decided from what a task may use and what the log asks for.
+"""The small plan or the split plan: decided from a task's memory and the size of the log.
 
 The small plan's one task holds at once the map of all keys that are dirty, a bit or two for each
 record, and the headers of every segment of the round. Where that is more than the task may use, the
 round is split: no task then holds more than a hash range's keys, or one group of segments.
 
-Pure. The figures of a split follow from the task's memory too; nothing here is a limit on keys.
+Pure functions. The figures of a split follow from the task's memory too; there is no limit on keys.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _TABLE_SHARE = 2
 _CHUNK_ENTRIES_MAX = 1 << 24
 _ENTRIES_MIN = 1 << 12
 
-_HOST_SHARE = 4  # all but a fourth of a machine: for Java, page cache and everybody else
+_HOST_SHARE = 4  # a fourth of the machine is left for Java, page cache and other processes
 
 _TABLE_FILL = 0.5
 _UNSURE = 1.3  # a sketch is 3 % off; ranges are a little uneven
-_CACHED_KEYS = 1 << 18  # a table of so many stays in the cache: a probe of it is no DRAM miss
+_CACHED_KEYS = 1 << 18  # a table of this many stays in the CPU cache: a probe is no DRAM miss
 _CACHED_RANGES_MAX = 512  # beyond that many, parts become too short to be read at full speed
 _RANGES_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a round's map stage asks for.
+    """The size of a round's map stage.
 
     Attributes:
-        records: in dirty segments, no less than there are.
-        batches: in all segments of the round.
-        keys: distinct ones that are dirty, by sketches; None where not every segment has one.
+        records: records in dirty segments, an upper bound.
+        batches: batches in all segments of the round.
+        keys: distinct dirty keys, by sketches; None if a segment has no sketch.
     """
 
     records: int
@@ -49,7 +49,7 @@ class Load:
 
     @property
     def keys_max(self) -> int:
-        """Dirty keys, as well as that is known."""
+        """Dirty keys, as precisely as is known."""
         return self.records if self.keys is None else min(self.keys, self.records)
 
 
@@ -59,7 +59,7 @@ class Split:
 
     Attributes:
         ranges: hash ranges.
-        keys_a_range: as expected; a range with more is gone through more than once.
+        keys_a_range: expected keys; a range with more is processed in more than one pass.
         chunk_entries: entries that a scan partitions at a time.
         slots_max: slots that a merge's table may have.
     """
@@ -72,7 +72,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which plan, and why in words; `split` is None for the small one."""
+    """The plan chosen, and why in words; `split` is None for the small plan."""
 
     why: str
     split: Split | None = None
@@ -82,42 +82,42 @@ class Choice:
         return "small" if self.split is None else "split"
 
 
-def task_memory(asked_bytes: int, tasks: int, host_bytes: int | None) -> int:
-    """Bytes that one of so many tasks at once may use, of those asked for all.
+def task_memory(total_bytes: int, tasks: int, host_bytes: int | None) -> int:
+    """Bytes that each of `tasks` concurrent tasks may use, out of `total_bytes` for all.
 
-    `host_bytes`: memory of the machine that all of them run on, which bounds what can be asked for;
-    None where they run on several.
+    `host_bytes`: memory of the machine that all tasks run on, which bounds the total; None if they
+    run on several machines.
     """
     if host_bytes is not None:
-        asked_bytes = min(asked_bytes, host_bytes - host_bytes // _HOST_SHARE)
-    return max(asked_bytes // max(tasks, 1), 1)
+        total_bytes = min(total_bytes, host_bytes - host_bytes // _HOST_SHARE)
+    return max(total_bytes // max(tasks, 1), 1)
 
 
 def choose(load: Load, memory_bytes: int) -> Choice:
-    """The plan for a round whose tasks may use so many bytes each."""
+    """The plan for a round whose tasks may use `memory_bytes` each."""
     keys = f"{load.records} keys at most" if load.keys is None else f"about {load.keys_max} keys"
     entries = load.keys_max + 1  # a map that is full ends its round at the next record (M-5)
     needed = peak_bytes(entries, entries) + _beside_map(load)
-    told = (
+    reason = (
         f"{keys} of {load.records} dirty records, in {load.batches} batches in all, need "
         f"{_text(needed)}; a task has {_text(memory_bytes)}"
     )
     if needed <= memory_bytes or not load.records:
-        return Choice(told)
+        return Choice(reason)
     split = split_for(load.keys_max, memory_bytes)
-    return Choice(f"{told}: {split.ranges} hash ranges of about {split.keys_a_range} keys", split)
+    return Choice(f"{reason}: {split.ranges} hash ranges of about {split.keys_a_range} keys", split)
 
 
 def small_map_entries(load: Load, memory_bytes: int) -> int:
-    """Keys that the small plan's map may hold in a task of so many bytes, with all it has beside.
+    """Keys that the small plan's map may hold in a task of `memory_bytes`, next to its other data.
 
-    Where the small plan was chosen, that is more than are expected.
+    If the small plan was chosen, that is more than the keys expected.
     """
     return entries_within(memory_bytes - _beside_map(load))
 
 
 def split_for(keys: int, memory_bytes: int) -> Split:
-    """The figures for about so many keys in tasks that may use so many bytes."""
+    """The figures for about `keys` keys in tasks that may use `memory_bytes` each."""
     slots_max = max(memory_bytes // _TABLE_SHARE // SLOT_BYTES, _ENTRIES_MIN)
     chunk = memory_bytes // _CHUNK_SHARE // SLOT_BYTES
     needed = -(-int(keys * _UNSURE) // int(slots_max * _TABLE_FILL))
@@ -132,7 +132,7 @@ def split_for(keys: int, memory_bytes: int) -> Split:
 
 
 def _beside_map(load: Load) -> int:
-    """Bytes of the small plan's task."""
+    """Bytes that the small plan's task needs in addition to the map."""
     return load.batches * BATCH_BYTES + int(load.records * BITMAP_BYTES_A_RECORD)
 
 

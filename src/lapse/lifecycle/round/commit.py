@@ -1,25 +1,25 @@
-"""The commit: the owner puts attempts' segments in place, so that a crash leaves old or new.
+"""The commit: the log's owner puts an attempt's segments in place; a crash leaves old or new ones.
 
 check receipts → intents → one sync → per log, its groups ascending: renames (W-2) → one
 sync → ledgers → one sync → one checkpoint → intents removed → leftovers swept. Many logs of one log
-directory go through each stage together, so that ten thousand small ones cost a few syncs and not
-as many thousands; one that fails leaves the stage, and the others go on. Groups of a
-log go in as a prefix only. A commit is refused if the log's generation has moved, and one that was
-done already says so (idempotent by round id).
+directory go through each stage together, so that ten thousand small logs cost a few syncs and not
+tens of thousands; a log that fails leaves the stage, and the other logs go on. The groups of a log
+are put in place as a prefix only. A commit is refused if the log's generation has moved; a commit
+that was done already is recognised (idempotent by round id).
 
-What the round has read is durable before anything of it goes: else a power cut could take a record
-and the one that it superseded.
+All data that the round has read is durable before any of it is removed: otherwise a power cut could
+lose both a record and the record that it superseded.
 
-No file system need keep changes of two folders in order. So the renames are durable before the
-ledger tells of them, and both before the checkpoint moves.
+A file system need not keep changes in two folders in order. So the renames are durable before the
+ledger records them, and both before the checkpoint moves.
 
-The intent is the receipt itself, durable before the first rename. Finding one when a log is opened
-means that a commit was under way. Opening the log has then removed what the intent says is
-replaced (`log.swap.recover`); `finish_commit` sees which groups are in place, their new segment
-there and all of their old ones gone, and completes the books for them. An intent that is not whole
-was not yet synced, and then nothing was renamed.
+The intent is the receipt itself, durable before the first rename. An intent found when a log is
+opened means that a commit was under way. Opening the log has then removed the segments that the
+intent lists as replaced (`log.swap.recover`); `finish_commit` finds the groups that are in place
+(the new segment is there and all old ones are gone) and completes ledger and checkpoint for them.
+If an intent is incomplete, it was not yet synced, and nothing was renamed.
 
-A receipt of a place that cannot be read is committed by noting it (`round.bad`, L10).
+A receipt that reports an unreadable place is committed by noting that place (`round.bad`, L10).
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ CHECK_BYTES = 256 << 10
 _ALWAYS = frozenset({"records", "offsets", "times", REMOVED})  # files that every group has
 
 SetCheckpoint = Callable[[int], None]  # the next first dirty offset of one log
-SetCheckpoints = Callable[[Mapping[TopicPartition, int]], None]  # of many
+SetCheckpoints = Callable[[Mapping[TopicPartition, int]], None]  # the same for many logs
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What became of one receipt.
+    """The result of committing one receipt.
 
     Attributes:
-        groups: new segments put in place; one whose old ones retention took is none.
-        committed_ms: when.
-        seconds: what it took; of a commit of many logs its share.
-        error: why it was refused or cut short; None if all went in.
-        bad: what was noted of the place that could not be read, if that is why.
+        groups: new segments put in place; a group whose old ones retention removed does not count.
+        committed_ms: when the commit ended.
+        seconds: time it took; in a commit of many logs, the log's share.
+        error: why the commit was refused or cut short; None if all groups are in place.
+        bad: the bad range as noted, if the round failed on an unreadable place.
     """
 
     round_id: str
@@ -89,9 +89,9 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True)
 class CommitEnv:
-    """What the commit of one log needs of its surroundings.
+    """What the commit of one log needs from its surroundings.
 
-    `latest_ms` is the log's, for when it is open; else the clock's time is taken.
+    `latest_ms` is the log's own function if the log is open; otherwise the clock's time is used.
     """
 
     fs: Fs
@@ -114,16 +114,16 @@ class DirectoryEnv:
 
 @dataclass(slots=True)
 class _Commit:
-    """One receipt on its way in.
+    """One receipt while it is committed.
 
     Attributes:
-        groups: those that it is to put in place, from when it has begun.
-        entries: what the ledger is to say of those that are.
-        generation: the log's, unless somebody else changes its files.
-        dirty: at or above this the round has read all that it looked at.
-        offset: the checkpoint, once all of it is in.
-        folder: of the attempt.
-        intent: its path.
+        groups: the groups to put in place, set once the commit has begun.
+        entries: ledger entries for the groups that are in place.
+        generation: the log's expected generation, unless another writer changes its files.
+        dirty: at or above this offset the round has read all that it looked at.
+        offset: the checkpoint to set once all groups are in place.
+        folder: the attempt's folder.
+        intent: path of the intent.
         foreseen: the log's manifest, without the segments that are to be replaced.
     """
 
@@ -147,7 +147,7 @@ class _Commit:
 
 
 def intent_path(log_dir: Path) -> Path:
-    """Exists while a commit is under way."""
+    """Path of the intent, a file that exists while a commit is under way."""
     return log_dir / FOLDER / INTENT
 
 
@@ -164,11 +164,11 @@ def commit(log: PartitionLog, receipt: Receipt, env: CommitEnv) -> CommitResult:
 def commit_all(
     receipts: Sequence[tuple[PartitionLog, Receipt]], env: DirectoryEnv
 ) -> list[CommitResult]:
-    """Put the segments of many logs of one directory in place; a result each, in order."""
+    """Put the segments of many logs of one directory in place; one result per receipt, in order."""
     start = env.clock.monotonic()
     commits = [_Commit(log, receipt, receipt.error) for log, receipt in receipts]
-    for some in _each_log_once(commits):
-        _commit_together(some, env)
+    for turn in _each_log_once(commits):
+        _commit_together(turn, env)
     now_ms = env.clock.now_ms()
     seconds = (env.clock.monotonic() - start) / max(len(commits), 1)
     return [
@@ -180,7 +180,7 @@ def commit_all(
 
 
 def _each_log_once(commits: Sequence[_Commit]) -> Iterator[list[_Commit]]:
-    """In turns, so that a log has one commit under way: it has one intent."""
+    """The commits in turns with each log at most once: a log has room for one intent only."""
     while commits:
         turn: dict[str, _Commit] = {}
         for c in commits:
@@ -211,7 +211,7 @@ def _commit_together(commits: list[_Commit], env: DirectoryEnv) -> None:
 
 
 def _each(commits: Iterable[_Commit], do: Callable[[_Commit], None]) -> list[_Commit]:
-    """Those that come through; what fails with one is its own error."""
+    """The commits for which `do` succeeds; a failure is stored as the error of its commit."""
     through = []
     for c in commits:
         try:
@@ -224,7 +224,7 @@ def _each(commits: Iterable[_Commit], do: Callable[[_Commit], None]) -> list[_Co
 
 
 def _all(commits: list[_Commit], do: Callable[[], None]) -> list[_Commit]:
-    """All of them, or none if it fails."""
+    """All commits if `do` succeeds, otherwise none: all of them get the error."""
     try:
         do()
     except (LapseError, OSError) as e:
@@ -235,21 +235,21 @@ def _all(commits: list[_Commit], do: Callable[[], None]) -> list[_Commit]:
 
 
 def _begin(c: _Commit, env: DirectoryEnv) -> None:
-    """Everything before the first rename that does not need the disk to have it."""
-    if c.log.offline_reason is not None:  # what it left is settled when it is opened
+    """All that is done before the first rename, without waiting for the disk."""
+    if c.log.offline_reason is not None:  # opening the log settles what is left
         raise StorageError(f"the log is offline: {c.log.offline_reason}")
     receipt = c.receipt = _with_old_sizes(c.receipt, c.log)
 
     def ignore(_: int) -> None:
-        """What is checkpointed below is of this round."""
+        """Sets nothing: the checkpoint is moved below, for this round."""
 
     one = CommitEnv(env.fs, env.clock, ignore, c.log.latest_ms)
-    finish_commit(c.log.dir, one)  # one that failed half-way
-    if receipt.end_offset >= 0:  # a trim moves none
+    finish_commit(c.log.dir, one)  # of an earlier commit that failed half-way
+    if receipt.end_offset >= 0:  # a trim moves no checkpoint
         c.offset = receipt.end_offset
     booked = _booked(c.log.dir, receipt)
     groups = [g for g in receipt.groups if g.base_offset not in booked]
-    done_before = bool(booked) and not groups  # then the generation has moved by this very round
+    done_before = bool(booked) and not groups  # then this very round moved the generation
     c.generation = c.log.generation if done_before else receipt.generation
     c.dirty = max(c.log.cleaner_checkpoint or 0, c.log.log_start_offset)
     in_place = not done_before or all(_in_place(c.log.dir, g) for g in receipt.groups)
@@ -274,7 +274,7 @@ def _with_old_sizes(receipt: Receipt, log: PartitionLog) -> Receipt:
 
 
 def _written(c: _Commit) -> list[Path]:
-    """What must be durable before the first rename."""
+    """The paths that must be durable before the first rename."""
     folder = c.folder
     files = [folder / attempt_file(g.base_offset, f.kind) for g in c.groups for f in g.files]
     foreseen = [c.foreseen] if c.foreseen.exists() else []
@@ -282,7 +282,7 @@ def _written(c: _Commit) -> list[Path]:
 
 
 def _renamed(log_dir: Path, groups: Iterable[GroupReceipt]) -> list[Path]:
-    """What must be durable before the ledger may tell of it."""
+    """The paths that must be durable before the ledger may record the groups."""
     paths_of = (summary_path, append_times_path)
     ours = [path_of(log_dir, g.base_offset) for g in groups for path_of in paths_of]
     there = [path for path in ours if path.exists()]  # retention may have taken a group
@@ -290,18 +290,18 @@ def _renamed(log_dir: Path, groups: Iterable[GroupReceipt]) -> list[Path]:
 
 
 def _booked_files(log_dir: Path) -> list[Path]:
-    """What must be durable before the checkpoint may say that it is done."""
+    """The paths that must be durable before the checkpoint may move."""
     return [ledger.ledger_path(log_dir), log_dir / FOLDER]
 
 
 def _synced(
     commits: list[_Commit], paths_of: Callable[[_Commit], list[Path]], env: DirectoryEnv
 ) -> list[_Commit]:
-    """One sync for all of them.
+    """One sync for all commits; returns the commits that may go on.
 
-    Where it fails nobody knows what is on disk: none goes on, and a sync is not asked for twice,
-    since the system may say yes the second time. Intents that stay are settled by the next commit
-    of their log, or when it is opened.
+    If the sync fails, the state of the disk is unknown: no commit goes on. The sync is not
+    repeated, since the system may report success the second time. Intents that stay are settled by
+    the next commit of their log, or when the log is opened.
     """
     changed = [c for c in commits if c.groups]
     rest = [c for c in commits if not c.groups]
@@ -310,9 +310,9 @@ def _synced(
 
 
 def _put_in_place(c: _Commit, env: DirectoryEnv) -> None:
-    """Swap the groups in, ascending: always a prefix of the receipt, but for what is gone.
+    """Swap the groups in, ascending: always a prefix of the receipt, without groups now gone.
 
-    A StorageError leaves the intent behind, for `finish_commit` to book what is in.
+    A StorageError leaves the intent behind; `finish_commit` then books the groups in place.
     """
     try:
         for group in c.groups:
@@ -321,7 +321,7 @@ def _put_in_place(c: _Commit, env: DirectoryEnv) -> None:
             if c.log.replace_segments(new, c.generation, sync=False):
                 c.generation += 1
                 c.entries.append(entry)
-            # Else retention took it, and that is what its records are gone by.
+            # Otherwise retention has deleted the group's segments, and the ledger has no entry.
     except (StaleGeneration, CorruptData):
         if c.entries:
             env.fs.sync_all(_renamed(c.log.dir, c.groups))
@@ -332,16 +332,16 @@ def _put_in_place(c: _Commit, env: DirectoryEnv) -> None:
 
 
 def _book(c: _Commit, env: DirectoryEnv) -> None:
-    """Tell the ledger of what is in place; its file is the caller's to sync."""
-    now_ms = c.log.latest_ms()  # readers get their full retention from then on (L3)
+    """Append the groups in place to the ledger; the caller syncs its file."""
+    now_ms = c.log.latest_ms()  # consumers get their full retention from then on (L3)
     for entry in c.entries:
         ledger.append(env.fs, c.log.dir, replace(entry, committed_ms=now_ms))
 
 
 def _require_unchanged(c: _Commit, env: DirectoryEnv) -> None:
-    """Nobody else changed the log's files, so that what was found out about them holds."""
+    """Raise if another writer changed the log's files, so that the round's findings are stale."""
     if c.log.generation != c.generation:
-        if c.groups:  # in place and booked; only the checkpoint is not to move
+        if c.groups:  # in place and booked; only the checkpoint must not move
             env.fs.unlink(c.intent)
         raise _stale(c)
 
@@ -354,7 +354,7 @@ def _stale(c: _Commit) -> StaleGeneration:
 
 
 def _end(c: _Commit, env: DirectoryEnv) -> None:
-    """It is in: tell the log, and remove what is of no more use."""
+    """The commit is complete: update the log, and remove intent and leftovers."""
     receipt, log_dir = c.receipt, c.log.dir
     if receipt.log_start >= 0:
         _require_unchanged(c, env)
@@ -374,13 +374,13 @@ def _end(c: _Commit, env: DirectoryEnv) -> None:
 
 
 def _note_bad(c: _Commit, env: DirectoryEnv) -> None:
-    """Remember where the round failed, unless it failed on files that are no longer the log's."""
+    """Note where the round failed, unless it failed on files that are no longer the log's."""
     spot, log = c.receipt.bad, c.log
     if spot is None or log.generation != c.receipt.generation:
         return
     if all(s.base_offset != spot.segment_base for s in log.segments):
         return  # retention took it meanwhile
-    # Whatever the clock has done meanwhile, the next try is not put off for a year.
+    # A clock that has jumped meanwhile must not put off the next try for a year.
     now_ms = min(env.clock.now_ms(), c.receipt.now_ms + bad.BACKOFF_MS_MAX)
     c.bad = bad.note_failure(log.facts().bad, spot, now_ms)
     log.set_bad(c.bad)
@@ -393,7 +393,7 @@ def _note_bad(c: _Commit, env: DirectoryEnv) -> None:
 def _got_past(c: _Commit, known: BadRange) -> bool:
     """Whether this round has read the log's bad range after all, or replaced its segment.
 
-    What was dirty it has mapped; below that it looks only for what is in the map.
+    The round reads the dirty part in full; below that it reads only to look keys up in the map.
     """
     receipt = c.receipt
     is_clean = receipt.kind == RoundKind.CLEAN.value
@@ -474,7 +474,7 @@ def _entry(log_dir: Path, receipt: Receipt, group: GroupReceipt, committed_ms: i
 
 
 def _removed(path: Path) -> list[tuple[int, str, bytes]]:
-    """What a group has lost, as the attempt wrote it."""
+    """The records that a group has lost, as the attempt wrote them down."""
     try:
         return msgspec.msgpack.decode(path.read_bytes(), type=list[tuple[int, str, bytes]])
     except OSError as e:
@@ -488,11 +488,11 @@ def _file(group: GroupReceipt, kind: str) -> FileReceipt:
 
 
 def finish_commit(log_dir: Path, env: CommitEnv) -> str | None:
-    """After a crash, once the files are in order (W-5): complete the books of a commit.
+    """After a crash, once the files are in order (W-5): complete the ledger and checkpoint.
 
-    Returns the round's id if there was one under way. Its groups that are in place are booked;
-    the checkpoint moves only if all are, so that what is missing is simply cleaned again, whatever
-    the ledger says of it.
+    Returns the round's id if a commit was under way. Groups in place get their ledger entries; the
+    checkpoint moves only if all groups are in place, so that missing groups are cleaned again,
+    regardless of what the ledger says of them.
     """
     path = intent_path(log_dir)
     if not path.exists():
@@ -503,7 +503,7 @@ def finish_commit(log_dir: Path, env: CommitEnv) -> str | None:
         return None
     groups = [g for g in receipt.groups if _in_place(log_dir, g)]
     if groups:
-        env.fs.sync_all(_renamed(log_dir, groups))  # whoever died may not have come to it
+        env.fs.sync_all(_renamed(log_dir, groups))  # the process may have died before it
         ledger.write_anew(env.fs, log_dir)  # nor is it known whether a sync of it has failed
         booked, now_ms = _booked(log_dir, receipt), env.committed_ms()
         for group in (g for g in groups if g.base_offset not in booked):
@@ -517,7 +517,7 @@ def finish_commit(log_dir: Path, env: CommitEnv) -> str | None:
 
 
 def _read_intent(path: Path) -> Receipt | None:
-    """None where there is none, or one that was not yet whole: nothing was in place then."""
+    """The intent; None if it is missing or incomplete, when nothing was in place yet."""
     try:
         receipt = msgspec.json.decode(path.read_bytes(), type=Receipt)
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
@@ -527,9 +527,9 @@ def _read_intent(path: Path) -> Receipt | None:
 
 
 def _in_place(log_dir: Path, group: GroupReceipt) -> bool:
-    """Whether its new segment is there and no old one is.
+    """Whether the group's new segment is there and no old one is.
 
-    The new one alone tells nothing: it may be the first old one byte for byte.
+    The new segment alone proves nothing: it may equal the first old one byte for byte.
     """
     file = _file(group, "records")
     others = (base for base in group.old_bases if base != group.base_offset)

@@ -1,8 +1,8 @@
-"""What runs plans: the `Engine` a service is given, and the work of one task.
+"""The engine that runs plans, an `Engine` given to the log cleaner service; and one task's work.
 
-`run_plan` is the whole task, whoever calls it: a Spark worker, or `inline` in this process. It
-touches nothing but its own attempt's folder, so it may run twice, be killed anywhere, or race
-with another attempt at the same plan.
+`run_plan` is the whole task, in a Spark worker or in this process (`inline`). It writes only to
+its own attempt's folder, so it may run twice, be killed anywhere, or race with another attempt at
+the same plan.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ PROGRESS_BYTES = 64 << 20
 PROGRESS_SECONDS = 0.5
 GUESS_SECONDS = 1.0
 IO_UNLIMITED = 1e15  # Kafka's default is the greatest double
-NO_ATTEMPT = "none"  # id of the attempt in receipts of plans that nobody got to
+NO_ATTEMPT = "none"  # attempt id in receipts of plans that were never started
 
 
 class EngineLost(LapseError):
-    """An engine that runs nothing any more: only another can, in a new process."""
+    """The engine can run nothing any more; a new engine in a new process is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogProgress:
-    """How far one round is."""
+    """The progress of one round."""
 
     log: str
     round_id: str
@@ -62,7 +62,7 @@ class Progress:
     under_way: tuple[LogProgress, ...] = ()
 
     def left_ms(self, elapsed_s: float) -> int | None:
-        """How long the rest takes if it goes on as it did; None while nobody can know."""
+        """Time left at the present speed; None while it cannot be estimated."""
         if self.bytes_done <= 0 or elapsed_s < GUESS_SECONDS:
             return None
         left = max(self.bytes_total - self.bytes_done, 0)
@@ -79,7 +79,7 @@ class Engine(Protocol):
     name: str
 
     def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
-        """One receipt a plan, in any order, each as soon as it is there.
+        """One receipt per plan, in any order, each as soon as it is ready.
 
         A plan whose attempt failed gives a receipt with `error`.
         """
@@ -88,7 +88,7 @@ class Engine(Protocol):
     def summarise(
         self, requests: Sequence[SummaryRequest], on_progress: OnProgress
     ) -> Iterator[SummaryReceipt]:
-        """One receipt a segment to be looked through; the same may be said of it."""
+        """One receipt per segment to be looked through; order and errors as in `run`."""
         ...
 
 
@@ -101,7 +101,7 @@ class IoBudget:
         self._bytes = 0
 
     def spend(self, n_bytes: int) -> None:
-        """Waits until so many more bytes are within the budget."""
+        """Wait until `n_bytes` more are within the budget."""
         if not self._rate or self._rate >= IO_UNLIMITED:
             return
         self._bytes += n_bytes
@@ -111,7 +111,7 @@ class IoBudget:
 
 
 class ProgressFile:
-    """The counter an attempt leaves for whoever watches: bytes done, rewritten now and then."""
+    """The file in which an attempt counts bytes done, for the engine; rewritten now and then."""
 
     def __init__(self, fs: Fs, path: Path, clock: Clock) -> None:
         self._fs, self._path, self._clock = fs, path, clock
@@ -120,7 +120,7 @@ class ProgressFile:
         self._written_at = clock.monotonic()
 
     def tick(self, n_bytes: int) -> None:
-        """`n_bytes` more are done. Raises Cancelled where nobody wants them any more."""
+        """Count `n_bytes` more as done. Raises Cancelled if the round was cancelled."""
         self._done += n_bytes
         now = self._clock.monotonic()
         if (
@@ -133,7 +133,7 @@ class ProgressFile:
 
 
 def read_progress(folder: Path) -> int:
-    """Bytes an attempt says it has done; 0 while it says nothing."""
+    """Bytes an attempt reports as done; 0 while it has reported nothing."""
     try:
         return int((folder / PROGRESS_FILE).read_bytes() or b"0")
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -141,14 +141,14 @@ def read_progress(folder: Path) -> int:
 
 
 def work_bytes(plan: RoundPlan) -> int:
-    """Bytes `Progress` counts for a plan: each segment once mapped or probed, once rewritten."""
+    """Bytes that `Progress` counts for a plan: each segment twice, for map or probe and rewrite."""
     return 2 * plan.bytes_to_read
 
 
 def run_plan(plan: RoundPlan, attempt_id: str, fs: Fs, clock: Clock) -> Receipt:
-    """Carry out one attempt; what goes wrong with the log comes back as the receipt's error.
+    """Carry out one attempt; a failure on the log is returned as the receipt's error.
 
-    An attempt that failed takes its files with it: a full disk may be why.
+    A failed attempt removes its files: a full disk may be the reason.
     """
     folder = attempt_dir(Path(plan.dir), plan.round_id, attempt_id)
     try:
@@ -211,14 +211,14 @@ def _run(
 
 
 def cleared_to(plan: RoundPlan, end_offset: int) -> int:
-    """The log start, if the segment that holds it was rewritten without what is below it."""
+    """The log start, if the segment that holds it was rewritten without the records below it."""
     holders = [s.base_offset for s in plan.segments if s.base_offset < plan.log_start]
     reached = bool(holders) and holders[-1] < end_offset and plan.log_start <= plan.upper
     return plan.log_start if reached else -1
 
 
 def failed(plan: RoundPlan, attempt_id: str, error: str, bad: BadSpot | None = None) -> Receipt:
-    """The receipt of an attempt that came to nothing."""
+    """The receipt of an attempt that failed."""
     return Receipt(
         round_id=plan.round_id,
         attempt_id=attempt_id,

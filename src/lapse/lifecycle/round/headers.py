@@ -1,4 +1,4 @@
-"""What a plan and a batch's header alone say of it: the facts that all its records share."""
+"""The facts of a batch that follow from plan and header alone, and hold for all its records."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def facts_of_batches(plan: RoundPlan, segment: SourceSegment, latest: int) -> ND
         if plan.rules is not Rules.KAFKA_43:
             strange = has_horizon & ~_vouched(plan, rows)
             passed &= ~strange
-            # Only now are the older values gone for sure (L1). Above that it waits for its round.
+            # Only now are the older values surely gone (L1). Above that it waits for a later round.
             strange &= rows["last_offset"] <= latest
             has_horizon &= ~strange
             found[strange] |= keep.HORIZON_STRANGE
         found[has_horizon] |= keep.HORIZON_SET  # `too_old` have none: above the map H-7 sets one
         found[passed] |= keep.HORIZON_PASSED
     if segment.stored is not None:
-        found[segment.old_format] |= keep.HORIZON_SET  # one that never passes: they have no room
+        found[segment.old_format] |= keep.HORIZON_SET  # never passes: v0, v1 hold none
     return found
 
 
 def _vouched(plan: RoundPlan, rows: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Batches whose horizon a round of ours has set, and whose records its map covered."""
+    """Batches whose horizon a Lapse round has set, and whose records its map covered."""
     if not plan.vouched:
         return np.zeros(len(rows), np.bool_)
     horizons, firsts, ends = np.array(plan.vouched, np.int64).T

@@ -14,7 +14,7 @@ from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, summ
 
 
 class InlineEngine:
-    """Runs plans one after the other, here; progress moves per segment and plan."""
+    """Runs plans one after the other in this process; progress moves per segment and plan."""
 
     name = "inline"
 

@@ -1,10 +1,10 @@
-"""What Kafka's cleaner makes of transactions, for `--kafka-exact`: X-1 … X-7 as it does them.
+"""How Kafka's cleaner treats transactions, for `--kafka-exact`: X-1 … X-7 as Kafka does them.
 
-It goes by the aborts that its indexes list, and not by markers alone: an entry is in force from its
-first offset until the next ABORT marker of its producer, whichever transaction that one ends; data
-whose abort no index lists counts as committed. So entries that were lost, or whose marker is gone
-or is not read, change what becomes of a producer's other data. Ours asks for each transaction how
-it ended (`transactions.fold`).
+Kafka uses the aborts listed in its indexes, and not markers alone: an entry is in force from its
+first offset until the next ABORT marker of its producer, whichever transaction that marker ends;
+data whose abort no index lists counts as committed. So an entry that was lost, or whose marker is
+gone or is not read, changes the verdict on a producer's other data. Lapse determines the outcome of
+each transaction (`transactions.fold`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from lapse.log.txn_index import AbortedTxn, parse_entries
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What the cleaner reads of a segment.
+    """The part of a segment that Kafka's cleaner reads.
 
     Attributes:
-        rows, types: its batches, and what its control batches say.
-        first: the batch it begins with.
-        listed: the aborts it looks up before (`listed_for`).
+        rows, types: the segment's batches, and the types of its control batches.
+        first: the batch at which the cleaner begins.
+        listed: the aborts that the cleaner looks up before (`listed_for`).
     """
 
     rows: NDArray[np.void]
@@ -46,12 +46,12 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class SegmentTransactions:
-    """What it makes of the batches of one segment.
+    """The cleaner's judgement on the batches of one segment.
 
     Attributes:
         aborted: bool[batches], data of an aborted transaction.
-        spent: bool[batches], markers that it takes for not needed any more.
-        entries: by the offset of an ABORT marker that stays, what it writes into its new index.
+        spent: bool[batches], markers that the cleaner considers no longer needed.
+        entries: by the offset of an ABORT marker that stays, the entry for the new index.
     """
 
     aborted: NDArray[np.bool_]
@@ -71,7 +71,7 @@ class _Metadata:
 
     def add(self, entries: Iterable[AbortedTxn]) -> None:
         for entry in entries:
-            self.added += 1  # between equals the earlier one
+            self.added += 1  # for ties, the entry added first
             heapq.heappush(self.listed, (entry.first_offset, self.added, entry))
 
     def take_up_to(self, offset: int) -> None:
@@ -80,7 +80,7 @@ class _Metadata:
             self.aborted.setdefault(entry.producer_id, entry)
 
     def read_data(self, producer_id: int) -> bool:
-        """Whether it is aborted."""
+        """Whether the batch is data of an aborted transaction."""
         if producer_id in self.aborted:
             self.observed.add(producer_id)
             return True
@@ -88,7 +88,7 @@ class _Metadata:
         return False
 
     def read_marker(self, producer_id: int, kind: int) -> tuple[bool, AbortedTxn | None]:
-        """Whether a marker is spent; and the entry of an ABORT that is not."""
+        """Whether a marker is spent; and the index entry of an ABORT marker that is not."""
         if kind == COMMIT:
             spent = producer_id not in self.committed
             self.committed.discard(producer_id)
@@ -103,7 +103,7 @@ class _Metadata:
 
 
 def replay(reads: Sequence[Read]) -> list[SegmentTransactions]:
-    """What the cleaner makes of segments that it reads one after the other."""
+    """The cleaner's judgement on segments that it reads one after the other."""
     metadata = _Metadata()
     return [_replay(metadata, read) for read in reads]
 
@@ -135,7 +135,7 @@ def listed_for(
 ) -> list[AbortedTxn]:
     """Kafka's collectAbortedTransactions: from the index of one segment on, and of those above.
 
-    It bounds them by the log start, not by where the cleaner begins to read.
+    Kafka bounds them by the log start, not by where the cleaner begins to read.
     """
     found = []
     for index in indexes:
@@ -152,9 +152,9 @@ def as_round(
     mapped: Sequence[NDArray[np.bool_]],
     types: Sequence[NDArray[np.uint8]],
 ) -> RoundTxns:
-    """In the terms of ours: each marker is a transaction of its own, observed unless it is spent.
+    """The result as RoundTxns: each marker is one transaction, observed unless it is spent.
 
-    `mapped`: per segment, data that the building of the map takes for aborted.
+    `mapped`: per segment, data that counts as aborted when the map is built.
     """
     segments, observed, count = [], [], 0
     entries: dict[int, AbortedTxn] = {}
@@ -203,7 +203,7 @@ def _end_of(segment: SourceSegment) -> int:
 
 
 def _indexes(directory: Path) -> list[tuple[int, list[AbortedTxn]]]:
-    """All of a log, by the base offsets of their segments."""
+    """All aborted transactions of a log, by the base offset of the segment."""
     paths = sorted(path for path in directory.glob(f"*{TXN_INDEX}") if path.stem.isdigit())
     return [(int(path.stem), parse_entries(path.read_bytes(), str(path))) for path in paths]
 

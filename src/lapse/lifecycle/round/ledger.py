@@ -1,14 +1,14 @@
-"""The ledger: the durable history of what left a log, when, and by which rule.
+"""The ledger: the durable history of which records left a log, when, and by which rule.
 
-One append-only file a partition, `.lapse/ledger`. An entry speaks of one rewritten group: per old
-segment and reason a roaring bitmap of the offsets removed, at most two bytes a record. Never a key,
-never a value.
+One append-only file per partition, `.lapse/ledger`. An entry covers one rewritten group: per old
+segment and reason a roaring bitmap of the offsets removed, at most two bytes a record. It never
+holds a key or a value.
 
 A frame is `length u32 | 2^31 · CRC-32C u32 · head's CRC-32C u32 · head's length u32 · head ·
 bitmaps · length u32 | 2^31` (big-endian; head and bitmaps msgpack; length and CRC are of both
 together), so that heads are read without bitmaps and the last frame is found from the end. Frames
-without that bit are older: `length · CRC-32C · entry`. A torn last frame is what a crash leaves; it
-is ignored, and written again by recovery.
+without that bit are older: `length · CRC-32C · entry`. A crash may leave a torn last frame; it is
+ignored, and recovery writes it again.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _Entry = TypeVar("_Entry")
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Offsets one old segment lost for one reason, as serialized bitmap of offset - base."""
+    """Offsets that one old segment lost for one reason, as serialized bitmap of offset - base."""
 
     segment_base: int
     reason: str
     bitmap: bytes
 
     def offsets(self) -> BitMap:
-        """Raises ValueError where that is no bitmap."""
+        """The bitmap; raises ValueError if the bytes are not a valid one."""
         return BitMap.deserialize(self.bitmap)
 
 
@@ -58,10 +58,10 @@ class LedgerEntry:
 
     Attributes:
         now_ms: the round's clock reading; horizons were judged by it.
-        horizon_ms: what the round stamped, if `stamped` > 0.
-        end_offset: the map covered everything below; -1 in entries of before that was kept.
+        horizon_ms: the delete horizon that the round stamped, if `stamped` > 0.
+        end_offset: the map covered everything below it; -1 in older entries, which lack it.
         committed_ms: when the new segment was in place and durable.
-        bytes_before, bytes_after: of the group's log files.
+        bytes_before, bytes_after: size of the group's log files.
     """
 
     round_id: str
@@ -78,7 +78,7 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class EntryHead:
-    """An entry without its bitmaps, for whoever asks about rounds and not about offsets."""
+    """An entry without its bitmaps, for callers that need rounds and not offsets."""
 
     round_id: str
     base_offset: int
@@ -101,12 +101,12 @@ class Departure:
 
 
 def ledger_path(log_dir: Path) -> Path:
-    """Where a partition's ledger lies."""
+    """The path of a partition's ledger."""
     return log_dir / FOLDER / LEDGER_FILE
 
 
 def append(fs: Fs, log_dir: Path, entry: LedgerEntry) -> None:
-    """Add an entry; what is there already is not read, but for its last frame.
+    """Append an entry; of the existing ledger only the last frame is read.
 
     The caller syncs the file: once for many entries.
     """
@@ -128,10 +128,10 @@ def append(fs: Fs, log_dir: Path, entry: LedgerEntry) -> None:
 
 
 def write_anew(fs: Fs, log_dir: Path) -> None:
-    """The same, in another file, durably.
+    """Copy the ledger to a new file, durably.
 
-    After a sync that failed, what reads well may never come to be on the disk, and the next sync
-    says nothing of it.
+    After a failed sync, data that can be read may never reach the disk, and the next sync reports
+    no error for it.
     """
     path = ledger_path(log_dir)
     if path.exists():
@@ -154,7 +154,7 @@ def read(log_dir: Path) -> Iterator[LedgerEntry]:
 
 
 def read_heads(log_dir: Path) -> Iterator[EntryHead]:
-    """As `read`, without the bitmaps: those are not even read from the disk."""
+    """As `read`, without the bitmaps, which are not read from the disk either."""
     path = ledger_path(log_dir)
     with _opened(path) as fd:
         for frame in _frames(fd):
@@ -173,7 +173,7 @@ def _decoded(path: Path, frame: _Frame, data: bytes, kind: type[_Entry]) -> _Ent
 
 
 class _Frame(NamedTuple):
-    """Where an entry lies. One of the first format has no head of its own: it is all head."""
+    """The place of an entry. In the first format an entry has no separate head: it is all head."""
 
     at: int
     payload_at: int
@@ -205,7 +205,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _frames(fd: int) -> Iterator[_Frame]:
-    """The good ones: from the front as far as they go, and behind a bad one from the back."""
+    """The good frames: from the front up to the first bad one, then those found from the back."""
     size = os.fstat(fd).st_size if fd >= 0 else 0
     at = 0
     while (frame := _frame_at(fd, at, size)) is not None and _is_good(fd, frame, size):
@@ -225,12 +225,12 @@ def _frames_back(fd: int, start: int, size: int) -> Iterator[_Frame]:
 
 
 def _frame_at(fd: int, at: int, size: int) -> _Frame | None:
-    """What its front says, if a frame may begin there and end within the file."""
+    """The frame at `at`, from its front, if one may begin there and end within the file."""
     front = os.pread(fd, _FRONT.size, at) if at + _OLD_FRONT.size <= size else b""
     if len(front) < _OLD_FRONT.size:
         return None
     length, crc = _OLD_FRONT.unpack_from(front)
-    # A tail that a power cut left as zeros would pass for empty frames.
+    # A tail of zeros left by a power cut would otherwise pass for empty frames.
     if length == 0 or (length & _FRAMED and len(front) < _FRONT.size):
         return None
     if length & _FRAMED:
@@ -246,7 +246,7 @@ def _frame_at(fd: int, at: int, size: int) -> _Frame | None:
 
 
 def _frame_before(fd: int, end: int) -> _Frame | None:
-    """The frame that ends there, good throughout."""
+    """The frame that ends at `end`, if all of it is good."""
     word = os.pread(fd, _WORD.size, max(end - _WORD.size, 0))
     length = _WORD.unpack(word)[0] if len(word) == _WORD.size else 0
     at = end - _WORD.size - (length & ~_FRAMED) - _FRONT.size
@@ -259,7 +259,7 @@ def _frame_before(fd: int, end: int) -> _Frame | None:
 
 
 def _is_good(fd: int, frame: _Frame, size: int) -> bool:
-    """The head is right; of the last frame everything, since a crash may have torn it."""
+    """Whether the head is right; of the last frame all is checked, as a crash may have torn it."""
     if frame.is_old:
         return _is_whole(fd, frame)
     word = os.pread(fd, _WORD.size, frame.end - _WORD.size)
@@ -292,9 +292,10 @@ def _valid_end(path: Path) -> int:
 
 
 def departures(log_dir: Path, offset: int) -> Iterator[Departure]:
-    """What the ledger knows of one offset's end. Raises CorruptData.
+    """The ledger's entries on the removal of one offset. Raises CorruptData.
 
-    One answer, unless files came back that a ledger told of (a copy put back, a disk that lied).
+    There is one at most, unless replaced files came back (a restored copy, or a disk that reported
+    a sync it had not done).
     """
     for entry in read(log_dir):
         for removed in entry.removed:

@@ -1,11 +1,11 @@
-"""How large the small plan's map gets: the sizes its table goes through, and what they take.
+"""How large the small plan's map gets: the sizes of its table as it grows, and their memory.
 
-`offset_map` makes its tables by these figures, `choice` prices a round by them, and `plan` tells
-them. A table that grows is filled from the one before it, so for a while there are both. It
-doubles, but never beyond what the keys that it may hold need; and of the last doublings one is
+`offset_map` makes its tables by these figures, `choice` estimates a round by them, and `plan`
+reports them. A growing table is filled from the one before it, so for a while there are both. It
+doubles, but never beyond what the keys that it may hold need; and one of the last doublings is
 left out, so that next to the largest table there is at most one of half its size.
 
-Pure.
+Pure functions.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ SLOTS_MIN = 1 << 14
 
 
 def room(n_slots: int) -> int:
-    """Keys that a table takes before it grows."""
+    """Keys that a table of `n_slots` slots takes before it grows."""
     return n_slots * FILLED // FILLED_OF
 
 
 def slots_max(entries_max: int) -> int:
-    """Slots of the largest table of a map that may hold so many keys."""
+    """Slots of the largest table of a map that may hold `entries_max` keys."""
     return max(-(-entries_max * FILLED_OF // FILLED), SLOTS_MIN)
 
 
 def grown(n_slots: int, entries: int, entries_max: int) -> int:
-    """Slots of the table that follows one of `n_slots`, with room for so many keys.
+    """Slots of the table that follows one of `n_slots`, with room for `entries` keys.
 
     `entries` may be more than `entries_max`, which the map never holds.
     """
@@ -38,12 +38,12 @@ def grown(n_slots: int, entries: int, entries_max: int) -> int:
 
 
 def peak_bytes(entries: int, entries_max: int) -> int:
-    """Memory of a map that comes to hold so many keys and may hold `entries_max`, at its peak.
+    """Peak memory of a map that comes to hold `entries` keys and may hold `entries_max`.
 
-    That is while the last table is filled. The filter of the probes comes later, when there is one
-    table, and takes two bytes a key. A batch with more records than there is room for makes the
-    table grow before anybody knows how many of their keys are new: with it a map may take what it
-    takes with so many keys more, but never more than `peak_bytes(entries_max, entries_max)`.
+    The peak is while the last table is filled. The probes' filter comes later, when there is only
+    one table, and takes two bytes a key. A batch with more records than there is room for makes the
+    table grow before it is known how many of their keys are new: the map may then take the memory
+    of that many more keys, but never more than `peak_bytes(entries_max, entries_max)`.
     """
     n_slots, before = SLOTS_MIN, 0
     while room(n_slots) < min(entries, entries_max):
@@ -52,9 +52,9 @@ def peak_bytes(entries: int, entries_max: int) -> int:
 
 
 def entries_within(n_bytes: int) -> int:
-    """The most keys a map may be allowed that is to take no more than so many bytes.
+    """The most keys that a map may hold within `n_bytes` of memory.
 
-    No fewer than the first table has room for, which every map has.
+    At least as many as the first table has room for, which every map has.
     """
     low, high = room(SLOTS_MIN), max(n_bytes // SLOT_BYTES, room(SLOTS_MIN))
     while low < high:

@@ -1,14 +1,14 @@
-"""Segment files as arrays for a round, and what happens when one shrinks meanwhile.
+"""Segment files as memory-mapped arrays for a round, safe if a file shrinks meanwhile.
 
-A round reads its segments through maps: they are sealed, and copying them first would cost a tenth
-to a half more. But touching a map beyond the end of its file is SIGBUS, which ends the process;
-and somebody may truncate a file that is not his. So while any map of ours is open, a handler puts
-a page of zeros where the file was and takes note; whoever mapped asks `check` before he relies on
-what he read, and gets CorruptData.
+A round reads its segments through memory maps: they are sealed, and copying them first would cost a
+tenth to a half more. But touching a map beyond the end of its file raises SIGBUS, which ends the
+process, and another process may truncate a segment file. So while a map of ours is open, a signal
+handler replaces the missing page by zeros and counts it; the reader calls `check` before it relies
+on what it read, and gets CorruptData.
 
-The handler runs inside whatever instruction touched the page, so it can be no Python: it is a few
-lines of LLVM that look into a table of our maps, call `mmap`, and give way to the handler before
-them for any other address. Where this is not Linux, a file is read into memory instead.
+The handler runs within the instruction that touched the page, so it cannot be Python: it is a few
+lines of LLVM that search a table of our maps, call `mmap`, and restore the previous handler for any
+other address. On systems other than Linux a file is read into memory instead.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _Action(ctypes.Structure):
 
 
 class _Guard:
-    """The handler, and the table it looks into; one a process."""
+    """The handler and its table of maps; one per process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -120,7 +120,7 @@ class _Guard:
         return int(self._table[slot, 2])
 
     def leave(self, slot: int) -> None:
-        """Before the map is closed."""
+        """Stop watching a map; called before it is closed."""
         with self._lock:
             self._table[slot] = 0
             self._open -= 1
@@ -149,15 +149,15 @@ _guard = _Guard() if _SUPPORTED else None
 
 
 class MappedFile:
-    """The first bytes of a file as an array that stays readable, whatever becomes of the file.
+    """The first bytes of a file as an array that stays readable even if the file shrinks.
 
     Attributes:
-        data: read-only.
+        data: the bytes, read-only.
         fd: for copying file to file.
     """
 
     def __init__(self, path: Path, size: int) -> None:
-        """Raises CorruptData where the file is shorter."""
+        """Raises CorruptData if the file is shorter."""
         self._path = path
         self._size = size
         self._slot: int | None = None
@@ -191,7 +191,7 @@ class MappedFile:
     def check(self) -> None:
         """Raises CorruptData if something that was read may not have been the file's.
 
-        Zeros in the page that has the file's end raise no signal: its size tells.
+        Reading zeros in the page with the file's end raises no signal: the file size shows it.
         """
         if self._map is None:  # read at once, and whole
             return
@@ -201,9 +201,9 @@ class MappedFile:
         self._require(size)
 
     def forget(self) -> None:
-        """Have no page of it in memory that counts as this process's own.
+        """Drop the map's pages from the memory that counts as this process's own.
 
-        The operating system's cache has them still, and the array stays readable.
+        They stay in the operating system's cache, and the array stays readable.
         """
         if self._map is not None:
             self._map.madvise(mmap.MADV_DONTNEED)
@@ -215,7 +215,7 @@ class MappedFile:
             )
 
     def close(self) -> None:
-        """Give the file back; the array must not be used any more."""
+        """Close the map and the file; the array must not be used any more."""
         if self._slot is not None and _guard is not None:
             _guard.leave(self._slot)
             self._slot = None

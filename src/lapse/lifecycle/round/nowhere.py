@@ -1,4 +1,4 @@
-"""A file system whose files go nowhere: for rewriting only to see what would come of it."""
+"""A file system that discards all writes: for rewriting only to see the result (dry runs)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lapse.base.secret import Secret
 
 
 class Thrown:
-    """A file whose bytes go nowhere."""
+    """A file whose bytes are discarded; only its size is kept."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,7 +33,7 @@ class Thrown:
 
 
 class Nowhere(RealFs):
-    """A file system that takes an attempt's files and keeps nothing."""
+    """A file system that accepts an attempt's files and keeps nothing."""
 
     def open_append(self, path: Path) -> AppendFile:
         return Thrown(path)

@@ -1,10 +1,10 @@
 """The map stage: which records of the round's segments are superseded.
 
-What Kafka calls SkimpyOffsetMap.
+The counterpart of Kafka's SkimpyOffsetMap.
 
 Reads every sealed segment once: from `dirty` on records go into the map, below it they are looked
-up in the finished map. What is left of it is a bitmap a segment, which is all a rewrite needs.
-Records of aborted transactions and control records are in no map (M-3).
+up in the finished map. The result is a bitmap per segment, which is all a rewrite needs. Records of
+aborted transactions and control records are in no map (M-3).
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _FAULTS = {
     kernel.BAD_CRC: "checksum does not match",
 }
 
-Tick = Callable[[int], None]  # told of bytes done
+Tick = Callable[[int], None]  # called with bytes done
 
 
 @dataclass(slots=True)
 class MapResult:
-    """What the map stage hands to the rewrite.
+    """The result of the map stage, for the rewrite.
 
     Attributes:
         latest: last offset the map covers; -1 in a trim.
         end_offset: the next first dirty offset (M-8); the plan's upper bound in a trim.
         entries: keys mapped.
-        transactions: of all segments.
+        transactions: the transactions of all segments.
     """
 
     segments: list[SourceSegment] = field(default_factory=list)
@@ -69,9 +69,9 @@ class MapResult:
 
 
 def _zeroed(n_slots: int) -> NDArray[np.uint64]:
-    """An empty table, on huge pages where there are any: a probe then misses the TLB less.
+    """An empty table, on huge pages where available: a probe then misses the TLB less.
 
-    One that is shorter than such a page has none: it would take all of it.
+    A table shorter than a huge page does not use one: it would take all of the page.
     """
     size = n_slots * map_size.SLOT_BYTES
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -147,7 +147,7 @@ class OffsetMap:
             tick(segment.bytes_of(piece.lo, piece.hi))
 
     def probe_unmapped(self, segment: SourceSegment, base: int) -> None:
-        """Mark the records of live batches that the map did not hear of (Kafka's rules only).
+        """Mark the records of live batches that were not added to the map (Kafka's rules only).
 
         `base`: the ordinal of the segment's first record.
         """
@@ -208,9 +208,9 @@ def build_map(plan: RoundPlan, tick: Tick, workplace: Workplace | None = None) -
 
 
 def _refuse_overlap(segments: list[SourceSegment]) -> None:
-    """A batch that reaches into the next segment: which of two records is the newer, nobody knows.
+    """Raise BadSegment for a batch that reaches into the next segment.
 
-    Raises BadSegment.
+    Which of two records is the newer is then unknown.
     """
     for segment, following in pairwise(segments):
         n, base_offset = segment.first_at(following.plan.base_offset), following.plan.base_offset
@@ -230,7 +230,7 @@ def _find_transactions(plan: RoundPlan, result: MapResult) -> None:
             result.transactions = fold(told, dict(plan.outcomes))
         for segment, found in zip(segments, result.transactions.segments, strict=True):
             segment.transactions = found
-            segment.check(found.aborted | found.unmapped)  # the others when they are mapped
+            segment.check(found.aborted | found.unmapped)  # other batches are checked when mapped
 
 
 def _run(plan: RoundPlan, result: MapResult, tick: Tick) -> None:
@@ -254,8 +254,8 @@ def _run(plan: RoundPlan, result: MapResult, tick: Tick) -> None:
         segment.keyless = _cut(keyless, base, segment)
         if plan.rules is Rules.KAFKA_43:
             offset_map.probe_unmapped(segment, base)
-    # An empty map supersedes nothing; Kafka reads the clean part all the same and drops what it
-    # finds without key, and stamps what has no horizon, as we do where the round is made for that.
+    # An empty map supersedes nothing. Kafka reads the clean part all the same: it drops records
+    # without key and stamps tombstones without horizon. Lapse does so if the round is made for it.
     if result.entries or plan.probe_always:
         for segment in result.segments:
             if segment.plan.base_offset < plan.dirty:

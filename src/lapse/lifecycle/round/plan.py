@@ -19,12 +19,12 @@ from lapse.lifecycle.round.choice import Choice, Load, Split, choose, small_map_
 from lapse.log.facts import LogFacts, SegmentFacts
 
 _URGENT = frozenset(due.value for due in BY_A_MOMENT)
-BYTES_A_KEY = 24  # Kafka's map, for --kafka-exact; ours: `round.map_size`
+BYTES_A_KEY = 24  # in Kafka's map, for --kafka-exact; for Lapse's map see `round.map_size`
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSegment:
-    """A sealed segment the round reads, as it stood."""
+    """A sealed segment that the round reads, as it was when the plan was made."""
 
     base_offset: int
     size: int
@@ -54,38 +54,39 @@ class RoundPlan:
     """Everything a task needs to know.
 
     Attributes:
-        generation: of the facts; the owner refuses a commit if it has moved.
+        generation: the log's, from the facts; the owner refuses a commit if it has moved.
         now_ms: the round's one clock reading.
         dirty, upper: offsets the map covers, [dirty, upper).
         segments: every sealed segment below `upper`, ascending; clean ones too.
         guarded_last_offsets: last offsets of batches whose header must stay (B-3): the last data
             batch of each live producer.
-        guarded_markers: (producer id, epoch) of live producers of whom only markers are known;
-            headers of these stay.
+        guarded_markers: (producer id, epoch) of live producers of which only markers are known;
+            the headers of these markers stay.
         end_guard: a batch that ends right before this offset keeps its header too (B-4): the
-            round's upper bound in Kafka 4.3, the high watermark with us (L18).
-        horizon_ms: what is stamped in this round; -1: nothing can be.
+            round's upper bound in Kafka 4.3, the high watermark in Lapse (L18).
+        horizon_ms: the delete horizon to stamp; -1: none can be stamped.
         passed_until_ms: horizons at or below this have passed.
-        map_entries_max: keys the map may hold; the round ends early where they run out (M-5).
+        map_entries_max: keys the map may hold; the round ends early if there are more (M-5).
         due: why the round is made, in words.
         kind: a TRIM maps nothing and has one segment.
-        log_start: records below it go; -1 leaves them (R-9).
-        removable_below: what waits for a horizon goes only below this (L3).
-        vouched: (horizon, first offset, end offset) of earlier rounds of ours whose horizons may be
-            in these files, ascending; another horizon counts for nothing.
+        log_start: records below it are removed; -1 leaves them (R-9).
+        removable_below: tombstones and markers are removed only below this offset (L3).
+        vouched: (horizon, first offset, end offset) of earlier Lapse rounds whose horizons may be
+            in these files, ascending; any other horizon counts for nothing.
         outcomes: (producer id, committed) of transactions begun below `upper` and ended above.
         forgotten_below: aborts below this are not looked up, under Kafka's rules (X-1).
-        legacy_horizon_ms: under Kafka's rules a tombstone of an old format goes where its file's
-            mtime is at or before this (R-6); ours get a horizon as all others.
-        keeps_old_formats: messages of v0 and v1 stay such, as `message.format.version` asks. They
-            have no room for a horizon, so tombstones among them stay. Not under Kafka's rules, F-2.
-        span_ms_max: a merged segment's records were appended within this, so that their retention
-            is not put off; None where nothing expires by time.
-        stamp_markers: rewrite a segment though nothing but its markers would change.
-        probe_always: look into the clean part although nothing is mapped.
-        dirty_bytes: S-5, for what the round cost.
-        io_bytes_per_second: what it may read and write; 0 is no limit.
-        why: why it is the small or the split plan, in words.
+        legacy_horizon_ms: under Kafka's rules a tombstone of an old format is removed if its file's
+            mtime is at or before this (R-6); under Lapse's rules it gets a horizon like any other.
+        keeps_old_formats: messages of v0 and v1 keep their format, as `message.format.version`
+            requires. They have no room for a horizon, so their tombstones stay. Not under Kafka's
+            rules, F-2.
+        span_ms_max: longest time between the appends of a merged segment's records, so that their
+            retention is not put off; None where nothing expires by time.
+        stamp_markers: rewrite a segment even if nothing but its markers would change.
+        probe_always: read the clean part although nothing is mapped.
+        dirty_bytes: S-5, to report what the round cost.
+        io_bytes_per_second: limit for reading and writing; 0 is no limit.
+        why: why the plan is small or split, in words.
         split: the figures of a split plan, None for the small one.
     """
 
@@ -126,7 +127,7 @@ class RoundPlan:
 
     @property
     def variant(self) -> str:
-        """What it is called."""
+        """The name of the plan's kind: small or split."""
         return "small" if self.split is None else "split"
 
     @property
@@ -135,15 +136,16 @@ class RoundPlan:
 
     @property
     def flags_count(self) -> bool:
-        """Whether records that say so are tombstones whatever their value (KIP-87).
+        """Whether records flagged as tombstones are tombstones even with a value (KIP-87).
 
-        No setting has a say in it: what a record is must not change with one. Kafka knows no flag.
+        This depends on no setting: the meaning of a record must not change with one. Kafka has no
+        such flag.
         """
         return self.rules is not Rules.KAFKA_43
 
     @property
     def is_urgent(self) -> bool:
-        """Whether it has a deadline (L6)."""
+        """Whether the round has a deadline (L6)."""
         return not _URGENT.isdisjoint(self.due)
 
     @property
@@ -161,8 +163,8 @@ class MapMemory:
     """Memory of one round's task.
 
     Attributes:
-        bytes: what it may take; under Kafka's rules, what Kafka's map would.
-        load_factor: Kafka's `log.cleaner.io.buffer.load.factor`; only under its rules.
+        bytes: the task's limit; under Kafka's rules, the size of Kafka's map.
+        load_factor: Kafka's `log.cleaner.io.buffer.load.factor`; only under Kafka's rules.
     """
 
     bytes: int
@@ -179,7 +181,7 @@ def make_plan(
     decision: Decision, round_id: str, rules: Rules, memory: MapMemory,
     io_bytes_per_second: float = 0.0, keys: int | None = None,
 ) -> RoundPlan:  # fmt: skip
-    """The plan of a decision that has a round due; `keys`: what sketches tell of its dirty ones."""
+    """The plan of a decision that has a round due; `keys`: distinct dirty keys, by sketches."""
     facts, config, bounds = decision.info.facts, decision.info.config, decision.bounds
     exact = rules is Rules.KAFKA_43
     trim = decision.kind is RoundKind.TRIM
@@ -233,7 +235,7 @@ def make_plan(
 
 
 def load_of(facts: LogFacts, dirty: int, upper: int, keys: int | None = None) -> Load:
-    """What mapping [dirty, upper) asks for, as the summaries tell; `keys` as sketches do."""
+    """The size of mapping [dirty, upper), from the summaries; `keys` from sketches."""
     within = [(s, after) for s, after in pairwise(facts.segments) if s.base_offset < upper]
     summaries = [(s.summary, after) for s, after in within if s.summary is not None]
     records = [s.records for s, after in summaries if after.base_offset > dirty]
@@ -256,7 +258,7 @@ _MARKERS_WANTED = frozenset({Due.MARKERS, Due.HORIZON, Due.HEADERS, Due.FORCED})
 
 
 def _holder(facts: LogFacts) -> list[SegmentFacts]:
-    """The sealed segment that the log starts within."""
+    """The sealed segment that contains the log start."""
     below = [s for s in facts.segments if s.base_offset < facts.log_start_offset]
     return [s for s in below[-1:] if not s.active]
 
@@ -268,7 +270,7 @@ def _end(facts: LogFacts, segments: list[SegmentFacts]) -> int:
 
 
 def _horizon_ms(decision: Decision, rules: Rules) -> int:
-    """What is stamped; -1: nothing, as in Kafka, whose sum overflows into a time before 1970."""
+    """The horizon to stamp; -1: none, as in Kafka, whose sum overflows to a time before 1970."""
     from_ms, retention_ms = decision.stamp_ms, decision.info.config.delete_retention_ms
     if rules is Rules.KAFKA_43 and retention_ms > FOREVER_MS - from_ms:
         return -1

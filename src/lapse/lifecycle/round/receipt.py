@@ -1,7 +1,7 @@
-"""The receipt: what a task hands back. Counts and checksums, no paths (ADR-13).
+"""The receipt: the result that a task returns. Counts and checksums, no paths (ADR-13).
 
-Where an attempt's files lie follows from the round and attempt ids: `attempt_dir`. They never end
-in Kafka's suffixes, so that no Kafka would take one for a segment.
+The folder of an attempt's files follows from the round and attempt ids: `attempt_dir`. Their names
+never end in Kafka's suffixes, so that no Kafka broker takes one for a segment.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from lapse.log.summary import FOLDER, Summary
 ABORTED = "aborted"
 KAFKA_SUFFIX = {"records": ".log", "offsets": ".index", "times": ".timeindex", ABORTED: ".txnindex"}
 REMOVED = "removed"
-APPENDED = "appended"  # append times; of segments of which any are known
+APPENDED = "appended"  # append times, if any are known for the segment
 
-# Opens the ids of attempts made in this very process, which a commit need not read back.
+# Prefix of the ids of attempts made in this process, whose files a commit need not read back.
 THIS_PROCESS = f"inline-{secrets.token_hex(8)}"
 
 
@@ -37,13 +37,13 @@ class GroupReceipt:
     """One rewritten group: old segments in, one new segment out.
 
     Attributes:
-        base_offset: of the new segment, which is the first old one's (G-3).
-        old_bases: the segments it replaces.
-        mtime_ns: of the last of them; the new files get it (F-11).
+        base_offset: base of the new segment, which is the first old one's (G-3).
+        old_bases: bases of the segments that the new one replaces.
+        mtime_ns: mtime of the last of them; the new files get it (F-11).
         stamped: batches that got a delete horizon.
         removed: records removed, by reason.
-        old_sizes: bytes of each segment it replaces, which the owner notes in its intent: by them
-            recovery knows what it finds. One that is not the log's has none.
+        old_sizes: bytes of each replaced segment, which the owner notes in its intent so that
+            recovery recognises the files it finds. A segment that is not the log's has no size.
     """
 
     base_offset: int
@@ -70,8 +70,8 @@ class BadSpot:
     """The first place an attempt could not read (L10).
 
     Attributes:
-        first_offset: the least offset that may lie there.
-        position: byte of the segment's log file.
+        first_offset: the least offset that may lie at the place.
+        position: byte position in the segment's log file.
     """
 
     segment_base: int
@@ -85,16 +85,16 @@ class Receipt:
     """The outcome of one attempt at one plan.
 
     Attributes:
-        pid: process that did it.
-        kind: of the round, "clean" or "trim".
-        upper: the plan's; nothing at or above it was looked at.
-        log_start: no record below it is left in the round's files; -1 where that was not asked.
+        pid: id of the process that made the attempt.
+        kind: kind of the round, "clean" or "trim".
+        upper: the plan's upper bound; nothing at or above it was looked at.
+        log_start: no record below it is left in the round's files; -1 if the plan did not want it.
         end_offset: the next first dirty offset (M-8), -1 after a trim.
-        groups: ascending by base offset; only what was rewritten.
-        bytes_read: of log files, mapped, probed and rewritten; headers alone are not counted.
-        error: why the attempt failed, None if it did not; then nothing else counts but `bad`.
-        bad: where the log could not be read, if that is why.
-        plan: how it was carried out, "small" or "split".
+        groups: the rewritten groups only, ascending by base offset.
+        bytes_read: bytes of log files mapped, probed and rewritten; headers alone do not count.
+        error: why the attempt failed, None if it did not; with an error, only `bad` counts besides.
+        bad: where the log could not be read, if the attempt failed on that.
+        plan: "small" or "split".
     """
 
     round_id: str
@@ -121,10 +121,10 @@ class Receipt:
 
 
 def attempt_dir(log_dir: Path, round_id: str, attempt_id: str) -> Path:
-    """Where an attempt keeps its files."""
+    """The folder of an attempt's files."""
     return log_dir / FOLDER / round_id / attempt_id
 
 
 def attempt_file(base_offset: int, kind: str) -> str:
-    """Name of one of them."""
+    """Name of a file of an attempt."""
     return f"{base_offset:020d}-{kind}"

@@ -19,7 +19,7 @@ _LIST_MAX = 4096
 
 
 def count_bits(bits: NDArray[np.uint8]) -> int:
-    """How many are set."""
+    """How many bits are set."""
     return int(np.bitwise_count(bits).sum(dtype=np.int64))
 
 

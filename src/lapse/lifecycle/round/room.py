@@ -1,7 +1,7 @@
-"""What is said where a disk has no more room for a round: why, and what to do about it.
+"""The error text for a round that ran out of disk space: the reason and what to do about it.
 
-A round writes new segments beside the old ones, and the old ones go only when the new ones are in
-place: so it needs room first to give room afterwards.
+A round writes new segments beside the old ones, and the old ones are deleted only when the new ones
+are in place: it needs space before it frees space.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WHAT_TO_DO: Mapping[int, str] = {
 
 
 def in_words(plan: RoundPlan, error: Exception) -> str:
-    """Why a round came to nothing, and what to do where the disk was full."""
+    """Why a round failed, and what to do if the disk was full."""
     text = f"{plan.name}: {error}"
     cause: BaseException | None = error
     while cause is not None:

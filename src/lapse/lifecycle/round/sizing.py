@@ -1,8 +1,8 @@
-"""A plan of the right size: where it matters, the sketches kept with the summaries are asked.
+"""A plan of the right size: where it matters, the sketches kept with the summaries are read.
 
-How many records are dirty bounds how many keys are, and for most logs that is enough. Only where
-so many keys would not fit into one task are sketches read, a small file for each dirty segment;
-without them the bound counts. Nothing that removes a record rests on either (`log.sketch`).
+The number of dirty records bounds the number of dirty keys, and for most logs that is enough. Only
+if that many keys would not fit into one task are sketches read, a small file per dirty segment;
+without sketches the bound counts. No removal of a record depends on either (`log.sketch`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def sized_plan(
 
 
 def kept_keys(facts: LogFacts, dirty: int, upper: int) -> int | None:
-    """Distinct keys in [dirty, upper), about; None where some segment has no sketch."""
+    """Approximate number of distinct keys in [dirty, upper); None if a segment has no sketch."""
     sketches = []
     for segment, after in pairwise(facts.segments):
         if after.base_offset <= dirty or segment.base_offset >= upper:

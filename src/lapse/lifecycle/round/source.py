@@ -1,8 +1,8 @@
 """The sealed segments a round reads: their batches as rows, and their records piece by piece.
 
 A segment is mapped into memory (`mapped`) and its headers are scanned once; one with messages of
-the old formats is read from a v2 image of it (`upgrade`). Whatever cannot be read is a
-`BadSegment`, which names the place, so that rounds can stay below it (L10).
+the old formats is read from a v2 image of it (`upgrade`). An unreadable place raises `BadSegment`,
+which names the place, so that rounds can stay below it (L10).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from lapse.log.summary import maybe_unhandled, unhandled_reasons
 from lapse.records.batch import Header, plain_records, scan_batches, scan_prefix
 from lapse.records.compression import INFLATED_BYTES_ALWAYS, INFLATED_RATIO_MAX
 
-SCRATCH_BYTES = 1 << 20  # so much is inflated before a kernel gets it: it is in the cache still
-PIECE_BYTES = 32 << 20  # and plain ones, so that progress moves within a segment
+SCRATCH_BYTES = 1 << 20  # inflated at a time for a kernel: still in the CPU cache then
+PIECE_BYTES = 32 << 20  # of plain batches at a time, so that progress moves within a segment
 
 
 class BadSegment(CorruptData):
     """A place of a segment that cannot be read.
 
     Attributes:
-        spot: where, for the receipt.
+        spot: the place, for the receipt.
     """
 
     def __init__(self, path: Path, spot: BadSpot) -> None:
@@ -50,7 +50,7 @@ class BadSegment(CorruptData):
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """Where an attempt keeps its files."""
+    """The file system and folder for an attempt's files."""
 
     fs: Fs
     folder: Path
@@ -58,11 +58,11 @@ class Workplace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """A segment with messages of old formats as it lies there, beside its v2 image.
+    """A segment with messages of old formats as stored, beside its v2 image.
 
     Attributes:
         rows: its messages and wrappers, in the order of the image's batches.
-        nulls: tombstones in each that is of an old format.
+        nulls: number of tombstones in each that is of an old format.
     """
 
     file: MappedFile
@@ -75,18 +75,18 @@ class SourceSegment:
     """A sealed segment open for reading, and what the map stage found out about it.
 
     Attributes:
-        file: its bytes; `data` is the array of them, or of the v2 image of them.
-        rows: its batches.
-        positions: where each of them lies in the segment itself.
-        starts, ends: where the records of each lie in `data`, as they are stored.
-        old_format: which of them were messages of v0 or v1.
+        file: the mapped file; `data` is the array of its bytes, or of those of its v2 image.
+        rows: the segment's batches.
+        positions: byte position of each batch in the segment itself.
+        starts, ends: where the stored records of each batch lie in `data`.
+        old_format: which batches were messages of v0 or v1.
         ordinals: number of each batch's first record within the segment.
-        told: what `kernels.survey` found out about all of it.
-        superseded, keyless: one bit a record.
-        tombstones: tombstones a batch, counted where records were looked at.
-        checked: which batches' checksums were found right; the map stage checks what it reads.
-        transactions: set once those of the whole round are known.
-        stored: what the image was made of, where old formats stay as they are.
+        surveyed: what `kernels.survey` found out about all of it.
+        superseded, keyless: one bit per record.
+        tombstones: tombstones per batch, counted where records were looked at.
+        checked: which batches' checksums are known to be right; the map stage checks what it reads.
+        transactions: set once the transactions of the whole round are known.
+        stored: the segment that the image was made of, where old formats are kept.
     """
 
     plan: PlanSegment
@@ -99,7 +99,7 @@ class SourceSegment:
     ends: NDArray[np.int64]
     old_format: NDArray[np.bool_]
     ordinals: NDArray[np.int64]
-    told: NDArray[np.int64]
+    surveyed: NDArray[np.int64]
     superseded: NDArray[np.uint8]
     keyless: NDArray[np.uint8]
     tombstones: NDArray[np.int32]
@@ -109,11 +109,11 @@ class SourceSegment:
 
     @property
     def records(self) -> int:
-        return int(self.told[survey.RECORDS])
+        return int(self.surveyed[survey.RECORDS])
 
     @property
     def skipped(self) -> NDArray[np.bool_]:
-        """Batches whose records no map is asked about (M-3)."""
+        """Batches whose records are neither mapped nor looked up in the map (M-3)."""
         skipped = self.transactions.unmapped
         return skipped | (self.rows["attributes"] & CONTROL != 0) if self.some(CONTROL) else skipped
 
@@ -129,14 +129,14 @@ class SourceSegment:
 
     def some(self, attributes: int) -> bool:
         """Whether any batch has any of these bits."""
-        return int(self.told[survey.ATTRIBUTES]) & attributes != 0
+        return int(self.surveyed[survey.ATTRIBUTES]) & attributes != 0
 
     def check(self, wanted: NDArray[np.bool_]) -> None:
-        """Check the wanted batches that were not yet; raises BadSegment."""
+        """Check the checksums of wanted batches not checked yet; raises BadSegment."""
         self.check_some(0, wanted)
 
     def check_some(self, first: int, wanted: NDArray[np.bool_]) -> None:
-        """The same among as many batches as `wanted` is long, from `first` on."""
+        """As `check`, for the batches from `first` on; `wanted` has one value for each."""
         those = slice(first, first + len(wanted))
         bad = first_bad_crc(self.data, self.rows[those], wanted & ~self.checked[those])
         if bad >= 0:
@@ -156,18 +156,21 @@ class SourceSegment:
             raise self.corrupt(batch, e.reason) from e
 
     def corrupt(self, batch: int, reason: str) -> BadSegment:
-        """No checksum covers a batch's base offset, so the one before it says where it begins."""
+        """The error for an unreadable batch, whose first offset is taken from the batch before it.
+
+        No checksum covers a batch's base offset.
+        """
         above = int(self.rows[batch - 1]["last_offset"]) + 1 if batch else self.plan.base_offset
         spot = BadSpot(self.plan.base_offset, above, int(self.positions[batch]), reason)
         return BadSegment(self.path, spot)
 
     def require_whole(self) -> None:
-        """Raises BadSegment if what was read was not the file's."""
+        """Raise BadSegment if the file changed, so that other bytes than its own were read."""
         for file in self._files():
             _require_whole(file, self.path, self.plan)
 
     def forget(self) -> None:
-        """Give pages back that were read, so that a task stays within its memory."""
+        """Release pages that were read, so that a task stays within its memory."""
         for file in self._files():
             file.forget()
 
@@ -183,10 +186,10 @@ class SourceSegment:
 def open_source(
     plan: RoundPlan, segment: PlanSegment, workplace: Workplace | None, *, sparing: bool = False
 ) -> SourceSegment:
-    """Open a segment and scan its headers; raises BadSegment, for unknown things too.
+    """Open a segment and scan its headers; raises BadSegment, for unknown features too.
 
-    Without a workplace the image of an old format is held in memory. A `sparing` one gives pages
-    back as it goes: to scan headers is to touch nearly all of them.
+    Without a workplace the image of an old format is held in memory. With `sparing`, pages are
+    released on the way: a scan of headers touches nearly all of them.
     """
     path = segment_path(Path(plan.dir), segment.base_offset, LOG)
     file = _mapped(path, segment)
@@ -200,9 +203,9 @@ def open_source(
         if reason is not None:
             raise _bad_after(path, segment, rows, position, reason)
         data, measured = file.data, _measure(rows, segment.base_offset)
-        _refuse_unhandled(rows, measured.told, segment, path)
+        _refuse_unhandled(rows, measured.surveyed, segment, path)
         positions, old_format = rows["position"], np.zeros(len(rows), np.bool_)
-        if measured.told[survey.OLD_FORMAT]:
+        if measured.surveyed[survey.OLD_FORMAT]:
             old_format = rows["magic"] < 2
             nulls = np.zeros(len(rows), np.int32)
             held, data = _image(plan, segment, file, rows, workplace, nulls)
@@ -218,17 +221,17 @@ def open_source(
             ends, rows = rows["last_offset"], scan_batches(data, str(path), check_crc=False)
             _refuse_beyond(rows, ends, positions, segment, path)
             measured = _measure(rows, segment.base_offset)
-        _refuse_disorder(rows, measured.told, positions, segment, path)
+        _refuse_disorder(rows, measured.surveyed, positions, segment, path)
     except BaseException:
         for each in opened:
             each.close()
         raise
-    n_bytes = (int(measured.told[survey.RECORDS]) + 7) // 8 + 8
+    n_bytes = (int(measured.surveyed[survey.RECORDS]) + 7) // 8 + 8
     n = len(rows)
     return SourceSegment(
         plan=segment, path=path, file=held, data=data, rows=rows,
         positions=positions, starts=measured.starts, ends=measured.ends, old_format=old_format,
-        ordinals=measured.ordinals, told=measured.told,
+        ordinals=measured.ordinals, surveyed=measured.surveyed,
         superseded=np.zeros(n_bytes, np.uint8), keyless=np.zeros(n_bytes, np.uint8),
         tombstones=np.zeros(n, np.int32), checked=np.zeros(n, np.bool_),
         transactions=SegmentTxns.none(n), stored=stored,
@@ -240,16 +243,23 @@ class _Measured:
     ordinals: NDArray[np.int64]
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
-    told: NDArray[np.int64]
+    surveyed: NDArray[np.int64]
 
 
 def _measure(rows: NDArray[np.void], base_offset: int) -> _Measured:
     ordinals, starts, ends = (np.empty(len(rows), np.int64) for _ in range(3))
-    told = np.empty(survey.SURVEY_SIZE, np.int64)
+    surveyed = np.empty(survey.SURVEY_SIZE, np.int64)
     survey.survey(
-        rows, base_offset, ordinals, starts, ends, INFLATED_BYTES_ALWAYS, INFLATED_RATIO_MAX, told
+        rows,
+        base_offset,
+        ordinals,
+        starts,
+        ends,
+        INFLATED_BYTES_ALWAYS,
+        INFLATED_RATIO_MAX,
+        surveyed,
     )
-    return _Measured(ordinals, starts, ends, told)
+    return _Measured(ordinals, starts, ends, surveyed)
 
 
 def _mapped(path: Path, segment: PlanSegment) -> MappedFile:
@@ -298,22 +308,22 @@ def _require_whole(file: MappedFile, path: Path, segment: PlanSegment) -> None:
 
 
 def _bad(path: Path, segment: PlanSegment, e: CorruptData) -> BadSegment:
-    """Something is wrong with the file as a whole."""
+    """The error for a file that is wrong as a whole."""
     return BadSegment(path, BadSpot(segment.base_offset, segment.base_offset, e.position, e.reason))
 
 
 def _bad_after(
     path: Path, segment: PlanSegment, rows: NDArray[np.void], position: int, reason: str
 ) -> BadSegment:
-    """What follows these sound batches cannot be read."""
+    """The error for unreadable bytes after these sound batches."""
     above = int(rows[-1]["last_offset"]) + 1 if len(rows) else segment.base_offset
     return BadSegment(path, BadSpot(segment.base_offset, above, position, reason))
 
 
 def _refuse_unhandled(
-    rows: NDArray[np.void], told: NDArray[np.int64], plan: PlanSegment, path: Path
+    rows: NDArray[np.void], surveyed: NDArray[np.int64], plan: PlanSegment, path: Path
 ) -> None:
-    if not int(told[survey.ATTRIBUTES]) & ~_PLAIN:
+    if not int(surveyed[survey.ATTRIBUTES]) & ~_PLAIN:
         return
     for n in np.flatnonzero(maybe_unhandled(rows)).tolist():
         for reason in unhandled_reasons(Header(*rows[n].item())):
@@ -325,14 +335,14 @@ _PLAIN = 0x03  # attributes that need no second look: codecs up to lz4, whose bi
 
 
 def _refuse_disorder(
-    rows: NDArray[np.void], told: NDArray[np.int64], positions: NDArray[np.int64],
+    rows: NDArray[np.void], surveyed: NDArray[np.int64], positions: NDArray[np.int64],
     plan: PlanSegment, path: Path,
 ) -> None:  # fmt: skip
     """Offsets must ascend from the segment's base: no checksum covers a batch's base offset.
 
-    And memory is asked for by the number of records in a header, before its checksum is looked at.
+    And memory is allocated by the number of records in a header, before its checksum is checked.
     """
-    places = told[[survey.DISORDER, survey.CROWDED]]
+    places = surveyed[[survey.DISORDER, survey.CROWDED]]
     n = int(places[places >= 0].min(initial=len(rows)))
     if n < len(rows):
         reason = f"base offset {rows[n]['base_offset']} is not above what precedes it"
@@ -346,7 +356,7 @@ def _refuse_beyond(
     rows: NDArray[np.void], ends: NDArray[np.int64], positions: NDArray[np.int64],
     plan: PlanSegment, path: Path,
 ) -> None:  # fmt: skip
-    """What is in a wrapper must lie at or below its own offset (T-11): indexes go by that."""
+    """Messages in a wrapper must lie at or below its offset (T-11): indexes depend on that."""
     for n in np.flatnonzero(rows["last_offset"] > ends)[:1]:
         above = int(ends[n - 1]) + 1 if n else plan.base_offset
         reason = f"its messages reach offset {rows[n]['last_offset']}, beyond its own"
@@ -354,7 +364,7 @@ def _refuse_beyond(
 
 
 def marker_types_of(segment: SourceSegment) -> NDArray[np.uint8]:
-    """What the control batches say, checksums looked at; raises BadSegment."""
+    """The marker types of the control batches, checksums checked; raises BadSegment."""
     segment.check(segment.rows["attributes"] & CONTROL != 0)
     types, bad = types_of(segment.data, segment.rows)
     if bad >= 0:
@@ -366,8 +376,8 @@ def marker_types_of(segment: SourceSegment) -> NDArray[np.uint8]:
 class Piece:
     """Batches lo..hi-1 of a segment with their records plain in `data`.
 
-    starts[b] and ends[b] are meant for b in that range only. `in_place`: `data` is the segment
-    itself, and checksums are yet to be looked at; an inflated batch's was.
+    starts[b] and ends[b] are valid for b in that range only. `in_place`: `data` is the segment
+    itself, and checksums are not checked yet; that of an inflated batch was.
     """
 
     data: NDArray[np.uint8]
@@ -382,7 +392,7 @@ def batches_of(
     segment: SourceSegment, piece: Piece, skipped: NDArray[np.bool_],
     ordinals: NDArray[np.int64], *, valued: bool,
 ) -> Batches:  # fmt: skip
-    """A segment's batches, the records of some of them plain in a piece."""
+    """A segment's batches, with the plain records of some of them in a piece."""
     return Batches(
         data=piece.data,
         starts=piece.starts,
@@ -405,7 +415,7 @@ def pieces(
 ) -> Iterator[Piece]:
     """Batches first..after-1 in order: plain ones in place, compressed ones inflated.
 
-    Those that are skipped are among them, but are neither inflated nor checked.
+    Skipped batches are included, but are neither inflated nor checked.
     """
     rows = segment.rows
     inflater = Inflater(segment)

@@ -1,7 +1,7 @@
-"""Which rounds have stamped delete horizons, out of a log's ledger (KIP-534, L1).
+"""The rounds that have stamped delete horizons, from a log's ledger (KIP-534, L1).
 
-Two questions hang on it: whether readers had their full retention since the commit of the round
-that stamped, and whether a horizon in a file is one that a round of ours has set at all.
+They decide whether consumers had their full retention since the commit of the round that stamped,
+and whether a horizon in a file was set by a Lapse round at all.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def stamps_of(facts: LogFacts, now_ms: int) -> tuple[Stamp, ...]:
 
 
 def info_of(facts: LogFacts, config: TopicConfig, now_ms: int) -> LogInfo:
-    """A log as decisions want it. Without its stamps its own horizons would count for nothing."""
+    """The input of a decision; without the stamps, the log's own horizons would not count."""
     return LogInfo(facts, config, stamps_of(facts, now_ms))
 
 
 class StampCache:
-    """The same for a process that asks again and again: a ledger is read when it has changed."""
+    """`stamps_of` for a long-running process: a ledger is read again only when it has changed."""
 
     def __init__(self) -> None:
         self._paths: dict[Path, str] = {}  # making one takes longer than looking at the file
@@ -54,7 +54,7 @@ class StampCache:
 
 
 def _that_matter(stamps: Iterable[Stamp], earliest_ms: int, now_ms: int) -> Iterable[Stamp]:
-    """Those whose horizons have to wait, or may still be in a file (`earliest_ms`; -1: in none)."""
+    """Stamps whose horizons must wait or may still be in a file (`earliest_ms`; -1: in none)."""
     for stamp in stamps:
         may_be_there = 0 <= earliest_ms <= stamp.horizon_ms
         if may_be_there or stamp.may_pass_ms > now_ms:
@@ -62,7 +62,7 @@ def _that_matter(stamps: Iterable[Stamp], earliest_ms: int, now_ms: int) -> Iter
 
 
 def _read(log_dir: Path) -> tuple[Stamp, ...]:
-    """One for each horizon: the range of the groups that were written with it."""
+    """One stamp per horizon, with the range of the groups that were written with it."""
     found: dict[int, Stamp] = {}
     for head in ledger.read_heads(log_dir):
         if not head.stamped:

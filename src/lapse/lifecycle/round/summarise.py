@@ -1,13 +1,13 @@
-"""Real summaries for segments that have none: what a task does, one segment after the other.
+"""Real summaries for segments that have none: the work of a task, one segment after the other.
 
-A log that somebody else wrote is opened on estimates (`log.estimate`); before the first decision on
-it, its segments are looked through by tasks and the owner takes over what they found. The driver
-reads nothing and the opening broker neither. A task only reads, so it may run twice, be killed
-anywhere, or race with another attempt: whoever comes first is believed, they all say the same.
+A log written by another program is opened on estimates (`log.estimate`); before the first decision
+on it, tasks look through its segments and the owner takes over the results. Neither the driver nor
+the broker that opens the log reads the segments. A task only reads, so it may run twice, be killed
+anywhere, or race with another attempt: all attempts find the same, and the first one is taken.
 
-What cannot be read (L10) may be readable again later, a file restored from a replica, say. So the
-owner notes the place as a bad range with a next try (`round.bad`), when the segment is looked
-through again; at once, if its file has changed.
+An unreadable place (L10) may be readable again later, for instance in a file restored from a
+replica. So the owner notes the place as a bad range with a next try (`round.bad`), at which the
+segment is looked through again; at once, if its file has changed.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from lapse.log.summary import Summary
 
 @dataclass(frozen=True, slots=True)
 class SummaryRequest:
-    """One segment to be looked through, as its owner told of it.
+    """One segment to be looked through, as described by its owner.
 
     Attributes:
-        generation: of the facts; the owner takes nothing over if it has moved.
+        generation: the log's, from the facts; the owner takes nothing over if it has moved.
         next_base: base of the segment after it.
-        records: look into records too, for tombstones and keys. Without it they stay unknown,
-            which no decision minds.
+        records: read records too, for tombstones and keys. Without it these stay unknown, which
+            every decision can deal with.
     """
 
     partition: TopicPartition
@@ -59,13 +59,13 @@ class SummaryRequest:
 
 @dataclass(frozen=True, slots=True)
 class SummaryReceipt:
-    """What came of a request: counts and times, never a key or value.
+    """The result of a request: counts and times, never a key or value.
 
     Attributes:
-        pid: process that did it.
-        summary: None where there is an error.
-        keys: sketch of the segment's keys (`log.sketch`), "" where they were not looked at.
-        bad: what ended the reading before the end.
+        pid: id of the process that carried it out.
+        summary: None if there was an error.
+        keys: sketch of the segment's keys (`log.sketch`), "" if they were not looked at.
+        bad: the place that could not be read, if reading ended early.
     """
 
     name: str
@@ -79,7 +79,7 @@ class SummaryReceipt:
 
 
 def requests_of(logs: Iterable[LogFacts], *, records: bool) -> list[SummaryRequest]:
-    """What is lacking in these logs; the active segment is looked through once it is sealed."""
+    """Requests for the missing summaries of these logs, without those of active segments."""
     return [
         _request(log, segment, after.base_offset, records=records)
         for log in logs
@@ -121,10 +121,10 @@ def _request(
 
 
 def summarise(request: SummaryRequest) -> SummaryReceipt:
-    """Carry out one request; what goes wrong comes back as the receipt's error.
+    """Carry out one request; a failure is returned as the receipt's error.
 
     A segment that cannot be read to its end is no error: its summary says so, and keeps rounds
-    away from the log.
+    away from that place.
     """
     path = segment_path(Path(request.dir), request.base_offset, LOG)
     segment = SegmentFile(path, request.base_offset, request.size, request.next_base)
@@ -147,7 +147,7 @@ def summarise(request: SummaryRequest) -> SummaryReceipt:
 
 
 def adopt(log: PartitionLog, receipt: SummaryReceipt) -> str | None:
-    """Have an owner's log take over a receipt's summary; why it did not, None if it did."""
+    """Let the owner's log take over a receipt's summary; returns why it did not, None if it did."""
     if receipt.summary is None:
         return receipt.error or f"{receipt.name}: the receipt is empty"
     try:
@@ -158,9 +158,9 @@ def adopt(log: PartitionLog, receipt: SummaryReceipt) -> str | None:
 
 
 def take_over(log: PartitionLog, receipt: SummaryReceipt, env: LogEnv) -> str | None:
-    """As `adopt`, by an owner: what cannot be read gets its next try noted.
+    """As `adopt`, by the owner, which also notes an unreadable place with its next try.
 
-    A look that failed at a segment of which that is known already is one more such try.
+    A look that failed at a segment already known to be unreadable counts as one more try.
     """
     refusal = adopt(log, receipt)
     spot = receipt.bad if refusal is None else None
@@ -182,7 +182,7 @@ def _known_spot(log: PartitionLog, receipt: SummaryReceipt) -> BadSpot | None:
 
 
 def failed_summary(request: SummaryRequest, error: str) -> SummaryReceipt:
-    """The receipt of a request that came to nothing."""
+    """The receipt of a request that failed."""
     return SummaryReceipt(
         request.name, request.generation, request.base_offset, os.getpid(), None,
         error=f"{request.name}: {error}",

@@ -1,10 +1,10 @@
-"""Which transaction each batch of a round belongs to, and how that one ended (X-1 … X-7).
+"""Which transaction each batch of a round belongs to, and its outcome (X-1 … X-7).
 
-What Kafka calls CleanedTransactionMetadata.
+The counterpart of Kafka's CleanedTransactionMetadata.
 
-Headers and markers say it all: a producer's transactional batches up to its next marker are one
-transaction, and the marker says how it ended. Of one that ends above the round the plan knows the
-outcome. `.txnindex` files are not asked, so that one that is missing or wrong loses nothing.
+Headers and markers suffice: a producer's transactional batches up to its next marker are one
+transaction, and the marker has the outcome. For a transaction that ends above the round, the plan
+has the outcome. `.txnindex` files are not read, so a missing or wrong one does no harm.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class SegmentTxns:
     Attributes:
         txns: int32[batches], number of its transaction in the round, -1 for none.
         aborted: bool[batches], data of an aborted transaction.
-        undecided: bool[batches], data of one that nobody knows the end of: it stays, and no map
-            hears of it, as its records may not supersede anything yet.
-        unmapped: bool[batches], data that no map hears of: that which is either.
-        types: uint8[batches], ABORT, COMMIT or OTHER; OTHER where it is no control batch.
+        undecided: bool[batches], data of a transaction whose outcome is unknown: it stays and is
+            not mapped, as its records may not supersede anything yet.
+        unmapped: bool[batches], data that is not mapped: aborted or undecided.
+        types: uint8[batches], ABORT, COMMIT or OTHER; OTHER for a batch that is no control batch.
     """
 
     txns: NDArray[np.int32]
@@ -45,7 +45,7 @@ class SegmentTxns:
 
     @staticmethod
     def none(count: int) -> SegmentTxns:
-        """Of so many batches without any, or where nobody shall care, as in a trim."""
+        """For `count` batches without transactions, or where they do not matter, as in a trim."""
         return SegmentTxns(
             np.full(count, NO_TXN, np.int32), np.zeros(count, np.bool_), np.zeros(count, np.bool_),
             np.zeros(count, np.bool_), np.full(count, OTHER, np.uint8),
@@ -57,10 +57,10 @@ class RoundTxns:
     """All transactions that batches of the round belong to.
 
     Attributes:
-        segments: in the order given.
-        first_offsets: int64[transactions], of each one's first batch, its marker if there is none.
-        observed: uint8[transactions], 1 where any batch of data is there, emptied ones too.
-        entries: under Kafka's rules, what is listed for an ABORT marker that stays, by its offset.
+        segments: the batches of each segment, in the order given.
+        first_offsets: int64[transactions], of the first batch, or of the marker if there is none.
+        observed: uint8[transactions], 1 if any data batch is there, emptied ones included.
+        entries: under Kafka's rules, the index entry for an ABORT marker that stays, by its offset.
     """
 
     segments: tuple[SegmentTxns, ...]
@@ -76,7 +76,7 @@ def no_transactions(counts: Sequence[int]) -> RoundTxns:
 
 
 def types_of(data: NDArray[np.uint8], rows: NDArray[np.void]) -> tuple[NDArray[np.uint8], int]:
-    """What each batch says if it is a control batch; and the first that does not parse, or -1."""
+    """The marker type of each control batch; and the first that does not parse, or -1."""
     types = np.full(len(rows), OTHER, np.uint8)
     control = np.flatnonzero(rows["attributes"] & CONTROL)
     found = np.empty(len(control), np.uint8)
@@ -91,10 +91,10 @@ def fold(
     segments: Sequence[tuple[NDArray[np.void], NDArray[np.uint8]]],
     outcomes: Mapping[int, bool],
 ) -> RoundTxns:
-    """From (rows, types) of each segment, ascending, and (producer id → committed) of the rest.
+    """Fold (rows, types) of each segment, ascending; `outcomes` are of transactions ending later.
 
-    A round ends below the last stable offset, so that each transaction's end is known; where it
-    is not, for whatever reason, its data is undecided.
+    A round ends below the last stable offset, so that each transaction's outcome is known; data of
+    a transaction whose outcome is unknown for any reason is undecided.
     """
     mine = [
         np.flatnonzero((rows["attributes"] & _KINDS == TRANSACTIONAL) | (types != OTHER))
@@ -128,7 +128,7 @@ def fold(
 def _how_they_ended(
     last: NDArray[np.void], ended: NDArray[np.uint8], outcomes: Mapping[int, bool]
 ) -> NDArray[np.bool_]:
-    """Which transactions are aborted, from the last batch of each and what that one says."""
+    """Which transactions are aborted, from the last batch of each and its marker type."""
     aborts = [producer_id for producer_id, committed in outcomes.items() if not committed]
     above = (ended == OTHER) & np.isin(last["producer_id"], aborts)
     found: NDArray[np.bool_] = (ended == ABORT) | above

@@ -1,4 +1,4 @@
-"""A segment with messages of v0 or v1 as a round sees it: every one of them as a v2 batch.
+"""The v2 image of a segment with messages of v0 or v1, which a round reads in its place.
 
 Made beside the segment, batch for batch, so that the rules and kernels of a round know one format
 (F-2: what a round rewrites is upgraded). Offsets, keys, values, times and codec stay;
@@ -28,8 +28,8 @@ def write_upgraded(
 ) -> int:  # fmt: skip
     """Write the v2 image of a segment to a new file; returns its size. Raises CorruptData.
 
-    `flat`: in LogAppendTime messages the create times go, as they do when Kafka rewrites them.
-    `nulls`: tombstones of each of `rows` that is of an old format are put there.
+    `flat`: LogAppendTime messages lose their create times, as they do when Kafka rewrites them.
+    `nulls`: receives the number of tombstones for each of `rows` that is of an old format.
     """
     file = fs.open_append(path)
     size = 0
@@ -46,7 +46,7 @@ def upgraded(
     data: NDArray[np.uint8], rows: NDArray[np.void], where: str, *, flat: bool,
     nulls: NDArray[np.int32] | None = None,
 ) -> NDArray[np.uint8]:  # fmt: skip
-    """The same in memory, read-only."""
+    """The v2 image of a segment in memory, read-only."""
     parts = _parts(data, rows, where, flat=flat, nulls=nulls)
     return np.frombuffer(b"".join(parts), np.uint8)
 
@@ -55,26 +55,26 @@ def _parts(
     data: NDArray[np.uint8], rows: NDArray[np.void], where: str, *, flat: bool,
     nulls: NDArray[np.int32] | None,
 ) -> Iterator[bytes]:  # fmt: skip
-    some = bytearray()
+    buffer = bytearray()
     for n, row in enumerate(rows):
         position, size = int(row["position"]), int(row["size"])
         if row["magic"] == 2:
-            some += data[position : position + size].data
+            buffer += data[position : position + size].data
         else:
             records = list(records_of(data, row, where))
-            some += _batch(records, row, flat=flat)
+            buffer += _batch(records, row, flat=flat)
             if nulls is not None:
                 nulls[n] = sum(record.is_tombstone for record in records)
-        if len(some) >= _WRITE_BYTES:
-            yield bytes(some)
-            some.clear()
-    yield bytes(some)
+        if len(buffer) >= _WRITE_BYTES:
+            yield bytes(buffer)
+            buffer.clear()
+    yield bytes(buffer)
 
 
 def narrowed(batch: NDArray[np.uint8], row: np.void, where: str) -> bytes:
     """A rewritten batch whose offsets begin and end with the records it kept (F-3 for v0, v1).
 
-    Only Kafka's rules ask for it; `row` is that of the batch, which lies at 0.
+    Only Kafka's rules need it; `row` is the batch's, which lies at 0.
     """
     return _batch(list(records_of(batch, row, where)), row, flat=True)
 

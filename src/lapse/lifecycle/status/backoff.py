@@ -1,7 +1,7 @@
-"""Logs whose rounds fail, as a service remembers them: they wait and keep no other waiting (L10).
+"""Logs whose rounds fail, as a service remembers them: they wait and do not delay others (L10).
 
-Nothing here is durable: a service that starts anew tries everything once. What is durable, the
-place that could not be read, is the log's own (`round.bad`).
+Nothing here is durable: a service that starts anew tries everything once. The place that could not
+be read is durable; it is stored with the log (`round.bad`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Held:
     """A log that is left alone for a while.
 
     Attributes:
-        count: rounds that came to nothing, one after the other.
+        count: rounds that failed in a row.
         until_ms: by the wall clock, as it stands now.
     """
 
@@ -58,7 +58,7 @@ class Setbacks:
         return wait_ms
 
     def put_off(self, log: str, reason: str) -> int:
-        """Leave a log alone for as long as that is ever done: somebody called its round off."""
+        """Leave a log alone for the longest backoff, because its round was called off."""
         before = self._by_log.get(log)
         until_s = self._clock.monotonic() + BACKOFF_MS_MAX / 1000
         self._by_log[log] = _Setback(0 if before is None else before.count, until_s, reason)
@@ -67,7 +67,7 @@ class Setbacks:
     def met_bad(self, log: str, reason: str) -> int:
         """A place that cannot be read was met and noted: rounds below it may go on at once.
 
-        Not if another is met within a minute: then something is wrong with more than a place.
+        If another is met within a minute, more than one place is damaged, and the log is set back.
         """
         now_s = self._clock.monotonic()
         before_s = self._met_bad_s.get(log)
@@ -77,36 +77,36 @@ class Setbacks:
         return 0
 
     def exhaust(self, log: str, generation: int) -> None:
-        """A round that was to stamp tombstones found none it can: the next would find the same."""
+        """A round that was to stamp tombstones could stamp none: the next one could not either."""
         self._exhausted[log] = generation
 
     def is_exhausted(self, log: str, generation: int) -> bool:
-        """Whether such a round found nothing in the very files the log has now."""
+        """Whether such a round found nothing in exactly the files that the log has now."""
         return self._exhausted.get(log) == generation
 
     def forgive(self, log: str) -> None:
-        """Its round went well."""
+        """End the log's setback: its round went well."""
         self._by_log.pop(log, None)
 
     def forget_but(self, logs: Iterable[str]) -> None:
-        """Logs that are gone need no memory."""
+        """Forget all other logs: they are gone."""
         kept = set(logs)
         self._by_log = {log: s for log, s in self._by_log.items() if log in kept}
         self._met_bad_s = {log: s for log, s in self._met_bad_s.items() if log in kept}
         self._exhausted = {log: g for log, g in self._exhausted.items() if log in kept}
 
     def holds(self, log: str) -> bool:
-        """Whether it is left alone now."""
+        """Whether the log is left alone now."""
         setback = self._by_log.get(log)
         return setback is not None and self._clock.monotonic() < setback.until_s
 
     def left_ms(self, log: str) -> float | None:
-        """How long it still is, None for a log that never was."""
+        """For how many ms the log is still left alone; None if it has no setback."""
         setback = self._by_log.get(log)
         return None if setback is None else (setback.until_s - self._clock.monotonic()) * 1000
 
     def held(self) -> tuple[Held, ...]:
-        """All that are left alone now."""
+        """All logs that are left alone now."""
         now_ms = self._clock.now_ms()
         return tuple(
             Held(log, s.reason, s.count, now_ms + round(self.left_ms(log) or 0))
@@ -118,8 +118,8 @@ class Setbacks:
 class Companions:
     """Which logs share a run of the engine.
 
-    Usually all that are due. A run that comes to nothing as a whole (a worker was killed, say) is
-    the doing of one of them; they go into smaller and smaller runs until that one is alone.
+    Usually all that are due. If a run fails as a whole (a worker was killed, say), one of its logs
+    is the cause; the logs go into smaller and smaller runs until that one is alone.
     """
 
     def __init__(self) -> None:
@@ -131,16 +131,16 @@ class Companions:
         for log in logs:
             by_size.setdefault(self._most.get(log, len(logs)), []).append(log)
         return [
-            some[first : first + size]
-            for size, some in sorted(by_size.items(), reverse=True)
-            for first in range(0, len(some), size)
+            group[first : first + size]
+            for size, group in sorted(by_size.items(), reverse=True)
+            for first in range(0, len(group), size)
         ]
 
     def failed(self, run: Sequence[str], without: Iterable[str]) -> None:
-        """Of a run, these came to nothing without anybody knowing why."""
+        """Note that the logs `without` of a run failed for an unknown reason."""
         for log in without:
             self._most[log] = max(len(run) // _SMALLER_BY, 1)
 
     def went_well(self, log: str) -> None:
-        """It may share again."""
+        """The log may share a run again."""
         self._most.pop(log, None)

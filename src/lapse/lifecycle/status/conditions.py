@@ -1,15 +1,14 @@
-"""What may be out of order, in one table: whether it degrades a broker, and what people are told.
+"""All conditions that can be out of order, in one table: whether each degrades a broker, its text.
 
-Every surface goes by it: `/health`, the metric `lapse_degraded`, `lapse explain`, docs/health.md.
-`pipeline_conditions` judges the rounds' side from what is known; what keeps logs from taking writes
-is found by `broker.conditions`. Pure.
+`/health`, the metric `lapse_degraded`, `lapse explain` and docs/health.md all use it.
+`pipeline_conditions` finds the conditions of the rounds; `broker.conditions` finds what keeps logs
+from taking writes. Pure.
 
-Who knows what: a broker knows its service by the control socket and by the service's files, so a
-service that died is noticed at once, whatever its last words were. A service that lives tells of
-its engine in those files, also while it has no connection. Without a broker, files are all there
-is.
+A broker knows its lifecycle service by the control socket and by the service's files, so it notices
+at once that a service died, no matter what the files say. A running service reports its engine in
+those files, also while it has no connection. Without a broker, only the files are available.
 
-The engine is what runs rounds: Spark, or this process. That there is none is in order as long as no
+The engine is what runs rounds: Spark, or this process. A missing engine is no fault as long as no
 round is due.
 """
 
@@ -34,8 +33,8 @@ from lapse.lifecycle.status.reports import (
     is_running,
 )
 
-FAILURES_MIN = 3  # rounds of a log, one after the other, until that is more than a hiccup
-ANSWER_MS_MAX = 300_000  # a service may wait so long for one answer, and says nothing meanwhile
+FAILURES_MIN = 3  # failed rounds of a log in a row that make a condition
+ANSWER_MS_MAX = 300_000  # a service may wait this long for one answer, and writes nothing meanwhile
 
 _NO_ROUNDS = "rounds are not running"
 
@@ -53,7 +52,7 @@ class Kind(NamedTuple):
 
     Attributes:
         degrades: whether a broker that has one is degraded.
-        what: it is, in short.
+        what: what it is, in short.
     """
 
     degrades: bool
@@ -90,10 +89,10 @@ class Condition:
     """Something that is out of order.
 
     Attributes:
-        reason: a word of `KINDS`, for metrics and scripts.
-        logs: how many logs it is about; 0 where that is no question.
+        reason: a key of `KINDS`, for metrics and scripts.
+        logs: how many logs it is about; 0 where it is not about logs.
         since_ms: when it was first seen; None: not known, or it is a setting.
-        words: the rest, for people.
+        words: the details, as text for people.
     """
 
     reason: str
@@ -103,7 +102,7 @@ class Condition:
 
     @property
     def is_fault(self) -> bool:
-        """Whether it degrades a broker: False where somebody's setting asks for it."""
+        """Whether it degrades a broker: False where a setting asks for it."""
         return KINDS[self.reason].degrades
 
     def __str__(self) -> str:
@@ -116,10 +115,10 @@ class Connection:
     """What a broker knows of its service by the control socket.
 
     Attributes:
-        pid: of who is connected, None where nobody is.
-        left_ms: when the last one left, None where none was there.
-        last_pid: of that one.
-        waited_ms: since it last asked for facts, or since the broker began to wait for that.
+        pid: of the connected service, None if none is connected.
+        left_ms: when the last service disconnected, None if none ever connected.
+        last_pid: of that last service.
+        waited_ms: since the service last requested facts, or since the broker began to wait for it.
     """
 
     pid: int | None
@@ -130,15 +129,15 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known of the pipeline by whoever looks.
+    """What the caller knows of the pipeline.
 
     Attributes:
-        wanted: whether there are to be rounds (log.cleaner.enable).
-        service: the last words of a service in its files.
-        connection: None where there is no broker to ask.
-        due: logs with a round due.
-        failing: by log, rounds that failed one after the other, and why the last did if known.
-        late_ms: by log and kind, by how much what must be gone is late.
+        wanted: whether rounds are enabled (log.cleaner.enable).
+        service: what the service's files said last.
+        connection: None where there is no broker.
+        due: number of logs with a round due.
+        failing: by log, how many rounds failed in a row, and why the last one did if known.
+        late_ms: by log and kind, by how much a removal is late.
         clock: what is wrong with it, "" where it is believed.
     """
 
@@ -153,7 +152,7 @@ class Seen:
 
 
 def pipeline_conditions(seen: Seen) -> list[Condition]:
-    """All of now, the widest first."""
+    """All present conditions, the widest first."""
     found: list[Condition] = []
     if seen.wanted:
         found += _of_service(seen)
@@ -165,11 +164,11 @@ def pipeline_conditions(seen: Seen) -> list[Condition]:
 
 
 def engine_told(seen: Seen) -> EngineTold:
-    """The engine as far as it is known: none where its service is gone or has stopped."""
-    told = seen.service
-    if told is None or told.state == STOPPED or _gone(seen) is not None:
+    """The engine that the service reports: none where the service is gone or has stopped."""
+    service = seen.service
+    if service is None or service.state == STOPPED or _gone(seen) is not None:
         return NO_ENGINE
-    return told.engine
+    return service.engine
 
 
 def _of_service(seen: Seen) -> Iterator[Condition]:
@@ -177,7 +176,7 @@ def _of_service(seen: Seen) -> Iterator[Condition]:
     if gone is not None:
         yield gone
         return
-    told, engine = seen.service, engine_told(seen)
+    service, engine = seen.service, engine_told(seen)
     again = f" {_times(engine.failures)}" if engine.failures else ""
     if engine.state == ENGINE_FAILED or (engine.state == ENGINE_STARTING and engine.failures):
         then = f"; next try {time_text(engine.next_try_ms)}" if engine.next_try_ms else ""
@@ -187,61 +186,67 @@ def _of_service(seen: Seen) -> Iterator[Condition]:
     elif engine.state == ENGINE_STARTING:
         yield Condition(STARTING, 0, engine.since_ms, "the engine is starting")
     elif engine == NO_ENGINE and seen.due and _has_waited(seen):
-        why = "no lifecycle service is there" if told is None else f"its service has {told.state}"
+        why = (
+            "no lifecycle service is there"
+            if service is None
+            else f"its service has {service.state}"
+        )
         words = f"{_NO_ROUNDS}: {_logs(seen.due)} due, and {why}"
         yield Condition(ROUNDS_ABSENT, seen.due, None, words)
-    if told is not None and told.state == WAITING and seen.connection is None:
-        yield Condition(BROKER_GONE, 0, None, f"the lifecycle service waits: {told.detail}")
+    if service is not None and service.state == WAITING and seen.connection is None:
+        yield Condition(BROKER_GONE, 0, None, f"the lifecycle service waits: {service.detail}")
 
 
 def _gone(seen: Seen) -> Condition | None:
-    """Why the service is not there though it should be; None where it is, or was stopped."""
-    told, connection = seen.service, seen.connection
-    if told is None or (told.state == STOPPED and (connection is None or connection.pid is None)):
+    """Why the service is missing though it should run; None if it runs or was stopped."""
+    service, connection = seen.service, seen.connection
+    if service is None or (
+        service.state == STOPPED and (connection is None or connection.pid is None)
+    ):
         return None
     if connection is None:
-        return None if is_running(told, seen.now_ms) else _silent(told)
+        return None if is_running(service, seen.now_ms) else _silent(service)
     if connection.pid is not None:
-        return _mute(seen, told, connection)
-    return _away(seen, told, connection)
+        return _mute(seen, service, connection)
+    return _away(seen, service, connection)
 
 
-def _mute(seen: Seen, told: ServiceProgress, connection: Connection) -> Condition | None:
-    """One that is connected, and stands still."""
+def _mute(seen: Seen, service: ServiceProgress, connection: Connection) -> Condition | None:
+    """The condition of a service that is connected but makes no progress."""
     if connection.waited_ms <= SILENT_MS + ANSWER_MS_MAX:
         return None
-    if is_running(told, seen.now_ms - ANSWER_MS_MAX):
+    if is_running(service, seen.now_ms - ANSWER_MS_MAX):
         return None
     words = f"the lifecycle service, process {connection.pid}, is connected and does not answer"
-    return Condition(SERVICE_GONE, seen.due, told.updated_ms, f"{_NO_ROUNDS}: {words}")
+    return Condition(SERVICE_GONE, seen.due, service.updated_ms, f"{_NO_ROUNDS}: {words}")
 
 
-def _away(seen: Seen, told: ServiceProgress, connection: Connection) -> Condition | None:
-    """One that is not connected, but was to this broker or to an earlier one."""
-    left_ms, alive = connection.left_ms, is_running(told, seen.now_ms)
-    if left_ms is not None and (told.updated_ms <= left_ms or not alive):
+def _away(seen: Seen, service: ServiceProgress, connection: Connection) -> Condition | None:
+    """The condition of a service that is no longer connected to this or an earlier broker."""
+    left_ms, alive = connection.left_ms, is_running(service, seen.now_ms)
+    if left_ms is not None and (service.updated_ms <= left_ms or not alive):
         words = f"the lifecycle service, process {connection.last_pid}, is gone"
         return Condition(SERVICE_GONE, seen.due, left_ms, f"{_NO_ROUNDS}: {words}")
     if not _has_waited(seen):
         return None
-    if told.state == WAITING and alive:
-        words = f"the lifecycle service does not get in: {told.detail}"
+    if service.state == WAITING and alive:
+        words = f"the lifecycle service does not get in: {service.detail}"
         return Condition(SERVICE_GONE, seen.due, None, f"{_NO_ROUNDS}: {words}")
-    return None if alive else _silent(told)
+    return None if alive else _silent(service)
 
 
-def _silent(told: ServiceProgress) -> Condition:
-    words = f"the lifecycle service, process {told.pid}, says nothing"
-    return Condition(SERVICE_GONE, 0, told.updated_ms, f"{_NO_ROUNDS}: {words}")
+def _silent(service: ServiceProgress) -> Condition:
+    words = f"the lifecycle service, process {service.pid}, says nothing"
+    return Condition(SERVICE_GONE, 0, service.updated_ms, f"{_NO_ROUNDS}: {words}")
 
 
 def _has_waited(seen: Seen) -> bool:
-    """Whether a service that is on its way would be here: it comes some seconds after a broker."""
+    """Whether a starting service would be connected: it comes some seconds after a broker."""
     return seen.connection is None or seen.connection.waited_ms > SILENT_MS
 
 
 def _failing(seen: Seen) -> Iterator[Condition]:
-    often = {log: one for log, one in seen.failing.items() if one[0] >= FAILURES_MIN}
+    often = {log: failed for log, failed in seen.failing.items() if failed[0] >= FAILURES_MIN}
     if often:
         log, (failures, why) = min(often.items(), key=lambda item: (-item[1][0], item[0]))
         reason = f": {why}" if why else ""

@@ -1,10 +1,11 @@
-"""What people ask of a lifecycle service: that rounds wait, or that one under way be called off.
+"""Requests to a lifecycle service: to pause rounds, or to call off a round under way.
 
-By files, so that it needs no connection, outlives restarts, and is for whoever may write to the
-first data directory: `lapse rounds` on the machine, and the broker's HTTP port for users who may.
+They are files, so that they need no connection, outlast restarts, and are open to all who may write
+to the first data directory: `lapse rounds` on the machine, and the broker's HTTP port for users
+with that right.
 
-A pause is of all logs or of some, and looked at before each run. Only rounds wait: rolls and
-retention are the broker's. What a round would have taken out is late then, as `lapse explain`, the
+A pause covers all logs or some, and is checked before each run. Only rounds wait: the broker does
+rolls and retention. What a round would have removed is late then, as `lapse explain`, the
 metrics and the service's progress say. A round is called off by a marker that its attempts look for
 (`round.cancel`), so that every engine can; its log is left alone for some minutes.
 """
@@ -36,9 +37,9 @@ class Pause:
 
     Attributes:
         log: `topic-partition`, or `EVERY_LOG`.
-        since_ms: when that was said.
+        since_ms: when the pause was requested.
         until_ms: when it ends by itself; None: by `resume` only.
-        reason: what was said why, "" if nothing.
+        reason: the operator's reason, "" if none was given.
     """
 
     log: str
@@ -47,12 +48,12 @@ class Pause:
     reason: str = ""
 
     def holds(self, now_ms: int) -> bool:
-        """Whether it is not over."""
+        """Whether the pause is not over."""
         return self.until_ms is None or now_ms < self.until_ms
 
 
 class Pauses:
-    """What is paused at one moment."""
+    """All pauses that hold at one moment."""
 
     def __init__(self, pauses: Iterable[Pause], now_ms: int) -> None:
         self._by_log = {p.log: p for p in pauses if p.holds(now_ms)}
@@ -65,7 +66,7 @@ class Pauses:
 
     @property
     def all(self) -> Pause | None:
-        """The one of every log."""
+        """The pause of every log, if there is one."""
         return self._by_log.get(EVERY_LOG)
 
     def of(self, log: str) -> Pause | None:
@@ -81,7 +82,7 @@ def pause_text(pause: Pause) -> str:
 
 
 def read_pauses(data_dir: Path, now_ms: int) -> Pauses:
-    """Raises StorageError, and CorruptData on a file none of ours: who paused meant something."""
+    """Read the pauses; raises StorageError, and CorruptData for a file that Lapse did not write."""
     path = data_dir / PAUSES
     try:
         return Pauses(msgspec.json.decode(path.read_bytes(), type=tuple[Pause, ...]), now_ms)
@@ -94,26 +95,26 @@ def read_pauses(data_dir: Path, now_ms: int) -> Pauses:
 
 
 def pauses_told(data_dir: Path, now_ms: int) -> Pauses:
-    """Likewise; everything is paused where the file cannot be made out."""
+    """Read the pauses; if the file cannot be read, every log is paused."""
     try:
         return read_pauses(data_dir, now_ms)
     except (CorruptData, StorageError) as e:
         return Pauses([Pause(EVERY_LOG, now_ms, None, str(e))], now_ms)
 
 
-def pause(fs: Fs, data_dir: Path, logs: Sequence[str], said: Pause) -> None:
-    """Have rounds of these logs wait, of every log where none is named; `said.log` is not used.
+def pause(fs: Fs, data_dir: Path, logs: Sequence[str], request: Pause) -> None:
+    """Pause the rounds of these logs, of every log if none is named; `request.log` is not used.
 
-    What was said before of the same log is replaced. Raises StorageError, CorruptData.
+    An earlier pause of the same log is replaced. Raises StorageError, CorruptData.
     """
     with _locked(fs, data_dir):
-        before = {p.log: p for p in read_pauses(data_dir, said.since_ms)}
-        now = {log: replace(said, log=log) for log in logs or (EVERY_LOG,)}
+        before = {p.log: p for p in read_pauses(data_dir, request.since_ms)}
+        now = {log: replace(request, log=log) for log in logs or (EVERY_LOG,)}
         _write(fs, data_dir, {**before, **now}.values())
 
 
 def resume(fs: Fs, data_dir: Path, logs: Sequence[str], now_ms: int) -> tuple[Pause, ...]:
-    """End the pauses of these logs, all there are where none is named; returns those that ended.
+    """End the pauses of these logs, all pauses if none is named; returns those that ended.
 
     Raises StorageError, CorruptData.
     """
@@ -126,7 +127,7 @@ def resume(fs: Fs, data_dir: Path, logs: Sequence[str], now_ms: int) -> tuple[Pa
 
 @contextmanager
 def _locked(fs: Fs, data_dir: Path) -> Iterator[None]:
-    """Nobody else, in this process or another, changes the pauses meanwhile."""
+    """Lock the pauses against changes by other threads and processes."""
     lock = fs.open_append(data_dir / _LOCK)
     try:
         fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
@@ -140,19 +141,19 @@ def _write(fs: Fs, data_dir: Path, pauses: Iterable[Pause]) -> None:
 
 
 def call_off(fs: Fs, data_dir: Path, logs: Sequence[str], now_ms: int) -> tuple[UnderWay, ...]:
-    """Cancel what is under way of these logs, all of it where none is named; returns what that is.
+    """Cancel the rounds under way of these logs, all if none is named; returns those rounds.
 
-    Of a service that is there: what one that was killed left in its queue is not under way. A round
-    that is being committed at this moment may yet be through. Raises StorageError, CorruptData.
+    The service must be running: rounds in the queue of a killed service are not under way. A round
+    that is being committed at this moment may still succeed. Raises StorageError, CorruptData.
     """
     try:
-        told, queue = read_progress(data_dir), read_queue(data_dir)
+        progress, queue = read_progress(data_dir), read_queue(data_dir)
     except msgspec.MsgspecError as e:
         raise CorruptData(str(data_dir), 0, f"what a service said cannot be read ({e})") from e
-    if told is None or queue is None or not is_running(told, now_ms):
+    if progress is None or queue is None or not is_running(progress, now_ms):
         return ()
-    there = (one for one in queue.rounds if Path(one.dir).is_dir())  # else its topic is gone
-    chosen = tuple(one for one in there if not logs or one.log in logs)
-    for one in chosen:
-        cancel_round(fs, Path(one.dir), one.round_id)
+    present = (r for r in queue.rounds if Path(r.dir).is_dir())  # else the round's topic is gone
+    chosen = tuple(r for r in present if not logs or r.log in logs)
+    for r in chosen:
+        cancel_round(fs, Path(r.dir), r.round_id)
     return chosen

@@ -1,12 +1,13 @@
-"""What the service leaves for people, the dashboard and scripts, in the first data directory.
+"""Files that the service writes for people, the dashboard and scripts, in the first data directory.
 
-`lapse-rounds.jsonl` gets one line a round, durably, and is never rewritten; when it has grown past
-`ROUNDS_BYTES_MAX` it becomes `lapse-rounds.1.jsonl` and a new one begins. `lapse-progress.json` is
-replaced some times a second and says what goes on now; `lapse-queue.json` says which logs wait for
-a round, in order, and which are left alone for a while, and why. They are files beside the
-partitions: in a directory of Kafka's, a folder that is no partition would keep Kafka from starting.
+`lapse-rounds.jsonl` gets one line per round, durably, and is never rewritten; once it is larger
+than `ROUNDS_BYTES_MAX` it becomes `lapse-rounds.1.jsonl` and a new file begins.
+`lapse-progress.json` is replaced a few times a second and describes the present work;
+`lapse-queue.json` lists the logs that wait for a round, in order, and those that are left alone for
+a while, and why. They are files beside the partitions: in a log directory of Kafka, a folder that
+is not a partition would keep Kafka from starting.
 
-None is needed for anything: the ledgers are the history that counts.
+Nothing depends on them: the ledgers are the history that counts.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from lapse.log.facts import BadRange
 
 ROUNDS = "lapse-rounds.jsonl"
 ROUNDS_BEFORE = "lapse-rounds.1.jsonl"
-SILENT_MS = 60_000  # a service that says nothing for longer than it said is not there
+SILENT_MS = 60_000  # a service whose files are this much later than it announced is not running
 PROGRESS = "lapse-progress.json"
 QUEUE = "lapse-queue.json"
 ROUNDS_BYTES_MAX = 64 << 20
-TAIL_BYTES = 8 << 20  # of the file, looked back at by who comes anew
+TAIL_BYTES = 8 << 20  # of the file's end, read by a new `RoundTail`
 
-_Said = TypeVar("_Said")
+_File = TypeVar("_File")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +51,23 @@ class StageSeconds:
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """One round as it went.
+    """What one round did.
 
     Attributes:
         due: why it was made, in words.
         job_ids: Spark's; empty for other engines.
-        task_pid: the process that did the work; driver_pid that asked for it.
+        task_pid: the process that did the work. driver_pid: the process that started it.
         bytes_read: of log files, both passes.
         removed: records, by reason.
         stamped: batches that got a delete horizon, `horizon_ms`.
-        error: why it came to nothing, None if it did not.
+        error: why it failed, None if it did not.
         kind: "clean" or "trim".
         bad: the place that could not be read, if that is why (L10).
-        dirty_bytes: that the round was to clean (S-5).
-        io_per_dirty_byte: bytes read and written for each of them; None where there were none.
-        map_entries_max: keys the map might have held; 0 where nothing bounds them.
+        dirty_bytes: dirty bytes that the round was to clean (S-5).
+        io_per_dirty_byte: bytes read and written per dirty byte; None if there were none.
+        map_entries_max: the most keys that the map could hold; 0 if nothing bounds them.
         plan: "small" or "split".
-        why: it was that one.
+        why: why it was that plan.
     """
 
     round_id: str
@@ -117,7 +118,7 @@ class RunOf:
 def round_report(
     run: RunOf, plan: RoundPlan, receipt: Receipt, result: CommitResult
 ) -> RoundReport:
-    """The report of a round that was tried, whatever came of it."""
+    """The report of a round that was tried, no matter whether it succeeded."""
     removed: dict[str, int] = {}
     for group in receipt.groups:
         for reason, count in group.removed.items():
@@ -172,7 +173,7 @@ def append_reports(fs: Fs, data_dir: Path, reports: Sequence[RoundReport]) -> No
 
 
 def _is_torn(path: Path, size: int) -> bool:
-    """Whether a crash cut the last line short: it must not swallow the next one."""
+    """Whether a crash cut the last line short: the next line must not be appended to it."""
     if size == 0:
         return False
     with path.open("rb") as file:
@@ -192,12 +193,12 @@ def read_reports(data_dir: Path) -> Iterator[RoundReport]:
 
 
 class RoundTail:
-    """The last round of each log, for whoever asks often: reads only what came since.
+    """The last round of each log, for frequent callers: reads only what was added since.
 
     Attributes:
         by_log: the last report of each log, failed ones left out.
         failures: how many rounds of a log failed since the last that did not.
-        last_run: the good ones of the run that reported last: they share its `now_ms`.
+        last_run: the successful rounds of the run that reported last: they share its `now_ms`.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -209,7 +210,7 @@ class RoundTail:
         self.last_run: list[RoundReport] = []
 
     def refresh(self) -> None:
-        """Take in what was added; a file that is away or unreadable adds nothing."""
+        """Read the lines that were added; a missing or unreadable file adds nothing."""
         try:
             with self._path.open("rb") as file:
                 state = os.fstat(file.fileno())
@@ -242,18 +243,18 @@ class RoundTail:
 
 ABSENT, ENGINE_STARTING, ENGINE_UP, ENGINE_FAILED = "absent", "starting", "up", "failed"
 ENGINE_STATES = (ABSENT, ENGINE_STARTING, ENGINE_UP, ENGINE_FAILED)
-STOPPED, WAITING, HELD = "stopped", "waiting", "held"  # states of a service, for others to ask
+STOPPED, WAITING, HELD = "stopped", "waiting", "held"  # states of a service that other modules use
 
 
 @dataclass(frozen=True, slots=True)
 class EngineTold:
-    """What a service says of the engine that makes its rounds.
+    """What a service reports of the engine that makes its rounds.
 
     Attributes:
         state: absent, starting, up or failed.
         since_ms: when that began.
         failures: how often in a row it failed, at the start or since; 0 once it has done its work.
-        error: of the last time.
+        error: of the last failure.
         next_try_ms: when it will be started again; 0 where that is not known.
     """
 
@@ -274,14 +275,14 @@ class ServiceProgress:
     Attributes:
         state: starting (the engine is), failed (it did), idle, failing (all that is due waits after
             failures), running, looking (through segments that have no summary), waiting (for the
-            owner), held (the clock jumped), paused (by somebody) or stopped.
+            owner), held (the clock jumped), paused (by an operator) or stopped.
         detail: in words: why it waits, what it runs.
         bytes_done: of the run under way; 0 of 0 where there is none.
-        logs: of the run under way, the first of them.
+        logs: the first logs of the run under way.
         eta_ms: when the run will be done if it goes on as it did; 0 where that is not known.
-        rounds: how far those are that have begun, the first of them.
+        rounds: progress of the first rounds that have begun.
         next_look_ms: when it looks again at the latest, where it is idle.
-        clock_ahead_ms: how far the wall clock jumped, while nobody has confirmed it; 0 otherwise.
+        clock_ahead_ms: how far the wall clock jumped, until the jump is confirmed; 0 otherwise.
     """
 
     state: str
@@ -300,7 +301,7 @@ class ServiceProgress:
 
 
 def write_progress(fs: Fs, data_dir: Path, progress: ServiceProgress) -> None:
-    """Replace the file, so that a reader sees all of one or the other. Raises StorageError."""
+    """Replace the file atomically. Raises StorageError."""
     _replace(fs, data_dir / PROGRESS, msgspec.json.encode(progress))
 
 
@@ -312,10 +313,10 @@ def _replace(fs: Fs, path: Path, data: bytes) -> None:
 
 def read_progress(data_dir: Path) -> ServiceProgress | None:
     """What the service said last, None if it never did. Raises StorageError, CorruptData."""
-    return _last_said(data_dir / PROGRESS, ServiceProgress)
+    return _read_file(data_dir / PROGRESS, ServiceProgress)
 
 
-def _last_said(path: Path, kind: type[_Said]) -> _Said | None:
+def _read_file(path: Path, kind: type[_File]) -> _File | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
@@ -326,10 +327,10 @@ def _last_said(path: Path, kind: type[_Said]) -> _Said | None:
         raise CorruptData(str(path), 0, f"not what a lifecycle service writes ({e})") from e
 
 
-def is_running(told: ServiceProgress, now_ms: int) -> bool:
-    """Whether a service that said this is still there."""
-    expected_ms = max(told.updated_ms, told.next_look_ms) + SILENT_MS
-    return told.state != STOPPED and now_ms <= expected_ms
+def is_running(progress: ServiceProgress, now_ms: int) -> bool:
+    """Whether the service that wrote this is still running."""
+    expected_ms = max(progress.updated_ms, progress.next_look_ms) + SILENT_MS
+    return progress.state != STOPPED and now_ms <= expected_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,13 +344,13 @@ class UnderWay:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Who has a round or waits for one, and who does not for a while.
+    """Which logs have a round or wait for one, and which are left alone for a while.
 
     Attributes:
         since_ms: when the run under way began; 0 where nothing is due.
         logs: in order; those of the run under way first, as many as `running`.
-        held: logs that were set back, whatever is due.
-        rounds: those that the run under way is to make.
+        held: logs that were set back, whether or not they are due.
+        rounds: the rounds that the run under way is to make.
     """
 
     since_ms: int = 0
@@ -370,4 +371,4 @@ def write_queue(fs: Fs, data_dir: Path, queue: Queue) -> None:
 
 def read_queue(data_dir: Path) -> Queue | None:
     """What the service said last, None if it never did. Raises StorageError, CorruptData."""
-    return _last_said(data_dir / QUEUE, Queue)
+    return _read_file(data_dir / QUEUE, Queue)

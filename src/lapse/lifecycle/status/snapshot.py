@@ -1,4 +1,4 @@
-"""What a lifecycle service does, as its files say: for `lapse rounds` and the HTTP port."""
+"""What a lifecycle service does, according to its files: for `lapse rounds` and the HTTP port."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Status:
     """One look.
 
     Attributes:
-        running: whether a service is there, as far as its last words tell.
-        service: those; None if there never was one.
-        queue: who has a round, waits for one, or is left alone for a while.
+        running: whether a service is running, according to its last progress.
+        service: that progress; None if there never was a service.
+        queue: which logs have a round, wait for one, or are left alone for a while.
     """
 
     now_ms: int
@@ -38,11 +38,13 @@ class Status:
 
 
 def read_status(data_dir: Path, now_ms: int) -> Status:
-    """Raises CorruptData where a file is none of the service's."""
+    """Read the files; raises CorruptData if one was not written by a service."""
     try:
-        told, queue = read_progress(data_dir), read_queue(data_dir) or Queue()
+        progress, queue = read_progress(data_dir), read_queue(data_dir) or Queue()
     except msgspec.MsgspecError as e:
         where = f"{data_dir}: {PROGRESS} or {QUEUE}"
         raise CorruptData(where, 0, f"not a service's ({e})") from e
     pauses = tuple(read_pauses(data_dir, now_ms))
-    return Status(now_ms, told is not None and is_running(told, now_ms), told, queue, pauses)
+    return Status(
+        now_ms, progress is not None and is_running(progress, now_ms), progress, queue, pauses
+    )

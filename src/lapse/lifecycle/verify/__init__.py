@@ -1,5 +1,5 @@
-"""An independent check of a cleaning pass, whoever made it: a log before it and after it.
+"""An independent check of a cleaning pass by any log cleaner: a log before it and after it.
 
-Uses nothing of the round: only what reads batches. `check.verify` is the way in, `lapse verify` the
-command.
+It uses only code that reads batches, nothing of the round. `check.verify` is the entry point,
+`lapse verify` the command.
 """

@@ -1,9 +1,9 @@
-"""What passes do together, one after the other over the same log (KIP-534).
+"""Checks consecutive passes over the same log together (KIP-534).
 
-A tombstone tells readers that a value is gone. So it must outlive the value: in a pass of its own,
-and by `delete.retention.ms` (L1). One pass alone shows only whether both went at once; that the
-value went in one pass and the tombstone in the next, too soon, takes both. Likewise a horizon that
-is set anew (its setter was not known) is set anew once, not again and again (H-3).
+A tombstone informs consumers that a value is gone. So it must outlive the value: go in a later
+pass, and stay for `delete.retention.ms` (L1). One pass alone shows only whether both went at once;
+it takes two passes to see that the value went in one and the tombstone, too soon, in the next.
+Likewise a horizon whose setter was not known is set anew once, not again and again (H-3).
 """
 
 from __future__ import annotations

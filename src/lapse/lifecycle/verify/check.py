@@ -48,7 +48,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of it.
+    """The result of a check.
 
     Attributes:
         reach: end of the mapped range, `reach_known` if a checkpoint says it.
@@ -102,7 +102,7 @@ def verify(checked: Pass, tick: Tick, chain: Chain | None = None) -> Verdict:
 
 
 def _reach(before: LogFiles, after: LogFiles) -> Reach:
-    """M-8, S-4: a checkpoint tells how far the map came; nothing reaches the active segment."""
+    """M-8, S-4: a checkpoint says how far the map came; nothing reaches the active segment."""
     known = [c for c in (before.checkpoint, after.checkpoint) if c is not None]
     mapped = max(known) if after.checkpoint is not None else before.active_base
     above = [s.base_offset for s in before.segments if s.base_offset >= mapped]
@@ -137,15 +137,15 @@ def _legacy_horizon(before: LogFiles, config: TopicConfig | None) -> int | None:
 
 
 def _check_starts(checked: Pass, findings: Findings) -> None:
-    """D-6, D-16, T-26: what went with the log's beginning."""
+    """D-6, D-16, T-26: what was removed from the beginning of the log."""
     before, after, config = checked.before, checked.after, checked.config
     if after.start < before.start:
         text = f"the log start went back from {before.start} to {after.start}"
         findings.add("D-6", after.start, text)
-    told = after.log_start or 0
-    if after.first_base <= max(before.start, told):
+    log_start = after.log_start or 0
+    if after.first_base <= max(before.start, log_start):
         return
-    text = f"segments below {after.first_base} are gone, the log start is said to be {told}"
+    text = f"segments below {after.first_base} are gone, the log start is said to be {log_start}"
     if config is None:
         findings.warn("T-23", after.first_base, f"{text}; retention, if the policy has delete")
     elif not config.deletes:
@@ -172,13 +172,13 @@ def _note_keys(context: Context, tick: Tick) -> None:
 
 
 def _walk(checked: Pass, judge: Judge, context: Context, tick: Tick) -> Transactions:
-    """Judge every batch; what the log after tells of producers."""
-    told = Transactions()
+    """Judge every batch; returns the transactions and producers of the log after the pass."""
+    transactions = Transactions()
     for pair in pairs(checked.before, checked.after, tick, context.findings):
         judge.judge(pair)
         if pair.after is not None:
-            told.add(pair.after)
-    return told
+            transactions.add(pair.after)
+    return transactions
 
 
 def _check_tombstones(checked: Pass, judge: Judge, context: Context) -> None:

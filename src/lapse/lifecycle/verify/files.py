@@ -26,7 +26,7 @@ from lapse.records.layout import TimestampType, timestamp_type_of
 
 OFFSET_END = (1 << 63) - 1
 
-Tick = Callable[[int], None]  # told of bytes done
+Tick = Callable[[int], None]  # called with the number of bytes done
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class LogFiles:
     """One side of a pair.
 
     Attributes:
-        log_start: as checkpointed, None where no checkpoint speaks of it.
-        checkpoint: first dirty offset, likewise.
+        log_start: as checkpointed, None if no checkpoint has it.
+        checkpoint: first dirty offset, as checkpointed, None if no checkpoint has it.
     """
 
     dir: Path
@@ -124,7 +124,7 @@ class Records:
             yield None if n < 0 else self.plain[at : at + n]
 
     def contents(self) -> Iterator[tuple[bytes | None, bytes | None, bytes]]:
-        """(key, value, headers as bytes; no headers are none, whatever the format)."""
+        """(key, value, headers as bytes); without headers the last is empty in every format."""
         ends = (self.rows["position"] + self.rows["size"]).tolist()
         values = zip(
             self.rows["value_position"].tolist(), self.rows["value_length"].tolist(),
@@ -138,7 +138,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """A batch where it lies; good until the next one is asked for."""
+    """A batch where it lies; valid until the next batch is requested."""
 
     head: Header
     row: np.void
@@ -155,7 +155,7 @@ class Batch:
         return self.head.base_timestamp if set_ else None
 
     def marker(self) -> EndMarker | None:
-        """What it says, where it ends a transaction. Raises CorruptData."""
+        """The marker, if the batch ends a transaction. Raises CorruptData."""
         if not (self.is_control and is_marker(self.head)):
             return None
         at = self.head.position
@@ -175,7 +175,7 @@ class Batch:
 
 
 def batches(log: LogFiles, tick: Tick) -> Iterator[Batch]:
-    """All batches in file order, checksums looked at. Raises CorruptData."""
+    """All batches in file order, with their checksums checked. Raises CorruptData."""
     for segment in log.segments:
         file = MappedFile(segment.path, segment.size)
         with contextlib.closing(file):

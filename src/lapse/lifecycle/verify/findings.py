@@ -1,4 +1,4 @@
-"""What a check has to say: findings by rule, and counts of what went.
+"""The findings of a check by rule, and counts of what was removed.
 
 A rule is an id of docs/internals/kafka-cleaner.md (`R-4`, `P-1` …) or a difference from Kafka
 (`L1` …); docs/verify.md lists them.
@@ -14,7 +14,7 @@ SHOWN_MAX = 20  # of one rule in one log; the rest is counted
 
 
 class Level(Enum):
-    """How bad it is: a warning is what a Kafka without fault of its own does too."""
+    """How bad a finding is: a warning is what a faultless Kafka does, too."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -22,7 +22,7 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it must be.
+    """One violation of a rule.
 
     Attributes:
         offset: the record, or the batch's base, that it is about; -1 where it is about the log.

@@ -1,4 +1,4 @@
-"""What became of one batch, and whether that is right: rule by rule (X-3 … H-7)."""
+"""Checks what a pass did to one batch, rule by rule (X-3 … H-7)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class KeyedOffsets:
 
 
 class Judge:
-    """Judges pairs in order and keeps what only their sum can tell.
+    """Judges pairs in order and collects what can be judged only over all pairs.
 
     Attributes:
         removed: records that rightly went, by reason.
@@ -188,7 +188,7 @@ class Judge:
             self._f.add("F-3", before.head.base_offset, "the control record changed")
 
     def _judge_passed(self, before: Batch, what: str, rule: str) -> bool:
-        """Whether what went because of its horizon might go."""
+        """Whether a removal because of a horizon was allowed; adds a finding if it was not."""
         offset, horizon = before.head.base_offset, before.horizon
         if horizon is None:
             self._f.add(rule, offset, f"a {what} without delete horizon is gone")
@@ -214,7 +214,7 @@ class Judge:
             self._judge_stamp(before, after, records, hashes, there)
 
     def _judge_kept(self, before: Batch, old: Records, after: Batch) -> NDArray[np.bool_]:
-        """Which records are still there; that they are unchanged."""
+        """Which records are still there; checks that they are unchanged."""
         if _identical(before, after):
             return np.ones(len(old.offsets), np.bool_)
         new = after.records(valued_tombstones=self._c.valued_tombstones)
@@ -256,7 +256,7 @@ class Judge:
     def _judge_stamp(
         self, before: Batch, after: Batch, old: Records, hashes: Hashes, there: NDArray[np.bool_]
     ) -> None:
-        """H-2, H-3: who gets a horizon, and that it stays what it was."""
+        """H-2, H-3: which batches get a horizon, and that a horizon does not change."""
         had, has = before.horizon, after.horizon
         tombstones = there & old.tombstone
         offset = before.head.base_offset
@@ -273,8 +273,8 @@ class Judge:
     def _judge_restamp(self, before: Batch, after: Batch) -> None:
         """H-3: a horizon stays, or is set anew: later, or with the whole retention from this pass.
 
-        Who does not know who set a horizon gives readers their time once more. One far ahead, as a
-        client may set it, becomes earlier by that.
+        A cleaner that does not know a horizon's setter gives readers the retention time once more.
+        A horizon far ahead, as a client may set it, becomes earlier by that.
         """
         had, has, offset = before.horizon, after.horizon, before.head.base_offset
         assert had is not None
@@ -287,7 +287,7 @@ class Judge:
     def _judge_left(
         self, before: Batch, old: Records, hashes: Hashes, there: NDArray[np.bool_]
     ) -> None:
-        """Records that stayed: those that should not have are told, aborted ones kept in mind."""
+        """Records that stayed: reports those that should not have, and collects aborted ones."""
         reach = self._c.reach
         state = self._state(before)
         if state == "aborted" and there.any():

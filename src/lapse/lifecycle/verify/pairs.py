@@ -17,7 +17,7 @@ from lapse.lifecycle.verify.findings import Findings
 class Pair:
     """A batch before and after; None on the side where there is none.
 
-    `low`: the first offset the batch before can hold, for those whose header does not tell.
+    `low`: the first offset that the batch before can hold, if its header does not say.
     """
 
     before: Batch | None
@@ -26,7 +26,7 @@ class Pair:
 
 
 def pairs(before: LogFiles, after: LogFiles, tick: Tick, findings: Findings) -> Iterator[Pair]:
-    """All of them, ascending; what was appended since is left out. Raises CorruptData."""
+    """All pairs, ascending; batches appended since are left out. Raises CorruptData."""
     old = batches(before, tick)
     current = next(old, None)
     low = 0
@@ -61,7 +61,7 @@ def _is_of(batch: Batch, before: Batch, low: int) -> bool:
 
 
 def _in_order(log: LogFiles, tick: Tick, findings: Findings) -> Iterator[Batch]:
-    """Batches of the log; those that do not ascend are told, and left out."""
+    """Batches of the log; those that do not ascend are reported and left out."""
     reached = -1
     for batch in batches(log, tick):
         head, segment = batch.head, batch.segment

@@ -1,4 +1,4 @@
-"""How each transaction of a log ended, told by its markers (X-1 … X-7).
+"""How each transaction of a log ended, according to its markers (X-1 … X-7).
 
 The markers are the only authority here: transaction indexes are what is checked against them.
 Producers' last batches (P-1) are folded on the way, since both need nothing but headers.
@@ -47,11 +47,11 @@ class LastBatch:
 
 @dataclass(slots=True)
 class Transactions:
-    """All that headers and markers tell of one log.
+    """The transactions and producers of one log, from its headers and markers.
 
     Attributes:
         ended: by marker offset; ascending as they were added.
-        open: producer id → (offset of the first batch, batches) of what no marker ends.
+        open: producer id → (offset of the first batch, batches) of transactions without a marker.
         producers: producer id → its last batch.
     """
 

@@ -5,8 +5,8 @@ a tombstone's value (KIP-87), and **what its producer said of the time** (KIP-32
 that is in the batches of a LogAppendTime topic too, where a stock consumer, and so a stock mirror,
 does not see it. Read is what is committed; offsets are the target's own.
 
-A checkpoint remembers how far the copy has come. It belongs to a pair of clusters: whoever copied
-elsewhere with it would miss what lies before, and never know.
+A checkpoint remembers how far the copy has come. It belongs to one pair of clusters: a copy to
+another cluster with the same checkpoint would silently miss the earlier records.
 
 At least once: what a batch that is run again (a crash, a failed task) has written before stays.
 """

@@ -3,9 +3,9 @@
 The table shall be what a whole new export would make. Three things are gone in a log without a
 record that says so, and each is looked for:
 
-- what is below the log start (retention, DeleteRecords): the table's rows tell their offsets;
+- records below the log start (retention, DeleteRecords): the table's rows have their offsets;
 - a key whose tombstone came and went since the last run, which has `delete.retention.ms` for that:
-  a run that comes later asks of every key in the table whether the log still has it;
+  a run that comes later checks for every key in the table whether the log still has it;
 - all of a topic that was deleted and made anew: nothing of the table is of this one.
 """
 

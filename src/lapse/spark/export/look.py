@@ -1,4 +1,4 @@
-"""What an export asks of a topic before it reads it: where it ends, whose it is, how it forgets."""
+"""What an export must know of a topic before reading it: its ends, its id and its retention."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class SourceTopic:
 
     Attributes:
         options: of `format("lapse")`, to read it by.
-        topic_id: None where nobody says.
-        delete_retention_ms: None where nobody knows.
+        topic_id: None where the broker reports none.
+        delete_retention_ms: None where it is unknown.
     """
 
     topic: str

@@ -1,6 +1,6 @@
-"""`format("lapse")` from a broker, over our client: for who cannot look at its files.
+"""`format("lapse")` from a broker, over Lapse's client: for readers without access to its files.
 
-The driver asks for the ends of the partitions and cuts them into ranges of offsets; each task reads
+The driver requests the ends of the partitions and cuts them into ranges of offsets; each task reads
 its own. Works with any broker that speaks Kafka's protocol. `kafka.*` options are those of Kafka's
 clients, without their prefix (`client.login` has what they mean); they travel to the tasks, secrets
 included, as those of Spark's own Kafka source do.
@@ -161,7 +161,7 @@ async def _at_time(
 
 
 def read_slice(
-    asked: BrokerSlice, *, committed: bool, patience: Patience = DEFAULTS
+    part: BrokerSlice, *, committed: bool, patience: Patience = DEFAULTS
 ) -> Iterator[Fetched]:
     """What there is of a slice, batches whole.
 
@@ -171,7 +171,7 @@ def read_slice(
     """
     answers: Queue[Fetched | BaseException | None] = Queue(_AHEAD)
     stopped = Event()
-    work = partial(_fetch_all, asked, committed, patience, answers, stopped)
+    work = partial(_fetch_all, part, committed, patience, answers, stopped)
     thread = Thread(target=work, name="lapse-fetch", daemon=True)
     thread.start()
     try:
@@ -188,18 +188,18 @@ def read_slice(
 
 
 def _fetch_all(
-    asked: BrokerSlice,
+    part: BrokerSlice,
     committed: bool,
     patience: Patience,
     answers: Queue[Any],
     stopped: Event,
 ) -> None:
-    wanted = Wanted(asked.partition, asked.offset_from, asked.offset_until)
-    reached = asked.offset_from
+    wanted = Wanted(part.partition, part.offset_from, part.offset_until)
+    reached = part.offset_from
 
     async def fetch() -> None:
         nonlocal reached
-        async with Cluster(parse_bootstrap(asked.bootstrap), login(asked.client)) as cluster:
+        async with Cluster(parse_bootstrap(part.bootstrap), login(part.client)) as cluster:
             reading = read_range(cluster, wanted, committed=committed, patience=patience)
             async with contextlib.aclosing(reading):
                 async for one in reading:
@@ -215,20 +215,20 @@ def _fetch_all(
         end = e
     if isinstance(end, KafkaError) and end.code in _GONE:
         try:
-            end = asyncio.run(_lost(asked, reached, end, patience))
+            end = asyncio.run(_lost(part, reached, end, patience))
         except BaseException as e:  # noqa: BLE001  (where the log begins cannot be asked)
             end = e
     answers.put(end)
 
 
 async def _lost(
-    asked: BrokerSlice, offset: int, refused: KafkaError, patience: Patience
+    part: BrokerSlice, offset: int, refused: KafkaError, patience: Patience
 ) -> DataLost:
     """What is said of an offset that is gone, with where the log begins if that is beyond it."""
-    said = f"{asked.partition}: {_GONE[refused.code].format(offset)}: {refused}"
+    said = f"{part.partition}: {_GONE[refused.code].format(offset)}: {refused}"
     if refused.code != ErrorCode.OFFSET_OUT_OF_RANGE:
         return DataLost(said)
     config = ConsumerConfig(default_api_timeout_ms=patience.api_timeout_ms)
-    async with Consumer(asked.bootstrap, config, login=login(asked.client)) as consumer:
-        first = (await consumer.beginning_offsets([asked.partition]))[asked.partition]
+    async with Consumer(part.bootstrap, config, login=login(part.client)) as consumer:
+        first = (await consumer.beginning_offsets([part.partition]))[part.partition]
     return DataLost(said, goes_on_at=first if first > offset else None)

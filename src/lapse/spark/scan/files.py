@@ -35,10 +35,10 @@ _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
 class DataLost(LapseError):
-    """Offsets asked for are not in the log any more, or are not in it yet.
+    """Requested offsets are not in the log any more, or are not in it yet.
 
     Attributes:
-        goes_on_at: where the log begins, if that was asked and lies beyond what is gone.
+        goes_on_at: the log start, if it was requested and lies beyond the missing offsets.
     """
 
     def __init__(self, message: str, goes_on_at: int | None = None) -> None:
@@ -65,7 +65,7 @@ class OpenedSegment:
     def create_times_kept(self) -> bool:
         """Whether its summary, if it has one that is of this very file, says so (`log.summary`).
 
-        That of the last segment is written when it begins: nobody's cleaner has touched it since.
+        The last segment's summary is written when it begins: no cleaner has touched it since.
         """
         summary = read_summary(summary_path(self.path.parent, self.base_offset))
         if summary is None or not _is_still(self.path, self._fd):

@@ -127,11 +127,11 @@ class DeletionOptions:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What was asked for.
+    """The options of a source.
 
     Attributes:
         paths: where logs are, if they are read from files.
-        bootstrap: who is asked, if they are read from brokers; one of the two is given.
+        bootstrap: the brokers, if logs are read from brokers; one of the two is given.
         client: settings of Kafka's clients, secrets among them.
         topics: exactly these; None: any that `pattern` matches.
         pattern: internal topics (`__…`) are only read when named in full.

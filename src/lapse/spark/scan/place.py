@@ -1,4 +1,4 @@
-"""Where records are read from: files, or brokers. What the driver asks of either is the same."""
+"""Where records are read from: files or brokers, with one interface for the driver."""
 
 from __future__ import annotations
 

@@ -91,10 +91,10 @@ class Split(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """Records outside are certainly not asked for.
+    """A filter: records outside it are certainly not needed.
 
     Attributes:
-        timestamp_from: ms; what is older is not asked for.
+        timestamp_from: ms; older records are not needed.
         topics, numbers: None for any.
     """
 
@@ -131,7 +131,7 @@ class Extent:
     """Where the log of a partition begins, and where readers must end.
 
     Attributes:
-        topic_id: whose log it is, where a broker told it.
+        topic_id: id of the log's topic, where a broker reported it.
     """
 
     start_offset: int
@@ -187,7 +187,7 @@ def _logs(options: SourceOptions, clock: Clock, *, lenient: bool = False) -> Ite
         try:
             yield look(directory, partition, log_start, clock)
         except DataLost:
-            continue  # deleted since it was listed: whoever knew it will miss it
+            continue  # deleted since it was listed: a caller that knew it will miss it
 
 
 # --- which logs -----------------------------------------------------------------------------------
@@ -343,8 +343,8 @@ def _range_of(log: Log, options: SourceOptions, pruning: Pruning, clock: Clock) 
         return []
     if not options.committed:
         return [Range(log, begin, until)]
-    # Now, not when it is read: a round may take aborted data and its index entry away in between,
-    # and whoever had opened the old segment before would take that data for good.
+    # Now, not when it is read: a round may remove aborted data and its index entry in between, and
+    # a reader that had opened the old segment before would treat that data as committed.
     return [Range(log, begin, until, tuple(aborted_transactions(log.dir, begin, until, clock)))]
 
 

@@ -86,58 +86,58 @@ def _load_kernels() -> None:
     columns.warm_up()
 
 
-def read_slice(asked: Slice, spec: ReadSpec, clock: Clock) -> Iterator[pa.RecordBatch]:
+def read_slice(part: Slice, spec: ReadSpec, clock: Clock) -> Iterator[pa.RecordBatch]:
     """The records of a slice.
 
     Raises CorruptData with file and position; DataLost where offsets of the slice are gone, unless
     that is allowed.
     """
     try:
-        yield from _SliceReader(asked, spec, clock).run()
+        yield from _SliceReader(part, spec, clock).run()
     except DataLost:
         if spec.fail_on_data_loss:
             raise
 
 
-def read_broker_slice(asked: BrokerSlice, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+def read_broker_slice(part: BrokerSlice, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
     """The same, over our client; tombstones that carry a value come as they are.
 
     Where offsets of the slice are gone, what is left of it is read, if that is allowed.
     """
-    left: BrokerSlice | None = asked
+    left: BrokerSlice | None = part
     while left is not None:
         try:
             yield from _read_broker_slice(left, spec)
         except DataLost as e:
             if spec.fail_on_data_loss:
                 raise
-            begin = asked.offset_until if e.goes_on_at is None else e.goes_on_at
-            left = replace(asked, offset_from=begin) if begin < asked.offset_until else None
+            begin = part.offset_until if e.goes_on_at is None else e.goes_on_at
+            left = replace(part, offset_from=begin) if begin < part.offset_until else None
         else:
             left = None
 
 
-def _read_broker_slice(asked: BrokerSlice, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-    arrow = _columns(asked, spec)
+def _read_broker_slice(part: BrokerSlice, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+    arrow = _columns(part, spec)
     patience = Patience(api_timeout_ms=spec.api_timeout_ms)
-    for one in broker.read_slice(asked, committed=spec.committed, patience=patience):
+    for one in broker.read_slice(part, committed=spec.committed, patience=patience):
         rows = one.rows
         wanted = one.counts
         if spec.control:
             wanted = wanted | (rows["magic"] == 2) & (rows["attributes"] & CONTROL != 0)
         kept, times = one.create_times_kept, one.append_times
         _tell(arrow, create_times_kept=kept, append_times=times)
-        yield from arrow.convert(one.data, rows[wanted], str(asked.partition))
+        yield from arrow.convert(one.data, rows[wanted], str(part.partition))
 
 
-def _columns(asked: Slice | BrokerSlice, spec: ReadSpec) -> ArrowColumns:
+def _columns(part: Slice | BrokerSlice, spec: ReadSpec) -> ArrowColumns:
     """For all of a slice; `_tell` says what differs from place to place."""
     return ArrowColumns(
-        asked.partition,
+        part.partition,
         ColumnSpec(
             spec.columns,
-            offset_from=asked.offset_from,
-            offset_until=asked.offset_until,
+            offset_from=part.offset_from,
+            offset_until=part.offset_until,
             control=spec.control,
             valued_tombstones=spec.valued_tombstones,
         ),
@@ -152,11 +152,11 @@ def _tell(arrow: ArrowColumns, *, create_times_kept: bool, append_times: AppendT
 class _SliceReader:
     """One pass over one slice; `offset` is the next one wanted."""
 
-    def __init__(self, asked: Slice, spec: ReadSpec, clock: Clock) -> None:
-        self._slice, self._spec, self._clock = asked, spec, clock
-        self._dir = Path(asked.dir)
-        self._offset = asked.offset_from
-        self._columns = _columns(asked, spec)
+    def __init__(self, part: Slice, spec: ReadSpec, clock: Clock) -> None:
+        self._slice, self._spec, self._clock = part, spec, clock
+        self._dir = Path(part.dir)
+        self._offset = part.offset_from
+        self._columns = _columns(part, spec)
 
     def run(self) -> Iterator[pa.RecordBatch]:
         until = self._slice.offset_until
@@ -194,9 +194,9 @@ class _SliceReader:
         # What was handed out from an earlier segment may lie in its replacement too, before what is
         # wanted of it.
         resumed_at = self._offset if self._offset > self._slice.offset_from else 0
-        asked, before = self._spec.block_bytes, -1
+        n_bytes, before = self._spec.block_bytes, -1
         while position < size and self._offset < self._slice.offset_until:
-            data = read_at(fd, position, asked)
+            data = read_at(fd, position, n_bytes)
             if not data:
                 return  # cut off after it was opened
             rows, covered, wrong = scan_prefix(data)
@@ -212,7 +212,7 @@ class _SliceReader:
             ):
                 raise CorruptData(where, position + covered, wrong)
             # A batch larger than a block: the next block is as large as it says.
-            asked = self._spec.block_bytes if covered else max(2 * asked, _declared_size(data))
+            n_bytes = self._spec.block_bytes if covered else max(2 * n_bytes, _declared_size(data))
             position += covered
 
     def _converted(

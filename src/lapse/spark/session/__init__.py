@@ -1,4 +1,4 @@
-"""Spark sessions: which Java, whose machine, which secret, and what is said where one ends.
+"""Spark sessions: the Java runtime, the master, the secret, and the error text when one ends.
 
     from lapse.spark import session
 

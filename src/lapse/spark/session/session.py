@@ -133,7 +133,7 @@ def _reason(error: Exception) -> str:
 
 
 def _start(options: SessionOptions) -> SparkSession:
-    """Java first, with what everybody may know, then the session, with all of it."""
+    """Start Java first, with the settings that are not secret, then the session, with all."""
     folder = _own_folder()
     settings = {
         **SETTINGS,
@@ -187,7 +187,7 @@ def with_retries(master: str) -> str:
 def stop_jvm() -> None:
     """End this process's JVM and wait for it; a later `open_session` starts another.
 
-    Left alone it ends a moment after this process, and whoever waits for us would think all gone.
+    Without this it ends a moment after this process, when a waiting parent takes it for gone.
     """
     gateway = SparkContext._gateway
     if gateway is not None:

@@ -2,16 +2,16 @@
 
 The source deletes what, by Spark's own word, no restart of the query reads again:
 
-- `commit(end)`: batch N is in the checkpoint's `commits` by then. Spark says so while it plans
-  batch N+1, so this is a batch late, and of a query's last batch it is never said.
+- `commit(end)`: batch N is in the checkpoint's `commits` by then. Spark makes this call while it
+  plans batch N+1, so it comes a batch late, and never for a query's last batch.
 - the first position that Spark gives after a restart comes from the checkpoint. So the last batch
-  of a query that ended goes when it is started again.
-- with `deleteConsumedCheckpoint` the checkpoint itself is asked whenever Spark asks for more, which
-  it does after the last batch too. Then the least of all the query's sources counts.
+  of a query that ended is deleted when the query is started again.
+- with `deleteConsumedCheckpoint` the checkpoint itself is read whenever Spark requests more, which
+  it does after the last batch too. Then the least offset of all the query's sources counts.
 
-Who else must have read is for `consumed.decide`: groups and other queries' checkpoints, of which
-one that cannot tell blocks. Nothing is kept between two passes: killed at any point, nothing is
-gone that somebody named has not read.
+`consumed.decide` takes the other consumers into account: groups and other queries' checkpoints, of
+which one with an unknown position blocks. No state is kept between two passes: if the process is
+killed at any point, nothing is deleted that a named consumer has not read.
 
 Deleting never ends a query. What blocks, or a broker that refuses, is logged once; the next batch
 tries again, and a query without one every few seconds.
@@ -40,7 +40,7 @@ _AGAIN_SECONDS = 10.0  # between two passes that are about the same
 
 
 class Deletion:
-    """One running query's; told by its stream reader what Spark tells it."""
+    """Deletion for one running query; its stream reader passes on Spark's calls."""
 
     def __init__(self, options: SourceOptions, wish: DeletionOptions, clock: Clock) -> None:
         self._options = options
@@ -58,7 +58,7 @@ class Deletion:
         self._is_known, self._initial = True, start
 
     def goes_on(self, start: Mapping[str, Any]) -> None:
-        """Spark asks for what comes after `start`."""
+        """Spark requests the records after `start`."""
         if start == self._initial:
             return
         if not self._is_known or self._wish.checkpoint is not None:

@@ -1,4 +1,4 @@
-"""How far a streaming query has come: by its checkpoint, and by what Spark tells a source.
+"""How far a streaming query has read: by its checkpoint, and by Spark's calls to a source.
 
 `read_checkpoint` looks into the two logs that Structured Streaming keeps of a query. `offsets/N` is
 written before batch N runs and says where the batch ends, `commits/N` when it is done: done is what
@@ -10,11 +10,11 @@ restart a query reads on from there, and again what was planned.
     {"orders":{"0":400,"1":380}}     0:{"orders":{"0":400,"1":380}}
     -                                clicks:-
 
-A line a source: Spark's Kafka connector, and `format("lapse")`, write the next offset to read by
-topic and partition; ours has the topic's id too, `{"orders":{"0":400,"topicId":"…"}}`, where a
-broker told it: offsets of a topic say nothing of another one that was given its name. Lines of
-other kinds of sources are passed over. "-" is a source that has read nothing yet, of whatever
-topic, as is "{}": then nothing is known of the query.
+One line per source: Spark's Kafka connector and `format("lapse")` write the next offset to read by
+topic and partition. `format("lapse")` adds the topic's id, `{"orders":{"0":400,"topicId":"…"}}`, if
+the broker reports it: offsets of a topic say nothing of a new topic with the same name. Lines of
+other kinds of sources are skipped. "-" and "{}" are sources that have read nothing yet, of an
+unknown topic: then nothing is known of the query.
 
 `QueryProgress` is the same knowledge from the inside, for the data source. No pyspark here.
 """
@@ -49,8 +49,8 @@ class FinishedBatch:
     """The newest batch that is done: everything before these offsets is read for good.
 
     Attributes:
-        topic_ids: of which topics, where that is known.
-        unknown: partitions of which it cannot be told what is read, and why.
+        topic_ids: ids of the topics of the offsets, where known.
+        unknown: by partition, why it is unknown how far the query has read.
     """
 
     batch_id: int
@@ -217,15 +217,15 @@ def parse_topic_ids(found: Mapping[str, Any]) -> dict[str, uuid.UUID]:
 
 
 class QueryProgress:
-    """What one running query is done with, told in two ways, and how much of it is deleted.
+    """What one running query is done with, reported in two ways, and how much of it is deleted.
 
     Spark calls a source's `commit(end)` for batch N while it plans N+1: `commits/N` is written by
-    then, so everything before `end` is done. Of the last batch it never speaks; whoever sees the
-    query end reads its checkpoint and says so (`caught_up`). The last word counts, not the greatest
-    one: what goes back (a query on an older checkpoint) may read again.
+    then, so everything before `end` is done. For the last batch Spark makes no such call; the code
+    that sees the query end reads its checkpoint and calls `caught_up`. The last report counts, not
+    the greatest: a query that goes back (on an older checkpoint) may read again.
 
-    The query is one consumer among others: what may go is for `consumed.decide` to say, over this
-    one and every group and checkpoint that the options name.
+    The query is one consumer among others: `consumed.decide` determines what may be deleted, from
+    this query and every group and checkpoint that the options name.
     """
 
     def __init__(self, name: str) -> None:

@@ -6,7 +6,7 @@ checkpoint has no id; then that of the topic that is there now is noted. A batch
 between two positions and nothing else, so that one that is repeated after a failure has the same
 records, as far as they are still there: with a sink that is idempotent each record counts once.
 
-The end of a partition is what its segments hold, or its broker tells, when Spark asks; with
+The end of a partition is read from its segments or its broker when Spark requests it; with
 `kafka.isolation.level` = `read_committed` the last stable offset. Partitions that come later are
 read from their beginning. What retention, DeleteRecords or compaction took before it was read is
 data loss for offsets below the log start, for a topic that is gone or has another id, and where a
@@ -152,7 +152,7 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_split(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark tells of a batch that is done when it has planned the next one."""
+        """Spark calls this for a finished batch when it has planned the next one."""
         if self._deletion is not None:
             self._deletion.committed(end)
 
@@ -223,6 +223,6 @@ def offsets_of(position: Mapping[str, Mapping[str, int | str]]) -> dict[TopicPar
 
 
 def ids_of(there: Extents) -> dict[str, uuid.UUID]:
-    """Ids of the topics there are, where they are told."""
+    """Ids of the existing topics, where they are known."""
     known = ((p.topic, extent.topic_id) for p, extent in there.items())
     return {topic: topic_id for topic, topic_id in known if topic_id is not None}

@@ -10,8 +10,8 @@ of them is sent.
 What is promised is what Spark's Kafka sink promises: **at least once**. The producer of a task is
 idempotent (KIP-98): its own repeated requests leave one copy, in order. But a task that Spark runs
 again, after a failure or by speculation, and a batch of a stream that is repeated after a crash,
-write all their rows again; what an earlier attempt had written stays. That is told: by a warning in
-the log of the task and of the driver. Records of a job that failed stay too.
+write all their rows again; what an earlier attempt had written stays. The task and the driver log a
+warning then. Records of a job that failed stay too.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _NO_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_T
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver.
+    """The message of a task to the driver.
 
     Attributes:
-        attempt: 0 for the first; those before have written who knows how much.
+        attempt: 0 for the first; earlier attempts have written an unknown number of records.
     """
 
     task: int

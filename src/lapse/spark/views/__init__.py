@@ -1,7 +1,7 @@
 """Lapse's knowledge of logs as tables: segments, plan, ledger and keys, as Arrow record batches.
 
-`options` and `spec` say what may be asked and what a unit of work is, `schema` what the columns
-mean, `questions` has three queries over them. Nothing here starts Spark: a unit is JSON, so that a
+`options` and `spec` define the options and the units of work, `schema` the meaning of the columns;
+`questions` has three queries over them. Nothing here starts Spark: a unit is JSON, so that a
 Spark partition can be one. What is exported is all that a data source needs.
 """
 

@@ -1,7 +1,7 @@
 """What is known of each key, in bounded memory: the Python face of `kernels.key_table`.
 
 A table grows as keys come; where it would outgrow its memory it gives up the upper half of its
-range of hashes instead, and whoever fills it goes through the log again for those (`keys`). Keys
+range of hashes instead, and the caller goes through the log again for those (`keys`). Keys
 that are huge by themselves are the exception: of `KEYS_MIN` keys the table holds on to all.
 """
 

@@ -1,6 +1,6 @@
-"""The view of the ledger: what left which segment in which round, and why.
+"""The view of the ledger: which records left which segment in which round, and why.
 
-Only logs that Lapse cleans have a ledger. Offsets are told as ranges, so that a row of a million
+Only logs that Lapse cleans have a ledger. Offsets are given as ranges, so that a row of a million
 removed records stays small; never a key or a value, which no ledger holds.
 """
 

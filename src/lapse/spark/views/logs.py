@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 def logs_of(options: ViewOptions) -> Iterator[tuple[Path, tuple[TopicPartition, ...]]]:
-    """Each log directory with its logs that are asked for, ascending.
+    """Each log directory with its requested logs, ascending.
 
-    Keys of internal topics (`__…`) are told only where the topic is named. A directory given twice
+    Keys of internal topics (`__…`) are given only where the topic is named. A directory given twice
     counts once. Raises StorageError where one is not there or cannot be listed, ConfigError where a
     topic that was named is in none of them.
     """

@@ -1,7 +1,7 @@
-"""The view of the plan: one row a log, what `lapse plan` tells, with deadlines.
+"""The view of the plan: one row per log, with the facts of `lapse plan` and deadlines.
 
 Settings are those of `ViewOptions.settings`, else what the directory's metadata says. A log whose
-settings nobody knows has a row that says so, and so has one that cannot be read.
+settings are unknown has a row that says so, and so has one that cannot be read.
 """
 
 from __future__ import annotations

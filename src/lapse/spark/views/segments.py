@@ -1,7 +1,7 @@
 """The view of segments: one row each, from the summaries, else by reading headers.
 
 Reading them is as much as reading a segment through; with `ViewOptions.estimates` a segment without
-summary is told of by its size, its indexes and its first header instead (`log.estimate`).
+summary is described by its size, its indexes and its first header instead (`log.estimate`).
 """
 
 from __future__ import annotations

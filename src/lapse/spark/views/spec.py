@@ -1,4 +1,4 @@
-"""What is asked of a view, and its units of work. Frozen, and JSON both ways.
+"""The options of a view, and its units of work. Frozen, and JSON both ways.
 
 A unit says all that a task needs: it can be encoded in a driver and read anywhere that sees the
 same directories. All units of one question carry the same `now_ms`, so that rows agree.
@@ -22,7 +22,7 @@ _MEMORY_BYTES_MIN = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class ViewFilter:
-    """Rows outside are certainly not asked for.
+    """A filter: rows outside it are certainly not needed.
 
     The time is the deadline in the plan, the commit in the ledger, the last record's timestamp in
     keys; of segments those may be wanted whose records' timestamps overlap.
@@ -58,19 +58,19 @@ class ViewFilter:
 
 @dataclass(frozen=True, slots=True)
 class ViewOptions:
-    """What was asked for.
+    """The options of a view.
 
     Attributes:
         paths: log directories, or partition directories.
         now_ms: the moment to judge by.
         settings: (name, text) of topic or broker settings, as `-c` of the commands; they win over
             what the directory's metadata says.
-        estimates: tell of segments without summary what can be told without reading them.
-        logs_per_unit: at most so many logs a unit.
+        estimates: for segments without summary, give what is known without reading them.
+        logs_per_unit: most logs per unit.
         committed: keys of committed transactions only.
         fail_on_data_loss: an error where records vanish while keys are read, else they are missing.
         memory_bytes: what the keys of one unit may take at a time; a single huge key may have more.
-        topics: asked for by name, each of which must be there; () for all there are.
+        topics: names of the topics, each of which must exist; () for all topics.
     """
 
     view: str

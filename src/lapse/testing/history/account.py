@@ -1,7 +1,7 @@
 """The events of a history, put together: records, transactions and runs of readers.
 
-Nothing is judged here. What an event contradicts by itself (a reader that goes back, a record that
-nobody sent) is kept beside, for `judge`.
+Nothing is judged here. Events that are contradictions by themselves (a reader that goes back, a
+record that no producer sent) are collected for `judge`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Record:
     """A record that was handed to a producer.
 
     Attributes:
-        partition, offset: -1 while neither an answer nor a reader told.
+        partition, offset: -1 until a response or a reader shows it.
         acknowledged_ms: None: it never was.
-        given_up_ms: when the client said that it failed; None: it did not say.
+        given_up_ms: when the client reported that it failed; None: it did not.
         surely_failed: it cannot be in the log.
-        offsets: wherever an answer or a reader put it.
+        offsets: all offsets that responses and readers show for it.
         transaction: the one it stands in.
     """
 
@@ -79,9 +79,10 @@ class Transaction:
     """One producer's transaction.
 
     Attributes:
-        outcome: as the producer was told; COMMITTED also once a read_committed reader saw a part.
-        was_told: whether the producer was.
-        ended_ms: when the answer came or was given up; NEVER_MS while it is open.
+        outcome: from the producer's response; COMMITTED also once a read_committed reader saw a
+            part.
+        was_told: whether the producer got a response.
+        ended_ms: when the response came or was given up; NEVER_MS while it is open.
     """
 
     began_ms: int
@@ -125,7 +126,7 @@ class Run:
 
     @property
     def first(self) -> int:
-        """From this offset on it tells what is not there."""
+        """The offset from which on the run proves absences."""
         return 0 if self.began.from_start else self.began.offset
 
     @property
@@ -164,12 +165,12 @@ class Run:
 
 @dataclass(slots=True)
 class Partition:
-    """All that concerns one partition.
+    """The records, transactions and runs of one partition.
 
     Attributes:
         records: with a known offset, by offset.
         offsets: those offsets.
-        adrift: records of which neither answer nor reader told the offset, and that may be there.
+        adrift: records that may be there, at an offset that no response or reader shows.
         by_key: `records` of each key.
     """
 
@@ -310,7 +311,7 @@ class Account:
             raise ValueError(f"{event.reader} reads {where} without a ReadFrom") from None
 
     def _settle(self) -> None:
-        """What only the whole tells: which transactions were committed, and who is where."""
+        """Find out what takes all events: committed transactions, and the records' places."""
         for partition in self.partitions.values():
             for run in partition.runs:
                 if run.is_committed:

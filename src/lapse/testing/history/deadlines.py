@@ -1,8 +1,8 @@
 """From when a record may be gone, and by when it must be: a topic's promise applied to a partition.
 
-What supersedes a record is a later one of its key that was committed. One of which nobody knows
-whether it is in the log may have superseded others all the same; one that hides behind a value
-would have to be seen itself, so only the last sweep tells whether it was there.
+A record is superseded by a later committed record of its key. A record that may or may not be in
+the log may have superseded others all the same; one that hides behind a value would have to be seen
+itself, so only the last sweep shows whether it was there.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Deadlines:
         return found[at][1] if at < len(found) else None
 
     def _from_after(self, key: bytes) -> list[tuple[int, int]]:
-        """Offsets of what supersedes lower ones; beside each, when it or a later one does.
+        """Offsets of records that supersede lower ones, each with when it or a later one does.
 
-        Records whose offset nobody knows stand behind all others. What cannot have superseded
-        anything for good, since a sweep would have got it, may have been superseded in turn.
+        Records with an unknown offset come after all others. A record that cannot have superseded
+        anything for good, since a sweep would have read it, may have been superseded in turn.
         """
         adrift = self._partition.adrift_by_key.get(key, [])
         found, least_ms = [], min(map(self._from_ms, filter(self._may_hide, adrift)), default=None)
@@ -99,7 +99,7 @@ class Deadlines:
         return record.outcome is not Outcome.ABORTED and not record.surely_failed
 
     def _may_hide(self, record: Record) -> bool:
-        """Whether one of unknown fate may have been committed without any reader getting it.
+        """Whether a record of unknown fate may have been committed without any reader getting it.
 
         A tombstone may, since it goes by itself. A value may until a reader of committed records
         passed where it was: it would be there, or one that is known to be later.
@@ -231,12 +231,14 @@ class Deadlines:
         return found[::-1]
 
     def _stable_ms(self, record: Record) -> int:
-        """When it was decided, and everything below it; NEVER_MS where nobody knows."""
+        """When the record and all below it were decided; NEVER_MS if that is unknown."""
         if record not in self._stable:
-            self._stable[record] = min(self._passed.at(record.offset), self._told_ms(record))
+            self._stable[record] = min(
+                self._passed.at(record.offset), self._acknowledged_ms(record)
+            )
         return self._stable[record]
 
-    def _told_ms(self, record: Record) -> int:
+    def _acknowledged_ms(self, record: Record) -> int:
         if record.acknowledged_ms is None:
             return NEVER_MS
         return max(record.acknowledged_ms, self._decided_ms(record.acknowledged_ms))
@@ -250,7 +252,7 @@ class Deadlines:
         return self._decided[at - 1] if at else 0
 
     def _end_ms(self, transaction: Transaction) -> int:
-        """When it was over: as told, or since a reader of committed records had passed it."""
+        """When it ended: by the producer's response, or when a read_committed reader passed it."""
         if transaction.was_told:
             return transaction.ended_ms
         if transaction not in self._ends:

@@ -1,12 +1,12 @@
-"""What happened, as the clients saw it: plain events, of which `judge` needs nothing else.
+"""What happened, as the clients saw it: plain events, the only input of `judge`.
 
-Whoever drives stock clients writes them down (`recorder`), one JSON line each (`lines`). Times are
-of the one clock of the machine that notes them, ms since the epoch; a broker on the same machine
-has the same. A record is named by its producer and by its number there, which it carries as a
-header (`HEADER`), since tombstones have no value that could; so two records are one and the same
-only if a client or the broker made a second of it.
+The test that drives stock clients writes them down (`recorder`), one JSON line each (`lines`).
+Times are ms since the epoch, of the clock of the machine that notes them; a broker on the same
+machine has the same clock. A record is named by its producer and its number there, which it carries
+as a header (`HEADER`), since tombstones have no value that could; so two records have one name only
+if a client or the broker duplicated it.
 
-Topics are known by name: one that is deleted and made again needs another name.
+Topics are known by name: a topic that is deleted and recreated needs another name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DIGEST_BYTES = 8
 
 
 class Isolation(StrEnum):
-    """What a reader asks for; `FILES` is a look into a log's files, past any reader's rules."""
+    """A reader's isolation level; `FILES` is a look into a log's files, past any reader's rules."""
 
     COMMITTED = "read_committed"
     UNCOMMITTED = "read_uncommitted"
@@ -30,7 +30,7 @@ class Isolation(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of a transaction, as far as its producer was told."""
+    """How a transaction ended, as far as its producer knows."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -157,7 +157,7 @@ class ReadTo:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """DeleteRecords, asked for at `asked_ms`; unless `is_sure`, it may have failed."""
+    """A DeleteRecords request, sent at `asked_ms`; unless `is_sure`, it may have failed."""
 
     at_ms: int
     asked_ms: int
@@ -198,5 +198,5 @@ Event = (
 
 
 def digest(value: bytes | None) -> str | None:
-    """What stands for a value in a history: enough to tell whether it is the one that was sent."""
+    """A value's digest for a history: enough to recognise the value that was sent."""
     return None if value is None else blake2b(value, digest_size=_DIGEST_BYTES).hexdigest()

@@ -1,10 +1,10 @@
-"""A history held against files: looks into any Kafka's logs, and Lapse's ledger against its own.
+"""Compares a history with files: looks into any Kafka's logs, and Lapse's ledger with its logs.
 
-A look is a run like any reader's, with `Isolation.FILES`: it finds records wherever their bytes lie
-(replaced, deleted and unfinished files too), and `judge` asks of it only what must be gone by then.
-It may be taken while a broker is at work: files that vanish meanwhile are passed over.
+A look is a run like a reader's, with `Isolation.FILES`: it finds records wherever their bytes lie
+(replaced, deleted and unfinished files too), and `judge` uses it only for what must be gone by
+then. It may be taken while a broker is at work: files that vanish meanwhile are passed over.
 
-The ledger is asked where nothing moves: the broker stopped, or killed and started again.
+The ledger is read while nothing changes: the broker stopped, or killed and started again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A history's verdict: what was acknowledged is held against what readers were handed.
+"""A history's verdict: compares what was acknowledged with what readers got.
 
 Everything errs on the side of the broker: a fault is reported only where no order of events within
 the noted times would explain what was seen. An absence is judged by when the reader had passed the
@@ -90,7 +90,7 @@ class _Judging:
                 latest[record.sent.producer] = record
 
     def _reads(self, partition: Partition, run: Run) -> None:
-        """What one run was handed, each record by itself."""
+        """Judge the records that one run got, each by itself."""
         for read in run.stepped_back:
             said = f"{read.reader} got it after offset {run.end - 1}"
             self._find(Fault.OUT_OF_ORDER, partition, read.offset, _name(read), said)
@@ -208,7 +208,7 @@ def _name(read: Read) -> str:
 def _contradiction(
     read: Read, record: Record | None, partition: Partition
 ) -> tuple[Fault, str] | None:
-    """What a read contradicts of what was sent."""
+    """How a read contradicts what was sent."""
     if record is None or record.sent.topic != read.topic:
         return Fault.UNSENT, f"{read.reader} gets what nobody sent"
     sent = record.sent

@@ -1,4 +1,4 @@
-"""Notes what stock clients do, whichever they are: the caller hands on what its client says.
+"""Records what any stock clients do: the caller passes on what its client reports.
 
     recorder = Recorder(events.append, SystemClock())
     wrote = recorder.producer("p1")

@@ -12,7 +12,7 @@ class Fault(StrEnum):
 
     LOST = "lost"  # acknowledged, nothing allows its absence, and a reader passed where it was
     ALTERED = "altered"  # other bytes, another key or another offset than acknowledged
-    UNSENT = "unsent"  # nobody sent it, or it surely failed
+    UNSENT = "unsent"  # no producer sent it, or it surely failed
     DOUBLED = "doubled"  # the same record at two offsets
     ABORTED_SEEN = "aborted seen"  # a read_committed reader got it all the same
     TORN = "torn"  # a part of a transaction is there, another is not
@@ -47,7 +47,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All findings, and how much was looked at: a verdict over nothing is not worth anything.
+    """All findings, and how much was checked: a verdict over nothing is worth nothing.
 
     Attributes:
         acknowledged: records that a broker had acknowledged, and stood in a committed transaction

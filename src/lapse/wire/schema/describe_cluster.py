@@ -26,7 +26,7 @@ DESCRIBE_CLUSTER = api(60, "DescribeCluster", versions="0-2", flexible="0+")
 
 @request(DESCRIBE_CLUSTER)
 class DescribeClusterRequest:
-    """`endpoint_type` 1 asks for brokers, 2 for controllers."""
+    """`endpoint_type` 1 requests brokers, 2 requests controllers."""
 
     include_cluster_authorized_operations: bool = field(BOOL)
     endpoint_type: int = field(INT8, "1+", default=1)

@@ -25,7 +25,7 @@ DESCRIBE_LOG_DIRS = api(35, "DescribeLogDirs", versions="1-4", flexible="2+")
 
 @struct
 class DescribableLogDirTopic:
-    """Partitions asked for."""
+    """The requested partitions of a topic."""
 
     topic: str = field(STRING)
     partitions: tuple[int, ...] = field(array(INT32))

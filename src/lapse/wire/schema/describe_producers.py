@@ -20,7 +20,7 @@ DESCRIBE_PRODUCERS = api(61, "DescribeProducers", versions="0-0", flexible="0+")
 
 @struct
 class TopicRequest:
-    """Partitions asked for."""
+    """The requested partitions of a topic."""
 
     name: str = field(STRING)
     partition_indexes: tuple[int, ...] = field(array(INT32))

@@ -28,7 +28,7 @@ DESCRIBE_TOPIC_PARTITIONS = api(75, "DescribeTopicPartitions", versions="0-0", f
 
 @struct
 class TopicRequest:
-    """A topic asked for."""
+    """A requested topic."""
 
     name: str = field(STRING)
 

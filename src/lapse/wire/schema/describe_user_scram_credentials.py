@@ -25,7 +25,7 @@ DESCRIBE_USER_SCRAM_CREDENTIALS = api(
 
 @struct
 class UserName:
-    """A user asked for."""
+    """A requested user."""
 
     name: str = field(STRING)
 

@@ -41,7 +41,7 @@ FETCH = api(1, "Fetch", versions="0-17", flexible="12+")
 
 @struct
 class ReplicaState:
-    """Which follower asks, and its broker epoch; id -1 is a consumer."""
+    """The follower that fetches, and its broker epoch; id -1 is a consumer."""
 
     replica_id: int = field(INT32, "15+", default=-1)
     replica_epoch: int = field(INT64, "15+", default=-1)

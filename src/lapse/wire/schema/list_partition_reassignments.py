@@ -19,7 +19,7 @@ LIST_PARTITION_REASSIGNMENTS = api(46, "ListPartitionReassignments", versions="0
 
 @struct
 class ListPartitionReassignmentsTopics:
-    """Partitions asked for."""
+    """The requested partitions of a topic."""
 
     name: str = field(STRING)
     partition_indexes: tuple[int, ...] = field(array(INT32))

@@ -27,13 +27,13 @@ from lapse.wire.declaration import (
 
 METADATA = api(3, "Metadata", versions="0-13", flexible="9+")
 
-# "Authorized operations were not asked for."
+# "Authorized operations were not requested."
 OPERATIONS_UNKNOWN = -(2**31)
 
 
 @struct
 class MetadataRequestTopic:
-    """A topic asked for by name, or by id where the name is null."""
+    """A topic requested by name, or by id where the name is null."""
 
     topic_id: uuid.UUID = field(UUID, "10+", default=ZERO_UUID, ignorable=True)
     name: str | None = field(STRING, nullable="10+")
@@ -76,7 +76,7 @@ class MetadataResponsePartition:
 
 @struct
 class MetadataResponseTopic:
-    """One topic; its name is null only where an unknown id was asked for."""
+    """One topic; its name is null only where an unknown id was requested."""
 
     error_code: int = field(INT16)
     name: str | None = field(STRING, nullable="12+")

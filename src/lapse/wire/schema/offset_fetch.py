@@ -1,4 +1,4 @@
-"""OffsetFetch (key 9): how far a group has come, asked.
+"""OffsetFetch (key 9): a client requests a group's committed offsets.
 
 v1 from `__consumer_offsets` · v2 null topics means all; an error for the whole · v3 throttle time ·
 v4 throttled after the answer is sent (KIP-219) · v5 leader epoch (KIP-320) · v6 flexible · v7 only
@@ -27,7 +27,7 @@ OFFSET_FETCH = api(9, "OffsetFetch", versions="1-9", flexible="6+")
 
 @struct
 class OffsetFetchRequestTopic:
-    """Partitions asked for, up to v7."""
+    """The requested partitions of a topic, up to v7."""
 
     name: str = field(STRING, "0-7")
     partition_indexes: tuple[int, ...] = field(array(INT32), "0-7")
@@ -35,7 +35,7 @@ class OffsetFetchRequestTopic:
 
 @struct
 class OffsetFetchRequestTopics:
-    """Partitions asked for, from v8."""
+    """The requested partitions of a topic, from v8."""
 
     name: str = field(STRING, "8-9")
     partition_indexes: tuple[int, ...] = field(array(INT32), "8+")
@@ -43,7 +43,7 @@ class OffsetFetchRequestTopics:
 
 @struct
 class OffsetFetchRequestGroup:
-    """A group asked for; `topics` null means all. The member is checked if named."""
+    """A requested group; `topics` null means all. The member is checked if named."""
 
     group_id: str = field(STRING, "8+")
     member_id: str | None = field(STRING, "9+", nullable="9+", default=None, ignorable=True)

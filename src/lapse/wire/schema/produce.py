@@ -63,7 +63,7 @@ class BatchIndexAndErrorMessage:
 
 @struct
 class LeaderIdAndEpoch:
-    """Who leads now, told beside NOT_LEADER_OR_FOLLOWER; -1 where unknown."""
+    """The current leader, sent with NOT_LEADER_OR_FOLLOWER; -1 where unknown."""
 
     leader_id: int = field(INT32, "10+", default=-1)
     leader_epoch: int = field(INT32, "10+", default=-1)

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: operations, what they do to logs, and what is refused."""
+"""IncrementalAlterConfigs: operations, their effect on logs, and refusals."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def value(
 
 
 def log_config(node: Node, topic: str = "t") -> TopicConfig:
-    """What the log itself goes by."""
+    """The settings that the log itself uses."""
     return node.services.partitions.get(TopicPartition(topic, 0)).config
 
 
@@ -90,7 +90,7 @@ async def test_the_log_goes_by_it_at_once(node: Node, connection: BrokerConnecti
 
 
 async def test_a_list_begins_as_the_one_in_force(tmp_path: Path) -> None:
-    """Not as Kafka's default: adding to compact must not take compact away."""
+    """Not as Kafka's default: an APPEND to compact must not remove compact."""
     settings = {"log.cleanup.policy": "compact"}
     async with running_node(tmp_path, settings) as node, await connect(node) as connection:
         await create(node, "t")

@@ -1,4 +1,4 @@
-"""ListOffsets: named places, timestamps, and which version may ask for what (T-17)."""
+"""ListOffsets: special timestamps, timestamps, and which version may use which (T-17)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMES = ((100, 200), (500, 300), (400,))
 
 
 async def filled(node: Node, connection: BrokerConnection) -> None:
-    """Offsets 0 to 4 at 100, 200, 500, 300, 400."""
+    """Produce offsets 0 to 4 at 100, 200, 500, 300, 400."""
     await create(node, "t")
     for times in TIMES:
         records = [NewRecord(b"k", b"v", timestamp=t) for t in times]
@@ -77,7 +77,7 @@ async def test_an_empty_log_has_no_greatest_timestamp(
 async def test_a_record_without_a_time_is_never_the_one_with_the_greatest(
     node: Node, connection: BrokerConnection
 ) -> None:
-    """T-19: the batch's times lie below the log start; what is left of it has none."""
+    """T-19: the batch's timestamps are below the log start; its remaining records have none."""
     await create(node, "t")
     records = [NewRecord(b"k", b"v", timestamp=t) for t in (500, -1, -1)]
     await produce(connection, "t", (0, build_batch(records)))
@@ -90,12 +90,12 @@ async def test_a_record_without_a_time_is_never_the_one_with_the_greatest(
 
 async def test_errors_are_per_partition(node: Node, connection: BrokerConnection) -> None:
     await filled(node, connection)
-    asked = tuple(
+    requested = tuple(
         ListOffsetsPartition(partition_index=n, timestamp=-1, current_leader_epoch=epoch)
         for n, epoch in ((0, -1), (1, -1), (3, -1), (3, -1))
     )
     request = ListOffsetsRequest(
-        replica_id=-1, topics=(ListOffsetsTopic(name="t", partitions=asked),)
+        replica_id=-1, topics=(ListOffsetsTopic(name="t", partitions=requested),)
     )
     answer = await connection.request(request, ListOffsetsResponse)
     assert [p.error_code for p in answer.topics[0].partitions] == [
@@ -110,11 +110,11 @@ async def test_errors_are_per_partition(node: Node, connection: BrokerConnection
 
 
 async def old_style(
-    connection: BrokerConnection, *asked: ListOffsetsPartition
+    connection: BrokerConnection, *requested: ListOffsetsPartition
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """(error, offsets) of each partition asked for."""
+    """(error, offsets) of each requested partition."""
     request = ListOffsetsRequest(
-        replica_id=-1, topics=(ListOffsetsTopic(name="t", partitions=asked),)
+        replica_id=-1, topics=(ListOffsetsTopic(name="t", partitions=requested),)
     )
     answer = await connection.request(request, ListOffsetsResponse, version=0)
     return [(p.error_code, p.old_style_offsets) for p in answer.topics[0].partitions]
@@ -127,7 +127,7 @@ def at(timestamp: int, count_max: int = 10, partition: int = 0) -> ListOffsetsPa
 
 
 async def test_old_style(node: Node, connection: BrokerConnection) -> None:
-    """Segments begin at 0, 2 and 4; a partition may be asked for as often as one likes."""
+    """Segments begin at 0, 2 and 4; a request may name a partition any number of times."""
     await create(node, "t", internal_segment_bytes="80")
     before_ms = node.services.clock.now_ms() - 1
     for times in TIMES:

@@ -1,4 +1,4 @@
-"""Metadata: what only some versions can ask. The rest is in `test_dispatch` and `test_topics`."""
+"""Metadata: requests of some versions only; `test_dispatch` and `test_topics` have more."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.support.broker.running import create
 async def test_a_topic_without_a_name(
     node: Node, connection: BrokerConnection, version: int, name: str | None
 ) -> None:
-    """The field for its id came with v10, what is done with it with v12; Java's name is empty."""
+    """The topic id field came with v10, the lookup by it with v12; Java sends an empty name."""
     await create(node, "t")
     topic_id = node.services.topics.image.topics["t"].topic_id
-    asked = MetadataRequest(topics=(MetadataRequestTopic(topic_id=topic_id, name=name),))
-    answer = await connection.request(asked, MetadataResponse, version=version)
-    (only,) = answer.topics
-    told = (only.error_code, only.name)
-    assert told == ((0, "t") if version >= 12 else (ErrorCode.INVALID_REQUEST, ""))
+    request = MetadataRequest(topics=(MetadataRequestTopic(topic_id=topic_id, name=name),))
+    response = await connection.request(request, MetadataResponse, version=version)
+    (only,) = response.topics
+    described = (only.error_code, only.name)
+    assert described == ((0, "t") if version >= 12 else (ErrorCode.INVALID_REQUEST, ""))

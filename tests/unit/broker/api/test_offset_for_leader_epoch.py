@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where an epoch ended, and who is out of date."""
+"""OffsetForLeaderEpoch: where an epoch ended, and which requests have another leader epoch."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TIME = 1_700_000_000_000
 ENDS = {0: (0, 0), 2: (2, 4), 3: (2, 4), 4: (2, 4), 5: (5, 6), 6: (-1, -1), -1: (-1, -1)}
 
 
-def told(ends: list[EpochEndOffset]) -> list[tuple[int, tuple[int, int]]]:
+def results_of(ends: list[EpochEndOffset]) -> list[tuple[int, tuple[int, int]]]:
     return [(end.error_code, (end.leader_epoch, end.end_offset)) for end in ends]
 
 
-# What Kafka 4.3.1 answered of its own log, after two restarts: to epochs from -1 on, and where
-# ListOffsets says that what is (offset, epoch).
+# Responses of Kafka 4.3.1 for its own log, after two restarts: for epochs from -1 on, and the
+# (offset, epoch) that ListOffsets returns for each timestamp.
 KAFKA_BATCHES = ((0, (0, 1)), (2, (2, 3, 4)))  # leader epoch, seconds of its records
 KAFKA_CHECKPOINT = "0\n3\n0 0\n2 2\n4 5\n"
 KAFKA_ENDS = [(-1, -1), (0, 2), (0, 2), (2, 5), (2, 5), (4, 5), (-1, -1), (-1, -1)]
@@ -50,14 +50,14 @@ async def test_of_kafkas_log_we_tell_what_kafka_told(tmp_path: Path) -> None:
             log.append_raw(build_batch(records, spec))
     (tmp_path / "data" / "t-0" / LEADER_EPOCHS).write_text(KAFKA_CHECKPOINT)
     async with running_node(tmp_path / "data") as node, await connect(node) as connection:
-        asked = ((0, epoch) for epoch in range(-1, 7))
-        found = told(await epoch_ends(connection, epoch_request(*asked, current=4)))
+        requested = ((0, epoch) for epoch in range(-1, 7))
+        found = results_of(await epoch_ends(connection, epoch_request(*requested, current=4)))
         assert found == [(0, end) for end in KAFKA_ENDS]
         for timestamp, place in KAFKA_OFFSETS.items():
             answer = await list_offset(connection, "t", timestamp)
             assert (answer.offset, answer.leader_epoch) == place, timestamp
     kept = (tmp_path / "data" / "t-0" / LEADER_EPOCHS).read_text()
-    assert kept == KAFKA_CHECKPOINT  # so that it gets back what it left
+    assert kept == KAFKA_CHECKPOINT  # so that Kafka finds its file unchanged
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
@@ -65,7 +65,7 @@ async def test_where_epochs_ended(node: Node, connection: BrokerConnection, vers
     await create(node, "t")
     led_before(node)
     request = epoch_request(*((0, epoch) for epoch in ENDS), current=CURRENT)
-    found = told(await epoch_ends(connection, request, version))
+    found = results_of(await epoch_ends(connection, request, version))
     assert found == [(0, end) for end in ENDS.values()]
 
 
@@ -73,10 +73,10 @@ async def test_what_we_append_belongs_to_the_current_epoch(
     node: Node, connection: BrokerConnection
 ) -> None:
     await create(node, "t")
-    assert told(await epoch_ends(connection, epoch_request((0, 0)))) == [(0, (0, 0))]
+    assert results_of(await epoch_ends(connection, epoch_request((0, 0)))) == [(0, (0, 0))]
     led_before(node)
     await produce(connection, "t", (0, batch_of(b"a")))
-    found = told(await epoch_ends(connection, epoch_request((0, 2), (0, 5))))
+    found = results_of(await epoch_ends(connection, epoch_request((0, 2), (0, 5))))
     assert found == [(0, (2, 4)), (0, (5, 7))]
 
 
@@ -86,7 +86,7 @@ async def test_after_a_restart_the_same(tmp_path: Path) -> None:
             if not n:
                 await create(node, "t")
                 led_before(node)
-            found = told(await epoch_ends(connection, epoch_request((0, 2), (0, 5))))
+            found = results_of(await epoch_ends(connection, epoch_request((0, 2), (0, 5))))
             assert found == [(0, (2, 4)), (0, (5, 6))]
 
 

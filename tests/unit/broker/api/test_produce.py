@@ -1,4 +1,4 @@
-"""Produce: what is appended, what is refused with which code, and that nothing else changes."""
+"""Produce: which batches are appended, the error code of each refusal, and no other effect."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ async def test_wrong_sequence_and_old_epoch(node: Node, connection: BrokerConnec
 async def test_old_messages_become_a_batch(
     node: Node, connection: BrokerConnection, version: int, magic: int, codec: Codec
 ) -> None:
-    """Numbered by the broker; what a message of v0 cannot say, its time, is -1."""
+    """The broker assigns the offsets; a message of v0 has no timestamp, so it is -1."""
     await create(node, "t", retention_ms="-1")
     sent = messages(b"a", None, b"c", magic=magic, codec=codec)
     answers = [await old_produce(connection, version, sent) for _ in range(2)]
@@ -199,7 +199,7 @@ async def test_old_messages_become_a_batch(
 async def test_old_messages_get_an_append_time(
     node: Node, connection: BrokerConnection, magic: int
 ) -> None:
-    """KIP-32: whatever they say themselves; the answer tells it from v2 on."""
+    """KIP-32: it replaces the messages' own timestamps; the response has it from v2 on."""
     await create(node, "t", message_timestamp_type="LogAppendTime")
     answer = await old_produce(connection, 2, messages(b"a", magic=magic))
     assert answer.log_append_time_ms > T
@@ -212,8 +212,8 @@ async def test_append_time_is_for_the_broker_to_say(
     node: Node, connection: BrokerConnection
 ) -> None:
     await create(node, "t", message_timestamp_type="LogAppendTime")
-    said = messages(b"a", magic=1, kind=TimestampType.LOG_APPEND_TIME)
-    assert (await old_produce(connection, 2, said)).error_code == ErrorCode.INVALID_TIMESTAMP
+    sent = messages(b"a", magic=1, kind=TimestampType.LOG_APPEND_TIME)
+    assert (await old_produce(connection, 2, sent)).error_code == ErrorCode.INVALID_TIMESTAMP
 
 
 async def test_old_messages_are_judged_like_others(
@@ -236,7 +236,7 @@ async def test_old_messages_are_judged_like_others(
     [
         (3, 0, Codec.NONE, ErrorCode.INVALID_RECORD),
         (11, 1, Codec.GZIP, ErrorCode.INVALID_RECORD),
-        (2, 2, Codec.NONE, ErrorCode.NONE),  # Kafka does not look either
+        (2, 2, Codec.NONE, ErrorCode.NONE),  # Kafka does not check either
         (2, 2, Codec.ZSTD, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (6, 2, Codec.ZSTD, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (7, 2, Codec.ZSTD, ErrorCode.NONE),
@@ -267,7 +267,7 @@ async def test_a_few_bytes_are_no_batch(
 async def test_a_valued_tombstone_is_not_lost_in_an_old_format(
     node: Node, connection: BrokerConnection
 ) -> None:
-    """v0 and v1 have no flag for it: it would become a live value."""
+    """v0 and v1 have no flag for such a tombstone: it would become a live value."""
     await create(
         node, "t", cleanup_policy="compact", lapse_tombstone_values_enable="true",
         message_format_version="0.10.2", message_timestamp_before_max_ms=str(1 << 60),
@@ -281,7 +281,7 @@ async def test_a_valued_tombstone_is_not_lost_in_an_old_format(
 async def test_a_dropped_value_of_a_tombstone_is_told(
     node: Node, connection: BrokerConnection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """KIP-87: its producer hears of success. One line a topic, and a counter."""
+    """KIP-87: the producer's response is success; one line per topic, and a counter."""
     await create(node, "t", 2, cleanup_policy="compact")
     await create(node, "plain")
     await create(node, "keeps", cleanup_policy="compact", lapse_tombstone_values_enable="true")
@@ -298,7 +298,7 @@ async def test_a_dropped_value_of_a_tombstone_is_told(
         (answer,) = await produce(connection, topic, (partition, sent))
         assert answer.error_code == 0
     dropped = {t: c.tombstone_values_dropped for t, c in node.services.counters.topics.items()}
-    assert dropped == {"t": 4, "plain": 0, "keeps": 0}  # one was sent twice
+    assert dropped == {"t": 4, "plain": 0, "keeps": 0}  # one partition's batch was sent twice
     (line,) = [r for r in caplog.records if r.name == "lapse.broker.api.produce"]
     assert line.levelno == logging.WARNING
     assert line.getMessage().startswith("topic t: a tombstone came with a value, which is dropped")
@@ -318,7 +318,7 @@ async def test_other_acks_are_refused(node: Node, connection: BrokerConnection) 
 
 
 async def test_more_replicas_than_there_are(node: Node, connection: BrokerConnection) -> None:
-    """`min.insync.replicas` holds where all in sync are asked for, and for that topic alone."""
+    """`min.insync.replicas` applies to acks=-1, and to that topic alone."""
     await create(node, "t", min_insync_replicas="2")
     await create(node, "u")
     (refused,) = await produce(connection, "t", (0, batch_of(b"a")), acks=-1)
@@ -330,11 +330,11 @@ async def test_more_replicas_than_there_are(node: Node, connection: BrokerConnec
 
 
 async def send_without_ack(node: Node, topic: str) -> bytes:
-    """Produce with acks=0, then Metadata on the same connection; what comes back first."""
+    """Send Produce with acks=0, then Metadata; return the start of the first response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", node.services.address.port)
     produced = produce_request(topic, (0, batch_of(b"a")), acks=0)
-    asked = MetadataRequest(topics=None)
-    for number, request in ((1, produced), (2, asked)):
+    metadata = MetadataRequest(topics=None)
+    for number, request in ((1, produced), (2, metadata)):
         parts = encode_request(request, version=9, correlation_id=number, client_id=None)
         writer.writelines(parts)  # type: ignore[arg-type]
     answer = await asyncio.wait_for(reader.read(8), 10)
@@ -463,7 +463,7 @@ async def test_only_what_may_wait_for_a_disk_or_takes_long_goes_to_a_thread(
     assert await threads((0, batch_of(b"a"))) == 0
     assert await threads((0, batch_of(b"b")), (1, batch_of(b"c")), (0, batch_of(b"d"))) == 1
     assert await threads((1, batch_of(b"e" * 500, spec=BatchSpec(codec=Codec.LZ4)))) == 1
-    assert await threads((0, batch_of(b"f" * 1_047_000))) == 1  # that takes a while
+    assert await threads((0, batch_of(b"f" * 1_047_000))) == 1  # a large batch takes a while
     assert await threads((0, batch_of(b"f" * 2000))) == 1  # a segment is rolled
     log = node.services.partitions.get(T0)
     held, done = threading.Event(), threading.Event()
@@ -493,7 +493,7 @@ async def test_only_what_may_wait_for_a_disk_or_takes_long_goes_to_a_thread(
 async def test_append_times_do_not_go_back_with_the_clock(
     tmp_path: Path, ahead_s: int, goes_back: bool
 ) -> None:
-    """L12, KIP-32's max(last, now): what bounds create times (T-1) is no bound of ours."""
+    """L12, KIP-32's max(last, now): the bounds of create times (T-1) do not bound append times."""
     clock = ManualClock()
     rare = {"lapse.housekeeping.interval.ms": "3600000", "lapse.clock.jump.max.ms": "7200000"}
     async with running_node(tmp_path / "data", rare, clock=clock) as node:
@@ -502,14 +502,14 @@ async def test_append_times_do_not_go_back_with_the_clock(
             "message_timestamp_after_max_ms": "1000",
         }
         await create(node, "l", **settings)
-        told = []
+        append_times = []
         async with await connect(node) as connection:
             for jump_ms in (1000 * ahead_s, -1000 * ahead_s, 1000):
                 clock.jump(jump_ms)
                 (answer,) = await produce(connection, "l", (0, batch_of(b"v")))
-                told.append(answer.log_append_time_ms)
-    first, second, third = told
-    if goes_back:  # further ahead than a clock may be: then it was wrong
+                append_times.append(answer.log_append_time_ms)
+    first, second, third = append_times
+    if goes_back:  # further ahead than a clock may jump: then the earlier time was wrong
         assert (second, third) == (clock.now_ms() - 1000, clock.now_ms())
     else:
         assert (second, third) == (first, first)  # until the clock catches up
@@ -528,14 +528,14 @@ WRITES_ALL = {
 async def with_internal_topics(node: Node) -> None:
     for name in sorted(INTERNAL_TOPICS):
         await node.services.topics.create(NewTopic(name, 1, {}))
-    # Made by an older Lapse; by no client any more.
+    # An older Lapse let clients create it; no client can any more.
     await node.services.topics.create(NewTopic(METADATA_LOG, 1, {}))
 
 
 @pytest.mark.parametrize("topic", sorted({*INTERNAL_TOPICS, METADATA_LOG}))
 @pytest.mark.parametrize("client_id", ["lapse", ADMIN_CLIENT])
 async def test_no_client_writes_an_internal_topic(topic: str, client_id: str, node: Node) -> None:
-    """Kafka lets whoever calls himself `__admin_client`."""
+    """Kafka lets any client with the client id `__admin_client` write."""
     await with_internal_topics(node)
     await create(node, "t")
     address = node.services.address

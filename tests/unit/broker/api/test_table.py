@@ -1,4 +1,4 @@
-"""A new API is a file and a line: the table has every file, and each file says who may."""
+"""A new API is a file and a line: the table has every file, and each states its permissions."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def test_the_table_has_every_file() -> None:
 
 @pytest.mark.parametrize("key", APIS)
 def test_a_file_says_key_and_who_may(key: int) -> None:
-    """In its docstring; and what it registers are the messages of one API."""
+    """The docstring does; and the endpoint's request and response are messages of one API."""
     endpoint = APIS[key]
-    said = ast.get_docstring(ast.parse(FILES[file_of(endpoint.api.name)].read_text())) or ""
-    assert said.startswith(f"{endpoint.api.name} (key {key}): ")
-    assert re.search(r"^Needs [A-Zn]", said, re.MULTILINE)
+    docstring = ast.get_docstring(ast.parse(FILES[file_of(endpoint.api.name)].read_text())) or ""
+    assert docstring.startswith(f"{endpoint.api.name} (key {key}): ")
+    assert re.search(r"^Needs [A-Zn]", docstring, re.MULTILINE)
     assert message_spec(endpoint.request).api is endpoint.api
     assert message_spec(endpoint.response).api is endpoint.api

@@ -34,7 +34,7 @@ from tests.support.broker.running import create, running_node
 
 HERE = TopicPartition("t", 0)
 WRITER = Writer(producer_id=7, producer_epoch=0)
-Told = list[tuple[str, ErrorCode, int]]
+Results = list[tuple[str, ErrorCode, int]]
 
 
 @pytest.fixture
@@ -66,43 +66,43 @@ def batches(node: Node) -> list[tuple[int, int]]:
 
 
 def append(
-    log: StateLog, told: Told, name: str, *records: KeyValue, writer: Writer | None = None
+    log: StateLog, results: Results, name: str, *records: KeyValue, writer: Writer | None = None
 ) -> None:
-    log.append(records, lambda error, offset: told.append((name, error, offset)), writer)
+    log.append(records, lambda error, offset: results.append((name, error, offset)), writer)
 
 
 # --- appending ------------------------------------------------------------------------------------
 
 
 async def test_what_comes_meanwhile_goes_together_and_each_is_told_its_offset(node: Node) -> None:
-    log, told = state_log(node), Told()
-    append(log, told, "a", (b"k", b"v"), (b"l", b"v"))
-    append(log, told, "b", (b"k", None))
-    append(log, told, "c", (b"m", b"v"))
+    log, results = state_log(node), Results()
+    append(log, results, "a", (b"k", b"v"), (b"l", b"v"))
+    append(log, results, "b", (b"k", None))
+    append(log, results, "c", (b"m", b"v"))
     await log.close()
     none = ErrorCode.NONE
-    assert told == [("a", none, 0), ("b", none, 2), ("c", none, 3)]
+    assert results == [("a", none, 0), ("b", none, 2), ("c", none, 3)]
     assert batches(node) == [(0, 4)]
 
 
 async def test_a_batch_has_one_producer_and_a_limit(node: Node) -> None:
-    log, told = state_log(node), Told()
+    log, results = state_log(node), Results()
     large = b"v" * (BATCH_BYTES_MAX // 2)
-    append(log, told, "a", (b"k", large))
-    append(log, told, "b", (b"k", large))
-    append(log, told, "c", (b"k", b"v"), writer=WRITER)
-    append(log, told, "d", (b"k", b"v"))
+    append(log, results, "a", (b"k", large))
+    append(log, results, "b", (b"k", large))
+    append(log, results, "c", (b"k", b"v"), writer=WRITER)
+    append(log, results, "d", (b"k", b"v"))
     await log.close()
-    assert [offset for _, _, offset in told] == [0, 1, 2, 3]
+    assert [offset for _, _, offset in results] == [0, 1, 2, 3]
     assert batches(node) == [(n, 1) for n in range(4)]
 
 
 async def test_batches_carry_the_epoch_of_their_log(node: Node) -> None:
     """A topic that was Kafka's goes on where its last leader stopped."""
     log_of(node).append_raw(build_batch([NewRecord(b"k", b"v", 1)], BatchSpec(leader_epoch=7)))
-    log, told = state_log(node), Told()
-    append(log, told, "a", (b"k", b"v"))
-    append(log, told, "b", (b"k", b"v"), writer=WRITER)
+    log, results = state_log(node), Results()
+    append(log, results, "a", (b"k", b"v"))
+    append(log, results, "b", (b"k", b"v"), writer=WRITER)
     log.append_marker(WRITER, EndMarker(True, 0), lambda *_: None)
     await log.close()
     rows = scan_batches(log_of(node).read(0, 1 << 20).read(), "t")
@@ -119,12 +119,12 @@ async def test_readers_that_wait_are_woken(node: Node) -> None:
 
 
 async def test_what_is_too_large_fails_alone(node: Node) -> None:
-    log, told = state_log(node), Told()
-    append(log, told, "a", (b"k", b"v"))
-    append(log, told, "b", (b"k", b"v" * (2 << 20)))
-    append(log, told, "c", (b"k", b"v"))
+    log, results = state_log(node), Results()
+    append(log, results, "a", (b"k", b"v"))
+    append(log, results, "b", (b"k", b"v" * (2 << 20)))
+    append(log, results, "c", (b"k", b"v"))
     await log.close()
-    assert told == [
+    assert results == [
         ("a", ErrorCode.NONE, 0),
         ("b", ErrorCode.MESSAGE_TOO_LARGE, -1),
         ("c", ErrorCode.NONE, 1),
@@ -134,13 +134,13 @@ async def test_what_is_too_large_fails_alone(node: Node) -> None:
 async def test_a_failing_disk_is_told_and_what_is_behind_is_tried(
     node: Node, fs: FailingFs
 ) -> None:
-    log, told = state_log(node), Told()
+    log, results = state_log(node), Results()
     fs.broken = log_of(node).dir
-    append(log, told, "a", (b"k", b"v"))
+    append(log, results, "a", (b"k", b"v"))
     await log.close()
-    append(log, told, "b", (b"k", b"v"))
+    append(log, results, "b", (b"k", b"v"))
     await log.close()
-    assert [(error, offset) for _, error, offset in told] == [
+    assert [(error, offset) for _, error, offset in results] == [
         (ErrorCode.KAFKA_STORAGE_ERROR, -1)
     ] * 2
     assert not node.services.partitions.is_online(HERE)
@@ -148,11 +148,11 @@ async def test_a_failing_disk_is_told_and_what_is_behind_is_tried(
 
 
 async def test_a_producer_that_was_fenced_appends_nothing(node: Node) -> None:
-    log, told = state_log(node), Told()
-    append(log, told, "new", (b"k", b"v"), writer=Writer(7, 3))
-    append(log, told, "old", (b"k", b"v"), writer=Writer(7, 2))
+    log, results = state_log(node), Results()
+    append(log, results, "new", (b"k", b"v"), writer=Writer(7, 3))
+    append(log, results, "old", (b"k", b"v"), writer=Writer(7, 2))
     await log.close()
-    assert told[1] == ("old", ErrorCode.INVALID_PRODUCER_EPOCH, -1)
+    assert results[1] == ("old", ErrorCode.INVALID_PRODUCER_EPOCH, -1)
     assert batches(node) == [(0, 1)]
 
 
@@ -166,7 +166,7 @@ def commit(group: str, offset: int) -> KeyValue:
 
 
 def put(node: Node, *records: KeyValue, spec: BatchSpec | None = None) -> int:
-    """Append, as whoever wrote the log before; gives the first offset."""
+    """Append as the log's earlier writer; returns the first offset."""
     new = [NewRecord(key, value, 1) for key, value in records]
     return log_of(node).append_own(new, spec or BatchSpec(), now_ms=1).base_offset
 
@@ -213,7 +213,7 @@ async def test_what_does_not_parse_is_left_out_and_said(
     events = await state_log(node).load(TYPES)
     known = [e for e in events if isinstance(e, Write) and e.entry.type is not UNKNOWN]
     assert said(list(known)) == [(0, "a", 1, -1), (6, "b", 3, -1)]
-    assert len(events) == 3  # the type that nobody knows is no error
+    assert len(events) == 3  # an unknown record type is no error
     left_out = [r.getMessage() for r in caplog.records if "is left out" in r.getMessage()]
     assert [f"offset {n}" in text for n, text in zip((1, 2, 3, 5), left_out, strict=True)] == [
         True

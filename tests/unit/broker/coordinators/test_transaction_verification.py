@@ -33,14 +33,14 @@ async def producer(node: Node, connection: BrokerConnection) -> TransactionalPro
 
 
 @pytest.mark.parametrize(
-    ("version", "told"), [(11, E.TRANSACTION_ABORTABLE), (10, E.INVALID_TXN_STATE)]
+    ("version", "expected"), [(11, E.TRANSACTION_ABORTABLE), (10, E.INVALID_TXN_STATE)]
 )
 async def test_a_partition_that_was_not_added(
-    node: Node, producer: TransactionalProducer, version: int, told: ErrorCode
+    node: Node, producer: TransactionalProducer, version: int, expected: ErrorCode
 ) -> None:
     assert await producer.send(ONE, b"a", version=version) == OK
     producer.sequence = 0
-    assert await producer.send(TWO, b"a", version=version) == told
+    assert await producer.send(TWO, b"a", version=version) == expected
     assert node.services.partitions.get(TWO).log_end_offset == 0
     assert await producer.send(TopicPartition("t", 7), b"a") == E.UNKNOWN_TOPIC_OR_PARTITION
     assert await producer.send(TWO, b"a", transactional=False) == OK  # that is not our business
@@ -100,11 +100,11 @@ def _ended_meanwhile(
     verify = node.services.transactions.verify
 
     async def answer(
-        name: str, who: ProducerIdAndEpoch, asked: Sequence[TopicPartition]
+        name: str, who: ProducerIdAndEpoch, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        told = await verify(name, who, asked)
+        errors = await verify(name, who, partitions)
         await asyncio.create_task(end())
-        return told
+        return errors
 
     async def end() -> None:
         async with await connect(node) as another:
@@ -119,7 +119,7 @@ def _ended_meanwhile(
 async def test_a_transaction_that_ends_after_the_answer_is_not_begun_anew(
     node: Node, producer: TransactionalProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log's end is noted before the coordinator is asked, so that the marker counts."""
+    """The log end offset is noted before the coordinator is queried, so that the marker counts."""
     _ended_meanwhile(node, producer, monkeypatch)
     assert await producer.send(ONE, b"late") == E.INVALID_TXN_STATE
     log = node.services.partitions.get(ONE)

@@ -71,14 +71,14 @@ async def until(what: Callable[[], bool | Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def until_known(asks: BrokerConnection) -> tuple[int, ErrorCode]:
+async def until_known(connection: BrokerConnection) -> tuple[int, ErrorCode]:
     """The offset of group g once it is stable."""
 
     async def known() -> bool:
-        return await committed_offset(asks, "g", ONE, stable=True) != UNSTABLE
+        return await committed_offset(connection, "g", ONE, stable=True) != UNSTABLE
 
     await until(known)
-    return await committed_offset(asks, "g", ONE, stable=True)
+    return await committed_offset(connection, "g", ONE, stable=True)
 
 
 def stable(node: Node, tp: TopicPartition = ONE) -> bool:
@@ -115,7 +115,7 @@ async def test_a_transaction_from_start_to_end(
     assert log.log_end_offset == 3
     aborted = [(t.producer_id, t.first_offset) for t in log.aborted_transactions(0, 3)]
     assert aborted == ([] if commit else [(producer.producer_id, 0)])
-    assert await producer.end(commit=commit) == OK  # asked again
+    assert await producer.end(commit=commit) == OK  # a retry
     assert await producer.end(commit=not commit) == ErrorCode.INVALID_TXN_STATE
     assert log.log_end_offset == 3
 
@@ -143,20 +143,20 @@ async def test_a_second_producer_shuts_the_first_out(
 
 
 async def test_offsets_wait_for_the_end(node: Node, producer: TransactionalProducer) -> None:
-    asks = producer.connection
+    connection = producer.connection
     for commit, expected in ((False, -1), (True, 7)):
         assert await producer.add_offsets("g") == OK
         assert await producer.commit_offsets("g", ONE, 7) == OK
-        assert await committed_offset(asks, "g", ONE, stable=True) == UNSTABLE
-        assert await committed_offset(asks, "g", ONE, stable=False) == (-1, OK)
+        assert await committed_offset(connection, "g", ONE, stable=True) == UNSTABLE
+        assert await committed_offset(connection, "g", ONE, stable=False) == (-1, OK)
         assert await producer.end(commit=commit) == OK
-        assert await until_known(asks) == (expected, OK)
+        assert await until_known(connection) == (expected, OK)
         await until(lambda: states(node)["x"].startswith("Complete"))
     assert (
         await producer.commit_offsets("g", ONE, 8, generation=3) == ErrorCode.TRANSACTION_ABORTABLE
     )
     assert await producer.add_offsets("new") == OK
-    illegal = ErrorCode.ILLEGAL_GENERATION  # a member of a group that nobody knows
+    illegal = ErrorCode.ILLEGAL_GENERATION  # a member of an unknown group
     assert await producer.commit_offsets("new", ONE, 8, generation=3) == illegal
     missing = TopicPartition("t", 9)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -349,7 +349,7 @@ async def test_a_disk_that_fails(
 
 
 async def test_a_partition_that_cannot_be_read(tmp_path: Path) -> None:
-    """It is held offline, so it is nobody's, as a partition without a leader is in Kafka."""
+    """It is held offline, so it has no coordinator, as a partition without a leader in Kafka."""
     async with running_node(tmp_path / "data", SETTINGS) as node, await connect(node) as opened:
         producer = TransactionalProducer(opened, "x")
         await producer.start()
@@ -392,10 +392,10 @@ async def test_every_life_has_a_higher_epoch(tmp_path: Path) -> None:
 async def test_whoever_waits_is_told_at_the_end(node: Node) -> None:
     transactions = node.services.transactions
     await transactions.require_topic()
-    asked = [
+    requests = [
         asyncio.ensure_future(transactions.init_producer_id(f"x{n}", 1000, None)) for n in range(5)
     ]
     await asyncio.sleep(0)
     await transactions.close()
-    answers = await asyncio.gather(*asked)
+    answers = await asyncio.gather(*requests)
     assert {answer.error for answer in answers} <= {OK, ErrorCode.NOT_COORDINATOR}

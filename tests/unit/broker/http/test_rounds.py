@@ -73,12 +73,12 @@ def serve(data: Path, now_ms: int) -> None:
 
 async def test_who_may_read_sees_what_goes_on(tmp_path: Path) -> None:
     async with running_node(tmp_path, HTTP) as node:
-        status, told = await ask(node, "/rounds")
-        assert (status, told["running"], told["service"]) == (200, False, None)
+        status, answer = await ask(node, "/rounds")
+        assert (status, answer["running"], answer["service"]) == (200, False, None)
         serve(tmp_path, node.services.clock.now_ms())
-        status, told = await ask(node, "/rounds")
-        assert (told["running"], told["service"]["state"]) == (True, "running")
-        assert [r["log"] for r in told["queue"]["rounds"]] == ["a-0", "b-0"]
+        status, answer = await ask(node, "/rounds")
+        assert (answer["running"], answer["service"]["state"]) == (True, "running")
+        assert [r["log"] for r in answer["queue"]["rounds"]] == ["a-0", "b-0"]
 
 
 async def test_without_logins_nothing_is_changed(tmp_path: Path) -> None:
@@ -94,19 +94,19 @@ async def test_pause_resume_and_cancel(tmp_path: Path) -> None:
     async with running_node(tmp_path, {**SECURED, **HTTP}) as node:
         serve(tmp_path, node.services.clock.now_ms())
         assert (await ask(node, "/rounds/pause", {}))[0] == 401
-        said = {"logs": ["a-0"], "for_ms": 60_000, "reason": "a new disk"}
-        status, told = await ask(node, "/rounds/pause", said, user=ADMIN)
-        [pause] = told["pauses"]
+        command = {"logs": ["a-0"], "for_ms": 60_000, "reason": "a new disk"}
+        status, answer = await ask(node, "/rounds/pause", command, user=ADMIN)
+        [pause] = answer["pauses"]
         assert (status, pause["log"], pause["reason"]) == (200, "a-0", "a new disk")
         assert pause["until_ms"] - pause["since_ms"] == 60_000
         assert not is_cancelled(tmp_path / "a-0", "r1")
-        status, told = await ask(node, "/rounds/cancel", {"logs": ["b-0"]}, user=ADMIN)
-        assert (status, [one["log"] for one in told]) == (200, ["b-0"])
+        status, answer = await ask(node, "/rounds/cancel", {"logs": ["b-0"]}, user=ADMIN)
+        assert (status, [one["log"] for one in answer]) == (200, ["b-0"])
         assert is_cancelled(tmp_path / "b-0", "r1")
         await ask(node, "/rounds/pause", {"now": True}, user=ADMIN)
         assert is_cancelled(tmp_path / "a-0", "r1")
-        status, told = await ask(node, "/rounds/resume", b"", user=ADMIN)
-        assert (status, told["pauses"]) == (200, [])
+        status, answer = await ask(node, "/rounds/resume", b"", user=ADMIN)
+        assert (status, answer["pauses"]) == (200, [])
 
 
 async def test_to_change_something_takes_alter(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Fetch sessions without a broker: who gets one, what is asked and told, who makes place."""
+"""Fetch sessions without a broker: creation, partitions read and returned, eviction."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def asking(session: int = 0, epoch: int = 0, *wanted: Where, **fields: Any) -> F
     return FetchRequest(session_id=session, session_epoch=epoch, **{**defaults, **fields})
 
 
-def asked(context: FetchContext) -> list[Where]:
+def read_partitions(context: FetchContext) -> list[Where]:
     """What is read for a request, in order."""
     names = {topic_id: name for name, topic_id in IDS.items()}
     return [
@@ -81,12 +81,12 @@ def whole(context: FetchContext, **news: dict[str, Any]) -> FetchResponse:
                 topic_id=IDS[name],
                 partitions=(data_of(n, **news.get(f"{name}{n}", {})),),
             )
-            for name, n in asked(context)
+            for name, n in read_partitions(context)
         )
     )
 
 
-def told(answer: FetchResponse) -> list[Where]:
+def returned(answer: FetchResponse) -> list[Where]:
     names = {topic_id: name for name, topic_id in IDS.items()}
     return [
         (names[topic.topic_id], data.partition_index)
@@ -118,7 +118,7 @@ def test_a_full_fetch_makes_a_session_and_gets_everything() -> None:
     kept = sessions()
     context = kept.begin(ALICE, BY_NAME, asking(0, 0, ("a", 0), ("b", 0)), 0)
     answer = context.answer(whole(context), 0)
-    assert (answer.session_id, told(answer)) == (7, [("a", 0), ("b", 0)])
+    assert (answer.session_id, returned(answer)) == (7, [("a", 0), ("b", 0)])
     assert (len(kept), kept.partitions) == (1, 2)
 
 
@@ -160,7 +160,7 @@ def test_what_is_refused(
     assert made(kept, ("a", 0)) == 7
     context = kept.begin(owner, version, asking(session, epoch, ("b", 0)), 0)
     assert isinstance(context, Refused)
-    assert asked(context) == []
+    assert read_partitions(context) == []
     answer = context.answer(whole(context), 0)
     assert (answer.error_code, answer.session_id, answer.responses) == (code, 0, ())
     assert go_on(kept, asking(7, 1)).session_id == 7
@@ -196,7 +196,7 @@ def test_epochs_begin_again_at_one() -> None:
     assert go_on(kept, asking(first, 1)).error_code == 0
 
 
-# --- what is asked and told -----------------------------------------------------------------------
+# --- partitions read and returned -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [BY_NAME, BY_ID])
@@ -212,15 +212,15 @@ def test_partitions_are_added_moved_and_forgotten(version: int) -> None:
     gone = (ForgottenTopic(topic="a", topic_id=IDS["a"], partitions=(0, 9)),)
     change = asking(7, 1, topics=topics, forgotten_topics_data=gone)
     context = kept.begin(ALICE, version, change, 0)
-    assert asked(context) == [("a", 1), ("b", 0), ("c", 0)]
+    assert read_partitions(context) == [("a", 1), ("b", 0), ("c", 0)]
     assert [p.fetch_offset for t in context.request.topics for p in t.partitions] == [66, 5, 5]
-    assert told(context.answer(whole(context), 0)) == [("c", 0)]  # of the others it knows
+    assert returned(context.answer(whole(context), 0)) == [("c", 0)]  # of the others it knows
     assert kept.partitions == 3
     gone = (ForgottenTopic(topic="b", topic_id=IDS["b"], partitions=(0,)),)
     context = kept.begin(ALICE, version, asking(7, 2, forgotten_topics_data=gone), 0)
-    assert asked(context) == [("a", 1), ("c", 0)]
+    assert read_partitions(context) == [("a", 1), ("c", 0)]
     context = kept.begin(ALICE, version, asking(7, 3, ("d", 0)), 0)
-    assert asked(context) == [("a", 1), ("c", 0), ("d", 0)]
+    assert read_partitions(context) == [("a", 1), ("c", 0), ("d", 0)]
 
 
 def test_a_session_without_partitions_is_over() -> None:
@@ -247,24 +247,24 @@ def test_a_session_without_partitions_is_over() -> None:
 def test_only_what_is_new_is_told(news: dict[str, Any]) -> None:
     kept = sessions()
     first = made(kept, ("a", 0), ("a", 1), ("b", 0))
-    assert told(go_on(kept, asking(first, 1))) == []
+    assert returned(go_on(kept, asking(first, 1))) == []
     answer = go_on(kept, asking(first, 2), a1=news)
-    assert told(answer) == [("a", 1)]
+    assert returned(answer) == [("a", 1)]
     assert answer.responses[0].partitions[0] == data_of(1, **news)
 
 
 def test_a_partition_is_told_of_when_its_error_is_over() -> None:
-    """Though its bounds are what they were, also where the error was told by the full fetch."""
+    """Though its bounds are unchanged, also where the full fetch returned the error."""
     kept = sessions()
     failed = {"error_code": 1, "high_watermark": -1, "log_start_offset": -1}
     context = kept.begin(ALICE, BY_NAME, asking(0, 0, ("a", 0), ("b", 0)), 0)
     first = context.answer(whole(context, a0=failed), 0).session_id
-    assert told(go_on(kept, asking(first, 1), a0=failed)) == [("a", 0)]
-    assert told(go_on(kept, asking(first, 2))) == [("a", 0)]
-    assert told(go_on(kept, asking(first, 3))) == []
-    silent = {"error_code": 1}  # one that tells the bounds all the same
-    assert told(go_on(kept, asking(first, 4), a0=silent)) == [("a", 0)]
-    assert told(go_on(kept, asking(first, 5))) == [("a", 0)]
+    assert returned(go_on(kept, asking(first, 1), a0=failed)) == [("a", 0)]
+    assert returned(go_on(kept, asking(first, 2))) == [("a", 0)]
+    assert returned(go_on(kept, asking(first, 3))) == []
+    silent = {"error_code": 1}  # an error whose response has the bounds all the same
+    assert returned(go_on(kept, asking(first, 4), a0=silent)) == [("a", 0)]
+    assert returned(go_on(kept, asking(first, 5))) == [("a", 0)]
 
 
 def test_who_gave_records_comes_last_next_time() -> None:
@@ -272,11 +272,11 @@ def test_who_gave_records_comes_last_next_time() -> None:
     first = made(kept, ("a", 0), ("a", 1), ("b", 0))
     go_on(kept, asking(first, 1), a0={"records": b"x"})
     context = kept.begin(ALICE, BY_NAME, asking(first, 2), 0)
-    assert asked(context) == [("a", 1), ("b", 0), ("a", 0)]
+    assert read_partitions(context) == [("a", 1), ("b", 0), ("a", 0)]
     assert [t.topic for t in context.request.topics] == ["a", "b", "a"]
     context.answer(whole(context, b0={"records": b"x"}, a1={"records": b"x"}), 0)
     context = kept.begin(ALICE, BY_NAME, asking(first, 3), 0)
-    assert asked(context) == [("a", 0), ("a", 1), ("b", 0)]
+    assert read_partitions(context) == [("a", 0), ("a", 1), ("b", 0)]
 
 
 def test_a_throttled_client_hears_nothing_and_misses_nothing() -> None:
@@ -288,7 +288,7 @@ def test_a_throttled_client_hears_nothing_and_misses_nothing() -> None:
     context = kept.begin(ALICE, BY_NAME, asking(first, 1), 0)
     answer = context.answer(nothing, 0)
     assert (answer.session_id, answer.throttle_time_ms, answer.error_code) == (first, 5, 0)
-    assert told(go_on(kept, asking(first, 2), a0={"high_watermark": 7})) == [("a", 0)]
+    assert returned(go_on(kept, asking(first, 2), a0={"high_watermark": 7})) == [("a", 0)]
 
 
 # --- places ---------------------------------------------------------------------------------------

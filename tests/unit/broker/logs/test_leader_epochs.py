@@ -30,7 +30,7 @@ LONG_MS = 60_000
 SECONDS_MAX = 10
 
 
-async def told_epochs(connection: BrokerConnection) -> tuple[int, int]:
+async def leader_epochs(connection: BrokerConnection) -> tuple[int, int]:
     """By Metadata, by DescribeTopicPartitions."""
     metadata = await connection.request(
         MetadataRequest(topics=(MetadataRequestTopic(name="t"),)), MetadataResponse
@@ -49,11 +49,11 @@ async def test_clients_are_told_the_epoch_of_the_log(
     node: Node, connection: BrokerConnection
 ) -> None:
     await create(node, "t")
-    assert await told_epochs(connection) == (0, 0)
+    assert await leader_epochs(connection) == (0, 0)
     led_before(node)
-    assert await told_epochs(connection) == (CURRENT, CURRENT)
+    assert await leader_epochs(connection) == (CURRENT, CURRENT)
     node.services.partitions._logs.pop(T0)
-    assert await told_epochs(connection) == (-1, -1)
+    assert await leader_epochs(connection) == (-1, -1)
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,11 @@ async def test_all_that_is_appended_carries_it(node: Node, connection: BrokerCon
 async def fetch_after(
     connection: BrokerConnection, offset: int, epoch: int, *, current: int = -1
 ) -> PartitionData:
-    asked = FetchPartition(
+    partition = FetchPartition(
         partition=0, current_leader_epoch=current, fetch_offset=offset, last_fetched_epoch=epoch,
         partition_max_bytes=1 << 20,
     )  # fmt: skip
-    topics = (FetchTopic(topic="t", partitions=(asked,)),)
+    topics = (FetchTopic(topic="t", partitions=(partition,)),)
     request = FetchRequest(max_wait_ms=LONG_MS, min_bytes=1, topics=topics)
     answer = await connection.request(request, FetchResponse, version=BY_NAME)
     return answer.responses[0].partitions[0]

@@ -111,10 +111,10 @@ async def ask_to_create(connection: BrokerConnection, *topics: CreatableTopic, *
 
 @pytest.mark.parametrize("name", REFUSED)
 async def test_refused(name: str, node: Node, connection: BrokerConnection) -> None:
-    asked, code, words = REFUSED[name]
+    requested, code, words = REFUSED[name]
     await create(node, "there")
     await create(node, "a.b")
-    (answer,) = await ask_to_create(connection, asked)
+    (answer,) = await ask_to_create(connection, requested)
     assert answer.error_code == code
     assert words in (answer.error_message or "")
     assert set(node.services.topics.image.topics) == {"there", "a.b"}
@@ -138,15 +138,15 @@ async def test_partitions_assigned_by_hand(node: Node, connection: BrokerConnect
 
 async def test_the_answer_tells_the_settings(node: Node, connection: BrokerConnection) -> None:
     """KIP-525."""
-    asked = topic("t", 3, -1, configs=config("cleanup.policy", "delete,compact"))
-    (answer,) = await ask_to_create(connection, asked)
+    requested = topic("t", 3, -1, configs=config("cleanup.policy", "delete,compact"))
+    (answer,) = await ask_to_create(connection, requested)
     assert (answer.num_partitions, answer.replication_factor) == (3, 1)
     settings = {c.name: (c.value, c.config_source) for c in answer.configs or ()}
     assert settings["cleanup.policy"] == ("compact,delete", 1)
     assert settings["message.timestamp.type"] == ("CreateTime", 5)
 
 
-# By KIP-32's names, KIP-87's, and ours: asked for, told, and in force.
+# By KIP-32's names, KIP-87's, and Lapse's: requested, described, and in force.
 FORMAT_SETTINGS = {
     "message.format.version": ("0.10.2", "message_format_version", 1),
     "message.timestamp.type": ("LogAppendTime", "message_timestamp_type", 1),
@@ -169,10 +169,10 @@ async def test_settings_of_formats_and_times(tmp_path: Path) -> None:
             connection, topic("t", configs=configs), topic("plain"),
             topic("bad", configs=config("message.format.version", "0.7")),
         )  # fmt: skip
-        told = {c.name: (c.value, c.config_source) for c in answers[0].configs or ()}
+        described = {c.name: (c.value, c.config_source) for c in answers[0].configs or ()}
         in_force = node.services.topics.image.topics["t"].config
         for name, (text, field, value) in FORMAT_SETTINGS.items():
-            assert told[name] == (text, 1)
+            assert described[name] == (text, 1)
             assert getattr(in_force, field) == value
         plain = {c.name: (c.value, c.config_source) for c in answers[1].configs or ()}
         assert plain["message.format.version"] == ("0.9.0", 4)
@@ -287,13 +287,13 @@ async def test_delete_by_id_and_its_errors(node: Node, connection: BrokerConnect
     await create(node, "a")
     await create(node, "b")
     ids = {name: t.topic_id for name, t in node.services.topics.image.topics.items()}
-    asked = (
+    requested = (
         DeleteTopicState(topic_id=ids["a"]),
         DeleteTopicState(topic_id=uuid.uuid4()),
         DeleteTopicState(name="b", topic_id=ids["b"]),
         DeleteTopicState(name="nowhere"),
     )
-    request = DeleteTopicsRequest(topics=asked, timeout_ms=1000)
+    request = DeleteTopicsRequest(topics=requested, timeout_ms=1000)
     answer = await connection.request(request, DeleteTopicsResponse)
     assert [r.error_code for r in answer.responses] == [
         0,
@@ -357,9 +357,9 @@ async def test_metadata_of_known_and_unknown(tmp_path: Path, version: int) -> No
     settings = {"auto.create.topics.enable": "false"}
     async with running_node(tmp_path, settings) as node, await connect(node) as connection:
         await create(node, "t", 2)
-        asked = tuple(MetadataRequestTopic(name=name) for name in ("t", "nowhere", "a/b"))
+        requested = tuple(MetadataRequestTopic(name=name) for name in ("t", "nowhere", "a/b"))
         answer = await connection.request(
-            MetadataRequest(topics=asked), MetadataResponse, version=version
+            MetadataRequest(topics=requested), MetadataResponse, version=version
         )
         assert [t.error_code for t in answer.topics] == [
             0,
@@ -376,8 +376,8 @@ async def test_metadata_of_known_and_unknown(tmp_path: Path, version: int) -> No
 async def test_metadata_by_id(node: Node, connection: BrokerConnection) -> None:
     await create(node, "t")
     known, unknown = node.services.topics.image.topics["t"].topic_id, uuid.uuid4()
-    asked = tuple(MetadataRequestTopic(name=None, topic_id=i) for i in (known, unknown))
-    answer = await connection.request(MetadataRequest(topics=asked), MetadataResponse)
+    requested = tuple(MetadataRequestTopic(name=None, topic_id=i) for i in (known, unknown))
+    answer = await connection.request(MetadataRequest(topics=requested), MetadataResponse)
     assert [(t.name, t.error_code) for t in answer.topics] == [
         ("t", 0),
         (None, ErrorCode.UNKNOWN_TOPIC_ID),
@@ -388,16 +388,16 @@ async def test_metadata_by_id(node: Node, connection: BrokerConnection) -> None:
 async def test_auto_creation_needs_both_sides(tmp_path: Path, wanted: bool, allowed: bool) -> None:
     settings = {"auto.create.topics.enable": str(wanted).lower()}
     async with running_node(tmp_path, settings) as node, await connect(node) as connection:
-        asked = tuple(MetadataRequestTopic(name=name) for name in ("new", "a/b"))
-        request = MetadataRequest(topics=asked, allow_auto_topic_creation=allowed)
+        requested = tuple(MetadataRequestTopic(name=name) for name in ("new", "a/b"))
+        request = MetadataRequest(topics=requested, allow_auto_topic_creation=allowed)
         answer = await connection.request(request, MetadataResponse)
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert answer.topics[0].error_code == (0 if wanted and allowed else unknown)
         assert answer.topics[1].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-async def asked_for(connection: BrokerConnection, *names: str) -> list[int]:
-    """As a producer asks that was configured with these."""
+async def metadata_errors(connection: BrokerConnection, *names: str) -> list[int]:
+    """Error codes of a metadata request by a producer that uses these topics."""
     topics = tuple(MetadataRequestTopic(name=name) for name in names)
     answer = await connection.request(MetadataRequest(topics=topics), MetadataResponse)
     return [topic.error_code for topic in answer.topics]
@@ -406,7 +406,7 @@ async def asked_for(connection: BrokerConnection, *names: str) -> list[int]:
 async def test_asking_creates_by_default_as_in_kafka(tmp_path: Path) -> None:
     """Connect's sources and Kafka Streams wait for it for ever otherwise."""
     async with running_node(tmp_path, {"num.partitions": "3"}) as node, await connect(node) as c:
-        assert await asked_for(c, "new") == [0]
+        assert await metadata_errors(c, "new") == [0]
         (done,) = await produce(c, "new", (2, batch_of(b"a")))
         assert (done.error_code, done.base_offset) == (0, 0)
         assert await Admin(c).list_topics() != []
@@ -418,12 +418,12 @@ async def test_what_create_topics_refuses_is_not_made_by_asking(
     """In metrics the two would be one."""
     await create(node, "one.two")
     collides = ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert await asked_for(connection, "one_two", "one.two") == [collides, 0]
+    assert await metadata_errors(connection, "one_two", "one.two") == [collides, 0]
     assert list(node.services.topics.image.topics) == ["one.two"]
 
 
 async def test_a_coordinators_topic_is_made_as_that_makes_it(tmp_path: Path) -> None:
-    """Else its records would expire, and groups lie in partitions that nobody looks for."""
+    """Else its records would expire, and groups would be in partitions that are never looked up."""
     settings = {
         "offsets.topic.num.partitions": "7", "transaction.state.log.num.partitions": "5",
         "num.partitions": "2",
@@ -434,7 +434,7 @@ async def test_a_coordinators_topic_is_made_as_that_makes_it(tmp_path: Path) -> 
             "__consumer_offsets", "__transaction_state", "__share_group_state",
             "__cluster_metadata",
         )  # fmt: skip
-        assert await asked_for(c, *wanted) == [0, 0, unknown, unknown]
+        assert await metadata_errors(c, *wanted) == [0, 0, unknown, unknown]
         topics = node.services.topics.image.topics
         assert {name: topic.partitions for name, topic in topics.items()} == {
             "__consumer_offsets": 7, "__transaction_state": 5,

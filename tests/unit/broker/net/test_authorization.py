@@ -1,4 +1,4 @@
-"""A rule for every API: refusals tell nothing, and what may be goes on."""
+"""A rule for every API: refusals reveal nothing, and allowed items are handled."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_every_api_has_its_rule() -> None:
 async def test_who_may_nothing_is_told_nothing(
     key: int, version: int, node: Node, alice: BrokerConnection
 ) -> None:
-    """The answer is a refusal, and the same one where what is asked for is not there."""
+    """The response is a refusal, and the same one where the requested resource does not exist."""
     await create(node, "t", 2)
     request = request_for(key, version, node)
     answer = await alice.request(request, APIS[key].response, version=version)
@@ -129,7 +129,7 @@ async def test_who_may_nothing_is_told_nothing(
 async def test_what_is_there_and_what_is_not_are_refused_alike(tmp_path: Path) -> None:
     """Topics, groups with members' offsets and transactional ids: a full broker and an empty one.
 
-    Where the cluster is and its id are told to everybody; a topic's id is no secret, as in Kafka.
+    Every client gets the cluster's address and id; a topic's id is no secret, as in Kafka.
     """
     advertised = "SASL_PLAINTEXT://here:1,PLAINTEXT://here:2"
     settings = {**WITH_ACLS, **FEW_PARTITIONS, "advertised.listeners": advertised}
@@ -196,7 +196,7 @@ async def test_a_request_is_refused_in_part(node: Node, alice: BrokerConnection)
 async def test_deleting_records_takes_delete_on_the_topic(
     node: Node, alice: BrokerConnection
 ) -> None:
-    """D-1, KIP-107: asked of each topic; whatever else one may do there is not enough."""
+    """D-1, KIP-107: DELETE is checked for each topic; no other right on the topic is enough."""
     for name in ("mine", "other"):
         await create(node, name, 2)
         log = node.services.partitions.get(TopicPartition(name, 0))

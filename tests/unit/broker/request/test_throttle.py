@@ -1,4 +1,4 @@
-"""Clients over their quotas are told so, and wait."""
+"""Clients over their quotas get a throttle time, and wait."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from lapse.wire.schema.produce import (
 from tests.support.broker.running import batch_of, connect, create, running_node, until
 
 BATCH = batch_of(bytes(2000))
-EVERYBODY = ((USER, None),)
+ALL_USERS = ((USER, None),)
 CLIENTS = ((CLIENT_ID, None),)
 
 
@@ -62,10 +62,10 @@ async def produce(connection: BrokerConnection) -> ProduceResponse:
 async def fetch(node: Node, connection: BrokerConnection, replica_id: int = -1) -> FetchResponse:
     topic = node.services.topics.image.topics["t"]
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-    asked = FetchTopic(topic="t", topic_id=topic.topic_id, partitions=(partition,))
+    topic_fetch = FetchTopic(topic="t", topic_id=topic.topic_id, partitions=(partition,))
     request = FetchRequest(
         replica_id=replica_id, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=0,
-        session_id=0, session_epoch=-1, topics=(asked,), forgotten_topics_data=(), rack_id="",
+        session_id=0, session_epoch=-1, topics=(topic_fetch,), forgotten_topics_data=(), rack_id="",
     )  # fmt: skip
     return await connection.request(request, FetchResponse)
 
@@ -74,7 +74,7 @@ async def test_a_producer_over_its_quota_is_told_and_waits(tmp_path: Path) -> No
     async with running_node(tmp_path) as node, await connect(node) as connection:
         await create(node, "t", 1)
         assert (await produce(connection)).throttle_time_ms == 0
-        await node.services.quotas.alter(EVERYBODY, {PRODUCER_BYTE_RATE: len(BATCH) // 10})
+        await node.services.quotas.alter(ALL_USERS, {PRODUCER_BYTE_RATE: len(BATCH) // 10})
         first = await produce(connection)  # is within ten seconds' worth, but for a little
         assert first.responses[0].partition_responses[0].error_code == 0
         assert 1 <= first.throttle_time_ms <= 5000
@@ -84,10 +84,10 @@ async def test_a_producer_over_its_quota_is_told_and_waits(tmp_path: Path) -> No
 
 
 async def test_nothing_waits_for_a_client_that_is_gone(tmp_path: Path) -> None:
-    """Else who comes, is told to wait for hours, and goes would leave something each time."""
+    """Else a client that connects, is throttled for hours, and leaves would leave something."""
     async with running_node(tmp_path) as node:
         await create(node, "t", 1)
-        await node.services.quotas.alter(EVERYBODY, {PRODUCER_BYTE_RATE: 1})
+        await node.services.quotas.alter(ALL_USERS, {PRODUCER_BYTE_RATE: 1})
         async with await connect(node) as connection:
             assert (await produce(connection)).throttle_time_ms > 60_000
             assert len(handling()) == 1
@@ -116,7 +116,7 @@ async def test_a_fetch_over_its_quota_answers_nothing(tmp_path: Path) -> None:
 async def test_time_is_counted_as_a_percentage(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, await connect(node) as connection:
         await create(node, "t", 1)
-        await node.services.quotas.alter(EVERYBODY, {REQUEST_PERCENTAGE: 1e-6})
+        await node.services.quotas.alter(ALL_USERS, {REQUEST_PERCENTAGE: 1e-6})
         done = await produce(connection)
         assert done.responses[0].partition_responses[0].error_code == 0
         assert done.throttle_time_ms == 1000
@@ -125,7 +125,7 @@ async def test_time_is_counted_as_a_percentage(tmp_path: Path) -> None:
 async def test_waiting_ends_with_the_connection(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await create(node, "t", 1)
-        await node.services.quotas.alter(EVERYBODY, {PRODUCER_BYTE_RATE: 1})
+        await node.services.quotas.alter(ALL_USERS, {PRODUCER_BYTE_RATE: 1})
         async with await connect(node) as connection:
             assert (await produce(connection)).throttle_time_ms > 100_000
         began = time.monotonic()
@@ -208,8 +208,8 @@ def topics_to_delete(count: int, *, by_state: bool) -> DeleteTopicsRequest:
     return DeleteTopicsRequest(topic_names=names, timeout_ms=1000)
 
 
-# What is there, what is asked in which version, the answer's results, whether each may be done, and
-# how many partitions are owed then, at one a second and eleven at once.
+# What exists, what is requested in which version, the response's results, whether each may be done,
+# and how many partitions are owed then, at one a second and eleven at once.
 CHANGES: dict[str, tuple[tuple[int, ...], Any, int, type, str, list[bool], int]] = {
     "create": ((), topics_to_create(11, 1, 1), 6, CreateTopicsResponse, "topics",
                [True, True, False], 1),
@@ -232,13 +232,13 @@ CHANGES: dict[str, tuple[tuple[int, ...], Any, int, type, str, list[bool], int]]
 
 @pytest.mark.parametrize("case", CHANGES)
 async def test_partitions_beyond_the_quota(tmp_path: Path, case: str) -> None:
-    """Newer clients are refused the topics beyond it; all are told how long to wait."""
+    """Newer clients are refused the topics beyond it; all get a throttle time."""
     there, request, version, cls, results, allowed, owed = CHANGES[case]
     clock = ManualClock()
     async with running_node(tmp_path, clock=clock) as node, await connect(node) as connection:
         for n, count in enumerate(there):
             await create(node, f"t{n}", count)
-        await node.services.quotas.alter(EVERYBODY, {CONTROLLER_MUTATION_RATE: 1})
+        await node.services.quotas.alter(ALL_USERS, {CONTROLLER_MUTATION_RATE: 1})
         answer = await connection.request(request, cls, version=version)
         refused = ErrorCode.THROTTLING_QUOTA_EXCEEDED
         codes = [one.error_code for one in getattr(answer, results)]
@@ -254,7 +254,7 @@ async def test_topics_that_are_made_by_themselves_count(tmp_path: Path) -> None:
         running_node(tmp_path, settings, clock=clock) as node,
         await connect(node) as connection,
     ):
-        await node.services.quotas.alter(EVERYBODY, {CONTROLLER_MUTATION_RATE: 1})
+        await node.services.quotas.alter(ALL_USERS, {CONTROLLER_MUTATION_RATE: 1})
         names = tuple(MetadataRequestTopic(name=name) for name in "ab")
         request = MetadataRequest(topics=names, allow_auto_topic_creation=True)
         answer = await connection.request(request, MetadataResponse, version=9)

@@ -119,8 +119,8 @@ def aged(*ages_ms: int) -> LogFacts:
         ((900, 100, 800), None, 10, 10),  # S-3b: stops at the first too young
         ((500, 500, 500), None, 30, None),  # exactly as old as min lag: old enough
         ((499, 900, 900), None, 0, 0),
-        ((100, 900, 800), 10, 30, None),  # below the dirty offset nobody asks
-        ((900, 100, 800), 15, 10, 10),  # the one that holds the dirty offset is asked
+        ((100, 900, 800), 10, 30, None),  # not looked at below the dirty offset
+        ((900, 100, 800), 15, 10, 10),  # the segment with the dirty offset counts
     ],
 )
 def test_s3_min_lag(

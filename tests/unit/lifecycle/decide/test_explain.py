@@ -21,7 +21,7 @@ def decided(facts: LogFacts, **settings: object) -> Decision:
     return decide(LogInfo(facts, compacted(**settings), ours(facts)), NOW)
 
 
-def told(facts: LogFacts, **settings: object) -> Explanation:
+def reason(facts: LogFacts, **settings: object) -> Explanation:
     found = explain(decided(facts, **settings))
     assert found.rule in RULES
     return found
@@ -92,7 +92,7 @@ BAD = BadRange(10, 15, 77, "checksum does not match", THEN, 3, NOW + 50)
 def test_the_binding_rule(
     facts: LogFacts, settings: dict[str, object], rule: str, until: int | None, words: str
 ) -> None:
-    found = told(facts, **settings)
+    found = reason(facts, **settings)
     assert (found.rule, found.until_ms) == (rule, until)
     assert words in found.text
 
@@ -113,7 +113,7 @@ def test_l3_the_replica_that_is_waited_for() -> None:
         ReplicaFacts(2, (CleanedTo(10, NOW - DAY + 70),), NOW),
     )
     facts = sealed(segment(0, horizon_earliest_ms=5), cleaner_checkpoint=10, replicas=replicas)
-    found = told(facts)
+    found = reason(facts)
     assert (found.rule, found.until_ms) == ("replica", NOW + 70)
     assert "replica 2" in found.text
 
@@ -124,11 +124,11 @@ def test_l11_deleted_records_are_told_of_whatever_the_policy() -> None:
     )
     lags = {"lapse_physical_delete_max_lag_ms": 1000, "file_delete_delay_ms": 200}
     for policy, rule in (("delete", "policy"), ("compact", "clean")):
-        found = told(facts, cleanup_policy=policy, **lags)
+        found = reason(facts, cleanup_policy=policy, **lags)
         assert (found.rule, found.until_ms) == (rule, NOW + 400)
         assert found.text.endswith("; deleted records are still in segment 0")
     late = replace(facts, start_moves=(StartMove(3, NOW - DAY),))
-    assert told(late, cleanup_policy="delete", **lags).text == (
+    assert reason(late, cleanup_policy="delete", **lags).text == (
         "due: records below 3 were deleted and are still in a file"
     )
 
@@ -157,7 +157,7 @@ def test_what_a_decision_does_not_know_is_told_with_it() -> None:
 
 
 def test_a_moment_gone_by_is_no_news() -> None:
-    assert told(log([segment(0, append_first_ms=NOW - 5000)]), segment_ms=1000).until_ms is None
+    assert reason(log([segment(0, append_first_ms=NOW - 5000)]), segment_ms=1000).until_ms is None
 
 
 def test_a_moment_that_is_now_is_gone_by() -> None:
@@ -168,7 +168,7 @@ def test_a_moment_that_is_now_is_gone_by() -> None:
 
 def test_how_late_a_log_is_and_what_it_holds_all_the_same() -> None:
     late = sealed(segment(0, append_first_ms=NOW - 1500), segment(10, begun=(Begun(7, 15),)))
-    found = told(late, max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=1)
+    found = reason(late, max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=1)
     assert found.text == (
         "due: records are 500 ms past max.compaction.lag.ms; "
         "not from 10 on: a transaction of producer 7 without marker holds the log from 15 on, "
@@ -178,30 +178,30 @@ def test_how_late_a_log_is_and_what_it_holds_all_the_same() -> None:
 
 def test_a_transaction_of_the_first_millisecond_of_all_is_dated() -> None:
     held = sealed(segment(0, begun=(Begun(7, 4),), append_first_ms=0))
-    assert told(held).text.endswith(", since 1970-01-01 00:00:00Z")
+    assert reason(held).text.endswith(", since 1970-01-01 00:00:00Z")
     unknown = sealed(segment(0, begun=(Begun(7, 4),), append_first_ms=-1))
-    assert told(unknown).text.endswith("holds the log from 4 on")
+    assert reason(unknown).text.endswith("holds the log from 4 on")
 
 
 def test_s3b_what_has_the_time_of_now_is_not_from_the_future() -> None:
     fresh = sealed(segment(0, largest_timestamp=NOW, append_last_ms=NOW))
-    found = told(fresh, min_compaction_lag_ms=1000)
+    found = reason(fresh, min_compaction_lag_ms=1000)
     assert (found.rule, found.until_ms) == ("min-lag", NOW + 1000)
     assert found.text == "segment 0 is younger than min.compaction.lag.ms"
 
 
 def test_a_time_beyond_all_calendars_is_told_in_milliseconds() -> None:
     odd = sealed(segment(0, largest_timestamp=1 << 62, append_last_ms=NOW))
-    assert f"{1 << 62} ms, is not followed" in told(odd, min_compaction_lag_ms=1000).text
+    assert f"{1 << 62} ms, is not followed" in reason(odd, min_compaction_lag_ms=1000).text
 
 
 def test_an_active_segment_without_a_summary_has_no_moment_to_be_rolled() -> None:
-    found = told(log([segment(0, with_summary=False)]), segment_ms=2 * NOW)
+    found = reason(log([segment(0, with_summary=False)]), segment_ms=2 * NOW)
     assert (found.rule, found.until_ms) == ("active-segment", None)
 
 
 def test_an_active_segment_that_is_clean_to_its_end_is_clean() -> None:
-    assert told(log([segment(0)], cleaner_checkpoint=10)).rule == "clean"
+    assert reason(log([segment(0)], cleaner_checkpoint=10)).rule == "clean"
 
 
 def test_the_first_thing_that_a_clean_log_waits_for() -> None:
@@ -210,7 +210,7 @@ def test_the_first_thing_that_a_clean_log_waits_for() -> None:
         segment(0, horizon_earliest_ms=NOW + DAY), segment(10, tombstones=1, append_last_ms=NOW),
         cleaner_checkpoint=20,
     )  # fmt: skip
-    found = told(facts, lapse_tombstone_removal_max_lag_ms=1000)
+    found = reason(facts, lapse_tombstone_removal_max_lag_ms=1000)
     assert (found.until_ms, found.text) == (
         NOW + 500, "clean; tombstones that no round has stamped wait for that",
     )  # fmt: skip
@@ -231,7 +231,7 @@ def test_tombstones_of_old_formats_stay_and_it_is_said(
 ) -> None:
     facts = log([segment(0, **sealed_facts), segment(10, 0, **active_facts)],
                 cleaner_checkpoint=10)  # fmt: skip
-    found = told(facts, message_format_version=version)
+    found = reason(facts, message_format_version=version)
     assert ("tombstones of old formats" in found.text) == kept
 
 
@@ -240,7 +240,7 @@ def test_l3_what_expires_at_this_moment_waits_for_the_replica() -> None:
     for horizon_ms, rule in ((NOW, "replica"), (NOW + 1, "clean")):
         held = segment(0, horizon_earliest_ms=horizon_ms)
         facts = sealed(held, cleaner_checkpoint=10, replicas=behind)
-        assert told(facts).rule == rule
+        assert reason(facts).rule == rule
 
 
 def test_a_ratio_that_is_not_reached_waits_for_the_oldest_append() -> None:
@@ -250,7 +250,7 @@ def test_a_ratio_that_is_not_reached_waits_for_the_oldest_append() -> None:
             segment(0, 1000), segment(10, append_first_ms=oldest_ms),
             segment(20, append_first_ms=NOW - 5), cleaner_checkpoint=10,
         )  # fmt: skip
-        found = told(facts, max_compaction_lag_ms=NOW)
+        found = reason(facts, max_compaction_lag_ms=NOW)
         assert (found.rule, found.until_ms) == ("ratio", until_ms)
 
 
@@ -258,4 +258,4 @@ def test_tombstones_of_old_formats_are_looked_for_in_every_sealed_segment() -> N
     facts = sealed(
         segment(0), segment(10, old_format=1, tombstones=1), segment(20), cleaner_checkpoint=30
     )
-    assert "tombstones of old formats" in told(facts, message_format_version="0.10.2").text
+    assert "tombstones of old formats" in reason(facts, message_format_version="0.10.2").text

@@ -105,10 +105,10 @@ def test_the_worst_of_each_kind_is_told() -> None:
          segment(20, append_first_ms=NOW)],
         cleaner_checkpoint=20, log_start_offset=3, start_moves=(StartMove(3, NOW - 3 * DAY),),
     )  # fmt: skip
-    told = late(decided(facts), NOW)
-    assert told["tombstone"] == 2 * DAY - (300 + 70 + SLACK_MS + 20)  # the one nobody stamped
-    assert told["deleted"] == 3 * DAY - 90_000
-    assert (told["superseded"], told["marker"]) == (0, 0)
+    late_ms = late(decided(facts), NOW)
+    assert late_ms["tombstone"] == 2 * DAY - (300 + 70 + SLACK_MS + 20)  # the one nobody stamped
+    assert late_ms["deleted"] == 3 * DAY - 90_000
+    assert (late_ms["superseded"], late_ms["marker"]) == (0, 0)
 
 
 def test_retention_is_late_by_the_first_segment() -> None:

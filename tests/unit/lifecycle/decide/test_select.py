@@ -574,7 +574,7 @@ def test_what_no_round_need_read_is_looked_into_by_tasks() -> None:
     """Headers tell of no tombstone: nobody would ever find those of the clean part."""
     unknown = [segment(n, estimated=True) for n in (0, 10, 20)]
     found = decided(sealed(*unknown, cleaner_checkpoint=15))
-    asked = requests_due([found], records=False)
-    assert [(r.base_offset, r.records) for r in asked] == [(0, True), (10, False), (20, False)]
+    requests = requests_due([found], records=False)
+    assert [(r.base_offset, r.records) for r in requests] == [(0, True), (10, False), (20, False)]
     assert [r.records for r in requests_due([found], records=True)] == [True] * 3
     assert requests_due([decided(found.info.facts, cleanup_policy="delete")], records=True) == []

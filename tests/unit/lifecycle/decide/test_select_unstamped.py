@@ -1,4 +1,4 @@
-"""L4: tombstones in the clean part that nobody gave a horizon (select)."""
+"""L4: tombstones in the clean part that have no horizon of a Lapse round (select)."""
 
 from __future__ import annotations
 

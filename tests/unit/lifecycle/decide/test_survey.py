@@ -10,7 +10,7 @@ from tests.support.lifecycle.decide.logs import log, segment
 
 
 @pytest.mark.parametrize(
-    ("facts", "told"),
+    ("facts", "expected"),
     [
         ({}, Survey()),
         ({"horizon_earliest_ms": 0}, Survey(horizons=True)),  # the first millisecond of all
@@ -25,8 +25,8 @@ from tests.support.lifecycle.decide.logs import log, segment
         ({"estimated": True}, Survey(lacking=1)),
     ],
 )
-def test_each_fact_is_told_by_its_own(facts: dict[str, object], told: Survey) -> None:
-    assert survey([segment(0, **facts)]) == told
+def test_each_fact_is_told_by_its_own(facts: dict[str, object], expected: Survey) -> None:
+    assert survey([segment(0, **facts)]) == expected
 
 
 def test_what_comes_behind_a_segment_without_summary_is_told_too() -> None:

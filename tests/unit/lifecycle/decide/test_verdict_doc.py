@@ -32,8 +32,8 @@ def bit_of(fact: str) -> int:
 
 
 def fits(line: Line, bits: int) -> bool:
-    said = {"yes": True, "no": False}
-    return all(v == "-" or said[v] == bool(bits & bit_of(fact)) for fact, v in line[0].items())
+    values = {"yes": True, "no": False}
+    return all(v == "-" or values[v] == bool(bits & bit_of(fact)) for fact, v in line[0].items())
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_a_batch_whose_records_do_not_parse_is_searched_inflated(
     assert [region.opaque for region in found.regions] == [True]
 
 
-# --- bytes that nobody reads, in a batch that anybody can read ------------------------------------
+# --- bytes that no reader reads, in a batch that can be read --------------------------------------
 
 HIDDEN = b"...." + KEY + b"...."
 
@@ -224,7 +224,7 @@ def test_a_key_behind_what_is_compressed_is_not_gone(codec: Codec, tmp_path: Pat
 def test_what_is_hidden_in_a_compressed_batch_is_never_called_gone(
     codec: Codec, tmp_path: Path
 ) -> None:
-    """Compressed once more there, it is to be seen by nobody; zeros hide nothing."""
+    """Compressed once more there, no search can find the key; zeros hide nothing."""
     hidden = bytes(deflate(Codec.GZIP, as_array(KEY * 20)))
     hidden = struct.pack("<II", 0x184D2A50, len(hidden)) + hidden  # zstd skips such a frame
     path = written(tmp_path / FIRST, with_tail(others(0, codec=codec), hidden))
@@ -389,7 +389,7 @@ def test_of_very_many_places_those_that_hide_something_are_told(tmp_path: Path) 
 
 
 class Writing(ManualClock):
-    """While somebody waits by it, the rest of a batch is written."""
+    """A clock: while a caller sleeps by it, the rest of a batch is written."""
 
     def __init__(self, path: Path, rest: bytes) -> None:
         super().__init__(path.stat().st_mtime_ns // 1_000_000)
@@ -430,7 +430,9 @@ def test_a_file_that_is_away_or_no_file_is_a_finding(tmp_path: Path) -> None:
 
 def test_it_is_told_how_much_was_looked_through(tmp_path: Path) -> None:
     path = written(tmp_path / FIRST, others(0), damaged(batch(5, KEY)), others(6), b"cut")
-    told: list[int] = []
+    reported: list[int] = []
     search = make_search([KEY])
-    audit(AuditUnit(str(tmp_path), FIRST), search, table_of(search), ManualClock(NOW), told.append)
-    assert sum(told) == path.stat().st_size
+    audit(
+        AuditUnit(str(tmp_path), FIRST), search, table_of(search), ManualClock(NOW), reported.append
+    )
+    assert sum(reported) == path.stat().st_size

@@ -1,6 +1,6 @@
-"""The loop of an erasure, with files that come and go while it sleeps; brokers are not asked.
+"""The loop of an erasure, with files that come and go while it sleeps, without brokers.
 
-What it asks of them is in test_served.py and tests/unit/cli/test_erase.py.
+Its requests to brokers are tested in test_served.py and tests/unit/cli/test_erase.py.
 """
 
 from __future__ import annotations
@@ -250,14 +250,14 @@ def test_what_may_come_back_after_a_power_cut_is_not_proven_gone(
     erasure.look(target)
     erasure.run(Unsyncable(number), tmp_path, lambda _: None, until_ms=NOW + 1000, lags={})
     assert verdict_of(target) == state
-    assert all("stays gone cannot be told" in doubt for doubt in target.doubts)
+    assert all("may come back after a power cut" in doubt for doubt in target.doubts)
 
 
 MOVED = "t-0 has 2 replicas (on brokers 0, 7), and 1 of the given directories have it"
 
 
 def test_a_replica_that_came_while_it_waited_is_missed(tmp_path: Path) -> None:
-    """Brokers are asked when the files are found empty, not only at the start."""
+    """The erasure asks brokers for the replicas when the files are empty, not only at the start."""
     value = written(tmp_path / "t-0" / (FIRST + ".deleted"), batch(0, KEY))
     written(tmp_path / "t-0" / LATER, others(10))
     clock = Sleeper(value.unlink)
@@ -277,14 +277,14 @@ def test_a_reassignment_that_ends_is_waited_for(tmp_path: Path) -> None:
     def replicas_of(topic: str) -> dict[int, tuple[int, ...]]:
         asked.append(topic)
         if len(asked) == 1:
-            raise ConnectionLost("nobody is there")
+            raise ConnectionLost("no broker")
         return {0: (0, 7)} if len(asked) < 4 else {0: (0,)}
 
     target, said = run(tmp_path, Sleeper(), replicas_of=replicas_of)
     assert verdict_of(target) == PROVEN
     assert len(asked) == 4
     assert said == [
-        "t: nothing remains, but which replicas topic t has now cannot be asked: nobody is there",
+        "t: nothing remains, but the brokers do not say which replicas topic t has: no broker",
         f"t: nothing remains, but {MOVED}", "t: nothing remains",
     ]  # fmt: skip
 

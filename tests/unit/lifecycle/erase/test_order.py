@@ -193,7 +193,7 @@ def test_replicas_that_were_not_given_are_missed() -> None:
     [missing] = replicas_missing([has, scratch], "t", {0: (4, 5)})
     expected = "t-0 has 2 replicas (on brokers 4, 5), and 1 of the given directories have it"
     assert missing == expected
-    # Brokers that do not tell whose they are.
+    # Brokers that do not say which of them have the replicas.
     assert replicas_missing([has], "t", {0: ()}) == []
     assert len(replicas_missing([scratch], "t", {0: ()})) == 1
 

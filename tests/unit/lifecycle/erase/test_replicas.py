@@ -168,7 +168,7 @@ def test_a_file_of_the_brokers_that_is_replaced_all_the_time_holds_nothing_up(
 
 
 def test_a_file_that_is_listed_and_never_there_is_told_of(tmp_path: Path) -> None:
-    """Another machine was asked, say, which does not have the directory."""
+    """For example, the task ran on another machine, which does not have the directory."""
     written(tmp_path / "t-0" / FIRST, others(0))
     blind: Run = lambda units: (Findings(u.path, vanished=True) for u in units)  # noqa: E731
     seen = look_through(Where(str(tmp_path), "t"), blind, ManualClock(NOW))

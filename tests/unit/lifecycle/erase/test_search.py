@@ -1,4 +1,4 @@
-"""What is looked for, as people say it and as reports tell it."""
+"""What is searched for, as options and files give it and as reports name it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's side of an erasure, asked of a real broker."""
+"""The broker's side of an erasure, against a real broker."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ async def test_what_somebody_else_set_before_is_not_forced(node: Node) -> None:
     [
         ("1000", Forced(MAX_LAG, "5000", "1000")),  # done
         ("5000", Forced(MAX_LAG, "5000", "1000")),  # remembered, and not done
-        ("7000", Forced(MAX_LAG, "7000", "1000")),  # by somebody else since
+        ("7000", Forced(MAX_LAG, "7000", "1000")),  # set to another value since
         (None, Forced(MAX_LAG, None, "1000")),
         ("900", None),
     ],

@@ -1,4 +1,4 @@
-"""Signed reports: whatever byte is changed shows, and OpenSSL alone can check one."""
+"""Signed reports: any changed byte shows, and OpenSSL alone can check one."""
 
 from __future__ import annotations
 

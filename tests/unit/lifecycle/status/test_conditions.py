@@ -42,7 +42,7 @@ def test_all_is_well() -> None:
 @pytest.mark.parametrize(
     ("seen", "reason", "words"),
     [
-        # Nobody ever was there, or somebody was told to stop: in order while nothing is due.
+        # No service ever ran, or it was stopped: in order while nothing is due.
         (Seen(NOW, True, None, NOBODY), None, ""),
         (Seen(NOW, True, None, NOBODY, due=2), c.ROUNDS_ABSENT, "rounds of 2 logs are due, and no"),
         (Seen(NOW, True, None, replace(NOBODY, waited_ms=LONG - 2), due=2), None, ""),
@@ -52,7 +52,7 @@ def test_all_is_well() -> None:
             c.ROUNDS_ABSENT, "a round of 1 log is due, and its service has stopped",
         ),
         (Seen(NOW, False, None, NOBODY, due=2), None, ""),
-        # Gone: known by the socket at once, whatever it said last.
+        # Gone: known by the socket at once, no matter what its files say.
         (replace(WELL, connection=Connection(None, NOW, 7)), c.SERVICE_GONE, "process 7, is gone"),
         (replace(WELL, connection=Connection(None, NOW - 11, 6)), None, ""),
         (

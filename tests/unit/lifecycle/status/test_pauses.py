@@ -1,4 +1,4 @@
-"""What people ask of the service, and what it makes of that."""
+"""Pauses and calling off rounds, and how the service follows them."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_pause_of_one_log_holds_no_other(tmp_path: Path) -> None:
 
 
 def test_a_resting_service_notices_at_once(tmp_path: Path) -> None:
-    """Its rest may be long, and whoever says something waits for what comes of it."""
+    """The service's rest may be long, and the operator waits for the effect of a request."""
 
     class Said(ManualClock):
         def sleep(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The files a service leaves: whole lines whatever a crash cut short, and a bounded size."""
+"""The files a service writes: whole lines even if a crash cut one short, and a bounded size."""
 
 from __future__ import annotations
 

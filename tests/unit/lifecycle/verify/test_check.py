@@ -50,7 +50,7 @@ def test_a_right_pass(tmp_path: Path) -> None:
 
 
 def test_no_pass_at_all(tmp_path: Path) -> None:
-    """And what was appended since is nobody's business."""
+    """And records appended since are not checked."""
     more = {**BEFORE, "more": batch(ACTIVE + 9, ("z", "1"))}
     side = Side(more, {0: (G_ABORTED,)}, checkpoint=0)
     assert check(tmp_path, side).findings == ()
@@ -201,7 +201,7 @@ def test_a_value_that_goes_with_its_tombstone_is_told(tmp_path: Path) -> None:
 def test_a_horizon_may_be_set_anew(
     horizon_ms: int, retention_ms: int | None, is_fine: bool, tmp_path: Path
 ) -> None:
-    """H-3, where nobody vouches for the old one: readers never get less time by that."""
+    """H-3, where the old horizon's setter is unknown: readers never get less time by that."""
     side = put("f", batch(8, ("f", None), spec=BatchSpec(horizon_ms=horizon_ms)))
     config = None
     if retention_ms is not None:
@@ -241,7 +241,7 @@ def key_k(*named: str) -> Side:
 def test_a_tombstone_outlives_its_value_by_the_retention(
     after_ms: int, is_fine: bool, tmp_path: Path
 ) -> None:
-    """Each pass alone is right: a horizon had passed. That nobody had set it shows together."""
+    """Each pass alone is right: a horizon had passed. Only together they show that none was set."""
     first, second = checked_together(
         tmp_path, (replace(key_k("value", "tombstone"), checkpoint=0), 0),
         (key_k("tombstone"), NOW), (key_k(), NOW + after_ms), retention_ms=1000,
@@ -283,7 +283,7 @@ def test_an_expired_producer_may_be_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_producer_of_whom_only_markers_are_known(tmp_path: Path) -> None:
-    """P-1, W-7: its epoch stays known; a bare header tells a replay nothing anyway."""
+    """P-1, W-7: its epoch stays known; a bare header has nothing for a replay anyway."""
     young = marker(21, 13, commit=True, horizon_ms=NOW - 1)
     before = replace(OLD_SIDE, batches={**BEFORE, "young": young})
     lost_marker = check(tmp_path / "marker", NEW_SIDE, before)

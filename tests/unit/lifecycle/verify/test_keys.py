@@ -1,4 +1,4 @@
-"""Newest offsets by hash, in whatever pieces they come; and hashes that have a secret."""
+"""Newest offsets by hash, no matter how they are split; and hashes that have a secret."""
 
 from __future__ import annotations
 
