@@ -97,6 +97,8 @@ class Wire:
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             self._close_all()
             await asyncio.wait(others, timeout=END_SECONDS)
+        self._close_all()
+        await asyncio.sleep(0)  # a transport closes its socket in the loop's next turn
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -117,8 +119,7 @@ class Wire:
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:
-            for writer in writers:
-                self._writers.discard(writer)
+            for writer in writers:  # `_writers` keeps them: what is not read is never flushed
                 writer.close()
 
     async def _up(
