@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from lapse.lifecycle.status.reports import EngineTold, read_progress
+from lapse.lifecycle.status.reports import EngineReport, read_progress
 from lapse.testing.clock import ManualClock
 from tests.spark import restarting
 from tests.spark.conftest import QUICK_JAVA
@@ -31,7 +31,7 @@ def test_spark_that_runs_nothing_any_more_is_started_again(tmp_path: Path) -> No
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    said = [msgspec.json.decode(line, type=EngineTold) for line in done.stdout.splitlines()]
+    said = [msgspec.json.decode(line, type=EngineReport) for line in done.stdout.splitlines()]
     assert [one.failures for one in said] == [0, 1, 2]
     assert "3 jobs in a row came to nothing" in said[1].error
     assert "rejected from" in said[1].error

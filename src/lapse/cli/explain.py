@@ -51,7 +51,7 @@ from lapse.lifecycle.round.plan import MapMemory
 from lapse.lifecycle.round.sizing import sized_plan
 from lapse.lifecycle.round.stamps import info_of
 from lapse.lifecycle.status.conditions import LATE_WORDS, Condition, Seen, pipeline_conditions
-from lapse.lifecycle.status.pauses import Pauses, pause_text, pauses_told
+from lapse.lifecycle.status.pauses import Pauses, pause_text, pauses_or_all
 from lapse.lifecycle.status.reports import (
     Queue,
     ServiceProgress,
@@ -239,7 +239,7 @@ class _Place:
         policies = options.policies_in(logdir, args)
         view = DirectoryView(logdir)
         verdict = None
-        broker = broker_config({**policies.defaults, **policies.said_defaults})
+        broker = broker_config({**policies.defaults, **policies.given_defaults})
         if args.now is None:
             verdict = _verdict(logdir, clock, broker.clock_jump_max_ms)
         queue, progress, trouble = _of_service(logdir)
@@ -253,7 +253,7 @@ class _Place:
             {log: n for n, log in enumerate(queue.logs)},
             progress,
             trouble,
-            pauses_told(logdir, clock.now_ms()),
+            pauses_or_all(logdir, clock.now_ms()),
             memory_here(broker.lifecycle_memory_bytes, _master(broker)),
             args.now is None,
         )

@@ -26,7 +26,7 @@ from lapse.lifecycle.owner.remote import RemoteOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.service.engine_keeper import EngineKeeper
 from lapse.lifecycle.service.loop import Service, ServiceOptions
-from lapse.lifecycle.status.reports import ENGINE_UP, EngineTold
+from lapse.lifecycle.status.reports import ENGINE_UP, EngineReport
 from lapse.log.env import LogEnv
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class LifecycleProcess:
     def run(self) -> None:
         """Raises LapseError where the first engine does not start."""
         if self._engine == "inline":
-            self._serve(None, EngineTold(ENGINE_UP, self._env.clock.now_ms()))
+            self._serve(None, EngineReport(ENGINE_UP, self._env.clock.now_ms()))
             return
         keeper = EngineKeeper(
             self._env, self._data_dir, self._start, lambda: self._stopping, engines_lost()
@@ -142,7 +142,7 @@ class LifecycleProcess:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
 
-    def _serve(self, spark: SparkEngine | None, told: EngineTold) -> None:
+    def _serve(self, spark: SparkEngine | None, told: EngineReport) -> None:
         """The loop, until somebody asks to stop; `spark` is None for inline."""
         config, fs, clock = self._config, self._env.fs, self._env.clock
         owner = RemoteOwner(self._data_dir)

@@ -105,8 +105,8 @@ def policies_in(logdir: Path, args: argparse.Namespace) -> Policies:
 
     Metadata that cannot be read is told by `trouble`.
     """
-    said, said_defaults = settings(args.settings)
-    found = look_for_policies(logdir, said, said_defaults)
+    said, given_defaults = settings(args.settings)
+    found = look_for_policies(logdir, said, given_defaults)
     address: str | None = getattr(args, "bootstrap_server", None)
     if address is None:
         return found

@@ -145,9 +145,9 @@ def _chains(
     args: argparse.Namespace, logs: Sequence[tuple[str, Sides]], times: Sequence[int]
 ) -> tuple[list[list[Pass]], list[str]]:
     """The passes over each log; what is wrong with the settings of some."""
-    said, said_defaults = options.settings(args.settings)
-    policies = find_policies(logs[0][1][-1].absolute().parent, said, said_defaults)
-    broker = broker_config({**policies.defaults, **said_defaults})
+    said, given_defaults = options.settings(args.settings)
+    policies = find_policies(logs[0][1][-1].absolute().parent, said, given_defaults)
+    broker = broker_config({**policies.defaults, **given_defaults})
     salt = os.urandom(32)
     chains, unsettled = [], []
     for name, sides in logs:

@@ -72,7 +72,7 @@ def look(segment: SegmentFile, *, records: bool) -> Looked:
     return Looked(summary, pass_.keys if bad is None else None, bad)
 
 
-def told(segment: SegmentFile, looked: Looked) -> Summary:
+def sealed_summary(segment: SegmentFile, looked: Looked) -> Summary:
     """The summary of a sealed segment: what cannot be read keeps rounds below it (L10)."""
     summary = looked.summary
     if looked.bad is None:

@@ -26,7 +26,7 @@ from lapse.log import checkpoints
 from lapse.log.bad import read_bad
 from lapse.log.directory import list_partitions
 from lapse.log.facts import LogFacts, SegmentFacts
-from lapse.log.look import SegmentFile, look, told
+from lapse.log.look import SegmentFile, look, sealed_summary
 from lapse.log.offset_index import OffsetIndex
 from lapse.log.replay import LogPart, aborted_in, producers_at_end
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, offsets_in, segment_path
@@ -270,7 +270,7 @@ def _worked_out(partition_dir: Path, base_offset: int, next_base: int | None, si
     path = segment_path(partition_dir, base_offset, LOG)
     segment = SegmentFile(path, base_offset, size, next_base)
     looked = look(segment, records=False)
-    return looked.summary if next_base is None else told(segment, looked)
+    return looked.summary if next_base is None else sealed_summary(segment, looked)
 
 
 def without_summary(facts: LogFacts) -> tuple[int, ...]:

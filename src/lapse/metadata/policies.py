@@ -37,7 +37,7 @@ class Policies:
 
     Attributes:
         said: topic settings the user gave; they win.
-        said_defaults: broker settings the user gave.
+        given_defaults: broker settings the user gave.
         topics: overrides of each topic the metadata knows.
         defaults: broker settings the metadata knows.
         source: for people.
@@ -45,7 +45,7 @@ class Policies:
     """
 
     said: Settings
-    said_defaults: Settings
+    given_defaults: Settings
     topics: Mapping[str, Settings]
     defaults: Settings
     source: str
@@ -65,7 +65,7 @@ class Policies:
         self, partition: TopicPartition
     ) -> tuple[TopicConfig, tuple[Contradiction, ...]] | None:
         overrides = {**self.topics.get(partition.topic, {}), **self.said}
-        defaults = overlaid(self.defaults, self.said_defaults)
+        defaults = overlaid(self.defaults, self.given_defaults)
         known = partition.topic in self.topics or POLICY in overrides or BROKER_POLICY in defaults
         try:
             return settled_config(overrides, defaults) if known else None
@@ -87,21 +87,21 @@ class Policies:
         return {p: config for p, config in found.items() if config is not None}
 
 
-def look_for_policies(log_dir: Path, said: Settings, said_defaults: Settings) -> Policies:
+def look_for_policies(log_dir: Path, said: Settings, given_defaults: Settings) -> Policies:
     """As `find_policies`, for code that only reports: unreadable metadata becomes its `trouble`."""
     try:
-        return find_policies(log_dir, said, said_defaults)
+        return find_policies(log_dir, said, given_defaults)
     except (CorruptData, StorageError) as e:
-        return Policies(said, said_defaults, {}, {}, "-c", str(e))
+        return Policies(said, given_defaults, {}, {}, "-c", str(e))
 
 
-def find_policies(log_dir: Path, said: Settings, said_defaults: Settings) -> Policies:
+def find_policies(log_dir: Path, said: Settings, given_defaults: Settings) -> Policies:
     """Look for settings in `log_dir`; nothing there is changed, locked or created.
 
     Raises StorageError and CorruptData where there is metadata that cannot be read, and ConfigError
     where the user's settings are wrong by themselves.
     """
-    topic_config(said, said_defaults)
+    topic_config(said, given_defaults)
     store = log_dir / STORE
     own = look_at_settings(store) if _exists(store) else None
     kafka = None if own is not None and own.topics else read_kafka_topics(log_dir)
@@ -111,14 +111,14 @@ def find_policies(log_dir: Path, said: Settings, said_defaults: Settings) -> Pol
             defaults = defaults if broker in {ALL_BROKERS, OF_FILE} else overlaid(defaults, changed)
         topics = own.topics
         policy = own.brokers.get(OF_FILE, {}).get(BROKER_POLICY)
-        if policy is not None and BROKER_POLICY not in {*defaults, *said_defaults}:
+        if policy is not None and BROKER_POLICY not in {*defaults, *given_defaults}:
             # Not a default: it says nothing of logs that the metadata does not know.
             topics = {name: {POLICY: policy, **own} for name, own in topics.items()}
-        return Policies(said, said_defaults, topics, defaults, "Lapse's metadata")
+        return Policies(said, given_defaults, topics, defaults, "Lapse's metadata")
     if kafka is not None:  # also where a start of Lapse left an empty store beside it
         topics = {name: known_topic_settings(o) for name, o in kafka.overrides.items()}
-        return Policies(said, said_defaults, topics, kafka.defaults, "Kafka's metadata log")
-    return Policies(said, said_defaults, {}, {}, "-c")
+        return Policies(said, given_defaults, topics, kafka.defaults, "Kafka's metadata log")
+    return Policies(said, given_defaults, {}, {}, "-c")
 
 
 def _exists(path: Path) -> bool:

@@ -22,7 +22,7 @@ from lapse.lifecycle.status.backoff import Held
 from lapse.lifecycle.status.conditions import KINDS
 from lapse.lifecycle.status.reports import (
     SILENT_MS,
-    EngineTold,
+    EngineReport,
     Queue,
     ServiceProgress,
     write_progress,
@@ -95,9 +95,9 @@ async def test_what_the_service_says_of_its_engine_is_believed(tmp_path: Path) -
     clock = ManualClock(NOW)
     async with running_node(tmp_path, HTTP, clock=clock) as node:
         for told, expected in (
-            (EngineTold("starting", NOW), {c.STARTING, "engine starting"}),
-            (EngineTold("failed", NOW, 1, "no Java", NOW + 9), {c.FAILED, "engine failed"}),
-            (EngineTold("starting", NOW, 1, "no Java"), {c.FAILED, "engine starting"}),
+            (EngineReport("starting", NOW), {c.STARTING, "engine starting"}),
+            (EngineReport("failed", NOW, 1, "no Java", NOW + 9), {c.FAILED, "engine failed"}),
+            (EngineReport("starting", NOW, 1, "no Java"), {c.FAILED, "engine starting"}),
         ):
             write_progress(FS, tmp_path, ServiceProgress(told.state, "", 1, NOW, engine=told))
             assert await reasons(node) == expected
@@ -154,7 +154,7 @@ async def test_explain_asks_the_broker_and_reads_files_where_it_is_dead(
         return {line["rule"]: line["text"] for line in lines if line["partition"] == "(health)"}
 
     clock = ManualClock(NOW)
-    engine = EngineTold("failed", NOW, 4, "no Java", NOW + 9)
+    engine = EngineReport("failed", NOW, 4, "no Java", NOW + 9)
     async with running_node(tmp_path, HTTP, clock=clock) as node:
         assert await asyncio.to_thread(told) == {}
         write_progress(FS, tmp_path, ServiceProgress("failed", "", 1, NOW, engine=engine))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lapse.kernels.layout import CRC
-from lapse.log.look import SegmentFile, look, told
+from lapse.log.look import SegmentFile, look, sealed_summary
 from tests.support.log.logs import append, batch, data, end, open_log, rows_of
 
 
@@ -25,4 +25,5 @@ def test_nothing_from_a_marker_with_a_wrong_checksum_on_may_be_cleaned(tmp_path:
     looked = look(segment, records=False)
     assert looked.bad is not None
     assert (looked.summary.end_offset, looked.summary.size) == (2, marker.position)
-    assert (told(segment, looked).unreadable_from, told(segment, looked).size) == (2, size)
+    summary = sealed_summary(segment, looked)
+    assert (summary.unreadable_from, summary.size) == (2, size)

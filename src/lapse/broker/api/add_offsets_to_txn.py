@@ -50,7 +50,7 @@ async def handle(
     return AddOffsetsToTxnResponse(error_code=code)
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 async def _authorize(

@@ -65,7 +65,7 @@ async def _alter(
     return EntryResult(error_code=error, error_message=message, entity=entry.entity)
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 def _no_quotas(

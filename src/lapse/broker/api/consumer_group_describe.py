@@ -20,7 +20,7 @@ from lapse.broker.request.authorize import (
     Caller,
     Handle,
     described,
-    words_of,
+    message_of,
 )
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
@@ -112,13 +112,13 @@ def _bare(group_id: str, error: ErrorCode, message: str) -> DescribedGroup:
     )
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 def _undescribed_consumers(group_id: str) -> DescribedGroup:
     return DescribedGroup(
         error_code=GROUP_REFUSED,
-        error_message=words_of(GROUP_REFUSED),
+        error_message=message_of(GROUP_REFUSED),
         group_id=group_id,
         group_state="",
         group_epoch=0,
@@ -139,7 +139,7 @@ async def _authorize(caller: Caller, version: int, request: Any, handle: Handle)
             else replace(
                 group,
                 error_code=TOPIC_REFUSED,
-                error_message=words_of(TOPIC_REFUSED),
+                error_message=message_of(TOPIC_REFUSED),
                 members=(),
             )
             for group in answer.groups
@@ -165,5 +165,5 @@ API = Endpoint(
     ConsumerGroupDescribeResponse,
     handle,
     _authorize,
-    tells_operations=True,
+    returns_operations=True,
 )

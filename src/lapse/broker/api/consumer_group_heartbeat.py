@@ -15,7 +15,7 @@ from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.coordinators.consumer_groups import MemberHeartbeat
-from lapse.broker.request.authorize import GROUP_REFUSED, TOPIC_REFUSED, Caller, Handle, words_of
+from lapse.broker.request.authorize import GROUP_REFUSED, TOPIC_REFUSED, Caller, Handle, message_of
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.coordination.consumer.events import Beat, BeatTaken, Partitions
@@ -100,12 +100,12 @@ def _refused(code: ErrorCode, message: str) -> ConsumerGroupHeartbeatResponse:
     )
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 def _no_heartbeat(code: ErrorCode) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(
-        error_code=code, error_message=words_of(code), member_epoch=0, heartbeat_interval_ms=0
+        error_code=code, error_message=message_of(code), member_epoch=0, heartbeat_interval_ms=0
     )
 
 

@@ -58,7 +58,7 @@ def _result(error: KafkaError | None) -> AclCreationResult:
     return AclCreationResult(error_code=error.code, error_message=str(error))
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 def _no_creations(request: CreateAclsRequest) -> CreateAclsResponse:

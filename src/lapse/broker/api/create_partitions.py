@@ -23,7 +23,7 @@ from collections import Counter
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.api.create_topics import PARTITIONS_MAX
 from lapse.broker.logs.topics import require_more
-from lapse.broker.request.authorize import TOPIC_REFUSED, Items, each, of_topic, words_of
+from lapse.broker.request.authorize import TOPIC_REFUSED, Items, each, message_of, of_topic
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.broker.request.throttle import charge_mutations
@@ -111,7 +111,7 @@ API = Endpoint(
             "results",
             of_topic(Operation.ALTER),
             lambda topic: CreatePartitionsTopicResult(
-                name=topic.name, error_code=TOPIC_REFUSED, error_message=words_of(TOPIC_REFUSED)
+                name=topic.name, error_code=TOPIC_REFUSED, error_message=message_of(TOPIC_REFUSED)
             ),
         )
     ),

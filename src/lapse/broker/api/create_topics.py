@@ -34,7 +34,7 @@ from lapse.broker.request.authorize import (
     Items,
     each,
     may_create,
-    words_of,
+    message_of,
 )
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
@@ -174,7 +174,7 @@ def _created(new: NewTopic, topic: Topic | None, settings: BrokerSettings) -> Cr
     )
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 async def _authorize(
@@ -202,7 +202,7 @@ _create = each(
         "topics",
         lambda caller, topic: may_create(caller, topic.name),
         lambda topic: CreatableTopicResult(
-            name=topic.name, error_code=TOPIC_REFUSED, error_message=words_of(TOPIC_REFUSED)
+            name=topic.name, error_code=TOPIC_REFUSED, error_message=message_of(TOPIC_REFUSED)
         ),
     )
 )

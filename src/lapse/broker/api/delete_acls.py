@@ -65,7 +65,7 @@ def _result(found: tuple[AclBinding, ...] | KafkaError) -> DeleteAclsFilterResul
     )
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 def _no_deletions(request: DeleteAclsRequest) -> DeleteAclsResponse:

@@ -141,7 +141,7 @@ def _answer(partition: int, outcome: DeleteResult) -> DeleteRecordsPartitionResu
     )
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 def _undeleted(topic: DeleteRecordsTopic) -> DeleteRecordsTopicResult:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.broker.request.authorize import TOPIC_REFUSED, Caller, Handle, words_of
+from lapse.broker.request.authorize import TOPIC_REFUSED, Caller, Handle, message_of
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.broker.request.throttle import charge_mutations
@@ -82,7 +82,7 @@ def _find(image: Image, state: DeleteTopicState, times: int) -> Topic:
     return topic
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 async def _authorize(
@@ -98,7 +98,7 @@ async def _authorize(
         return known is None or caller.may_topic(Operation.DELETE, known.name)
 
     by_name = tuple(DeleteTopicState(name=name) for name in request.topic_names)
-    fine, others = caller.sorted_out(request.topics or by_name, may)
+    fine, others = caller.split_by_permission(request.topics or by_name, may)
     if not others:
         return await handle(request)
     answer = await handle(replace(request, topics=fine, topic_names=()))
@@ -107,7 +107,7 @@ async def _authorize(
             name=state.name,
             topic_id=state.topic_id if state.name is None else ZERO_UUID,
             error_code=TOPIC_REFUSED,
-            error_message=words_of(TOPIC_REFUSED),
+            error_message=message_of(TOPIC_REFUSED),
         )
         for state in others
     )

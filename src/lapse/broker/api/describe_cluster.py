@@ -61,7 +61,7 @@ async def handle(
     )
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 async def _authorize(
@@ -84,5 +84,5 @@ API = Endpoint(
     DescribeClusterResponse,
     handle,
     _authorize,
-    tells_operations=True,
+    returns_operations=True,
 )

@@ -87,7 +87,7 @@ def _bare(
     )  # fmt: skip
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 def _undescribed(group_id: str) -> DescribedGroup:
@@ -107,5 +107,5 @@ API = Endpoint(
     DescribeGroupsResponse,
     handle,
     described("groups", _undescribed),
-    tells_operations=True,
+    returns_operations=True,
 )

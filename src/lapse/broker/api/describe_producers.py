@@ -11,7 +11,7 @@ from __future__ import annotations
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.logs.partitions import Partitions
-from lapse.broker.request.authorize import TOPIC_REFUSED, Items, each, of_topic, words_of
+from lapse.broker.request.authorize import TOPIC_REFUSED, Items, each, message_of, of_topic
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.security.acls import Operation
@@ -75,7 +75,7 @@ def _partition(partitions: Partitions, tp: TopicPartition) -> PartitionResponse:
     )
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 def _without_producers(topic: TopicRequest) -> TopicResponse:
@@ -85,7 +85,7 @@ def _without_producers(topic: TopicRequest) -> TopicResponse:
             PartitionResponse(
                 partition_index=number,
                 error_code=TOPIC_REFUSED,
-                error_message=words_of(TOPIC_REFUSED),
+                error_message=message_of(TOPIC_REFUSED),
                 active_producers=(),
             )
             for number in topic.partition_indexes

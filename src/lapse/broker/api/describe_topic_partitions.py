@@ -125,7 +125,7 @@ def _partition(
     )
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 async def _authorize(
@@ -136,7 +136,7 @@ async def _authorize(
 ) -> Any:
     del version
     response = DescribeTopicPartitionsResponse
-    fine, others = caller.sorted_out(
+    fine, others = caller.split_by_permission(
         request.topics, lambda t: caller.may_topic(Operation.DESCRIBE, t.name)
     )
     if not request.topics:
@@ -179,5 +179,5 @@ API = Endpoint(
     DescribeTopicPartitionsResponse,
     handle,
     _authorize,
-    tells_operations=True,
+    returns_operations=True,
 )

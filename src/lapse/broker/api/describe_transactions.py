@@ -50,7 +50,7 @@ def _state(found: TransactionDescription) -> TransactionState:
     )
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 async def _authorize(caller: Caller, version: int, request: Any, handle: Handle) -> Any:

@@ -86,7 +86,7 @@ def _code(services: Services, partition: TopicPartition, kind: int) -> ErrorCode
     return ErrorCode.ELECTION_NOT_NEEDED if online else _OFFLINE_ERRORS[kind]
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 async def _authorize(

@@ -126,7 +126,7 @@ async def in_session(
     request: FetchRequest,
     handle_whole: Callable[[FetchRequest], Awaitable[FetchResponse]],
 ) -> FetchResponse:
-    """Expand a session's request into a full fetch, and reduce its response to what is new."""
+    """Expand a session's request into a full fetch, and the response into what the client gets."""
     clock = services.clock
     owner = session.principal
     context = services.fetch_sessions.begin(owner, version, request, int(clock.monotonic() * 1000))
@@ -421,7 +421,7 @@ def _error(partition: int, code: ErrorCode) -> PartitionData:
     )
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 _FETCHED_BY_ID_FROM = 13
@@ -441,7 +441,7 @@ async def _authorize(caller: Caller, version: int, request: FetchRequest, handle
     if is_replica and not caller.may_cluster(Operation.CLUSTER_ACTION):
         fine, others = (), request.topics
     else:
-        fine, others = caller.sorted_out(request.topics, may)
+        fine, others = caller.split_by_permission(request.topics, may)
     answer = await handle(request if not others else replace(request, topics=fine))
     if not others:
         return answer

@@ -20,7 +20,7 @@ from lapse.broker.request.authorize import (
     TRANSACTION_REFUSED,
     Caller,
     Handle,
-    words_of,
+    message_of,
 )
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
@@ -89,7 +89,7 @@ def _no_coordinator(key: str, error: ErrorCode, why: str) -> Coordinator:
     )
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 _KEYS_FROM = 4  # FindCoordinator: several keys
@@ -113,12 +113,12 @@ async def _authorize(
         code = code_of(request.key)
         if not code:
             return await handle(request)
-        return FindCoordinatorResponse(error_code=code, error_message=words_of(code), **_NOWHERE)
+        return FindCoordinatorResponse(error_code=code, error_message=message_of(code), **_NOWHERE)
     codes = {key: code_of(key) for key in request.coordinator_keys}
     fine = tuple(key for key in request.coordinator_keys if not codes[key])
     answer = await handle(replace(request, coordinator_keys=fine))
     refused = tuple(
-        Coordinator(key=key, error_code=code, error_message=words_of(code), **_NOWHERE)
+        Coordinator(key=key, error_code=code, error_message=message_of(code), **_NOWHERE)
         for key, code in codes.items()
         if code
     )

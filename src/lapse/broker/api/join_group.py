@@ -74,7 +74,7 @@ def _response(joined: Joined, version: int) -> JoinGroupResponse:
     )
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 def _not_joined(request: JoinGroupRequest) -> JoinGroupResponse:

@@ -230,7 +230,7 @@ def find(
     return FoundOffset(hit.offset, hit.timestamp, log.epoch_at(hit.offset))
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 def _unlisted(topic: ListOffsetsTopic) -> ListOffsetsTopicResponse:

@@ -201,7 +201,7 @@ def _unreachable(topic: MetadataResponseTopic, version: int) -> MetadataResponse
     )
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 async def _authorize(caller: Caller, version: int, request: MetadataRequest, handle: Handle) -> Any:
@@ -211,7 +211,7 @@ async def _authorize(caller: Caller, version: int, request: MetadataRequest, han
         response = await handle(request)
         topics = tuple(t for t in response.topics if caller.may_topic(Operation.DESCRIBE, t.name))
     else:
-        allowed, refused = caller.sorted_out(
+        allowed, refused = caller.split_by_permission(
             request.topics or (), lambda t: _may_know(caller, request, t)
         )
         response = await handle(replace(request, topics=allowed) if refused else request)
@@ -251,5 +251,5 @@ def _unknown(requested: MetadataRequestTopic) -> MetadataResponseTopic:
 
 
 API = Endpoint(
-    METADATA, MetadataRequest, MetadataResponse, handle, _authorize, tells_operations=True
+    METADATA, MetadataRequest, MetadataResponse, handle, _authorize, returns_operations=True
 )

@@ -134,7 +134,7 @@ def _response_group(group_id: str, found: Found, error: ErrorCode) -> OffsetFetc
     return OffsetFetchResponseGroup(group_id=group_id, topics=tuple(topics), error_code=error)
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 _GROUPS_FROM = 8  # OffsetFetch: several groups
@@ -145,13 +145,13 @@ async def _authorize(
 ) -> Any:
     if version < _GROUPS_FROM:
         return await _authorize_one(caller, request, handle)
-    allowed, refused_groups = caller.sorted_out(
+    allowed, refused_groups = caller.split_by_permission(
         request.groups, lambda group: caller.may_group(Operation.DESCRIBE, group.group_id)
     )
     hidden: dict[str, tuple[Any, ...]] = {}
     requested = []
     for group in allowed:
-        visible, hidden[group.group_id] = caller.sorted_out(
+        visible, hidden[group.group_id] = caller.split_by_permission(
             group.topics or (), lambda t: caller.may_topic(Operation.DESCRIBE, t.name)
         )
         requested.append(group if group.topics is None else replace(group, topics=visible))
@@ -187,7 +187,7 @@ async def _authorize_one(caller: Caller, request: OffsetFetchRequest, handle: Ha
         requested = request.topics or ()
         topics = tuple(_unfetched(topic, GROUP_REFUSED) for topic in requested)
         return OffsetFetchResponse(topics=topics, error_code=GROUP_REFUSED)
-    allowed, refused = caller.sorted_out(
+    allowed, refused = caller.split_by_permission(
         request.topics or (), lambda t: caller.may_topic(Operation.DESCRIBE, t.name)
     )
     response = await handle(replace(request, topics=allowed) if refused else request)

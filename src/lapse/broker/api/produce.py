@@ -54,8 +54,8 @@ from lapse.broker.request.authorize import (
     TRANSACTION_REFUSED,
     Caller,
     Handle,
+    message_of,
     of_topic,
-    words_of,
 )
 from lapse.broker.request.context import CloseConnection, Services, Session
 from lapse.broker.request.endpoint import Endpoint
@@ -395,7 +395,7 @@ def _partition_response(result: AppendResult, version: int) -> PartitionProduceR
     )
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 async def _authorize(caller: Caller, version: int, request: ProduceRequest, handle: Handle) -> Any:
@@ -407,7 +407,7 @@ async def _authorize(caller: Caller, version: int, request: ProduceRequest, hand
     ):
         allowed, refused_topics, code = (), request.topic_data, TRANSACTION_REFUSED
     else:
-        allowed, refused_topics = caller.sorted_out(
+        allowed, refused_topics = caller.split_by_permission(
             request.topic_data, lambda t: of_topic(Operation.WRITE)(caller, t)
         )
         code = TOPIC_REFUSED
@@ -431,7 +431,7 @@ def _unwritten(topic: TopicProduceData, code: ErrorCode) -> TopicProduceResponse
                 error_code=code,
                 base_offset=-1,
                 record_errors=(),
-                error_message=words_of(code),
+                error_message=message_of(code),
             )
             for partition in topic.partition_data
         ),

@@ -121,7 +121,7 @@ def _response(request: TxnOffsetCommitRequest, errors: Errors) -> TxnOffsetCommi
     )
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 def _may_commit_in_transaction(caller: Caller, request: TxnOffsetCommitRequest) -> ErrorCode:

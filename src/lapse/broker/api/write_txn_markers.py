@@ -62,7 +62,7 @@ async def _write(services: Services, marker: WritableTxnMarker) -> WritableTxnMa
     )
 
 
-# --- who may --------------------------------------------------------------------------------------
+# --- authorization --------------------------------------------------------------------------------
 
 
 def _no_markers(

@@ -41,10 +41,10 @@ from lapse.lifecycle.status.conditions import (
     Condition,
     Connection,
     Seen,
-    engine_told,
+    engine_report,
     pipeline_conditions,
 )
-from lapse.lifecycle.status.pauses import EVERY_LOG, pauses_told
+from lapse.lifecycle.status.pauses import EVERY_LOG, pauses_or_all
 from lapse.lifecycle.status.reports import (
     ENGINE_STATES,
     HELD,
@@ -381,7 +381,7 @@ class CleanerCollector(Collector):
     def _run(self, progress: ServiceProgress | None) -> Iterator[Metric]:
         """The progress of the rounds under way, and whether rounds are paused."""
         now_ms = self._services.clock.now_ms()
-        pauses = pauses_told(self._data_dir, now_ms)
+        pauses = pauses_or_all(self._data_dir, now_ms)
         named = sum(p.log != EVERY_LOG for p in pauses)
         done, total, eta_ms = 0, 0, 0
         if progress is not None:
@@ -410,7 +410,7 @@ def _of_health(seen: Seen, writes: Iterable[Condition]) -> Iterator[Metric]:
     for reason, kind in KINDS.items():
         if kind.degrades:
             degraded.add_metric([reason], reason in present)
-    engine = engine_told(seen)
+    engine = engine_report(seen)
     state = GaugeMetricFamily(
         "lapse_lifecycle_engine", "1 for the state of what runs rounds.", labels=["state"]
     )

@@ -28,7 +28,7 @@ def authorized(
 ) -> Coroutine[Any, Any, Any]:
     """The handler's response to the allowed items, with refusals of the others."""
     rule, authorizer = endpoint.authorize, services.access.authorizer
-    may_all = isinstance(authorizer, AllowAll) and not endpoint.tells_operations
+    may_all = isinstance(authorizer, AllowAll) and not endpoint.returns_operations
     if rule is None or may_all:
         return endpoint.handle(services, session, version, request)
     caller = Caller(authorizer, session.actor, services)

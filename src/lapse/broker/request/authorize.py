@@ -69,7 +69,7 @@ class Caller:
             return 0
         return self.operations(ResourceType.CLUSTER, CLUSTER_NAME)
 
-    def sorted_out(
+    def split_by_permission(
         self, items: tuple[T, ...], may: Callable[[T], bool]
     ) -> tuple[tuple[T, ...], tuple[T, ...]]:
         """Allowed items and refused items, each in order."""
@@ -116,7 +116,7 @@ def each(items: Items) -> Rule:
     async def rule(caller: Caller, version: int, request: Any, handle: Handle) -> Any:
         del version
         asked = getattr(request, items.asked)
-        fine, others = caller.sorted_out(asked, lambda item: items.may(caller, item))
+        fine, others = caller.split_by_permission(asked, lambda item: items.may(caller, item))
         if not others:
             return await handle(request)
         answer = await handle(replace(request, **{items.asked: fine}))
@@ -126,7 +126,7 @@ def each(items: Items) -> Rule:
     return rule
 
 
-def words_of(code: ErrorCode) -> str:
+def message_of(code: ErrorCode) -> str:
     """Kafka's error message for the code."""
     return WORDS[code]
 
@@ -205,7 +205,9 @@ def committed(
         code = may(caller, request)
         if code:
             return response(topics=tuple(refused(topic, code) for topic in request.topics))
-        fine, others = caller.sorted_out(request.topics, lambda topic: reads_topic(caller, topic))
+        fine, others = caller.split_by_permission(
+            request.topics, lambda topic: reads_topic(caller, topic)
+        )
         if not others:
             return await handle(request)
         answer = await handle(replace(request, topics=fine)) if fine else response(topics=())
@@ -232,7 +234,7 @@ def uncommitted(topic_cls: Any, partition_cls: Any) -> Callable[[Any, ErrorCode]
 
 CLUSTER_REFUSAL: dict[str, Any] = {
     "error_code": CLUSTER_REFUSED,
-    "error_message": words_of(CLUSTER_REFUSED),
+    "error_message": message_of(CLUSTER_REFUSED),
 }
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import check_topic_name
 from lapse.broker.logs.topics import Change
-from lapse.broker.request.authorize import Caller, words_of
+from lapse.broker.request.authorize import Caller, message_of
 from lapse.broker.request.context import Services
 from lapse.metadata.store import ALL_BROKERS
 from lapse.security.acls import CLUSTER_NAME, REFUSALS, Operation, ResourceType
@@ -133,7 +133,7 @@ def refused_settings(cls: Any, **fields: Any) -> Any:
         code = REFUSALS[_KINDS[resource.resource_type]]
         return cls(
             error_code=code,
-            error_message=words_of(code),
+            error_message=message_of(code),
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
             **fields,

@@ -18,7 +18,7 @@ class Endpoint:
         handle: knows nothing of what its caller may.
         authorize: hands on what the caller may, and answers what it may not; None where every
             request is handled.
-        tells_operations: its response holds what the caller may do (KIP-430), and so goes through
+        returns_operations: its response holds what the caller may do (KIP-430), and so goes through
             `authorize` also where every client may do everything.
     """
 
@@ -27,4 +27,4 @@ class Endpoint:
     response: type[Any]
     handle: Handler
     authorize: Rule | None
-    tells_operations: bool = False
+    returns_operations: bool = False

@@ -26,7 +26,7 @@ from lapse.lifecycle.round import bad
 from lapse.lifecycle.round.receipt import BadSpot
 from lapse.log.env import LogEnv
 from lapse.log.facts import LogFacts, SegmentFacts
-from lapse.log.look import SegmentFile, look, told
+from lapse.log.look import SegmentFile, look, sealed_summary
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import LOG, segment_path
 from lapse.log.sketch import encode_sketch
@@ -142,7 +142,7 @@ def summarise(request: SummaryRequest) -> SummaryReceipt:
         spot = BadSpot(request.base_offset, above, looked.summary.size, looked.bad)
     return SummaryReceipt(
         request.name, request.generation, request.base_offset, os.getpid(),
-        told(segment, looked), keys, bad=spot,
+        sealed_summary(segment, looked), keys, bad=spot,
     )  # fmt: skip
 
 

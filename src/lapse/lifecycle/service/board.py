@@ -18,7 +18,7 @@ from lapse.lifecycle.status import reports
 from lapse.lifecycle.status.backoff import Held
 from lapse.lifecycle.status.reports import (
     NO_ENGINE,
-    EngineTold,
+    EngineReport,
     Queue,
     RoundReport,
     ServiceProgress,
@@ -28,7 +28,7 @@ from lapse.log.env import LogEnv
 logger = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 0.2
-LOGS_TOLD_MAX = 100  # the queue has them all
+LOGS_LISTED_MAX = 100  # the queue has them all
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Board:
         engine: what is said of it along with everything else.
     """
 
-    def __init__(self, env: LogEnv, data_dir: Path, engine: EngineTold = NO_ENGINE) -> None:
+    def __init__(self, env: LogEnv, data_dir: Path, engine: EngineReport = NO_ENGINE) -> None:
         self._fs, self._clock = env.fs, env.clock
         self._data_dir = data_dir
         self.engine = engine
@@ -84,9 +84,9 @@ class Board:
         self._told = (state, now_s)
         left_ms = run.left_ms(now_s - more.begun_s)
         progress = ServiceProgress(
-            state, detail, os.getpid(), now_ms, more.started_ms, more.logs[:LOGS_TOLD_MAX],
+            state, detail, os.getpid(), now_ms, more.started_ms, more.logs[:LOGS_LISTED_MAX],
             run.bytes_done, run.bytes_total, more.next_look_ms, more.clock_ahead_ms,
-            0 if left_ms is None else now_ms + left_ms, run.under_way[:LOGS_TOLD_MAX],
+            0 if left_ms is None else now_ms + left_ms, run.under_way[:LOGS_LISTED_MAX],
             self.engine,
         )  # fmt: skip
         try:

@@ -4,7 +4,7 @@ A process has one engine: Spark, once it broke, does not always come up again in
 whoever runs a keeper goes on in a new process, after a wait that is longer each time, up to
 `BACKOFF_MS_MAX`, until an engine has done its work. It never gives up: rounds that nobody makes are
 late. What it waits for, since when and why is in the service's files all the while
-(`reports.EngineTold`), so that the broker, `lapse explain` and people know. The first start may
+(`reports.EngineReport`), so that the broker, `lapse explain` and people know. The first start may
 fail for good: then its error is the process's own, and whoever started that decides.
 """
 
@@ -28,7 +28,7 @@ from lapse.lifecycle.status.reports import (
     ENGINE_UP,
     NO_ENGINE,
     STOPPED,
-    EngineTold,
+    EngineReport,
     read_progress,
 )
 from lapse.log.env import LogEnv
@@ -105,27 +105,27 @@ class EngineKeeper(Generic[E]):
         return self._wait(lost)
 
     @property
-    def told(self) -> EngineTold:
+    def told(self) -> EngineReport:
         """What is said of the engine now."""
         return self._board.engine
 
     def _started(self) -> E:
         failures, error = self.told.failures, self.told.error
-        self._tell(EngineTold(ENGINE_STARTING, self._clock.now_ms(), failures, error))
+        self._tell(EngineReport(ENGINE_STARTING, self._clock.now_ms(), failures, error))
         engine = self._start()
-        self._board.engine = EngineTold(ENGINE_UP, self._clock.now_ms())
+        self._board.engine = EngineReport(ENGINE_UP, self._clock.now_ms())
         return engine
 
     def _note(self, error: LapseError) -> None:
         failures = self.told.failures + 1
-        self._tell(EngineTold(ENGINE_FAILED, self._clock.now_ms(), failures, str(error)))
+        self._tell(EngineReport(ENGINE_FAILED, self._clock.now_ms(), failures, str(error)))
 
     def _wait(self, error: LapseError) -> int | None:
         self._lost += 1
         wait_ms = backoff_ms(self._lost, FIRST_BACKOFF_MS, BACKOFF_MS_MAX)
         next_ms = after_ms(self._clock.now_ms(), wait_ms)
         failures = max(self._lost, self.told.failures)
-        self._tell(EngineTold(ENGINE_FAILED, self.told.since_ms, failures, str(error), next_ms))
+        self._tell(EngineReport(ENGINE_FAILED, self.told.since_ms, failures, str(error), next_ms))
         logger.error("the engine failed: %s; another is started in %d s", error, wait_ms // 1000)
         until_s = self._clock.monotonic() + wait_ms / 1000
         while not self._is_stopping() and (left := until_s - self._clock.monotonic()) > 0:
@@ -136,7 +136,7 @@ class EngineKeeper(Generic[E]):
         self._board.tell(STOPPED, "the service was told to stop")
         return None
 
-    def _tell(self, engine: EngineTold) -> None:
+    def _tell(self, engine: EngineReport) -> None:
         self._board.engine = engine
         again = f", for the {engine.failures + 1}. time" if engine.failures else ""
         detail = f"the engine is starting{again}"
@@ -147,12 +147,12 @@ class EngineKeeper(Generic[E]):
         self._board.tell(engine.state, detail, RunProgress(next_look_ms=until_ms))
 
 
-def _before(data_dir: Path) -> EngineTold:
+def _before(data_dir: Path) -> EngineReport:
     """How often engines of services before this one failed, where none did its work since."""
     try:
         told = read_progress(data_dir)
     except (CorruptData, StorageError):
         told = None
     if told is None or told.engine.state not in (ENGINE_STARTING, ENGINE_FAILED):
-        return EngineTold(ABSENT)
+        return EngineReport(ABSENT)
     return told.engine

@@ -66,14 +66,14 @@ from lapse.lifecycle.round.summarise import (
 from lapse.lifecycle.service.board import Board, RunProgress, at_rest, some
 from lapse.lifecycle.service.commits import in_portions
 from lapse.lifecycle.status.backoff import Companions, Setbacks
-from lapse.lifecycle.status.pauses import PAUSES, Pause, Pauses, pause_text, pauses_told
+from lapse.lifecycle.status.pauses import PAUSES, Pause, Pauses, pause_text, pauses_or_all
 from lapse.lifecycle.status.reports import (
     ENGINE_UP,
     HELD,
     NO_ENGINE,
     STOPPED,
     WAITING,
-    EngineTold,
+    EngineReport,
     Queue,
     RunOf,
     UnderWay,
@@ -129,7 +129,7 @@ class Service:
     Args:
         data_dir: where reports go, and the last time that was believed.
         jobs: the engine again, if it has what `JobControl` asks.
-        engine_told: what is said of it in the files.
+        engine_report: what is said of it in the files.
 
     Attributes:
         has_worked: whether the engine has made anything yet.
@@ -143,12 +143,12 @@ class Service:
         data_dir: Path,
         options: ServiceOptions,
         jobs: JobControl | None = None,
-        engine_told: EngineTold | None = None,
+        engine_report: EngineReport | None = None,
     ) -> None:
         self._owner, self._engine, self._jobs = owner, engine, jobs
         self._env, self._clock = env, env.clock
         self._options = options
-        told = engine_told or EngineTold(ENGINE_UP, env.clock.now_ms())
+        told = engine_report or EngineReport(ENGINE_UP, env.clock.now_ms())
         self._board = Board(env, data_dir, told)
         self._jobs_failed = 0  # in a row
         self.has_worked = False
@@ -547,7 +547,7 @@ class Service:
         return self._setbacks.holds(name) or pauses.of(name) is not None
 
     def _pauses(self) -> Pauses:
-        return pauses_told(self._data_dir, self._clock.now_ms())
+        return pauses_or_all(self._data_dir, self._clock.now_ms())
 
     def _pause_ms(self, decisions: Iterable[Decision], now_ms: int) -> int:
         """The usual rest, or less where a deadline or the end of a backoff comes before."""

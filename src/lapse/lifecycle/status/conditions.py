@@ -28,7 +28,7 @@ from lapse.lifecycle.status.reports import (
     SILENT_MS,
     STOPPED,
     WAITING,
-    EngineTold,
+    EngineReport,
     ServiceProgress,
     is_running,
 )
@@ -163,7 +163,7 @@ def pipeline_conditions(seen: Seen) -> list[Condition]:
     return found
 
 
-def engine_told(seen: Seen) -> EngineTold:
+def engine_report(seen: Seen) -> EngineReport:
     """The engine that the service reports: none where the service is gone or has stopped."""
     service = seen.service
     if service is None or service.state == STOPPED or _gone(seen) is not None:
@@ -176,7 +176,7 @@ def _of_service(seen: Seen) -> Iterator[Condition]:
     if gone is not None:
         yield gone
         return
-    service, engine = seen.service, engine_told(seen)
+    service, engine = seen.service, engine_report(seen)
     again = f" {_times(engine.failures)}" if engine.failures else ""
     if engine.state == ENGINE_FAILED or (engine.state == ENGINE_STARTING and engine.failures):
         then = f"; next try {time_text(engine.next_try_ms)}" if engine.next_try_ms else ""

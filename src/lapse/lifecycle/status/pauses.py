@@ -94,7 +94,7 @@ def read_pauses(data_dir: Path, now_ms: int) -> Pauses:
         raise CorruptData(str(path), 0, f"not a list of pauses ({e})") from e
 
 
-def pauses_told(data_dir: Path, now_ms: int) -> Pauses:
+def pauses_or_all(data_dir: Path, now_ms: int) -> Pauses:
     """Read the pauses; if the file cannot be read, every log is paused."""
     try:
         return read_pauses(data_dir, now_ms)

@@ -247,7 +247,7 @@ STOPPED, WAITING, HELD = "stopped", "waiting", "held"  # states of a service tha
 
 
 @dataclass(frozen=True, slots=True)
-class EngineTold:
+class EngineReport:
     """What a service reports of the engine that makes its rounds.
 
     Attributes:
@@ -265,7 +265,7 @@ class EngineTold:
     next_try_ms: int = 0
 
 
-NO_ENGINE = EngineTold()
+NO_ENGINE = EngineReport()
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,7 @@ class ServiceProgress:
     clock_ahead_ms: int = 0
     eta_ms: int = 0
     rounds: tuple[LogProgress, ...] = ()
-    engine: EngineTold = NO_ENGINE
+    engine: EngineReport = NO_ENGINE
 
 
 def write_progress(fs: Fs, data_dir: Path, progress: ServiceProgress) -> None:

@@ -58,8 +58,8 @@ def plan_rows(unit: ViewUnit, clock: Clock) -> Iterator[Row]:
 
 def policies_of(log_dir: Path, options: ViewOptions) -> Policies:
     """Settings of the logs of a directory."""
-    said, said_defaults = split_settings(dict(options.settings))
-    return find_policies(log_dir, said, said_defaults)
+    said, given_defaults = split_settings(dict(options.settings))
+    return find_policies(log_dir, said, given_defaults)
 
 
 def decision_of(

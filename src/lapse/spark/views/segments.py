@@ -15,7 +15,7 @@ from lapse.base.errors import StorageError
 from lapse.base.ids import TopicPartition
 from lapse.log.estimate import estimate_active, estimate_sealed
 from lapse.log.facts import SegmentFacts
-from lapse.log.look import SegmentFile, look, told
+from lapse.log.look import SegmentFile, look, sealed_summary
 from lapse.log.offset_index import OffsetIndex
 from lapse.log.reader import DirectoryView
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, segment_path
@@ -112,7 +112,7 @@ def _told_of(partition_dir: Path, base_offset: int, bases: Sequence[int]) -> Seg
     if summary is None:
         file = SegmentFile(path, base_offset, stat.st_size, next_base)
         looked = look(file, records=False)
-        summary = looked.summary if next_base is None else told(file, looked)
+        summary = looked.summary if next_base is None else sealed_summary(file, looked)
     return SegmentFacts(
         base_offset=base_offset,
         size=summary.size,

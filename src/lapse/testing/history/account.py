@@ -81,13 +81,13 @@ class Transaction:
     Attributes:
         outcome: from the producer's response; COMMITTED also once a read_committed reader saw a
             part.
-        was_told: whether the producer got a response.
+        was_answered: whether the producer got a response.
         ended_ms: when the response came or was given up; NEVER_MS while it is open.
     """
 
     began_ms: int
     outcome: Outcome = Outcome.UNKNOWN
-    was_told: bool = False
+    was_answered: bool = False
     ended_ms: int = NEVER_MS
     records: list[Record] = field(default_factory=list)
 
@@ -248,7 +248,7 @@ class Account:
             case Ended():
                 transaction = self._transaction(event.producer, event.transaction, event.at_ms)
                 transaction.ended_ms, transaction.outcome = event.at_ms, event.outcome
-                transaction.was_told = event.outcome is not Outcome.UNKNOWN
+                transaction.was_answered = event.outcome is not Outcome.UNKNOWN
             case ReadFrom():
                 run = Run(event)
                 self._running[event.reader, event.topic, event.partition] = run
@@ -335,7 +335,7 @@ class Account:
     def _note_committed(self, run: Run) -> None:
         for read in run.reads.values():
             record = self.records.get((read.producer, read.number))
-            if record is None or record.transaction is None or record.transaction.was_told:
+            if record is None or record.transaction is None or record.transaction.was_answered:
                 continue
             record.transaction.outcome = Outcome.COMMITTED
 

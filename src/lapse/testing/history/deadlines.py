@@ -253,7 +253,7 @@ class Deadlines:
 
     def _end_ms(self, transaction: Transaction) -> int:
         """When it ended: by the producer's response, or when a read_committed reader passed it."""
-        if transaction.was_told:
+        if transaction.was_answered:
             return transaction.ended_ms
         if transaction not in self._ends:
             later = (

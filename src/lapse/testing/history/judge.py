@@ -158,7 +158,7 @@ class _Judging:
         from_ms = deadlines.may_go_from(record)
         self.deadlines += any(by_ms < run.began_ms for _, by_ms in deadlines.gone_by(record, run))
         if from_ms is None:
-            torn = record.transaction is not None and not record.transaction.was_told
+            torn = record.transaction is not None and not record.transaction.was_answered
             said = f"{run.began.reader} ({run.began.isolation}) had passed it at {passed_ms}"
             fault = Fault.TORN if torn else Fault.LOST
             self._find(fault, partition, record.offset, str(record), said)

@@ -13,7 +13,7 @@ from lapse.lifecycle.round.engine import EngineLost
 from lapse.lifecycle.service.engine_keeper import BACKOFF_MS_MAX, EngineKeeper
 from lapse.lifecycle.status.reports import (
     NO_ENGINE,
-    EngineTold,
+    EngineReport,
     ServiceProgress,
     is_running,
     read_progress,
@@ -32,7 +32,7 @@ class Engines:
         self.worked = False
         self.open = 0
         self.started_ms: list[int] = []
-        self.states: list[EngineTold] = []
+        self.states: list[EngineReport] = []
 
     def start(self) -> Engines:
         self.states.append(self.told())
@@ -51,7 +51,7 @@ class Engines:
     def close(self) -> None:
         self.open -= 1
 
-    def told(self) -> EngineTold:
+    def told(self) -> EngineReport:
         said = read_progress(self.data)
         assert said is not None
         assert is_running(said, self.clock.now_ms())
@@ -107,8 +107,8 @@ def test_a_first_one_that_does_not_start_is_its_processs_end(tmp_path: Path) -> 
         assert (told.state, told.failures, told.error) == ("failed", failures, "no Java")
 
 
-@pytest.mark.parametrize("engine", [NO_ENGINE, EngineTold("up", NOW)])
-def test_what_ended_well_is_not_counted(tmp_path: Path, engine: EngineTold) -> None:
+@pytest.mark.parametrize("engine", [NO_ENGINE, EngineReport("up", NOW)])
+def test_what_ended_well_is_not_counted(tmp_path: Path, engine: EngineReport) -> None:
     write_progress(RealFs(), tmp_path, ServiceProgress("idle", "", 1, NOW, engine=engine))
     engines = Engines(tmp_path, "s.")
     engines.run()

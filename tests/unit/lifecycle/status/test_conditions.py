@@ -12,14 +12,14 @@ from lapse.lifecycle.status.conditions import (
     KINDS,
     Connection,
     Seen,
-    engine_told,
+    engine_report,
     pipeline_conditions,
 )
-from lapse.lifecycle.status.reports import NO_ENGINE, SILENT_MS, EngineTold, ServiceProgress
+from lapse.lifecycle.status.reports import NO_ENGINE, SILENT_MS, EngineReport, ServiceProgress
 
 NOW = 1_700_000_000_000
 LONG = SILENT_MS + 1
-UP = EngineTold("up", NOW - 9)
+UP = EngineReport("up", NOW - 9)
 IDLE = ServiceProgress("idle", "nothing is due", 7, NOW - 10, next_look_ms=NOW + 15_000, engine=UP)
 HERE = Connection(7, waited_ms=10)
 NOBODY = Connection(None, waited_ms=LONG)
@@ -28,13 +28,13 @@ DOCS = Path(__file__).parents[4] / "docs" / "health.md"
 
 
 def engine(state: str, failures: int = 0, error: str = "", next_try_ms: int = 0) -> ServiceProgress:
-    told = EngineTold(state, NOW - 5, failures, error, next_try_ms)
+    told = EngineReport(state, NOW - 5, failures, error, next_try_ms)
     return replace(IDLE, state=state, engine=told)
 
 
 def test_all_is_well() -> None:
     assert pipeline_conditions(WELL) == []
-    assert engine_told(WELL) == UP
+    assert engine_report(WELL) == UP
     busy = replace(WELL, due=3, failing={"a-0": (2, "once more")}, late_ms={("a-0", "marker"): 0})
     assert pipeline_conditions(busy) == [], "what is due and tried again is in order"
 
@@ -119,8 +119,8 @@ def test_a_row_of_the_table(seen: Seen, reason: str | None, words: str) -> None:
 
 def test_an_engine_is_as_present_as_its_service() -> None:
     gone = replace(WELL, connection=Connection(None, NOW, 7))
-    assert engine_told(gone) == NO_ENGINE
-    assert engine_told(replace(WELL, service=None)) == NO_ENGINE
+    assert engine_report(gone) == NO_ENGINE
+    assert engine_report(replace(WELL, service=None)) == NO_ENGINE
 
 
 def test_only_what_no_setting_asks_for_degrades() -> None:
