@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -88,6 +89,23 @@ class SystemClock:
 def cpu_seconds() -> float:
     """CPU time of this process, all threads, user and system (for measuring)."""
     return time.process_time()
+
+
+def thread_cpu_seconds() -> float:
+    """CPU time of the calling thread, user and system."""
+    return time.thread_time()
+
+
+def cpu_seconds_of(thread: int) -> Callable[[], float]:
+    """A function that reads the CPU time of one thread of this process (`threading.get_ident`).
+
+    It reads 0 where the system has no such clock (macOS).
+    """
+    clock_of = getattr(time, "pthread_getcpuclockid", None)
+    if clock_of is None:
+        return lambda: 0.0
+    clock = clock_of(thread)
+    return lambda: time.clock_gettime(clock)
 
 
 def time_text(ms: int) -> str:

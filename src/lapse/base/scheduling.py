@@ -2,7 +2,8 @@
 
 Rounds may take all of it that nobody else wants. Whoever answers clients must not wait for them: a
 task that wakes up on Linux waits until the one that runs has had its time slice, some milliseconds,
-even if that one is nicer.
+even if that one is nicer. Within the broker, threads share Python's interpreter too: long work takes
+breaks.
 """
 
 from __future__ import annotations
@@ -12,8 +13,14 @@ import os
 import platform
 import struct
 import sys
+from collections.abc import Callable
+
+from lapse.base.clock import Clock, thread_cpu_seconds
 
 SLICE_NS_MIN = 100_000  # the least that Linux takes
+BREAK_AFTER_SECONDS = 0.0005
+BREAK_SECONDS_MAX = 0.05
+BREAK_SHARE = 8  # beside an event loop that is busy half of the time, work takes a fifth of it
 
 # sched_setattr(2) and sched_getattr(2), by machine; C libraries do not have them for long.
 _CALLS = {"x86_64": (314, 315), "aarch64": (274, 275), "riscv64": (274, 275)}
@@ -65,3 +72,41 @@ def _call(which: int, pid: int, buffer: ctypes.Array[ctypes.c_char], *rest: int)
     number = _CALLS[platform.machine()][which]
     failed: int = ctypes.CDLL(None).syscall(number, pid, buffer, *rest)
     return failed == 0
+
+
+class Breaks:
+    """Breaks of a thread that works beside the event loop: the busier the loop, the longer.
+
+    Two threads of one interpreter hold each other up at every system call. A loop that has room to
+    spare catches up during a break; without breaks its clients queue up until the work is done.
+    Beside an idle loop there are none.
+
+    Args:
+        clock: measures and sleeps.
+        loop_cpu_seconds: reads the CPU time of the loop's thread (`clock.cpu_seconds_of`).
+        own_cpu_seconds: reads that of the thread that works, which calls `take`.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        loop_cpu_seconds: Callable[[], float],
+        own_cpu_seconds: Callable[[], float] = thread_cpu_seconds,
+    ) -> None:
+        self._clock = clock
+        self._loop_cpu_seconds, self._own_cpu_seconds = loop_cpu_seconds, own_cpu_seconds
+        self._last = self._look()
+
+    def take(self) -> None:
+        """A break if one is due; to be called between small pieces of the work."""
+        wall, own, loop = (
+            now - before for now, before in zip(self._look(), self._last, strict=True)
+        )
+        if 0 <= own < BREAK_AFTER_SECONDS:
+            return
+        if own > 0 and wall > 0:  # otherwise another thread works now
+            self._clock.sleep(min(BREAK_SHARE * own * min(loop / wall, 1), BREAK_SECONDS_MAX))
+        self._last = self._look()
+
+    def _look(self) -> tuple[float, float, float]:
+        return self._clock.monotonic(), self._own_cpu_seconds(), self._loop_cpu_seconds()

@@ -7,7 +7,8 @@ will never be committed. A client that sends `AskConditions` instead of `Hello` 
 what is out of order, and does not count as a service (`lapse explain`).
 
 One dedicated thread does everything that reads, syncs or renames: the event loop goes on serving
-clients, and no two commits, and no commit and sweep, run at the same time.
+clients, and no two commits, and no commit and sweep, run at the same time. Beside a busy loop that
+thread takes breaks (`base.scheduling.Breaks`): its work is never urgent to the millisecond.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import logging
 import os
 import socket
 import stat
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +29,9 @@ from zlib import crc32
 
 import msgspec
 
+from lapse.base.clock import cpu_seconds_of
 from lapse.base.errors import LapseError, StorageError
+from lapse.base.scheduling import Breaks
 from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.partitions import Partitions
 from lapse.lifecycle.decide.select import LogInfo
@@ -92,7 +96,8 @@ class ControlServer:
     def __init__(self, partitions: Partitions, env: LogEnv, data_dir: Path) -> None:
         self.path = data_dir / messages.SOCKET
         self._env = env
-        self._owner = OwnedLogs(partitions, env)
+        breaks = Breaks(env.clock, cpu_seconds_of(threading.get_ident()))
+        self._owner = OwnedLogs(partitions, env, breaks.take)
         self._thread = DiskThreads("lapse-control", 1)
         self._service_pid: int | None = None
         self._left: tuple[int, int] | None = None  # when the last service left, and its pid
@@ -229,9 +234,12 @@ class _Reported:
 class OwnedLogs:
     """`lifecycle.owner.protocol.Owner` over a broker's open logs; for one thread at a time."""
 
-    def __init__(self, partitions: Partitions, env: LogEnv) -> None:
+    def __init__(
+        self, partitions: Partitions, env: LogEnv, take_break: Callable[[], None] = lambda: None
+    ) -> None:
         self._partitions = partitions
         self._env = env
+        self._take_break = take_break
         self._stamps = StampCache()
         self._reported: WeakKeyDictionary[PartitionLog, _Reported] = WeakKeyDictionary()
         self._unread: set[str] = set()  # logs already warned about, so that each is logged once
@@ -249,6 +257,7 @@ class OwnedLogs:
         now_ms = self._env.clock.now_ms()
         online = [log for log in self._partitions.all() if log.offline_reason is None]
         for log in sorted(online, key=lambda log: log.partition):
+            self._take_break()
             report = self._report(log, now_ms)
             if report is not None:
                 yield report
@@ -295,7 +304,9 @@ class OwnedLogs:
                 for n, r in enumerate(receipts)
                 if r.name in logs and logs[r.name].partition in directory.logs
             ]
-            env = DirectoryEnv(self._env.fs, self._env.clock, directory.set_cleaner_offsets)
+            env = DirectoryEnv(
+                self._env.fs, self._env.clock, directory.set_cleaner_offsets, self._take_break
+            )
             done = rounds.commit_all([(log, receipt) for _, log, receipt in hosted], env)
             for (n, log, receipt), result in zip(hosted, done, strict=True):
                 results[n] = result

@@ -1,4 +1,4 @@
-"""Time slices, as a real kernel gives them; each in a process of its own."""
+"""Time slices, as a real kernel gives them, each in a process of its own; breaks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ import threading
 import pytest
 
 from lapse.base import scheduling
-from lapse.base.scheduling import SLICE_NS_MIN, slice_ns, take_short_slices
+from lapse.base.clock import cpu_seconds_of, thread_cpu_seconds
+from lapse.base.scheduling import (
+    BREAK_AFTER_SECONDS,
+    BREAK_SECONDS_MAX,
+    BREAK_SHARE,
+    SLICE_NS_MIN,
+    Breaks,
+    slice_ns,
+    take_short_slices,
+)
+from lapse.testing.clock import ManualClock
 
 needs_slices = pytest.mark.skipif(slice_ns(0) == 0, reason="Linux 6.12 or later tells slices")
 
@@ -48,3 +58,51 @@ def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduling.platform, "machine", lambda: "z80")
     assert not take_short_slices()
     assert slice_ns(threading.get_native_id()) == 0
+
+
+class FineClock(ManualClock):
+    """Sleeps fractions of a millisecond too."""
+
+    def sleep(self, seconds: float) -> None:
+        self._monotonic += seconds
+
+
+class Worked:
+    """A thread's work beside a loop that is busy for `loop_share` of the time."""
+
+    def __init__(self, loop_share: float) -> None:
+        self.clock = FineClock()
+        self.loop_share, self.own_s, self.loop_s = loop_share, 0.0, 0.0
+        self.breaks = Breaks(self.clock, lambda: self.loop_s, lambda: self.own_s)
+
+    def break_after(self, seconds: float) -> float:
+        """Seconds of the break after a piece of work that took so long."""
+        self.clock.sleep(seconds)
+        self.own_s += seconds
+        self.loop_s += seconds * self.loop_share
+        before_s = self.clock.monotonic()
+        self.breaks.take()
+        return self.clock.monotonic() - before_s
+
+
+@pytest.mark.parametrize("loop_share", [0.0, 0.25, 0.5, 1.0])
+def test_breaks_are_as_long_as_the_loop_is_busy(loop_share: float) -> None:
+    worked = Worked(loop_share)
+    for _ in range(3):
+        assert worked.break_after(0.002) == pytest.approx(0.002 * loop_share * BREAK_SHARE)
+
+
+def test_small_pieces_share_a_break_and_none_is_long() -> None:
+    worked = Worked(1.0)
+    assert worked.break_after(BREAK_AFTER_SECONDS * 0.6) == 0
+    assert worked.break_after(BREAK_AFTER_SECONDS * 0.6) > 0
+    assert worked.break_after(10.0) == pytest.approx(BREAK_SECONDS_MAX)
+
+
+def test_a_busy_thread_is_known_by_its_own_clock() -> None:
+    read = cpu_seconds_of(threading.get_ident())
+    before_s = read()
+    until_s = thread_cpu_seconds() + 0.01
+    while thread_cpu_seconds() < until_s:
+        pass
+    assert read() - before_s >= 0.01

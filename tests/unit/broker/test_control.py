@@ -121,6 +121,24 @@ async def test_a_bad_file_is_looked_at_each_time(tmp_path: Path) -> None:
         assert info.facts.bad is None
 
 
+async def test_a_commit_takes_breaks_for_the_event_loop(tmp_path: Path) -> None:
+    """Between logs, and between the groups of one; so does telling what the logs are like."""
+    clock, breaks = ManualClock(1_700_000_000_000), []
+    async with running_node(tmp_path, clock=clock) as node:
+        await filled(node, "a", "b")
+        partitions, env = node.services.partitions, LogEnv(RealFs(), clock)
+        owner = OwnedLogs(partitions, env, lambda: breaks.append(clock.now_ms()))
+        infos = owner.logs()
+        assert len(breaks) == len(infos) == 2
+        plans = [plan_of(info, f"r{n}", clock.now_ms()) for n, info in enumerate(infos)]
+        receipts = [run_plan(plan, "x", RealFs(), clock) for plan in plans]
+        groups = sum(len(receipt.groups) for receipt in receipts)
+        breaks.clear()
+        assert [result.error for result in owner.commit(receipts)] == [None, None]
+        steps_of_logs, steps_of_groups = 5, 2
+        assert len(breaks) == steps_of_logs * len(receipts) + steps_of_groups * groups
+
+
 async def test_logs_are_told_again_after_their_commit(tmp_path: Path) -> None:
     """L1: by the stamps of the round, which stand in the ledger alone."""
     clock = ManualClock(1_700_000_000_000)

@@ -105,11 +105,15 @@ class CommitEnv:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryEnv:
-    """What a commit of many logs of one directory needs: `set_checkpoints` is durable."""
+    """What a commit of many logs of one directory needs: `set_checkpoints` is durable.
+
+    `take_break` is called between logs and between groups: the place to let others go first.
+    """
 
     fs: Fs
     clock: Clock
     set_checkpoints: SetCheckpoints
+    take_break: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)
@@ -193,27 +197,30 @@ def _commit_together(commits: list[_Commit], env: DirectoryEnv) -> None:
     for c in commits:
         if c.error is not None:
             _note_bad(c, env)
-    live = _each((c for c in commits if c.error is None), lambda c: _begin(c, env))
+    live = _each((c for c in commits if c.error is None), lambda c: _begin(c, env), env)
     live = _synced(live, _written, env)
     for c in commits:
         if c.error is not None and c.groups:  # nothing was renamed
             with contextlib.suppress(StorageError):
                 env.fs.unlink(c.intent)
-    live = _each(live, lambda c: _put_in_place(c, env))
+    live = _each(live, lambda c: _put_in_place(c, env), env)
     live = _synced(live, lambda c: _renamed(c.log.dir, c.groups), env)
-    live = _each(live, lambda c: _book(c, env))
+    live = _each(live, lambda c: _book(c, env), env)
     live = _synced(live, lambda c: _booked_files(c.log.dir) if c.entries else [], env)
-    live = _each(live, lambda c: _require_unchanged(c, env))
+    live = _each(live, lambda c: _require_unchanged(c, env), env)
     offsets = {c.log.partition: c.offset for c in live if c.offset is not None}
     if offsets:
         live = _all(live, lambda: env.set_checkpoints(offsets))
-    _each(live, lambda c: _end(c, env))
+    _each(live, lambda c: _end(c, env), env)
 
 
-def _each(commits: Iterable[_Commit], do: Callable[[_Commit], None]) -> list[_Commit]:
+def _each(
+    commits: Iterable[_Commit], do: Callable[[_Commit], None], env: DirectoryEnv
+) -> list[_Commit]:
     """The commits for which `do` succeeds; a failure is stored as the error of its commit."""
     through = []
     for c in commits:
+        env.take_break()
         try:
             do(c)
         except (LapseError, OSError) as e:
@@ -256,7 +263,10 @@ def _begin(c: _Commit, env: DirectoryEnv) -> None:
     if c.generation != c.log.generation or not in_place:
         raise _stale(c)
     if groups:
-        _check_files(c.folder, groups, contents=not receipt.attempt_id.startswith(THIS_PROCESS))
+        contents = not receipt.attempt_id.startswith(THIS_PROCESS)
+        for group in groups:
+            env.take_break()
+            _check_files(c.folder, group, contents=contents)
         if c.log.recovery_point < receipt.end_offset:  # seldom: housekeeping syncs what is sealed
             c.log.flush_sealed()  # rounds read nothing else
         c.groups = groups
@@ -316,6 +326,7 @@ def _put_in_place(c: _Commit, env: DirectoryEnv) -> None:
     """
     try:
         for group in c.groups:
+            env.take_break()
             entry = _entry(c.log.dir, c.receipt, group, c.log.latest_ms())
             new = _replacement(c.folder, group)
             if c.log.replace_segments(new, c.generation, sync=False):
@@ -411,16 +422,13 @@ def _booked(log_dir: Path, receipt: Receipt) -> set[int]:
     return {head.base_offset for head in heads if head.round_id == receipt.round_id}
 
 
-def _check_files(folder: Path, groups: list[GroupReceipt], *, contents: bool) -> None:
+def _check_files(folder: Path, group: GroupReceipt, *, contents: bool) -> None:
     """Every file is there and whole and, unless this process wrote it, has the task's bytes."""
-    for group in groups:
-        for file in group.files:
-            path = folder / attempt_file(group.base_offset, file.kind)
-            right = (
-                _checksum(path) == (file.size, file.crc) if contents else _size(path) == file.size
-            )
-            if not right:
-                raise CorruptData(str(path), 0, "the attempt's file is not what its receipt says")
+    for file in group.files:
+        path = folder / attempt_file(group.base_offset, file.kind)
+        right = _checksum(path) == (file.size, file.crc) if contents else _size(path) == file.size
+        if not right:
+            raise CorruptData(str(path), 0, "the attempt's file is not what its receipt says")
 
 
 def _size(path: Path) -> int | None:
