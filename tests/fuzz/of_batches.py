@@ -343,8 +343,8 @@ class _Appending:
         assert (done.base_offset, done.last_offset) == (starts[0], ends[-1])
         assert log.log_end_offset == ends[-1] + 1
         assert b"".join(s.path().read_bytes() for s in log.segments) == self._before + data
-        told(lambda: log.offset_for_time(corpus.NOW))
-        told(log.greatest_timestamp)
+        told(lambda: log.state.offset_for_time(corpus.NOW))
+        told(log.state.greatest_timestamp)
         log.close(clean=rng.random() < 0.5)
 
     def _opened(self, home: Path) -> PartitionLog:

@@ -247,9 +247,9 @@ def _read_all(log: PartitionLog, *, strict: bool) -> dict[int, bytes]:
 def _search(log: PartitionLog, rng: random.Random) -> None:
     home = str(log.dir)
     for time in rng.sample(_TIMES, 3):
-        found = told(lambda time=time: log.offset_for_time(time), home)
+        found = told(lambda time=time: log.state.offset_for_time(time), home)
         assert found is None or found.timestamp >= time
-    told(log.greatest_timestamp, home)
+    told(log.state.greatest_timestamp, home)
     told(lambda: log.aborted_transactions(0, log.log_end_offset), home)
     for _ in range(3):
         offset = rng.randrange(log.log_start_offset, log.log_end_offset + 1)

@@ -119,7 +119,7 @@ def test_under_a_reader(keep: int, tmp_path: Path) -> None:
     with pytest.raises(CorruptData, match=str(path)):
         log.read(199, 1000)
     with pytest.raises(CorruptData, match=str(path)):
-        log.offset_for_time(NOW + 150)
+        log.state.offset_for_time(NOW + 150)
     assert log.read(200, 1000).read()  # another segment is nobody's loss
     log.close(clean=False)
 
@@ -131,7 +131,7 @@ def test_an_index_under_a_search(tmp_path: Path) -> None:
     log = corpus.open_log(tmp_path, clean_shutdown=True, recovery_point=12_000)
     files = log.segments[0].files()
     for suffix, ask in (
-        (".timeindex", lambda: log.offset_for_time(NOW + 11_000)),
+        (".timeindex", lambda: log.state.offset_for_time(NOW + 11_000)),
         (".index", lambda: log.read(11_000, 100)),
     ):
         path = log.segments[0].path(suffix)

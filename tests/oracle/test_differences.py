@@ -9,9 +9,9 @@ L6   tests/unit/lifecycle/service/test_loop.py::test_what_must_be_cleaned_goes_f
 L7   tests/unit/lifecycle/decide/test_roll.py::test_l7_jitter_never_eats_the_whole_limit
 L8   tests/unit/log/test_partition_log.py::test_time_lookup_goes_on_where_kafka_stops
 L11  tests/unit/log/test_directory.py::test_the_log_start_comes_back
-L12  tests/unit/log/test_append_side.py::test_l12_append_times_never_go_back
-L12  tests/unit/log/test_append_side.py::test_kafka_lets_append_times_go_back
-L16  tests/unit/log/test_append_side.py::test_t20_record_time_rolls_where_it_is_asked_for
+L12  tests/unit/log/test_appender.py::test_l12_append_times_never_go_back
+L12  tests/unit/log/test_appender.py::test_kafka_lets_append_times_go_back
+L16  tests/unit/log/test_appender.py::test_t20_record_time_rolls_where_it_is_asked_for
 """
 
 from __future__ import annotations

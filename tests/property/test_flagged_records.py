@@ -74,7 +74,7 @@ class Life:
 
     async def switch(self, node: Node) -> None:
         log = node.services.partitions.get(T)
-        before, held = log.config, log.holds_valued_tombstones()
+        before, held = log.config, log.state.holds_valued_tombstones()
         name, value = self.chance.choice([(POLICY, p) for p in POLICIES] + [(ENABLE, "true")] * 2
                                          + [(ENABLE, "false"), (POLICY, None)])  # fmt: skip
         resource = Resource(TOPIC, "t")

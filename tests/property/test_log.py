@@ -60,11 +60,11 @@ def test_lookups_agree_with_a_walk(
         start = data.draw(st.integers(0, log.log_end_offset - 1))
         log.advance_log_start(start)
         for time in data.draw(st.lists(st.integers(-2100, 2100), min_size=1, max_size=5)):
-            found = log.offset_for_time(NOW + time)
+            found = log.state.offset_for_time(NOW + time)
             wanted = next(((o, t) for o, t in everything if o >= start and t >= NOW + time), None)
             assert (found and (found.offset, found.timestamp)) == wanted
         latest = max((t for o, t in everything if o >= start), default=None)
-        greatest = log.greatest_timestamp()
+        greatest = log.state.greatest_timestamp()
         first = next(((o, t) for o, t in everything if o >= start and t == latest), None)
         assert (greatest and (greatest.offset, greatest.timestamp)) == first
         for offset in data.draw(

@@ -2,8 +2,8 @@
 
 Rounds may take all of it that nobody else wants. Whoever answers clients must not wait for them: a
 task that wakes up on Linux waits until the one that runs has had its time slice, some milliseconds,
-even if that one is nicer. Within the broker, threads share Python's interpreter too: long work takes
-breaks.
+even if that one is nicer. Within the broker, threads share Python's interpreter too: work that is
+long takes breaks.
 """
 
 from __future__ import annotations

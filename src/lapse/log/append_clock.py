@@ -14,7 +14,7 @@ until that moment comes. Once the owner believes its clock again, the append clo
 is taken back to that moment (`seen_by`): an append is made before it is seen, so no record of it
 counts as older than it is, and its lags count from there and not from a year ahead.
 
-Called by `append_side` and `partition_log`, under the log's lock; `believe` by the owner.
+Called by `appender`, under its lock; `believe` by the owner.
 """
 
 from __future__ import annotations

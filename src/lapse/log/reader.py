@@ -127,7 +127,7 @@ def _with_start(facts: LogFacts, partition_dir: Path, now_ms: int) -> LogFacts:
 def aborted_transactions(
     partition_dir: Path, start_offset: int, upper_offset: int, clock: Clock | None = None
 ) -> list[AbortedTxn]:
-    """As `ReadableLog.aborted_transactions`, of a log that is only looked at.
+    """As `LogState.aborted_transactions`, of a log that is only looked at.
 
     The active segment's are made from its batches, since its owner may not have written them out,
     and so are those of an index that cannot be right.

@@ -4,7 +4,7 @@ What Kafka calls TransactionIndex.
 
 Entries of 34 bytes (F-10): version 0, producer id, first offset, last offset (the
 marker's), and the last stable offset at that moment, all big-endian, in the order of the markers.
-There is no file while there is no entry, as Kafka has it. `ReadableLog.aborted_transactions` walks
+There is no file while there is no entry, as Kafka has it. `LogState.aborted_transactions` walks
 these for read_committed fetches (X-1, Y-3), rounds for their verdicts.
 
 Never mapped, never held for writing: a file is read at its first use and what is small is kept.

@@ -163,7 +163,7 @@ def test_the_copy_opens_as_cleanly_as_the_source(
         log = directory.open_log(TP, TOPIC)
         logs.append((log.log_end_offset, len(log.segments), log.facts().producers))
         for stamp in range(40):
-            found = log.offset_for_time(NOW + stamp)
+            found = log.state.offset_for_time(NOW + stamp)
             assert found is not None
             assert found.timestamp == NOW + stamp
         directory.close()

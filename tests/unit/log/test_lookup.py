@@ -37,21 +37,21 @@ def test_a_record_without_a_time_is_as_old_as_its_append(tmp_path: Path, codec: 
     put(log, OLD, CUTOFF - 1, now_ms=NOW, codec=codec)  # 3, 4: written late, and old by their times
     put(log, OLD, -1, now_ms=NOW, codec=codec)  # 5, 6
     put(log, NOW, now_ms=NOW, codec=codec)  # 7
-    assert log.first_not_older(OLD) == FoundRecord(0, OLD)
-    assert log.first_not_older(OLD + 1) == FoundRecord(4, CUTOFF - 1)
-    assert log.first_not_older(CUTOFF) == FoundRecord(6, -1)
-    assert log.first_not_older(NOW) == FoundRecord(6, -1)
+    assert log.state.first_not_older(OLD) == FoundRecord(0, OLD)
+    assert log.state.first_not_older(OLD + 1) == FoundRecord(4, CUTOFF - 1)
+    assert log.state.first_not_older(CUTOFF) == FoundRecord(6, -1)
+    assert log.state.first_not_older(NOW) == FoundRecord(6, -1)
     log.delete_records(7)
-    assert log.first_not_older(CUTOFF) == FoundRecord(7, NOW)
-    assert log.first_not_older(NOW + 1) is None
+    assert log.state.first_not_older(CUTOFF) == FoundRecord(7, NOW)
+    assert log.state.first_not_older(NOW + 1) is None
     log.close()
 
 
 def test_a_time_before_one_that_has_none(tmp_path: Path) -> None:
     log = open_log(tmp_path, TOPIC)
     put(log, OLD, CUTOFF, -1, now_ms=NOW)
-    assert log.first_not_older(CUTOFF) == FoundRecord(1, CUTOFF)
-    assert log.first_not_older(CUTOFF + 1) == FoundRecord(2, -1)
+    assert log.state.first_not_older(CUTOFF) == FoundRecord(1, CUTOFF)
+    assert log.state.first_not_older(CUTOFF + 1) == FoundRecord(2, -1)
     log.close()
 
 
@@ -65,7 +65,7 @@ def test_a_clock_that_was_guessed_bounds_nothing(tmp_path: Path) -> None:
     log = open_log(tmp_path, TOPIC, clean_shutdown=True)
     assert log.segments[0].summary.append_estimated
     for cutoff in (CUTOFF, NOW, NOW + DAY, 1 << 62):
-        assert log.first_not_older(cutoff) == FoundRecord(1, -1)
+        assert log.state.first_not_older(cutoff) == FoundRecord(1, -1)
     log.close()
 
 
@@ -73,8 +73,8 @@ def test_append_times_are_nobodys_guess(tmp_path: Path) -> None:
     log = open_log(tmp_path, config(message_timestamp_type="LogAppendTime"))
     put(log, -1, -1, now_ms=OLD)
     put(log, -1, now_ms=NOW)
-    assert log.first_not_older(OLD + 1) == FoundRecord(2, NOW)
-    assert log.first_not_older(NOW + 1) is None
+    assert log.state.first_not_older(OLD + 1) == FoundRecord(2, NOW)
+    assert log.state.first_not_older(NOW + 1) is None
     log.close()
 
 
@@ -84,7 +84,7 @@ def test_an_end_of_a_transaction_is_no_record(tmp_path: Path) -> None:
     spec = BatchSpec(producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     append(log, build_batch([NewRecord(b"k", b"v", OLD)], spec))
     log.append_marker(7, 0, commit=True, coordinator_epoch=0, leader_epoch=0, now_ms=NOW)
-    assert log.first_not_older(CUTOFF) is None
+    assert log.state.first_not_older(CUTOFF) is None
     log.close()
 
 
@@ -93,9 +93,9 @@ def test_append_times_within_a_segment(tmp_path: Path) -> None:
     log = open_log(tmp_path, TOPIC)
     for n in range(5):
         put(log, -1, -1, now_ms=CUTOFF - 2500 + 1000 * n)
-    assert log.first_not_older(CUTOFF) == FoundRecord(4, -1)
-    assert log.first_not_older(CUTOFF + 1500) == FoundRecord(8, -1)
-    assert log.first_not_older(CUTOFF + 1501) is None
+    assert log.state.first_not_older(CUTOFF) == FoundRecord(4, -1)
+    assert log.state.first_not_older(CUTOFF + 1500) == FoundRecord(8, -1)
+    assert log.state.first_not_older(CUTOFF + 1501) is None
     log.close()
 
 
@@ -103,9 +103,9 @@ def test_a_time_within_a_batch(tmp_path: Path) -> None:
     """Neither an earlier time nor an offset below the log start will do."""
     log = open_log(tmp_path, TOPIC)
     put(log, OLD, OLD + 20, OLD + 10, OLD + 30, now_ms=NOW)
-    assert log.offset_for_time(OLD + 15) == FoundRecord(1, OLD + 20)
+    assert log.state.offset_for_time(OLD + 15) == FoundRecord(1, OLD + 20)
     log.advance_log_start(2)
-    assert log.offset_for_time(OLD + 15) == FoundRecord(3, OLD + 30)
+    assert log.state.offset_for_time(OLD + 15) == FoundRecord(3, OLD + 30)
     log.close()
 
 

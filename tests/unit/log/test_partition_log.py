@@ -285,17 +285,17 @@ def test_time_lookup_goes_on_where_kafka_stops(tmp_path: Path) -> None:
     append(log, batch(records=1, timestamp=NOW + 10))
     log.roll(NOW)
     append(log, batch(records=1, timestamp=NOW + 500))
-    found = log.offset_for_time(NOW + 400)
+    found = log.state.offset_for_time(NOW + 400)
     assert found is not None
     assert (found.offset, found.timestamp) == (0, NOW + 1000)
     log.advance_log_start(1)
-    found = log.offset_for_time(NOW + 400)
+    found = log.state.offset_for_time(NOW + 400)
     assert found is not None
     assert (found.offset, found.timestamp) == (2, NOW + 500)
-    greatest = log.greatest_timestamp()  # T-19: never below the log start
+    greatest = log.state.greatest_timestamp()  # T-19: never below the log start
     assert greatest is not None
     assert (greatest.offset, greatest.timestamp) == (2, NOW + 500)
-    assert log.offset_for_time(NOW + 2000) is None
+    assert log.state.offset_for_time(NOW + 2000) is None
 
 
 def test_time_lookup_finds_the_last_record_of_each_segment(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_time_lookup_finds_the_last_record_of_each_segment(tmp_path: Path) -> No
         append(log, batch(records=2, timestamp=NOW + 10 * n))
         log.roll(NOW)
     for n in range(3):
-        found = log.offset_for_time(NOW + 10 * n + 1)
+        found = log.state.offset_for_time(NOW + 10 * n + 1)
         assert found is not None
         assert (found.offset, found.timestamp) == (2 * n + 1, NOW + 10 * n + 1)
 
@@ -317,10 +317,10 @@ def test_time_lookup_passes_an_emptied_batch(tmp_path: Path) -> None:
     log.append_raw(emptied)
     assert log.segments[0].max_timestamp == NOW + 5000
     log.append_raw(batch(base_offset=3, records=1, timestamp=NOW + 4500))
-    found = log.offset_for_time(NOW + 4000)
+    found = log.state.offset_for_time(NOW + 4000)
     assert found is not None
     assert found.offset == 3
-    greatest = log.greatest_timestamp()
+    greatest = log.state.greatest_timestamp()
     assert greatest is not None
     assert greatest.offset == 3
 

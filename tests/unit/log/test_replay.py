@@ -299,9 +299,9 @@ def test_aborts_are_known_while_summaries_are_estimates(
     aborted, whole = without_summaries(tmp_path, damage)
     again = open_log(tmp_path, clean_shutdown=True)
     assert not any(s.summary.is_complete for s in again.segments)
-    assert not again.is_recent(again.log_end_offset), "an event loop must not wait for that"
+    assert not again.state.is_recent(again.log_end_offset), "an event loop must not wait for that"
     assert again.aborted_transactions(0, again.log_end_offset) == aborted
-    assert again.is_recent(again.log_end_offset)
+    assert again.state.is_recent(again.log_end_offset)
     assert indexes(tmp_path) == whole
 
 

@@ -58,7 +58,7 @@ from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.log.headers import Pread, pread_cached
 from lapse.log.partition_log import PartitionLog
-from lapse.log.read_side import LogSlice
+from lapse.log.state import LogSlice
 from lapse.metadata.image import Image
 from lapse.security.acls import Operation
 from lapse.wire.schema.fetch import (
@@ -268,7 +268,7 @@ def _most_bytes(partitions: Partitions, want: Wanted, limits: Limits) -> int:
 def _is_at_hand(partitions: Partitions, want: Wanted, limits: Limits) -> bool:
     try:
         log = _log(partitions, want)
-        if not log.is_recent(want.asked.fetch_offset) or converts(log, limits.client):
+        if not log.state.is_recent(want.asked.fetch_offset) or converts(log, limits.client):
             return False
         return not (limits.committed and log.segments[-1].may_have_aborts)
     except Exception:  # noqa: BLE001  (reading it says what)

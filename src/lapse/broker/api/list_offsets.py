@@ -37,6 +37,7 @@ from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.log.lookup import FoundRecord
 from lapse.log.partition_log import PartitionLog
+from lapse.log.state import LogState
 from lapse.security.acls import Operation
 from lapse.wire.schema.list_offsets import (
     BY_AGE,
@@ -71,10 +72,10 @@ _SINCE = {
     LATEST_TIERED_TIMESTAMP: 9,
 }
 
-_LOOKUPS: Mapping[int, Callable[[PartitionLog, int], FoundRecord | None]] = {
-    BY_TIMESTAMP: PartitionLog.offset_for_time,
-    BY_AGE: PartitionLog.first_not_older,
-    BY_APPEND: PartitionLog.first_appended,
+_LOOKUPS: Mapping[int, Callable[[LogState, int], FoundRecord | None]] = {
+    BY_TIMESTAMP: LogState.offset_for_time,
+    BY_AGE: LogState.first_not_older,
+    BY_APPEND: LogState.first_appended,
 }
 
 
@@ -208,23 +209,24 @@ def find_old_style(
     if requested.timestamp == EARLIEST_TIMESTAMP:
         return (log.log_start_offset,)[: requested.max_num_offsets]
     by_ms = _TIME_GREATEST_MS if requested.timestamp == LATEST_TIMESTAMP else requested.timestamp
-    return log.offsets_before(by_ms, requested.max_num_offsets, now_ms)
+    return log.state.offsets_before(by_ms, requested.max_num_offsets, now_ms)
 
 
 def find(
     log: PartitionLog, timestamp: int, *, committed: bool, by: int = BY_TIMESTAMP
 ) -> FoundOffset:
     """The offset in one log for a timestamp or special timestamp."""
-    end = log.last_stable_offset if committed else log.high_watermark
+    state = log.state
+    end = state.last_stable_offset if committed else state.high_watermark
     if timestamp == LATEST_TIMESTAMP:
         return FoundOffset(end, leader_epoch=log.leader_epoch)
     if timestamp in {EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP}:
-        start = log.log_start_offset
+        start = state.log_start_offset
         return FoundOffset(start, leader_epoch=log.epoch_at(start))
     if timestamp == LATEST_TIERED_TIMESTAMP:
         return FoundOffset()
     greatest = timestamp == MAX_TIMESTAMP
-    hit = log.greatest_timestamp() if greatest else _LOOKUPS[by](log, timestamp)
+    hit = state.greatest_timestamp() if greatest else _LOOKUPS[by](state, timestamp)
     if hit is None or hit.offset >= end:
         return FoundOffset() if by == BY_TIMESTAMP or greatest else FoundOffset(end)
     return FoundOffset(hit.offset, hit.timestamp, log.epoch_at(hit.offset))

@@ -54,5 +54,5 @@ def time_lag_ms(log: PartitionLog, offset: int, now_ms: int) -> int | None:
     """How long the first record at or after an offset has been in the log; None: unknown."""
     if offset >= log.high_watermark:
         return 0
-    appended_ms = log.append_time_from(offset)
+    appended_ms = log.state.append_time_from(offset)
     return None if appended_ms is None else max(now_ms - appended_ms, 0)

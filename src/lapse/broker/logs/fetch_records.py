@@ -19,7 +19,7 @@ from lapse.kernels import scan
 from lapse.kernels.layout import CODEC_MASK, LEGACY_ATTRIBUTES, LENGTH, MAGIC
 from lapse.log.headers import Pread
 from lapse.log.partition_log import PartitionLog
-from lapse.log.read_side import LogSlice
+from lapse.log.state import LogSlice
 from lapse.records.batch import scan_prefix
 from lapse.records.convert import CannotSay
 from lapse.records.downconvert import EVERYTHING, Converted, Reads, convert_for, reads_all

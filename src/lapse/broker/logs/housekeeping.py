@@ -143,11 +143,11 @@ def chores_at(
         ("log start", drop_deleted, now_ms),
         ("sync", sync_sealed, now_ms),
         ("append times", keep_append_times, now_ms),
-        ("unlink", PartitionLog.sweep_deleted, now_ms),
+        ("unlink", lambda log, ms: log.sweep_deleted(ms), now_ms),
     ]
     if not clock.held:
-        chores.append(("append clock", PartitionLog.see, clock.latest_ms))
-        chores.append(("unlink", PartitionLog.sweep_aside, clock.now_ms))
+        chores.append(("append clock", lambda log, ms: log.see(ms), clock.latest_ms))
+        chores.append(("unlink", lambda log, ms: log.sweep_aside(ms), clock.now_ms))
     if removes:
         chores.append(("retention", partial(apply_retention, clock=clock), now_ms))
     if removes and not clock.held:

@@ -79,7 +79,7 @@ def _held(partitions: Partitions, topic: Topic) -> str | None:
         if not partitions.is_online(partition):
             return f"{partition} is offline; allowed once it is known to hold no flagged tombstones"
         try:
-            held = partitions.get(partition).holds_valued_tombstones()
+            held = partitions.get(partition).state.holds_valued_tombstones()
         except StorageError as e:
             return f"whether {partition} holds flagged tombstones (KIP-87) cannot be told: {e}"
         if held:

@@ -29,7 +29,7 @@ from lapse.broker.net.dispatch import answer
 from lapse.broker.net.eager_task import begin
 from lapse.broker.request.context import CloseConnection, Services, Session
 from lapse.broker.request.throttle import wait_out
-from lapse.log.read_side import LogSlice
+from lapse.log.state import LogSlice
 from lapse.security.authorizer import ANONYMOUS
 from lapse.security.mechanism import AuthenticationFailed
 from lapse.security.sasl import RECEIVE_BYTES_MAX, SaslServer

@@ -279,7 +279,7 @@ def test_time_bounds(tmp_path: Path) -> None:
     log = write(tmp_path)
     found = look(tmp_path / str(TP), TP, 0, CLOCK)
     for timestamp in range(NOW - 5, NOW + 610, 7):
-        expected = log.offset_for_time(timestamp)
+        expected = log.state.offset_for_time(timestamp)
         there = offset_for_time(found, timestamp, 0, CLOCK)
         assert there == (None if expected is None else expected.offset)
     assert offsets(tmp_path, startingTimestamp=str(NOW + 571)) == [*range(172, 180)]

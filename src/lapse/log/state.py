@@ -1,21 +1,23 @@
-"""The reading side of a log: its bounds and its lookups, which take no lock.
+"""What readers see of a log, in one glance: segments and bounds that belong together.
 
-Everything here works on the immutable tuple of segments and on an end offset that is moved only
-when all below it can be read. `PartitionLog` adds what changes them.
+A state never changes. Whoever changes the log puts another one in its place (`core.LogCore.state`),
+with an end offset below which all can be read. So lookups take no lock, and what one of them says
+fits to what the next one says of the same state. Only the active segment grows meanwhile.
 """
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.log.headers import Pread, read_at, walk
-from lapse.log.loader import LoadedLog
 from lapse.log.lookup import (
     FoundRecord,
     batch_reaching,
@@ -95,43 +97,44 @@ class Unstable:
         return min(firsts, default=None)
 
 
-class ReadableLog:
-    """The reads of a log that any thread may do at any time.
+_STABLE = Unstable()
+
+
+class LogState(NamedTuple):
+    """The segments and bounds of a log at one moment, and what can be looked up in them.
 
     Attributes:
-        partition: its name.
+        segments: by base offset; the last one is active.
+        known_high_watermark: as replication has set it; None: there is no other replica.
+        segments_set: how often segments were replaced, or more became known of them.
     """
 
-    def __init__(self, partition: TopicPartition, loaded: LoadedLog) -> None:
-        """Open a log whose files are in order."""
-        self.partition = partition
-        self._segments: tuple[Segment, ...] = (*loaded.sealed, loaded.active)
-        self._segments_set = 0  # how often since
-        self._valued: tuple[tuple[Segment, ...], bool] = ((), False)  # sealed ones, as last seen
-        self._end_offset = loaded.active.end_offset
-        self._log_start_offset = loaded.log_start_offset
-        self._high_watermark: int | None = None
-        self._unstable = Unstable(loaded.producers.first_unstable_offset)
+    partition: TopicPartition
+    segments: tuple[Segment, ...]
+    log_start_offset: int
+    log_end_offset: int
+    unstable: Unstable = _STABLE
+    known_high_watermark: int | None = None
+    segments_set: int = 0
 
-    @property
-    def log_start_offset(self) -> int:
-        return self._log_start_offset
+    def grown_to(self, end_offset: int, unstable: Unstable) -> LogState:
+        """After an append."""
+        return LogState(  # `_replace` takes twice as long
+            self.partition, self.segments, self.log_start_offset, end_offset, unstable,
+            self.known_high_watermark, self.segments_set,
+        )  # fmt: skip
 
-    @property
-    def log_end_offset(self) -> int:
-        return self._end_offset
+    def with_segments(self, segments: tuple[Segment, ...]) -> LogState:
+        """With other segments, or the same of which more is known."""
+        return self._replace(segments=segments, segments_set=self.segments_set + 1)
 
     @property
     def high_watermark(self) -> int:
         """The end, unless replication has set another; never below the log start (D-6)."""
-        known = self._high_watermark
+        known = self.known_high_watermark
         if known is None:
-            return self._end_offset
-        return min(max(known, self._log_start_offset), self._end_offset)
-
-    @high_watermark.setter
-    def high_watermark(self, offset: int) -> None:
-        self._high_watermark = offset
+            return self.log_end_offset
+        return min(max(known, self.log_start_offset), self.log_end_offset)
 
     @property
     def last_stable_offset(self) -> int:
@@ -140,45 +143,22 @@ class ReadableLog:
         The first offset of the oldest transaction that is open, or whose marker is not below the
         high watermark; the high watermark if there is none. Never below the log start.
         """
-        high_watermark = self.high_watermark  # first: what begins after this is above it
-        first = self._unstable.first(high_watermark)
+        high_watermark = self.high_watermark
+        first = self.unstable.first(high_watermark)
         if first is None:
             return high_watermark
-        return min(max(first, self._log_start_offset), high_watermark)
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """As of now; the last one is active."""
-        return self._segments
-
-    def _set_segments(self, segments: tuple[Segment, ...]) -> None:
-        """Set other segments, or the same with other summaries; for the log's lock holder."""
-        self._segments = segments
-        self._segments_set += 1
-
-    @property
-    def may_hold_valued_tombstones(self) -> bool:
-        """Whether some batch may be one with flagged tombstones (KIP-87).
-
-        False is certain for all below an end that was read before.
-        """
-        segments = self._segments
-        seen, sealed = self._valued
-        if seen is not segments:
-            sealed = any(s.may_hold_valued_tombstones for s in segments[:-1])
-            self._valued = segments, sealed
-        return sealed or segments[-1].may_hold_valued_tombstones
+        return min(max(first, self.log_start_offset), high_watermark)
 
     def holds_valued_tombstones(self) -> bool:
-        """The same for certain: headers that were not read yet are read.
+        """Whether some batch is one with flagged tombstones (KIP-87); reads unread headers.
 
-        A segment that cannot be read counts as one that does. Raises StorageError.
+        A segment that cannot be read counts as one that holds some. Raises StorageError.
         """
-        return self.may_hold_valued_tombstones and any(map(_holds_valued, self._segments))
+        return any(map(_holds_valued, self.segments))
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size for segment in self._segments)
+        return sum(segment.size for segment in self.segments)
 
     def read(
         self,
@@ -195,16 +175,16 @@ class ReadableLog:
         `one_at_least` is set. No batch that reaches `upper_offset` (a high watermark or last
         stable offset; None: the end) is in it. Raises KafkaError OFFSET_OUT_OF_RANGE.
         """
-        end = self._end_offset
-        if not self._log_start_offset <= offset <= end:
+        end = self.log_end_offset
+        if not self.log_start_offset <= offset <= end:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.partition}: offset {offset} is not in [{self._log_start_offset}, {end}]",
+                f"{self.partition}: offset {offset} is not in [{self.log_start_offset}, {end}]",
             )
         upper = end if upper_offset is None else min(upper_offset, end)
         if offset >= upper:
             return _NOTHING
-        for segment in self._segments_from(offset):
+        for segment in self.segments_from(offset):
             if segment.base_offset >= upper:
                 break
             size, reaches = segment.size, segment.end_offset
@@ -225,40 +205,39 @@ class ReadableLog:
 
     def is_recent(self, offset: int) -> bool:
         """Whether it is in the active segment: its files are open, its indexes are in memory."""
-        active = self._segments[-1]
+        active = self.segments[-1]
         return offset >= active.base_offset and not active.may_lack_aborts
 
-    def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTxn]:
+    def aborted_transactions(
+        self, start_offset: int, upper_offset: int, txn_index: Callable[[Segment], TxnIndex]
+    ) -> list[AbortedTxn]:
         """Aborted transactions with something in [start_offset, upper_offset) (X-1, Y-3).
 
         By their markers' offsets. `upper_offset` is a last stable offset, or below one: an abort
-        further up may be missing. Raises CorruptData where an index does not parse.
+        further up may be missing. `txn_index` returns the transaction index of a segment. Raises
+        CorruptData where an index does not parse.
         """
         found = []
-        for segment in self._segments_from(start_offset):
+        for segment in self.segments_from(start_offset):
             if segment.may_have_aborts:
-                txn_index = self._txn_index(segment)
-                reaching, all_found = txn_index.overlapping(start_offset, upper_offset)
+                reaching, all_found = txn_index(segment).overlapping(start_offset, upper_offset)
                 found += reaching
                 if all_found:
                     break
         return found
 
-    def _txn_index(self, segment: Segment) -> TxnIndex:
-        return segment.files().txn_index
-
-    def _segments_from(self, offset: int) -> tuple[Segment, ...]:
-        segments = self._segments
-        first = bisect_right(segments, offset, key=lambda s: s.base_offset) - 1
-        return segments[max(first, 0) :]
+    def segments_from(self, offset: int) -> tuple[Segment, ...]:
+        """The segments that may hold an offset or a later one."""
+        first = bisect_right(self.segments, offset, key=lambda s: s.base_offset) - 1
+        return self.segments[max(first, 0) :]
 
     def offset_for_time(self, timestamp: int) -> FoundRecord | None:
         """The first record with this timestamp or a later one; never one below the log start.
 
         Unlike Kafka (T-18) it goes on in later segments where one that looked right has none (L8).
         """
-        start = self._log_start_offset
-        for segment in self._segments_from(start):
+        start = self.log_start_offset
+        for segment in self.segments_from(start):
             if segment.max_timestamp >= timestamp:
                 found = first_at(segment, timestamp, start)
                 if found is not None:
@@ -268,11 +247,11 @@ class ReadableLog:
     def first_not_older(self, cutoff_ms: int) -> FoundRecord | None:
         """The first record that may not be older than a time; one without a time by its append.
 
-        All below it is older for certain. Its timestamp is -1 where it has none. Read the end of
-        the log first: records appended meanwhile may be missed.
+        All below it is older for certain. Its timestamp is -1 where it has none. Records
+        appended after this state may be missed.
         """
-        start = self._log_start_offset
-        for segment in self._segments_from(start):
+        start = self.log_start_offset
+        for segment in self.segments_from(start):
             found = first_not_older(segment, cutoff_ms, start)
             if found is not None:
                 return found
@@ -285,15 +264,15 @@ class ReadableLog:
         offsets this way before the time index (KIP-79): only as fine as segments are. Kafka went by
         files' modification times, which a copy or a round changes; this goes by the append clock.
         """
-        start, end = self._log_start_offset, self.high_watermark
-        segments = self._segments_from(start)
+        start, end = self.log_start_offset, self.high_watermark
+        segments = self.segments_from(start)
         marks: list[tuple[int, int]] = []
         latest_ms = NO_TIMESTAMP
         for segment in segments:
             latest_ms = max(latest_ms, segment.append_last_ms)
             marks.append((max(segment.base_offset, start), latest_ms))
         if segments[-1].size:
-            marks.append((self._end_offset, now_ms))
+            marks.append((self.log_end_offset, now_ms))
         found = [min(offset, end) for offset, ms in reversed(marks) if ms <= timestamp]
         return tuple(dict.fromkeys(found))[:count_max]
 
@@ -301,10 +280,10 @@ class ReadableLog:
         """The first offset that may not have been appended before a time; ignores record times.
 
         All below it was for certain; it may be up to a second early, or lie where no record is any
-        more. Read the end of the log first.
+        more. Records appended after this state may be missed.
         """
-        start = self._log_start_offset
-        for segment in self._segments_from(start):
+        start = self.log_start_offset
+        for segment in self.segments_from(start):
             offset = first_appended(segment, cutoff_ms)
             if offset is not None:
                 return FoundRecord(max(offset, start), NO_TIMESTAMP)
@@ -315,8 +294,8 @@ class ReadableLog:
 
         None where that is not known, or nothing is there.
         """
-        offset = max(offset, self._log_start_offset)
-        for segment in self._segments_from(offset):
+        offset = max(offset, self.log_start_offset)
+        for segment in self.segments_from(offset):
             found = batch_reaching(segment.files(), offset, segment.size)
             if found is not None:
                 at = max(offset, found.base_offset)
@@ -326,9 +305,9 @@ class ReadableLog:
 
     def greatest_timestamp(self) -> FoundRecord | None:
         """The first record with the greatest timestamp (T-19, without its two wrong answers)."""
-        start = self._log_start_offset
+        start = self.log_start_offset
         best: FoundRecord | None = None
-        for segment in self._segments_from(start):
+        for segment in self.segments_from(start):
             if segment.max_timestamp > (best.timestamp if best is not None else NO_TIMESTAMP):
                 found = greatest_timestamp(segment, start)
                 if found is not None and (best is None or found.timestamp > best.timestamp):

@@ -11,6 +11,7 @@ import pytest
 from lapse.log.lookup import FoundRecord
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import Segment
+from lapse.log.state import LogState
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import TimestampType
 from tests.support.log.logs import NOW, append, batch, data, open_log
@@ -51,31 +52,31 @@ def test_offsets_before(
     tmp_path: Path, timestamp: int, count_max: int, offsets: tuple[int, ...]
 ) -> None:
     log = of_three_segments(tmp_path)
-    assert log.offsets_before(timestamp, count_max, NOW_LATER) == offsets
+    assert log.state.offsets_before(timestamp, count_max, NOW_LATER) == offsets
 
 
 def test_never_below_the_log_start_nor_above_what_may_be_read(tmp_path: Path) -> None:
     log = of_three_segments(tmp_path)
     log.advance_log_start(3)
-    assert log.offsets_before(FOR_EVER, 10, NOW_LATER) == (6, 4, 3)
+    assert log.state.offsets_before(FOR_EVER, 10, NOW_LATER) == (6, 4, 3)
     log.high_watermark = 5
-    assert log.offsets_before(FOR_EVER, 10, NOW_LATER) == (5, 4, 3)
+    assert log.state.offsets_before(FOR_EVER, 10, NOW_LATER) == (5, 4, 3)
     log.high_watermark = 4  # where a segment begins: said once
-    assert log.offsets_before(FOR_EVER, 10, NOW_LATER) == (4, 3)
+    assert log.state.offsets_before(FOR_EVER, 10, NOW_LATER) == (4, 3)
     log.high_watermark = 3
-    assert log.offsets_before(FOR_EVER, 10, NOW_LATER) == (3,)
+    assert log.state.offsets_before(FOR_EVER, 10, NOW_LATER) == (3,)
 
 
 def test_an_empty_segment_is_the_end_and_as_old_as_the_one_before_it(tmp_path: Path) -> None:
     log = of_three_segments(tmp_path)
     log.roll(NOW + 60)
-    assert log.offsets_before(FOR_EVER, 10, NOW_LATER) == (6, 4, 2, 0)
-    assert log.offsets_before(NOW + 50, 10, NOW_LATER) == (6, 4, 2, 0)
-    assert log.offsets_before(NOW + 49, 10, NOW_LATER) == (2, 0)
+    assert log.state.offsets_before(FOR_EVER, 10, NOW_LATER) == (6, 4, 2, 0)
+    assert log.state.offsets_before(NOW + 50, 10, NOW_LATER) == (6, 4, 2, 0)
+    assert log.state.offsets_before(NOW + 49, 10, NOW_LATER) == (2, 0)
 
 
 def test_an_empty_log_begins_and_ends_at_once(tmp_path: Path) -> None:
-    assert open_log(tmp_path).offsets_before(FOR_EVER, 10, NOW_LATER) == (0,)
+    assert open_log(tmp_path).state.offsets_before(FOR_EVER, 10, NOW_LATER) == (0,)
 
 
 @pytest.mark.parametrize("flagged", [True, False])
@@ -91,31 +92,31 @@ def test_whether_it_holds_flagged_tombstones(tmp_path: Path, flagged: bool, seal
         append(log, batch(records=1))
     for known in (True, False):
         assert log.may_hold_valued_tombstones == (flagged or not known)
-        assert log.holds_valued_tombstones() == flagged
+        assert log.state.holds_valued_tombstones() == flagged
         log.close()
         shutil.rmtree(tmp_path / ".lapse")
         log = open_log(tmp_path, clean_shutdown=True)
     if sealed:
         path = log.segments[0].path()
         path.write_bytes(path.read_bytes()[:61] + bytes(path.stat().st_size - 61))
-        assert log.holds_valued_tombstones()  # what cannot be read may be one
+        assert log.state.holds_valued_tombstones()  # what cannot be read may be one
 
 
 def test_a_transaction_that_begins_meanwhile_is_not_seen_past(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last stable offset reads the high watermark first: what begins after that is above it."""
+    """All bounds are of one state: what begins after that was taken is above them."""
     log, begun = open_log(tmp_path), list[int]()
     append(log, batch())
 
-    def told(self: PartitionLog) -> int:
+    def told(self: LogState) -> int:
         if not begun:
             begun.append(data(log, producer=7, sequence=0))
         return of_log(self)
 
-    of_log = PartitionLog.high_watermark.__get__
+    of_log = LogState.high_watermark.__get__
     with monkeypatch.context() as patched:
-        patched.setattr(PartitionLog, "high_watermark", property(told))
+        patched.setattr(LogState, "high_watermark", property(told))
         assert log.last_stable_offset == 3
     assert begun == [3]
     assert (log.last_stable_offset, log.high_watermark) == (3, 5)
@@ -155,11 +156,11 @@ def appended_over_time(tmp_path: Path) -> PartitionLog:
 
 def test_when_an_offset_was_appended(tmp_path: Path) -> None:
     log = appended_over_time(tmp_path)
-    found = [log.append_time_from(offset) for offset in range(12)]
+    found = [log.state.append_time_from(offset) for offset in range(12)]
     assert found == [NOW + 5000 * (offset // 3) for offset in range(12)]
-    assert log.append_time_from(12) is None  # nothing is there yet
+    assert log.state.append_time_from(12) is None  # nothing is there yet
     log.advance_log_start(4)
-    assert log.append_time_from(0) == NOW + 5000  # of the first that is left
+    assert log.state.append_time_from(0) == NOW + 5000  # of the first that is left
 
 
 def test_what_was_read_tells_when_it_was_appended(tmp_path: Path) -> None:
@@ -185,4 +186,4 @@ def test_the_greatest_time_is_a_records_not_what_an_emptied_batch_claims(tmp_pat
     log.append_raw(emptied)
     assert log.segments[1].max_timestamp == NOW + 5000
     log.append_raw(batch(base_offset=4, records=1, timestamp=NOW + 5))
-    assert log.greatest_timestamp() == FoundRecord(0, NOW + 10)
+    assert log.state.greatest_timestamp() == FoundRecord(0, NOW + 10)

@@ -1,9 +1,9 @@
-"""The deleting side of a log: retention's segments, the log start, and `.deleted` files.
+"""What makes a log shrink from its start: retention's segments, the log start, `.deleted` files.
 
 KIP-107 in the log (D-5 … D-8, L11) and the effects of retention (T-23, T-24);
 what must go is decided elsewhere (`lifecycle.decide.retention`, the DeleteRecords API). Nothing is
-synced, renamed or looked up on disk under the lock that appends take; see `PartitionLog` for the
-locks and their order.
+synced, renamed or looked up on disk under the lock that appends take; see `core` for the locks and
+their order.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from pathlib import Path
 from lapse.base.errors import ErrorCode, KafkaError, StorageError
 from lapse.base.times import after_ms
 from lapse.log import swap
-from lapse.log.append_side import AppendableLog, Opening
 from lapse.log.append_times import append_times_path
+from lapse.log.appender import Appender
 from lapse.log.aside import Aside, kept_aside
+from lapse.log.core import LogCore
 from lapse.log.facts import StartMove
 from lapse.log.segment import SNAPSHOT, Segment, segment_path
 from lapse.log.start import KeptStart, start_path, taken_up, write_start
@@ -28,29 +29,27 @@ from lapse.log.summary import summary_path
 AT_HIGH_WATERMARK = -1  # as an offset to delete up to (D-5)
 
 
-class DeletingLog(AppendableLog):
-    """An open log, as far as it shrinks from its start.
+class Deleter:
+    """Removes segments of one open log and moves its start.
 
     Attributes:
+        start: the kept log start, and its moves whose dead records are still in a file.
         aside: what recovery cut off and kept (`log.aside`).
     """
 
-    def __init__(self, opening: Opening) -> None:
-        """Open a log whose files are in order."""
-        super().__init__(opening)
+    def __init__(self, log: LogCore, appender: Appender, kept: KeptStart) -> None:
+        """Take up the log start that was `kept`. Raises StorageError."""
+        self._log = log
+        self._appender = appender
         self._start_lock = threading.Lock()
-        self._files_lock = threading.RLock()
-        self._start = KeptStart()
         self._has_start_folder = False
         self._deleted: dict[Path, tuple[int, int]] = {}  # since when, until when
-        self.aside = kept_aside(self.dir)
-
-    def _take_up(self, kept: KeptStart) -> None:
-        """Apply the kept log start, once the log is open."""
-        bases = [segment.base_offset for segment in self._segments]
-        self._start = taken_up(kept, self._log_start_offset, bases, self._env.clock.now_ms())
-        if self._start != kept:
-            self._keep_start(self._start)
+        self.aside = kept_aside(log.dir)
+        state = log.state
+        bases = [segment.base_offset for segment in state.segments]
+        self.start = taken_up(kept, state.log_start_offset, bases, log.env.clock.now_ms())
+        if self.start != kept:
+            self._keep_start(self.start)
 
     # --- segments --------------------------------------------------------------------------------
 
@@ -63,41 +62,44 @@ class DeletingLog(AppendableLog):
         above `log_end_offset`, if given, was appended to since that was decided, and stays. Raises
         ValueError unless they are the first ones.
         """
-        with self._files_lock:
-            with self._lock:
-                self._require_online()
+        with self._log.files_lock:
+            with self._log.append_lock:
+                self._log.require_online()
                 gone = self._to_delete(base_offsets, log_end_offset)
             if not gone:
                 return 0
             for segment in gone:
                 segment.pin()
-            self._sync_snapshot(self._segments[len(gone)].base_offset)
-            self._keeper.strike([segment.base_offset for segment in gone])
-            with self._lock:
-                self._set_segments(self._segments[len(gone) :])
-                self._unflushed = [s for s in self._unflushed if s not in gone]
-                self._move_log_start(self._segments[0].base_offset)
+            self._sync_snapshot(self._log.state.segments[len(gone)].base_offset)
+            self._log.keeper.strike([segment.base_offset for segment in gone])
+            with self._log.append_lock:
+                self._log.replace_segments(gone, [])
+                self._move_log_start(self._log.state.segments[0].base_offset)
             try:
                 for segment in gone:
                     base_offset = segment.base_offset
-                    self._schedule(swap.mark_deleted(self._env.fs, self.dir, base_offset))
-                    self._env.fs.unlink(segment_path(self.dir, base_offset, SNAPSHOT))
-                    self._env.fs.unlink(summary_path(self.dir, base_offset))
-                    self._env.fs.unlink(append_times_path(self.dir, base_offset))
+                    self.unlink_later(
+                        swap.mark_deleted(self._log.env.fs, self._log.dir, base_offset)
+                    )
+                    self._log.env.fs.unlink(segment_path(self._log.dir, base_offset, SNAPSHOT))
+                    self._log.env.fs.unlink(summary_path(self._log.dir, base_offset))
+                    self._log.env.fs.unlink(append_times_path(self._log.dir, base_offset))
             except StorageError as e:
-                self._go_offline(e)
+                self._log.go_offline(e)
                 raise
             return sum(segment.size for segment in gone)
 
     def _to_delete(self, base_offsets: Collection[int], log_end: int | None) -> list[Segment]:
-        unchanged = log_end is None or self._end_offset <= log_end
-        if self._active.base_offset in base_offsets and unchanged:
-            self.roll(self._env.clock.now_ms())
-        gone = [s for s in self._segments if s.base_offset in base_offsets and not s.active]
+        unchanged = log_end is None or self._log.state.log_end_offset <= log_end
+        if self._appender.active.base_offset in base_offsets and unchanged:
+            self._appender.roll(self._log.env.clock.now_ms())
+        gone = [
+            s for s in self._log.state.segments if s.base_offset in base_offsets and not s.active
+        ]
         if log_end is not None:
             gone = [s for s in gone if s.end_offset <= log_end]
-        if list(self._segments[: len(gone)]) != gone:
-            raise ValueError(f"{self.partition}: {sorted(base_offsets)} are not its first")
+        if list(self._log.state.segments[: len(gone)]) != gone:
+            raise ValueError(f"{self._log.partition}: {sorted(base_offsets)} are not its first")
         return gone
 
     # --- the log start (KIP-107) -----------------------------------------------------------------
@@ -105,7 +107,7 @@ class DeletingLog(AppendableLog):
     @property
     def start_moves(self) -> tuple[StartMove, ...]:
         """Moves of the log start whose dead records are still in a file, oldest first."""
-        return self._start.unserved(self._segments[0].base_offset)
+        return self.start.unserved(self._log.state.segments[0].base_offset)
 
     def delete_records(self, offset: int) -> int:
         """DeleteRecords (D-5, D-6): nothing below `offset` is served from now on, come what may.
@@ -123,48 +125,53 @@ class DeletingLog(AppendableLog):
         try:
             self.delete_below_log_start()
         except StorageError as e:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {e}") from e
-        return self._log_start_offset
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._log.partition}: {e}") from e
+        return self._log.state.log_start_offset
 
     def advance_log_start(self, offset: int) -> None:
         """The first half of `delete_records`: hidden, durably, but no segment goes."""
         with self._start_lock:
-            with self._lock:
-                self._require_online()
+            with self._log.append_lock:
+                self._log.require_online()
                 start = self._start_for(offset)
-                if start <= self._start.offset:
+                if start <= self.start.offset:
                     return
-                first_base, known = self._segments[0].base_offset, self._log_start_offset
-            kept = replace(self._start, offset=start)  # by a name only, till now: not yet synced
+                first_base, known = (
+                    self._log.state.segments[0].base_offset,
+                    self._log.state.log_start_offset,
+                )
+            kept = replace(self.start, offset=start)  # by a name only, till now: not yet synced
             if start > known:
-                kept = self._start.moved(start, self._env.clock.now_ms(), first_base)
+                kept = self.start.moved(start, self._log.env.clock.now_ms(), first_base)
             try:
                 self._keep_start(kept)
             except StorageError as e:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {e}") from e
-            with self._lock:
-                self._start = kept
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self._log.partition}: {e}"
+                ) from e
+            with self._log.append_lock:
+                self.start = kept
                 self._move_log_start(start)
 
     def _start_for(self, offset: int) -> int:
-        high_watermark = self.high_watermark
+        high_watermark = self._log.state.high_watermark
         if offset == AT_HIGH_WATERMARK:
             offset = high_watermark
         if not 0 <= offset <= high_watermark:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.partition}: offset {offset} to delete up to is not in "
+                f"{self._log.partition}: offset {offset} to delete up to is not in "
                 f"[0, {high_watermark}], which ends at the high watermark",
             )
-        return max(offset, self._log_start_offset)
+        return max(offset, self._log.state.log_start_offset)
 
     def _keep_start(self, kept: KeptStart) -> None:
-        folder = start_path(self.dir).parent
+        folder = start_path(self._log.dir).parent
         if not self._has_start_folder:
-            self._env.fs.make_dir(folder)
-            self._env.fs.fsync_dir(self.dir)
+            self._log.env.fs.make_dir(folder)
+            self._log.env.fs.fsync_dir(self._log.dir)
             self._has_start_folder = True
-        write_start(self._env.fs, self.dir, kept)
+        write_start(self._log.env.fs, self._log.dir, kept)
 
     def delete_below_log_start(self) -> int:
         """T-23's first rule by itself: segments that end at or below the log start go.
@@ -173,12 +180,16 @@ class DeletingLog(AppendableLog):
         is appended meanwhile keeps it. Returns bytes removed. Raises KafkaError where it cannot be
         rolled (a full disk): the others are gone all the same.
         """
-        segments, start = self._segments, self._log_start_offset
+        segments, start = self._log.state.segments, self._log.state.log_start_offset
         dead = takewhile(lambda pair: pair[1].base_offset <= start, pairwise(segments))
         gone = [segment.base_offset for segment, _ in dead]
         removed = self.delete_segments(gone) if gone else 0
-        active = self._active
-        if active.size and self._end_offset <= start and self._segments[0] is active:
+        active = self._appender.active
+        if (
+            active.size
+            and self._log.state.log_end_offset <= start
+            and self._log.state.segments[0] is active
+        ):
             removed += self.delete_segments([active.base_offset], start)
         return removed
 
@@ -188,27 +199,28 @@ class DeletingLog(AppendableLog):
         Raises StorageError; then they are known as unserved still, and a round more is made.
         """
         with self._start_lock:
-            kept = self._start.trimmed(offset)
-            if offset > self._segments[0].base_offset and kept != self._start:
+            kept = self.start.trimmed(offset)
+            if offset > self._log.state.segments[0].base_offset and kept != self.start:
                 self._keep_start(kept)
-                with self._lock:
-                    self._start = kept
+                with self._log.append_lock:
+                    self.start = kept
 
     def _move_log_start(self, offset: int) -> None:
-        if offset > self._log_start_offset:
-            self._log_start_offset = offset
-            self.recovery_point = max(self.recovery_point, offset)  # D-6
-            self._epochs.truncate_start(offset)
+        if offset > self._log.state.log_start_offset:
+            self._log.state = self._log.state._replace(log_start_offset=offset)
+            self._log.recovery_point = max(self._log.recovery_point, offset)  # D-6
+            self._appender.epochs.truncate_start(offset)
 
     def _sync_snapshot(self, offset: int) -> None:
         """Sync the snapshot at `offset`: producers' state must not go with their batches (P-4)."""
-        path = segment_path(self.dir, offset, SNAPSHOT)
+        path = segment_path(self._log.dir, offset, SNAPSHOT)
         if path.exists():
-            self._env.fs.fsync_file(path)
+            self._log.env.fs.fsync_file(path)
 
-    def _schedule(self, deleted: Sequence[Path]) -> None:
-        now_ms = self._env.clock.now_ms()
-        waits = now_ms, after_ms(now_ms, self.config.file_delete_delay_ms)
+    def unlink_later(self, deleted: Sequence[Path]) -> None:
+        """Unlink `.deleted` files after file.delete.delay.ms, in a sweep."""
+        now_ms = self._log.env.clock.now_ms()
+        waits = now_ms, after_ms(now_ms, self._log.config.file_delete_delay_ms)
         self._deleted.update(dict.fromkeys(deleted, waits))
 
     def sweep_deleted(self, now_ms: int) -> int:
@@ -216,15 +228,15 @@ class DeletingLog(AppendableLog):
 
         One that begins far in the future (the clock was wrong, and is right again) is over, too.
         """
-        with self._files_lock:
-            latest_ms = after_ms(now_ms, self._env.clock_jump_max_ms)
+        with self._log.files_lock:
+            latest_ms = after_ms(now_ms, self._log.env.clock_jump_max_ms)
             due = [
                 path
                 for path, (since_ms, until_ms) in self._deleted.items()
                 if until_ms <= now_ms or since_ms > latest_ms
             ]
             for path in due:
-                self._env.fs.unlink(path)
+                self._log.env.fs.unlink(path)
                 del self._deleted[path]
             return len(due)
 
@@ -232,11 +244,11 @@ class DeletingLog(AppendableLog):
         """Unlink what was kept aside for long enough. Raises StorageError."""
         if not self.aside:
             return
-        with self._files_lock:
+        with self._log.files_lock:
             kept: list[Aside] = []
             for one in self.aside:
                 if one.until_ms > now_ms:
                     kept.append(one)
                 else:
-                    self._env.fs.unlink(one.path)
+                    self._log.env.fs.unlink(one.path)
             self.aside = tuple(kept)

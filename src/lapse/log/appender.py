@@ -1,26 +1,20 @@
-"""The appending side of a log: what a leader writes, what a follower takes over, and rolling.
+"""What makes a log grow: what a leader writes, what a follower takes over, and rolling.
 
-Everything here happens under the log's one lock and ends in one write to the active segment. An
-append of a plain batch is the busiest code path: work that only transactions, markers, old formats
-or odd clocks need costs it one test each.
-
-`delete_side` adds what deletes, `PartitionLog` what syncs and replaces.
+Everything here happens under `append_lock` and ends in one write to the active segment, after which
+readers get a new state. An append of a plain batch is the busiest code path: work that only
+transactions, markers, old formats or odd clocks need costs it one test each.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import NamedTuple
 
-from lapse.base.config import TopicConfig
-from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LapseError, StorageError
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.fs import Buffer
-from lapse.base.ids import TopicPartition
 from lapse.kernels.keep import finish_batch
 from lapse.kernels.layout import (
     BASE_OFFSET,
@@ -30,15 +24,15 @@ from lapse.kernels.layout import (
     TRANSACTIONAL,
 )
 from lapse.log.append_clock import LogClock
-from lapse.log.env import LogEnv
+from lapse.log.core import LogCore
 from lapse.log.loader import LoadedLog, OpenOptions
 from lapse.log.markers import EndMarker, build_marker, is_marker, parse_marker
-from lapse.log.producers import EndedTxn, Producer, SentBatch
-from lapse.log.read_side import ReadableLog, Unstable
-from lapse.log.refusal import Refusal, refused
+from lapse.log.producers import EndedTxn, SentBatch
+from lapse.log.refusal import refused
 from lapse.log.replay import write_snapshot
 from lapse.log.roll import age_limit_ms, jitter_of
 from lapse.log.segment import OFFSET_MAX, RELATIVE_OFFSET_MAX, ActiveSegment
+from lapse.log.state import Unstable
 from lapse.records.as_sent import AsSent
 from lapse.records.batch import (
     Header,
@@ -76,53 +70,29 @@ class Appended(NamedTuple):
     duplicate: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Opening:
-    """The parts of an open log: its files are in order, and `loaded` holds them."""
-
-    dir: Path
-    partition: TopicPartition
-    config: TopicConfig
-    env: LogEnv
-    loaded: LoadedLog
-    options: OpenOptions
-
-
-class AppendableLog(ReadableLog):
-    """An open log, as far as it grows.
+class Appender:
+    """Appends to one open log and rolls it.
 
     Attributes:
-        dir: its directory.
-        config: the topic's settings in force.
-        recovery_point: everything below it is synced, or below the log start.
-        offline_reason: why it takes no more changes; None while it does.
-        refusal: why it takes no writes just now; None while it does.
+        active: the segment that is written; the last one of the log.
+        producers: of the log, as of its end.
+        epochs: leader epochs of the log.
+        append_time_ahead_ms: by how much the last LogAppendTime is ahead of the clock, where that
+            is too far (L12); 0 else.
     """
 
-    def __init__(self, opening: Opening) -> None:
-        """Open a log whose files are in order."""
-        loaded, options, env = opening.loaded, opening.options, opening.env
-        super().__init__(opening.partition, loaded)
-        self.dir = opening.dir
-        self.config = opening.config
-        self.offline_reason: str | None = None
-        self.refusal: Refusal | None = None
-        self._env = env
+    def __init__(self, log: LogCore, loaded: LoadedLog, options: OpenOptions) -> None:
+        """Continue a log whose files are in order."""
+        self._log = log
+        self.active = loaded.active
+        self.producers = loaded.producers
+        self.epochs = loaded.epochs
+        self.append_time_ahead_ms = 0
         self._producer_id_expiration_ms = options.producer_id_expiration_ms
-        self._lock = threading.RLock()
-        self._active = loaded.active
-        self._producers = loaded.producers
-        self._epochs = loaded.epochs
-        self._keeper = loaded.keeper
-        self._append_time_last_ms = max(s.summary.append_time_greatest_ms for s in self._segments)
-        self._append_time_ahead_ms = 0
-        summaries = (s.summary for s in self._segments)
+        summaries = [s.summary for s in log.state.segments]
+        self._append_time_last_ms = max(s.append_time_greatest_ms for s in summaries)
+        env = log.env
         self._clock = LogClock(env.clock, summaries, options.believed_ms, env.clock_jump_max_ms)
-        # What recovery wrote or found unsynced is synced by the first flush.
-        self.recovery_point = min(options.recovery_point, self._end_offset)
-        self._unflushed = [s for s in loaded.sealed if s.end_offset > self.recovery_point]
-        self._closed = False
-        self._is_syncing = False
 
     # --- append ----------------------------------------------------------------------------------
 
@@ -142,24 +112,25 @@ class AppendableLog(ReadableLog):
         KAFKA_STORAGE_ERROR, after which nothing of the batch is in the log.
         """
         header, data, time_ms = checked.header, checked.data, checked.log_append_time_ms
-        with self._lock:
-            if self._closed or self.offline_reason is not None:
-                self._require_online()
-            if header.size > self.config.segment_bytes:
+        log = self._log
+        with log.append_lock:
+            if log.is_closed or log.offline_reason is not None:
+                log.require_online()
+            if header.size > log.config.segment_bytes:
                 raise self._too_large(header.size)
             if checked.sent is not None:
                 return self._append_as_sent(checked, checked.sent, now_ms)
             if header.producer_id >= 0:
-                sent = self._producers.check(header, str(self.partition))
+                sent = self.producers.check(header, str(log.partition))
                 if sent is not None:
                     return self._duplicate(sent)
                 if verified_at is not None and header.attributes & TRANSACTIONAL:
-                    where = str(self.partition)
-                    self._producers.check_verified(header.producer_id, verified_at, where)
+                    where = str(log.partition)
+                    self.producers.check_verified(header.producer_id, verified_at, where)
             if time_ms >= 0:
                 time_ms, crc = self._restamp(data, time_ms, header.crc)
                 header = header._replace(max_timestamp=time_ms, crc=crc)
-            base_offset = self._end_offset
+            base_offset = log.state.log_end_offset
             last_offset = base_offset + header.last_offset - header.base_offset
             batch = Header(  # `_replace` takes twice as long
                 0, header.size, base_offset, last_offset, header.base_timestamp,
@@ -173,7 +144,7 @@ class AppendableLog(ReadableLog):
                 self._write_messages(batch, checked, now_ms)
             else:
                 self._write((batch,), data, now_ms, (checked.tombstones,))
-            return Appended(base_offset, last_offset, time_ms, self._log_start_offset)
+            return Appended(base_offset, last_offset, time_ms, log.state.log_start_offset)
 
     def try_begin(self, size: int) -> bool:
         """Take the lock if appending that many bytes now is one write to an open file.
@@ -182,29 +153,29 @@ class AppendableLog(ReadableLog):
         True appends and then calls `end`.
         """
         # A write to a file that is being synced waits for that.
-        if self._is_syncing or not self._lock.acquire(blocking=False):
+        if self._log.is_syncing or not self._log.append_lock.acquire(blocking=False):
             return False
-        config = self.config
+        config = self._log.config
         is_quick = (
-            self._active.is_begun
+            self.active.is_begun
             and config.roll_time != "record"
             and config.message_format_version == 2
-            and not self._epochs.unsaved
-            and self._epochs.latest == self._epochs.current
-            and not self._active.must_roll(
-                self._end_offset + size,  # a record has a byte or more
+            and not self.epochs.unsaved
+            and self.epochs.latest == self.epochs.current
+            and not self.active.must_roll(
+                self._log.state.log_end_offset + size,  # a record has a byte or more
                 size,
                 config.segment_bytes,
                 config.segment_index_bytes,
             )
         )
         if not is_quick:
-            self._lock.release()
+            self._log.append_lock.release()
         return is_quick
 
     def end(self) -> None:
         """Give back what `try_begin` took."""
-        self._lock.release()
+        self._log.append_lock.release()
 
     def append_marker(
         self,
@@ -221,15 +192,15 @@ class AppendableLog(ReadableLog):
         Raises KafkaError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED where a newer
         epoch was seen here, KAFKA_STORAGE_ERROR.
         """
-        with self._lock:
-            self._require_online()
-            where = str(self.partition)
-            self._producers.check_marker(producer_id, producer_epoch, coordinator_epoch, where)
-            kind = TimestampType(self.config.message_timestamp_type)
+        with self._log.append_lock:
+            self._log.require_online()
+            where = str(self._log.partition)
+            self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, where)
+            kind = TimestampType(self._log.config.message_timestamp_type)
             time_ms = NO_TIMESTAMP
             if kind is TimestampType.LOG_APPEND_TIME:
                 time_ms = self._append_time_ms(now_ms)
-            base_offset = self._end_offset
+            base_offset = self._log.state.log_end_offset
             spec = BatchSpec(
                 base_offset=base_offset, timestamp_type=kind, append_time=time_ms,
                 producer_id=producer_id, producer_epoch=producer_epoch, leader_epoch=leader_epoch,
@@ -239,7 +210,7 @@ class AppendableLog(ReadableLog):
             data = build_marker(marker, now_ms, spec)
             rows = headers_of(scan_batches(data, where))
             self._write(rows, data, now_ms, (0,), {base_offset: marker})
-            return Appended(base_offset, base_offset, time_ms, self._log_start_offset)
+            return Appended(base_offset, base_offset, time_ms, self._log.state.log_start_offset)
 
     def append_own(
         self,
@@ -255,33 +226,35 @@ class AppendableLog(ReadableLog):
         INVALID_TXN_STATE where it had a marker since `verified_at`, MESSAGE_TOO_LARGE,
         RECORD_LIST_TOO_LARGE, KAFKA_STORAGE_ERROR.
         """
-        where = str(self.partition)
-        with self._lock:
-            self._require_online()
-            base_offset = self._end_offset
+        where = str(self._log.partition)
+        with self._log.append_lock:
+            self._log.require_online()
+            base_offset = self._log.state.log_end_offset
             data = build_batch(records, replace(spec, base_offset=base_offset))
             rows = headers_of(scan_batches(data, where, check_crc=False))
-            if len(data) > self.config.max_message_bytes:
-                reason = f"max.message.bytes is {self.config.max_message_bytes}"
+            if len(data) > self._log.config.max_message_bytes:
+                reason = f"max.message.bytes is {self._log.config.max_message_bytes}"
                 raise KafkaError(
                     ErrorCode.MESSAGE_TOO_LARGE, f"{where}: {len(data)} bytes, {reason}"
                 )
-            if len(data) > self.config.segment_bytes:
+            if len(data) > self._log.config.segment_bytes:
                 raise self._too_large(len(data))
-            self._producers.check_epoch(spec.producer_id, spec.producer_epoch, where)
+            self.producers.check_epoch(spec.producer_id, spec.producer_epoch, where)
             if verified_at is not None:
-                self._producers.check_verified(spec.producer_id, verified_at, where)
+                self.producers.check_verified(spec.producer_id, verified_at, where)
             nulls = sum(record.value is None for record in records)
             self._write(rows, data, now_ms, (nulls,))
             last_offset = base_offset + len(records) - 1
-            return Appended(base_offset, last_offset, NO_TIMESTAMP, self._log_start_offset)
+            return Appended(
+                base_offset, last_offset, NO_TIMESTAMP, self._log.state.log_start_offset
+            )
 
     def append_raw(self, batches: Buffer, *, now_ms: int | None = None) -> Appended:
         """Append batches as they are, as a follower does: offsets, epochs, sequences and all.
 
         Raises CorruptData where they do not parse or do not continue the log.
         """
-        where = str(self.partition)
+        where = str(self._log.partition)
         rows = headers_of(scan_batches(batches, where))
         if not rows:
             raise CorruptData(where, 0, "no batch to append")
@@ -291,45 +264,48 @@ class AppendableLog(ReadableLog):
             marker = parse_marker(batches[batch.position : batch.position + batch.size], where)
             if marker is not None:
                 markers[batch.base_offset] = marker
-        with self._lock:
-            self._require_online()
-            expected = self._end_offset
+        with self._log.append_lock:
+            self._log.require_online()
+            expected = self._log.state.log_end_offset
             for batch, first in zip(rows, firsts, strict=True):
                 ascends = expected <= first <= batch.last_offset < OFFSET_MAX
                 if not ascends or batch.last_offset - first > RELATIVE_OFFSET_MAX:
                     reason = f"offset {first} where {expected} or more is expected"
                     raise CorruptData(where, batch.position, reason)
                 expected = batch.last_offset + 1
-            now = self._env.clock.now_ms() if now_ms is None else now_ms
+            now = self._log.env.clock.now_ms() if now_ms is None else now_ms
             for run, first in _runs(rows, firsts):
                 start, end = run[0].position, run[-1].position + run[-1].size
                 data = batches if len(run) == len(rows) else batches[start:end]
                 self._write(run, data, now, [-1] * len(run), markers, first=first)
             return Appended(
-                rows[0].base_offset, rows[-1].last_offset, NO_TIMESTAMP, self._log_start_offset
+                rows[0].base_offset,
+                rows[-1].last_offset,
+                NO_TIMESTAMP,
+                self._log.state.log_start_offset,
             )
 
     def _append_as_sent(self, checked: CheckedBatch, sent: AsSent, now_ms: int) -> Appended:
         """Messages of the topic's own old format, numbered and timed."""
-        time_ms, base_offset = checked.log_append_time_ms, self._end_offset
+        time_ms, base_offset = checked.log_append_time_ms, self._log.state.log_end_offset
         if time_ms >= 0:
             time_ms = self._append_time_ms(time_ms)
         messages = sent.placed(base_offset, time_ms)
         self._write_old(messages, checked.tombstones, now_ms)
         last_offset = base_offset + len(sent.records) - 1
-        return Appended(base_offset, last_offset, time_ms, self._log_start_offset)
+        return Appended(base_offset, last_offset, time_ms, self._log.state.log_start_offset)
 
     def _write_messages(self, batch: Header, checked: CheckedBatch, now_ms: int) -> None:
         """A batch in the old format that the topic's message.format.version asks for."""
-        where = str(self.partition)
+        where = str(self._log.partition)
         row = row_of(batch)
         messages = to_messages(checked.data, row, checked.write_magic, where)
         self._write_old(messages, checked.tombstones, now_ms)
 
     def _write_old(self, messages: Buffer, tombstones: int, now_ms: int) -> None:
-        if len(messages) > self.config.segment_bytes:
+        if len(messages) > self._log.config.segment_bytes:
             raise self._too_large(len(messages))
-        rows = headers_of(scan_batches(messages, str(self.partition), check_crc=False))
+        rows = headers_of(scan_batches(messages, str(self._log.partition), check_crc=False))
         nulls = [tombstones, *[0] * (len(rows) - 1)]  # only their sum is used
         self._write(rows, messages, now_ms, nulls)
 
@@ -347,19 +323,20 @@ class AppendableLog(ReadableLog):
 
         `first` is the first offset in them where that leaves a gap.
         """
-        config, active = self.config, self._active
+        log, active = self._log, self.active
+        config, epochs = log.config, self.epochs
         now_ms = self._clock.tick(now_ms)
         try:
             if active.must_roll(
                 batches[-1].last_offset, len(data), config.segment_bytes, config.segment_index_bytes
             ) or (config.roll_time == "record" and self._is_old_for(batches, now_ms)):
-                self._roll(max(first, self._end_offset))  # T-22
-                active = self._active
+                self._roll(max(first, log.state.log_end_offset))  # T-22
+                active = self.active
             for batch in batches:
-                if batch.leader_epoch > self._epochs.latest:
-                    self._epochs.assign(batch.leader_epoch, batch.base_offset)
-            if self._epochs.unsaved:
-                self._epochs.save()
+                if batch.leader_epoch > epochs.latest:
+                    epochs.assign(batch.leader_epoch, batch.base_offset)
+            if epochs.unsaved:
+                epochs.save()
             active.append(
                 batches, data, now_ms=now_ms, interval_bytes=config.index_interval_bytes,
                 tombstones=tombstones, markers=markers,
@@ -367,8 +344,9 @@ class AppendableLog(ReadableLog):
         except Exception as e:
             self._undo(e, now_ms, len(data))
             if isinstance(e, StorageError):
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {e}") from e
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.partition}: {e}") from e
             raise
+        unstable = log.state.unstable
         for batch in batches:
             if (
                 batch.attributes & LOG_APPEND_TIME
@@ -376,42 +354,43 @@ class AppendableLog(ReadableLog):
             ):
                 self._append_time_last_ms = batch.max_timestamp
             if batch.producer_id >= 0:
-                ended = self._producers.update(batch, markers.get(batch.base_offset))
+                ended = self.producers.update(batch, markers.get(batch.base_offset))
                 if batch.attributes & TRANSACTIONAL:
-                    self._note_unstable(ended, active.end_offset)
-        self.refusal = None
-        self._end_offset = active.end_offset  # last: what is above is not to be seen before
+                    unstable = self._unstable_after(unstable, ended)
+        log.refusal = None
+        log.state = log.state.grown_to(active.end_offset, unstable)
 
-    def _note_unstable(self, ended: EndedTxn | None, end_offset: int) -> None:
-        """Update the transactions that hold the last stable offset back at `end_offset`."""
-        open_first, completed = self._producers.first_unstable_offset, self._unstable.completed
+    def _unstable_after(self, before: Unstable, ended: EndedTxn | None) -> Unstable:
+        """The transactions that hold the last stable offset back, with all that was written."""
+        open_first, completed = self.producers.first_unstable_offset, before.completed
         if ended is not None:
             if ended.aborted is not None:
-                self._active.add_aborted(ended.aborted)
+                self.active.add_aborted(ended.aborted)
             completed = (*completed, (ended.first_offset, ended.last_offset))
         if completed:
-            known = self._high_watermark
+            end_offset, known = self.active.end_offset, self._log.state.known_high_watermark
             seen = end_offset if known is None else min(known, end_offset)
             completed = tuple(txn for txn in completed if txn[1] >= seen)
-        if ended is not None or open_first != self._unstable.open_first:
-            self._unstable = Unstable(open_first, completed)
+        if ended is None and open_first == before.open_first:
+            return before
+        return Unstable(open_first, completed)
 
     # --- append time -----------------------------------------------------------------------------
 
     def _append_time_ms(self, now_ms: int) -> int:
         """L12: the LogAppendTime to write now."""
         last_ms = self._append_time_last_ms
-        jump_max_ms = self._env.clock_jump_max_ms
+        jump_max_ms = self._log.env.clock_jump_max_ms
         now_ms = self._clock.reached_ms(now_ms)  # retention and rounds go by that time
         time_ms = append_time_ms(now_ms, last_ms, jump_max_ms)
         if time_ms < last_ms:
-            if not self._append_time_ahead_ms:
+            if not self.append_time_ahead_ms:
                 _log.warning(
                     "%s: its last LogAppendTime %d is %d ms ahead of the clock, more than "
                     "lapse.clock.jump.max.ms = %d: append times go on from %d",
-                    self.partition, last_ms, last_ms - now_ms, jump_max_ms, now_ms,
+                    self._log.partition, last_ms, last_ms - now_ms, jump_max_ms, now_ms,
                 )  # fmt: skip
-            self._append_time_ahead_ms = last_ms - now_ms
+            self.append_time_ahead_ms = last_ms - now_ms
             self._append_time_last_ms = time_ms
         return time_ms
 
@@ -426,127 +405,93 @@ class AppendableLog(ReadableLog):
     def _undo(self, error: Exception, now_ms: int, size: int) -> None:
         """After a failed write: the log as it was, or offline if that cannot be had."""
         if isinstance(error, StorageError):
-            self.refusal = refused(self.refusal, now_ms, size, error)
+            self._log.refusal = refused(self._log.refusal, now_ms, size, error)
         try:
-            self._active.undo()
+            self.active.undo()
         except StorageError as e:
-            self._go_offline(e)
+            self._log.go_offline(e)
 
     def _duplicate(self, sent: SentBatch) -> Appended:
-        append_time = self.config.message_timestamp_type == TimestampType.LOG_APPEND_TIME
+        append_time = self._log.config.message_timestamp_type == TimestampType.LOG_APPEND_TIME
         time_ms = sent.timestamp if append_time else NO_TIMESTAMP
         return Appended(
-            sent.first_offset, sent.last_offset, time_ms, self._log_start_offset, duplicate=True
+            sent.first_offset,
+            sent.last_offset,
+            time_ms,
+            self._log.state.log_start_offset,
+            duplicate=True,
         )
 
     def _too_large(self, size: int) -> KafkaError:
         return KafkaError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"{self.partition}: the batch has {size} bytes, segment.bytes is "
-            f"{self.config.segment_bytes}",
+            f"{self._log.partition}: the batch has {size} bytes, segment.bytes is "
+            f"{self._log.config.segment_bytes}",
         )
-
-    def _require_online(self) -> None:
-        if self._closed:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: the log is closed")
-        if self.offline_reason is not None:
-            raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{self.partition}: offline since {self.offline_reason}",
-            )
-
-    def _go_offline(self, cause: LapseError) -> None:
-        """No change from here on; what can be read is still read. Opening again recovers."""
-        if self.offline_reason is None:
-            self.offline_reason = str(cause)
-            now_ms = self._env.clock.now_ms()
-            self.refusal = Refusal(now_ms, self.offline_reason, is_final=True)
-            _log.error("%s takes no more changes until opened again: %s", self.partition, cause)
 
     def forget_refusal(self) -> None:
         """Clear the refusal once the disk has room again: the next append shows whether it has."""
-        with self._lock:
-            if self.offline_reason is None:
-                self.refusal = None
+        with self._log.append_lock:
+            if self._log.offline_reason is None:
+                self._log.refusal = None
 
     # --- roll ------------------------------------------------------------------------------------
 
     def roll(self, now_ms: int) -> bool:
         """Seal the active segment, if anything is in it; `now_ms` is when that was decided."""
-        with self._lock:
-            self._require_online()
-            if not self._active.size:
+        with self._log.append_lock:
+            self._log.require_online()
+            if not self.active.size:
                 return False
             try:
-                self._roll(self._end_offset)
+                self._roll(self._log.state.log_end_offset)
             except StorageError as e:
                 raise KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: rolling at {now_ms}: {e}"
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"{self._log.partition}: rolling at {now_ms}: {e}",
                 ) from e
             return True
 
     def _is_old_for(self, batches: Sequence[Header], now_ms: int) -> bool:
         """T-20, KIP-32's rule: the time between the first record's time and the newest one's."""
-        active = self._active
+        active = self.active
         if not active.size:
             return False
         first_ms = active.first_batch_max_timestamp
         newest_ms = max(batch.max_timestamp for batch in batches)
         waited_ms = newest_ms - first_ms if first_ms >= 0 else now_ms - active.append_first_ms
-        jitter = jitter_of(self.partition, active.base_offset)
-        return waited_ms > age_limit_ms(self.config, jitter)
+        jitter = jitter_of(self._log.partition, active.base_offset)
+        return waited_ms > age_limit_ms(self._log.config, jitter)
 
     def _roll(self, base_offset: int) -> None:
         """Raises StorageError with the active segment still in place."""
-        old = self._active
+        old = self.active
         if old.size == 0 and old.base_offset == base_offset:
             return
         sealed = old.seal()
-        self._write_snapshot(base_offset)
-        self._active = ActiveSegment.create(self.dir, self._env, base_offset)
-        self._set_segments((*self._segments[:-1], sealed, self._active))
-        self._unflushed.append(sealed)
-        self._end_offset = max(self._end_offset, base_offset)
+        self.write_snapshot(base_offset)
+        log = self._log
+        self.active = ActiveSegment.create(log.dir, log.env, base_offset)
+        state = log.state.with_segments((*log.state.segments[:-1], sealed, self.active))
+        log.state = state.grown_to(max(state.log_end_offset, base_offset), state.unstable)
+        log.unflushed.append(sealed)
         old.close()
 
-    def _write_snapshot(self, offset: int) -> None:
-        write_snapshot(self._env.fs, self.dir, offset, self._producers)
+    def write_snapshot(self, offset: int) -> None:
+        """Write the producers' state below an offset, which is the end of the log."""
+        write_snapshot(self._log.env.fs, self._log.dir, offset, self.producers)
 
-    @property
-    def clock_jump_max_ms(self) -> int:
-        """lapse.clock.jump.max.ms: what is further ahead was noted by a clock that was wrong."""
-        return self._env.clock_jump_max_ms
+    # --- the append clock ------------------------------------------------------------------------
 
     def latest_ms(self) -> int:
         """The time an append would be noted with now, or earlier; no believed clock is ahead."""
-        with self._lock:
-            return self._clock.noted_ms(self._env.clock.now_ms())
+        with self._log.append_lock:
+            return self._clock.noted_ms(self._log.env.clock.now_ms())
 
     def believe(self, believed_ms: int) -> None:
         """The time that the owner notes by: appends are noted no earlier (`append_clock`)."""
-        with self._lock:
+        with self._log.append_lock:
             self._clock.believe(believed_ms)
-
-    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the producer has a transaction open here; without the lock, as of about now."""
-        return self._producers.is_in_transaction(producer_id, producer_epoch)
-
-    def latest_coordinator_epoch(self) -> int:
-        """The greatest that a marker of a remembered producer had; -1 without one."""
-        with self._lock:
-            return max((p.coordinator_epoch for p in self._producers), default=-1)
-
-    def producers(self) -> tuple[Producer, ...]:
-        """Copies of what is remembered of each producer, by producer id."""
-        with self._lock:
-            return tuple(
-                replace(producer, batches=producer.batches[-1:]) for producer in self._producers
-            )
-
-    def expire_producers(self, now_ms: int) -> None:
-        """Forget producers that were idle for producer.id.expiration.ms."""
-        with self._lock:
-            self._producers.expire(now_ms, self._producer_id_expiration_ms)
 
 
 def _runs(
