@@ -28,7 +28,7 @@ from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.replicas import ReplicaFindings, Run, Where, look_through
 from lapse.lifecycle.erase.search import Search, make_search
 from lapse.lifecycle.erase.warm_up import warm_up
-from lapse.lifecycle.round.engine import Progress
+from lapse.lifecycle.round.progress import Progress
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.spark.rounds.erase import spark_audits

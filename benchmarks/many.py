@@ -47,6 +47,7 @@ from lapse.lifecycle.round.engine import Engine, failed
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.run import receipts_of
 from lapse.lifecycle.round.sizing import sized_plan
 from lapse.lifecycle.service.commits import committed
 from lapse.lifecycle.warm_up import warm_up
@@ -158,7 +159,7 @@ def _run(owner: DirectoryOwner, engine: Engine, stages: Stages) -> tuple[int, fl
         plans = [sized_plan(d, round_id, Rules.LAPSE, MEMORY) for d in due]
     seconds, done = 0.0, 0
     with stages.stage("run and commit"):
-        for _, result in committed(engine.run(plans, lambda _: None), owner, SystemClock()):
+        for _, result in committed(receipts_of(engine.submit(plans)), owner, SystemClock()):
             if result.error is not None:
                 raise SystemExit(result.error)
             seconds, done = seconds + result.seconds, done + 1

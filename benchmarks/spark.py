@@ -22,8 +22,9 @@ from lapse.base.ids import TopicPartition
 from lapse.lifecycle.decide.select import RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.owner.directory import DirectoryOwner
-from lapse.lifecycle.round.engine import Progress
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
+from lapse.lifecycle.round.progress import Progress
+from lapse.lifecycle.round.run import receipts_of
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
 from lapse.records.builder import NewRecord, build_batch
@@ -74,7 +75,7 @@ def small_rounds(engine: SparkEngine, owner: DirectoryOwner, runs: int) -> dict[
     for n in range(runs + 2):
         plans = plans_of(owner, f"small-{n}")
         start = time.perf_counter()
-        receipts = list(engine.run(plans, lambda _: None))
+        receipts = list(receipts_of(engine.submit(plans)))
         if n >= 2:
             seconds.append(time.perf_counter() - start)
         assert all(r.error is None for r in receipts), receipts
@@ -101,7 +102,7 @@ def large_round(engine: SparkEngine, owner: DirectoryOwner) -> dict[str, object]
     def on_progress(progress: Progress) -> None:
         seen.append((time.perf_counter() - start, progress.bytes_done))
 
-    [receipt] = engine.run([plan], on_progress)
+    [receipt] = receipts_of(engine.submit([plan]), on_progress)
     seconds = time.perf_counter() - start
     assert receipt.error is None, receipt.error
     total = seen[-1][1]

@@ -32,6 +32,7 @@ from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.choice import split_for
 from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.run import receipts_of
 from lapse.lifecycle.round.split.drive import run_split
 from lapse.lifecycle.round.split.requests import Answer, Stage
 from lapse.lifecycle.round.split.rounds import Job
@@ -111,7 +112,7 @@ def on_spark(sized: Callable[[], RoundPlan], workers: int) -> Measured:
     try:
         plan = sized()
         with Memory() as memory, stages.stage("all"):
-            [receipt] = engine.run([plan], lambda _: None)
+            [receipt] = receipts_of(engine.submit([plan]))
     finally:
         engine.close()
     return plan, receipt, stages, memory

@@ -32,6 +32,7 @@ from lapse.kernels.layout import CONTROL
 from lapse.lifecycle.decide.select import LogInfo
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.run import receipts_of
 from lapse.lifecycle.round.summarise import requests_of
 from lapse.log.summary import Summary
 from lapse.records.batch import records_of, scan_batches
@@ -147,7 +148,7 @@ def looked_through(owner: DirectoryOwner) -> dict[str, list[Summary]]:
     """Summaries of all sealed segments, those that were missing made and taken over."""
     engine = InlineEngine(RealFs(), SystemClock())
     requests = requests_of((info.facts for info in owner.logs()), records=True)
-    receipts = list(engine.summarise(requests, lambda _: None))
+    receipts = list(receipts_of(engine.summarise(requests)))
     assert owner.adopt_summaries(receipts) == [None] * len(requests)
     return {
         info.facts.partition.topic: [s.summary for s in info.facts.segments[:-1] if s.summary]

@@ -17,6 +17,7 @@ from lapse.lifecycle.owner.recovery import finish_rounds
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.run import receipts_of
 from lapse.lifecycle.round.summarise import requests_of, summarise
 from lapse.log.directory import LogDirectory
 from lapse.testing.clock import ManualClock
@@ -67,7 +68,7 @@ class Opened:
             plan_of(info, f"{round_id}-{info.facts.partition.topic}", NOW, force=True)
             for info in self.owner.logs()
         ]
-        receipts = list(InlineEngine(RealFs(), ManualClock(NOW)).run(plans, lambda _: None))
+        receipts = list(receipts_of(InlineEngine(RealFs(), ManualClock(NOW)).submit(plans)))
         assert not any(receipt.error for receipt in receipts)
         return receipts
 

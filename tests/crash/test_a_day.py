@@ -39,6 +39,7 @@ from lapse.lifecycle.owner.recovery import finish_rounds
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import make_plan
+from lapse.lifecycle.round.run import receipts_of
 from lapse.lifecycle.round.summarise import requests_of, summarise
 from lapse.log import checkpoints
 from lapse.log.directory import INCOMPLETE, LOCK, LogDirectory
@@ -203,7 +204,7 @@ class Day:
             round_id = f"r{self._rounds}-{self.clock.now_ms()}"
             plan = make_plan(decision, round_id, Rules.LAPSE, MEMORY)
             engine = InlineEngine(self.fs, self.clock)
-            [result] = owner.commit(list(engine.run([plan], lambda _: None)))
+            [result] = owner.commit(list(receipts_of(engine.submit([plan]))))
             if result.error is not None:
                 raise StorageError(result.error)
         finally:

@@ -28,6 +28,7 @@ from lapse.lifecycle.owner.protocol import OwnerGone
 from lapse.lifecycle.owner.remote import RemoteOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.receipt import FileReceipt, Receipt, attempt_dir, attempt_file
+from lapse.lifecycle.round.run import receipts_of
 from lapse.log import checkpoints
 from lapse.log.txn_index import AbortedTxn, encode_entries
 from lapse.testing.broker_process import BrokerProcess
@@ -204,7 +205,7 @@ def test_a_killed_broker_finishes_or_forgets_its_commit(
             [info] = owner.logs()
             merging = replace(info, config=compacted(internal_segment_bytes=10_000))
             plan = plan_of(merging, f"r{turn}", NOW, force=True)
-            receipts = list(InlineEngine(Unsynced(), clock).run([plan], lambda _: None))
+            receipts = list(receipts_of(InlineEngine(Unsynced(), clock).submit([plan])))
             assert max(len(group.old_bases) for group in receipts[0].groups) > 5
             answered = threading.Event()
             delay_s = rolls.uniform(0, 0.03)

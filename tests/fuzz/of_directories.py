@@ -26,6 +26,7 @@ from lapse.lifecycle.round.commit import CommitEnv, commit, finish_commit
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.mapped import MappedFile
 from lapse.lifecycle.round.plan import MapMemory, make_plan
+from lapse.lifecycle.round.run import receipts_of
 from lapse.lifecycle.round.stamps import info_of
 from lapse.lifecycle.round.summarise import adopt, requests_of
 from lapse.log.markers import parse_marker
@@ -277,7 +278,7 @@ def _appended(log: PartitionLog, *, strict: bool) -> bool:
 def _round(log: PartitionLog, clock: ManualClock, everything: dict[int, bytes]) -> None:
     """A failed round changes nothing; one that is done keeps the last value of every key."""
     engine = InlineEngine(FS, clock)
-    for receipt in engine.summarise(requests_of([log.facts()], records=True), lambda _: None):
+    for receipt in receipts_of(engine.summarise(requests_of([log.facts()], records=True))):
         adopt(log, receipt)
     clock.advance(1000)
     info = told(lambda: info_of(log.facts(), log.config, clock.now_ms()), str(log.dir))
@@ -289,7 +290,7 @@ def _round(log: PartitionLog, clock: ManualClock, everything: dict[int, bytes]) 
     plan = make_plan(decision, "round-1", Rules.LAPSE, MapMemory(1 << 20))
     lying = max(everything, default=0) >= log.log_end_offset  # trusted, and not what it was
     before = None if lying else _values(everything)
-    [receipt] = engine.run([plan], lambda _: None)
+    [receipt] = receipts_of(engine.submit([plan]))
     assert receipt.error is None or WHERE in receipt.error
     env = CommitEnv(FS, clock, lambda _: None)
     told(lambda: finish_commit(log.dir, env), str(log.dir))

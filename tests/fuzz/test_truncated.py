@@ -52,6 +52,7 @@ _ROUND = """
     from pathlib import Path
     from lapse.base.fs import RealFs
     from lapse.lifecycle.round.inline import InlineEngine
+    from lapse.lifecycle.round.run import receipts_of
     from lapse.records.layout import Codec
     from lapse.testing.clock import ManualClock
     from tests.fuzz.test_truncated import filled
@@ -82,7 +83,7 @@ _ROUND = """
         path = log.segments[0].path()
         whole = path.stat().st_size
         clock = Truncating(path, moment, (0, 4096, whole // 2, whole - 1)[moment % 4])
-        [receipt] = InlineEngine(RealFs(), clock).run([plan], lambda _: None)
+        [receipt] = receipts_of(InlineEngine(RealFs(), clock).submit([plan]))
         if clock.calls <= moment:
             assert receipt.error is None, receipt.error
             finished = 1

@@ -10,8 +10,9 @@ from typing import Any
 
 from lapse.base.fs import AppendFile, Buffer, RealFs
 from lapse.lifecycle.round.choice import Split
-from lapse.lifecycle.round.engine import PROGRESS_FILE, run_plan
+from lapse.lifecycle.round.engine import run_plan
 from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.progress import PROGRESS_FILE
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
 from lapse.lifecycle.round.split.drive import run_split
 from lapse.lifecycle.round.split.requests import Answer

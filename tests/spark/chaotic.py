@@ -27,6 +27,7 @@ from lapse.lifecycle.round.commit import intent_path
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.run import receipts_of
 from lapse.log.directory import LogDirectory
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import SEGMENT_SUFFIXES
@@ -35,7 +36,6 @@ from lapse.records.batch import records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.testing.clock import ManualClock
-from tests.spark.test_engine import quiet
 from tests.support.lifecycle.rounds import NOW, Hosted, Unsynced, compacted, env_of, plan_of
 
 SMALL = tuple(TopicPartition(f"small{n}", 0) for n in range(8))  # two tasks of a job
@@ -271,7 +271,7 @@ def replayed(house: House, path: Path) -> House:
         [info] = [info for info in twin.owner.logs() if info.facts.partition == name]
         again = twin.plan(info, plan.round_id)
         assert without_place(again) == without_place(plan)
-        [receipt] = engine.run([again], quiet)
+        [receipt] = receipts_of(engine.submit([again]))
         twin.commit(again, receipt)
     twin.advance_to(house.clock.now_ms() + 1, house)
     return twin

@@ -20,9 +20,11 @@ import msgspec
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
-from lapse.lifecycle.round.engine import EngineLost, Progress
+from lapse.lifecycle.round.engine import EngineLost
 from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.progress import Progress
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.run import Run, receipts_of
 from lapse.spark.rounds.engine import SparkEngine
 from lapse.spark.session.session import SessionOptions, open_session
 from tests.spark import processes
@@ -97,11 +99,13 @@ def serve(engine: SparkEngine) -> None:
     to = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever else is printed goes to the log
     lines = queue.SimpleQueue[bytes]()
+    runs: list[Run[Receipt]] = []
 
     def listen() -> None:  # beside what runs, so that it can be cancelled
         for line in sys.stdin.buffer:
             if line == CANCEL:
-                engine.cancel()
+                for run in runs[-1:]:
+                    run.cancel()
             else:
                 lines.put(line)
         lines.put(b"")
@@ -110,7 +114,8 @@ def serve(engine: SparkEngine) -> None:
     to.write(READY)
     to.flush()
     while line := lines.get():
-        for receipt in engine.run(msgspec.json.decode(line, type=tuple[RoundPlan, ...]), quiet):
+        runs.append(engine.submit(msgspec.json.decode(line, type=tuple[RoundPlan, ...])))
+        for receipt in receipts_of(runs[-1]):
             to.write(msgspec.json.encode(receipt) + b"\n")
             to.flush()
         to.write(END)

@@ -9,7 +9,8 @@ import pytest
 
 from lapse.base.fs import RealFs
 from lapse.lifecycle.owner.directory import DirectoryOwner
-from lapse.lifecycle.round.engine import Progress, work_bytes
+from lapse.lifecycle.round.progress import Progress, work_bytes
+from lapse.lifecycle.round.run import receipts_of
 from lapse.spark.rounds import bins
 from lapse.spark.rounds.engine import SparkEngine
 from lapse.testing.clock import ManualClock
@@ -39,7 +40,7 @@ def test_a_giant_runs_beside_a_thousand_small_logs(
         monkeypatch.setattr(bins, "LOG_COST_BYTES", 0)
         monkeypatch.setattr(bins, "BIN_COST_BYTES_MAX", work_bytes(giant))
         seen: list[Progress] = []
-        receipts = list(engine.run([*small, giant], seen.append))
+        receipts = list(receipts_of(engine.submit([*small, giant]), seen.append))
     assert all(r.error is None for r in receipts)
     tasks = [(r.attempt_id.partition("-")[0], r.name) for r in receipts]
     [its] = [task for task, name in tasks if name == giant.name]

@@ -24,11 +24,12 @@ from pyspark import SparkContext
 from lapse.lifecycle.round.engine import EngineLost
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+from lapse.lifecycle.round.run import Run, receipts_of
 from lapse.spark.rounds.engine import SparkEngine
 from tests.conftest import scaled_count
 from tests.spark import processes
 from tests.spark.chaotic import KINDS, RETENTION_MS, House, replayed
-from tests.spark.driver import DriverProcess, quiet
+from tests.spark.driver import DriverProcess
 from tests.spark.processes import needs_proc
 
 CLUSTER = "local-cluster[2,1,1024]"
@@ -74,10 +75,15 @@ class InSession:
         assert SparkContext._gateway is not None
         self.pid = SparkContext._gateway.proc.pid
         self._engine = engine
-        self.cancel = engine.cancel
+        self._run: Run[Receipt] | None = None
 
     def run(self, plans: Sequence[RoundPlan]) -> Iterator[Receipt]:
-        return self._engine.run(plans, quiet)
+        self._run = self._engine.submit(plans)
+        return receipts_of(self._run)
+
+    def cancel(self) -> None:
+        if self._run is not None:
+            self._run.cancel()
 
 
 @dataclass

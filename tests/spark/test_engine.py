@@ -18,10 +18,11 @@ from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.lifecycle.owner.directory import DirectoryOwner
-from lapse.lifecycle.round.engine import Progress, work_bytes
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.progress import Progress, work_bytes
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+from lapse.lifecycle.round.run import receipts_of
 from lapse.log.directory import LogDirectory
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
@@ -76,16 +77,19 @@ def test_many_logs_come_out_as_inline_byte_for_byte(tmp_path: Path, engine: Spar
     }
     with owning(tmp_path / "data", topics) as owner:
         plans = plans_of(owner, "spark-")
-        receipts = {r.name: r for r in engine.run(plans, quiet)}
+        run = engine.submit(plans)
+        receipts = {r.name: r for r in receipts_of(run)}
         again = [replace(plan, round_id=plan.round_id.replace("spark", "here")) for plan in plans]
-        inline = {r.name: r for r in InlineEngine(RealFs(), SystemClock()).run(again, quiet)}
+        inline = {
+            r.name: r for r in receipts_of(InlineEngine(RealFs(), SystemClock()).submit(again))
+        }
         for there, here in zip(plans, again, strict=True):
             receipt, expected = receipts[there.name], inline[here.name]
             assert receipt.error is None
             assert receipt.groups == expected.groups != ()
             assert files_of(there, receipt) == files_of(here, expected)
             assert receipt.pid != os.getpid() == expected.pid
-        assert len(engine.last_job_ids) == 1
+        assert len(run.job_ids) == 1
         results = owner.commit([receipts[plan.name] for plan in plans])
         assert [r.error for r in results] == [None] * 12
     for topic, pairs in topics.items():
@@ -98,10 +102,11 @@ def test_fifty_small_logs_share_a_job_and_few_tasks(
     topics = {f"t{n:02d}": overwritten(keys=3, times=20) for n in range(50)}
     with owning(tmp_path / "data", topics) as owner:
         plans = plans_of(owner, "r")
-        receipts = list(engine.run(plans, quiet))
+        run = engine.submit(plans)
+        receipts = list(receipts_of(run))
         assert sorted(r.name for r in receipts) == sorted(plan.name for plan in plans)
         assert all(r.error is None for r in receipts)
-        (job_id,) = engine.last_job_ids
+        (job_id,) = run.job_ids
         status = engine._spark.statusTracker()
         (stage,) = status.getJobInfo(job_id).stageIds
         assert status.getStageInfo(stage).numTasks < 10
@@ -117,10 +122,11 @@ def test_receipts_come_as_tasks_end(tmp_path: Path, engine: SparkEngine) -> None
         slow = [replace(p, io_bytes_per_second=2 * p.bytes_to_read / 0.1) for p in plans]
         known = len(_accumulatorRegistry)
         begun, job_ids = [], []
-        for receipt in engine.run(slow, quiet):
+        run = engine.submit(slow)
+        for receipt in receipts_of(run):
             assert receipt.error is None
             begun.append(sum(Path(p.dir, ".lapse", p.round_id).exists() for p in plans))
-            job_ids.append(engine.last_job_ids)
+            job_ids.append(run.job_ids)
         assert len(begun) == len(plans)
         assert begun[0] < len(plans) - 4
         assert len(set(job_ids)) == len(job_ids[0]) == 1
@@ -157,7 +163,7 @@ def test_one_bad_log_fails_alone(tmp_path: Path, engine: SparkEngine) -> None:
         plans = plans_of(owner, "r")
         segment = tmp_path / "data" / "a-0" / f"{0:020d}.log"
         segment.write_bytes(segment.read_bytes()[:-1])
-        bad, good = engine.run(plans, quiet)
+        bad, good = receipts_of(engine.submit(plans))
         assert bad.error is not None
         assert "shorter than planned" in bad.error
         assert good.error is None
@@ -193,7 +199,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DirectoryOwner]:
 def test_progress_of_one_task_moves_on_the_way(big: DirectoryOwner, engine: SparkEngine) -> None:
     [plan] = plans_of(big, "progress")
     seen: list[Progress] = []
-    [receipt] = engine.run([plan], seen.append)
+    [receipt] = receipts_of(engine.submit([plan]), seen.append)
     assert receipt.error is None
     done = [p.bytes_done for p in seen]
     assert done == sorted(done)
@@ -225,7 +231,7 @@ def test_a_killed_worker_costs_an_attempt_and_nothing_else(
     [plan] = plans_of(big, "killed")
     before = {p.name: p.stat().st_mtime_ns for p in Path(plan.dir).glob("*.log")}
     kill = Killing(1)
-    [receipt] = engine.run([plan], kill)
+    [receipt] = receipts_of(engine.submit([plan]), kill)
     assert kill.killed
     assert receipt.error is None
     assert receipt.pid not in kill.killed
@@ -247,12 +253,13 @@ def test_a_cancelled_run_gives_failed_receipts(tmp_path: Path, engine: SparkEngi
 
         def cancel(_: Progress) -> None:
             begun.set()
-            engine.cancel()
+            run.cancel()
 
         start = time.monotonic()
-        [receipt] = engine.run([plan], cancel)
+        run = engine.submit([plan])
+        [receipt] = receipts_of(run, cancel)
         assert begun.is_set()
         assert receipt.error == "big-0: cancelled"
         assert time.monotonic() - start < 60
-        [again] = engine.run([replace(plan, round_id="again")], quiet)
+        [again] = receipts_of(engine.submit([replace(plan, round_id="again")]))
         assert again.error is None

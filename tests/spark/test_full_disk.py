@@ -14,13 +14,13 @@ from lapse.broker.control import OwnedLogs
 from lapse.lifecycle.decide.select import decide
 from lapse.lifecycle.round.choice import split_for
 from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.run import receipts_of
 from lapse.log.directory import LogDirectory
 from lapse.log.summary import FOLDER
 from lapse.spark.rounds.engine import SparkEngine
 from lapse.testing.clock import ManualClock
 from tests.spark.chaotic import files_in
 from tests.spark.processes import daemon_pids, needs_proc, worker_pids
-from tests.spark.test_engine import quiet
 from tests.support.lifecycle.rounds import (
     NOW,
     Hosted,
@@ -79,7 +79,7 @@ def test_a_full_disk_in_a_task(tmp_path: Path, engine: SparkEngine) -> None:
         before = {info.facts.partition: files_in(Path(info.facts.dir)) for info in owner.logs()}
         plans = plans_of(owner, "full")
         with no_room():
-            receipts = {r.name: r for r in engine.run(plans, quiet)}
+            receipts = {r.name: r for r in receipts_of(engine.submit(plans))}
         for plan in plans:
             receipt, folder = receipts[plan.name], Path(plan.dir)
             full = plan.partition in (LARGE, HUGE)
@@ -97,5 +97,5 @@ def test_a_full_disk_in_a_task(tmp_path: Path, engine: SparkEngine) -> None:
             assert not (folder / FOLDER / plan.round_id).exists()
         again = plans_of(owner, "room")
         assert {plan.partition for plan in again} == {LARGE, HUGE}
-        results = owner.commit(list(engine.run(again, quiet)))
+        results = owner.commit(list(receipts_of(engine.submit(again))))
         assert [result.error for result in results] == [None, None]

@@ -19,7 +19,7 @@ from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, REMAINS, judge
 from lapse.lifecycle.erase.replicas import NOT_THERE, ReplicaFindings, Run, Where, look_through
 from lapse.lifecycle.erase.search import Search, make_search, told
-from lapse.lifecycle.round.engine import Progress
+from lapse.lifecycle.round.progress import Progress
 from lapse.records.layout import Codec
 from lapse.spark.rounds import erase as erase_job
 from lapse.spark.rounds.erase import DEATHS_MAX, DIED, SparkAudits, spark_audits

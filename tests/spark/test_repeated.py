@@ -20,6 +20,7 @@ from lapse.base.ids import TopicPartition
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.run import receipts_of
 from lapse.log.directory import LogDirectory
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
@@ -27,7 +28,7 @@ from lapse.spark.rounds.engine import Job, SparkEngine
 from lapse.spark.rounds.task import encode_plans, run_bins
 from lapse.testing.clock import ManualClock
 from tests.spark.processes import daemon_pids, kill, needs_proc, worker_pids
-from tests.spark.test_engine import decode, files_of, plans_of, quiet
+from tests.spark.test_engine import decode, files_of, plans_of
 from tests.support.lifecycle.rounds import NOW, compacted, env_of
 
 LOGS = tuple(TopicPartition(f"t{n}", 0) for n in range(3))
@@ -76,7 +77,7 @@ def owner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DirectoryOwner]:
 def undisturbed(owner: DirectoryOwner) -> dict[str, tuple[object, dict[str, bytes]]]:
     """By log: the groups, and the files, of a run in this process."""
     plans = plans_of(owner, "quiet")
-    receipts = InlineEngine(RealFs(), SystemClock()).run(plans, quiet)
+    receipts = receipts_of(InlineEngine(RealFs(), SystemClock()).submit(plans))
     return {
         plan.name: (receipt.groups, files_of(plan, receipt))
         for plan, receipt in zip(plans, receipts, strict=True)
@@ -124,7 +125,9 @@ def test_killed_and_repeated_attempts_leave_the_same_bytes(
         plans = plans_of(owner, f"r{runs}-")
         with killing(chance.uniform(0.0, 0.4), killed, daemons=chance.random() < 0.2):
             twice = chance.random() < 0.5
-            receipts = run_twice(engine, plans) if twice else list(engine.run(plans, quiet))
+            receipts = (
+                run_twice(engine, plans) if twice else list(receipts_of(engine.submit(plans)))
+            )
         by_name = {plan.name: plan for plan in plans}
         assert len(receipts) == len(plans) * (1 + twice)
         assert len({r.attempt_id for r in receipts}) == len(receipts)

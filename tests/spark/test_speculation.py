@@ -24,9 +24,10 @@ from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import attempt_dir
+from lapse.lifecycle.round.run import receipts_of
 from lapse.testing.clock import ManualClock
 from tests.spark import processes
-from tests.spark.driver import DriverProcess, quiet
+from tests.spark.driver import DriverProcess
 from tests.spark.processes import needs_proc
 from tests.spark.standalone import Standalone, standalone
 from tests.spark.test_engine import files_of, plans_of
@@ -63,7 +64,7 @@ def owner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DirectoryOwner]:
 def undisturbed(owner: DirectoryOwner) -> dict[str, dict[str, bytes]]:
     """By log: the files of a run in this process."""
     plans = plans_of(owner, "quiet")
-    receipts = InlineEngine(RealFs(), SystemClock()).run(plans, quiet)
+    receipts = receipts_of(InlineEngine(RealFs(), SystemClock()).submit(plans))
     return {p.name: files_of(p, receipt) for p, receipt in zip(plans, receipts, strict=True)}
 
 

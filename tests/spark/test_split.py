@@ -16,10 +16,11 @@ from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.choice import split_for
-from lapse.lifecycle.round.engine import Progress, work_bytes
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.progress import Progress, work_bytes
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
+from lapse.lifecycle.round.run import Run, receipts_of
 from lapse.spark.rounds.engine import Job, SparkEngine
 from lapse.spark.rounds.split import Cluster, OnBytes, run_split_plan
 from lapse.spark.rounds.split_task import run_split_bins
@@ -32,7 +33,6 @@ from tests.spark.test_engine import (
     make_big_log,
     owning,
     plans_of,
-    quiet,
 )
 from tests.spark.test_repeated import LOGS, killing, make_logs
 from tests.support.lifecycle.rounds import NOW, compacted, overwritten, records_in
@@ -56,7 +56,7 @@ def owner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DirectoryOwner]:
 def small(owner: DirectoryOwner) -> dict[str, tuple[Receipt, dict[str, bytes]]]:
     """By log: what the small plan gives, in this process."""
     plans = plans_of(owner, "small")
-    receipts = InlineEngine(RealFs(), SystemClock()).run(plans, quiet)
+    receipts = receipts_of(InlineEngine(RealFs(), SystemClock()).submit(plans))
     return {
         plan.name: (receipt, files_of(plan, receipt))
         for plan, receipt in zip(plans, receipts, strict=True)
@@ -84,7 +84,8 @@ def test_the_bytes_and_the_receipt_of_the_small_plan(
     plans = split_plans_of(owner, "spark")
     plans[1] = replace(plans[1], split=None)
     seen: list[Progress] = []
-    receipts = list(engine.run(plans, seen.append))
+    run = engine.submit(plans)
+    receipts = list(receipts_of(run, seen.append))
     assert [r.name for r in receipts] == [plans[n].name for n in (1, 0, 2)], "small ones first"
     by_name = {plan.name: plan for plan in plans}
     for receipt in receipts:
@@ -97,9 +98,9 @@ def test_the_bytes_and_the_receipt_of_the_small_plan(
         assert files_of(plan, receipt) == files
         left = [name for name in left_of(plan) if name != receipt.attempt_id]
         assert not any("scan" in name or "merge" in name for name in left), "runs are gone"
-    assert len(engine.last_job_ids) == 1 + 2 * STAGES
+    assert len(run.job_ids) == 1 + 2 * STAGES
     plan = replace(plans[0], round_id="here")
-    [here] = InlineEngine(RealFs(), SystemClock()).run([plan], quiet)
+    [here] = receipts_of(InlineEngine(RealFs(), SystemClock()).submit([plan]))
     assert files_of(plan, here) == small[plan.name][1]
     done = [p.bytes_done for p in seen]
     assert done == sorted(done)
@@ -112,7 +113,7 @@ def test_it_is_committed_and_swept(tmp_path: Path, engine: SparkEngine) -> None:
     pairs = overwritten(keys=30, times=8)
     with owning(tmp_path / "data", {"t": pairs}) as owner:
         [plan] = split_plans_of(owner, "r")
-        [receipt] = engine.run([plan], quiet)
+        [receipt] = receipts_of(engine.submit([plan]))
         [result] = owner.commit([receipt])
         assert (result.error, result.groups > 0) == (None, True)
         assert left_of(plan) == []
@@ -130,7 +131,7 @@ def run_twice(
         description: str, bins: list[bytes], on_wait: Callable[[], None]
     ) -> tuple[list[bytes], str]:
         job = Job(description, run_split_bins, [*bins, *bins])
-        answers, error = engine._run_job(job, on_wait)
+        answers, error = engine._run_job(job, Run(lambda _: iter(())), on_wait)
         half = len(answers) // 2
         both = zip(answers[:half], answers[half:], strict=True)
         return [chance.choice(two) for two in both], error
@@ -163,7 +164,7 @@ def test_killed_and_repeated_attempts_leave_the_same_bytes(
             if chance.random() < 0.5:
                 receipt = run_twice(engine, plan, chance, look)
             else:
-                [receipt] = engine.run([plan], look)
+                [receipt] = receipts_of(engine.submit([plan]), look)
         expected, files = small[plan.name]
         assert like_here(receipt, expected) == expected
         assert files_of(plan, receipt) == files
@@ -183,7 +184,7 @@ def test_a_place_that_cannot_be_read_fails_its_log_alone(
         data = bytearray(path.read_bytes())
         data[-1] ^= 1
         path.write_bytes(data)
-        bad, good = engine.run(plans, quiet)
+        bad, good = receipts_of(engine.submit(plans))
         assert bad.bad is not None
         assert (bad.bad.segment_base, good.error) == (place, None)
         assert left_of(plans[0]) == []
@@ -225,7 +226,7 @@ def test_a_task_that_dies_for_good_ends_its_round_and_no_other(
     with DirectoryOwner(tmp_path / "data", {BIG: compacted()}, RealFs(), ManualClock(NOW)) as big:
         [plan] = split_plans_of(big, "dead")
         plan = replace(plan, io_bytes_per_second=4 << 20)  # no attempt outruns its killer
-        run = engine.run([plan], quiet)
+        run = receipts_of(engine.submit([plan]))
         with nobody_lives(plan) as begun:
             [receipt] = run
     assert receipt.error is not None
@@ -235,7 +236,7 @@ def test_a_task_that_dies_for_good_ends_its_round_and_no_other(
     assert receipt.attempt_id != "none", "it is this log's doing"
     assert left_of(plan) == []
     [plan, *_] = split_plans_of(owner, "alive")
-    [other] = engine.run([plan], quiet)
+    [other] = receipts_of(engine.submit([plan]))
     assert other.error is None
 
 
@@ -245,11 +246,12 @@ def test_a_cancelled_round_leaves_nothing(owner: DirectoryOwner, engine: SparkEn
 
     def cancel(progress: Progress) -> None:
         if progress.bytes_done >= plans[0].bytes_to_read // 2:
-            engine.cancel()
+            run.cancel()
 
-    receipts = list(engine.run(plans, cancel))
+    run = engine.submit(plans)
+    receipts = list(receipts_of(run, cancel))
     assert [r.error for r in receipts] == ["t0-0: cancelled", "t1-0: cancelled"]
-    assert len(engine.last_job_ids) >= 2
+    assert len(run.job_ids) >= 2
     assert left_of(plans[1]) == []
-    [again] = engine.run([replace(plans[0], round_id="again")], quiet)
+    [again] = receipts_of(engine.submit([replace(plans[0], round_id="again")]))
     assert again.error is None

@@ -16,8 +16,9 @@ from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.lifecycle.owner.directory import DirectoryOwner
-from lapse.lifecycle.round.engine import Progress
 from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.progress import Progress
+from lapse.lifecycle.round.run import receipts_of
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, requests_of
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
@@ -43,7 +44,7 @@ def all_requests(owner: DirectoryOwner) -> list[SummaryRequest]:
 
 
 def inline(requests: Sequence[SummaryRequest]) -> list[SummaryReceipt]:
-    return list(InlineEngine(RealFs(), SystemClock()).summarise(requests, quiet))
+    return list(receipts_of(InlineEngine(RealFs(), SystemClock()).summarise(requests)))
 
 
 def found(receipts: Sequence[SummaryReceipt]) -> list[SummaryReceipt]:
@@ -58,10 +59,11 @@ def test_many_segments_of_many_logs_in_one_job(tmp_path: Path, engine: SparkEngi
         requests = all_requests(owner)
         assert len(requests) > 100
         seen: list[Progress] = []
-        receipts = list(engine.summarise(requests, seen.append))
+        run = engine.summarise(requests)
+        receipts = list(receipts_of(run, seen.append))
         assert found(receipts) == found(inline(requests))
         assert os.getpid() not in {r.pid for r in receipts}
-        (job_id,) = engine.last_job_ids
+        (job_id,) = run.job_ids
         status = engine._spark.statusTracker()
         (stage,) = status.getJobInfo(job_id).stageIds
         assert status.getStageInfo(stage).numTasks < 10
@@ -71,8 +73,9 @@ def test_many_segments_of_many_logs_in_one_job(tmp_path: Path, engine: SparkEngi
 
 
 def test_nothing_to_look_through_is_no_job(engine: SparkEngine) -> None:
-    assert list(engine.summarise([], quiet)) == []
-    assert engine.last_job_ids == ()
+    run = engine.summarise([])
+    assert list(receipts_of(run)) == []
+    assert run.job_ids == ()
 
 
 def test_one_segment_that_is_gone_fails_alone(tmp_path: Path, engine: SparkEngine) -> None:
@@ -80,7 +83,7 @@ def test_one_segment_that_is_gone_fails_alone(tmp_path: Path, engine: SparkEngin
         requests = all_requests(owner)
         gone = next(i for i, r in enumerate(requests) if r.name == "b-0")
         os.unlink(Path(requests[gone].dir) / f"{requests[gone].base_offset:020d}.log")
-        errors = [r.error for r in engine.summarise(requests, quiet)]
+        errors = [r.error for r in receipts_of(engine.summarise(requests))]
         assert "No such file" in str(errors[gone])
         assert [e for n, e in enumerate(errors) if n != gone] == [None] * (len(requests) - 1)
 
@@ -114,7 +117,7 @@ def test_a_killed_worker_costs_an_attempt_and_nothing_else(
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
 
-    receipts = list(engine.summarise(large, kill))
+    receipts = list(receipts_of(engine.summarise(large), kill))
     assert killed
     assert not {r.pid for r in receipts} & set(killed)
     [expected] = found(inline(large[:1]))
@@ -131,12 +134,13 @@ def test_a_cancelled_look_gives_failed_receipts(
 
     def cancel(_: Progress) -> None:
         begun.set()
-        engine.cancel()
+        run.cancel()
 
-    receipts = list(engine.summarise(large, cancel))
+    run = engine.summarise(large)
+    receipts = list(receipts_of(run, cancel))
     assert begun.is_set()
     assert [r.error for r in receipts] == [f"large-{n}: cancelled" for n in range(16)]
-    [again] = engine.summarise(large[:1], quiet)
+    [again] = receipts_of(engine.summarise(large[:1]))
     assert again.error is None
 
 

@@ -30,6 +30,7 @@ from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory, make_plan
+from lapse.lifecycle.round.run import receipts_of
 from lapse.lifecycle.round.summarise import requests_of
 from lapse.log.export import copy_logs
 from lapse.metadata.policies import UNKNOWN
@@ -103,7 +104,7 @@ def clean_directory(
     with DirectoryOwner(directory, configs, fs, clock) as owner:
         cpu = cpu_seconds()
         requests = requests_of((info.facts for info in owner.logs()), records=False)
-        for refusal in owner.adopt_summaries(list(engine.summarise(requests, lambda _: None))):
+        for refusal in owner.adopt_summaries(list(receipts_of(engine.summarise(requests)))):
             if refusal is not None:
                 raise LapseError(refusal)
         summaries = cpu_seconds() - cpu
@@ -117,7 +118,7 @@ def clean_directory(
                 raise LapseError(f"{decision.info.facts.partition}: {text}")
         round_id = f"bench-{random_id()}"  # differs from earlier rounds over this log
         plans = [make_plan(d, round_id, Rules.LAPSE, memory) for d in decisions]
-        receipts = list(engine.run(plans, lambda _: None))
+        receipts = list(receipts_of(engine.submit(plans)))
         results = owner.commit(receipts)
         cpu, wall = cpu_seconds() - cpu, clock.monotonic() - wall
     for result in results:

@@ -49,6 +49,7 @@ from lapse.lifecycle.round.engine import Engine
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.run import receipts_of
 from lapse.lifecycle.round.sizing import sized_plan
 from lapse.lifecycle.round.stamps import info_of
 from lapse.lifecycle.round.summarise import requests_due
@@ -298,7 +299,7 @@ def _look_through(engine: Engine, owner: DirectoryOwner, job: Job, now_ms: int) 
         return {}
     started = job.clock.monotonic()
     with progress_bar("looking", lambda: job.clock.monotonic() - started) as on_progress:
-        receipts = list(engine.summarise(requests, on_progress))
+        receipts = list(receipts_of(engine.summarise(requests), on_progress))
     refusals = owner.adopt_summaries(receipts)
     return {r.name: why for r, why in zip(receipts, refusals, strict=True) if why is not None}
 
@@ -309,7 +310,8 @@ def _run(
     started = job.clock.monotonic()
     by_name = {plan.name: plan for plan in plans}
     with progress_bar("cleaning", lambda: job.clock.monotonic() - started) as on_progress:
-        for receipt, result in committed(engine.run(plans, on_progress), owner, job.clock):
+        receipts = receipts_of(engine.submit(plans), on_progress)
+        for receipt, result in committed(receipts, owner, job.clock):
             yield _line(by_name[receipt.name], receipt, result, engine.name)
 
 

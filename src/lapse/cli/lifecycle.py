@@ -155,7 +155,7 @@ class LifecycleProcess:
             clock_jump_max_ms=config.clock_jump_max_ms,
         )
         engine = InlineEngine(fs, clock) if spark is None else spark
-        service = Service(owner, engine, self._env, self._data_dir, settings, spark, told)
+        service = Service(owner, engine, self._env, self._data_dir, settings, told)
         self._service = service
         self._listen()
         if self._stopping:

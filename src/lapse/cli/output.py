@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from lapse.lifecycle.round.engine import OnProgress
-from lapse.lifecycle.round.engine import Progress as RoundProgress
+from lapse.lifecycle.round.progress import OnProgress
+from lapse.lifecycle.round.progress import Progress as RoundProgress
 
 SHOW_AFTER_SECONDS = 2.0
 

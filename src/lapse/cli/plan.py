@@ -30,9 +30,9 @@ from lapse.cli.plan_count import Counted, count, plan_of
 from lapse.cli.task_memory import memory_here
 from lapse.lifecycle.decide.explain import explain
 from lapse.lifecycle.decide.select import Blocked, Decision, decide
-from lapse.lifecycle.round.engine import Progress
 from lapse.lifecycle.round.map_size import peak_bytes
 from lapse.lifecycle.round.plan import MapMemory
+from lapse.lifecycle.round.progress import Progress
 from lapse.lifecycle.round.stamps import info_of
 from lapse.log.look import SegmentFile, keys_of
 from lapse.log.missing import Remembered

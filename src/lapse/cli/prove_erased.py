@@ -67,7 +67,7 @@ from lapse.lifecycle.erase.search import (
     told,
 )
 from lapse.lifecycle.erase.warm_up import warm_up
-from lapse.lifecycle.round.engine import OnProgress, Progress
+from lapse.lifecycle.round.progress import OnProgress, Progress
 
 EXIT_CODES = {PROVEN: 0, REMAINS: 1, NEVER_SEEN: 1, NOT_PROVEN: 3}
 _ROWS_MAX = 50

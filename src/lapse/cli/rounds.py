@@ -21,7 +21,7 @@ from lapse.base.fs import RealFs
 from lapse.base.times import after_ms
 from lapse.cli import options
 from lapse.cli.output import show_table
-from lapse.lifecycle.round.engine import LogProgress
+from lapse.lifecycle.round.progress import LogProgress
 from lapse.lifecycle.status import pauses
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause_text
 from lapse.lifecycle.status.reports import ServiceProgress

@@ -29,7 +29,7 @@ from lapse.base.errors import ConfigError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.cli import options
 from lapse.cli.output import progress_bar, show_table
-from lapse.lifecycle.round.engine import Progress
+from lapse.lifecycle.round.progress import Progress
 from lapse.lifecycle.verify.chain import Chain
 from lapse.lifecycle.verify.check import Pass, Verdict, verify
 from lapse.lifecycle.verify.files import find_log

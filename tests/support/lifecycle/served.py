@@ -11,10 +11,11 @@ from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.owner.protocol import Owner
-from lapse.lifecycle.round.engine import Engine, OnProgress, failed
+from lapse.lifecycle.round.engine import Engine, failed
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.run import Run, Step
 from lapse.lifecycle.service.loop import Service, ServiceOptions
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import LOG, segment_path
@@ -41,14 +42,14 @@ class Recorded(InlineEngine):
         self.plans: list[RoundPlan] = []
         self.failing: dict[str, str] = {}
 
-    def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
+    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
         self.runs.append([plan.name for plan in plans])
         self.plans += plans
         for plan in plans:
             if plan.name in self.failing:
                 yield failed(plan, "x", self.failing[plan.name])
             else:
-                yield from super().run([plan], on_progress)
+                yield from super().rounds([plan], run)
 
 
 @dataclass

@@ -25,6 +25,7 @@ from lapse.lifecycle.round.bad import note
 from lapse.lifecycle.round.engine import failed, run_plan
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.receipt import BadSpot, Receipt, attempt_dir
+from lapse.lifecycle.round.run import receipts_of
 from lapse.lifecycle.round.summarise import requests_of, summarise
 from lapse.log import checkpoints
 from lapse.log.env import LogEnv
@@ -54,7 +55,7 @@ def rounds(owner: RemoteOwner) -> list[Receipt]:
     infos = owner.logs()
     now_ms = SystemClock().now_ms()
     plans = [plan_of(info, f"r{n}", now_ms) for n, info in enumerate(infos)]
-    return list(InlineEngine(RealFs(), SystemClock()).run(plans, lambda _: None))
+    return list(receipts_of(InlineEngine(RealFs(), SystemClock()).submit(plans)))
 
 
 async def test_facts_and_commits_over_the_socket(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.map_size import SLOTS_MIN, room
 from lapse.lifecycle.round.plan import MapMemory
+from lapse.lifecycle.round.run import receipts_of
 from lapse.log.directory import LogDirectory
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.rounds import NOW, compacted, env_of, write_keys
@@ -37,7 +38,7 @@ def test_what_is_counted_comes_true(tmp_path: Path, memory_bytes: int, variant: 
         plan = plan_of(decide(info, NOW, RoundOptions(force=True)), MapMemory(memory_bytes))
         assert plan.variant == variant
         told = count(plan, lambda _: None)
-        [receipt] = InlineEngine(RealFs(), clock).run([plan], lambda _: None)
+        [receipt] = receipts_of(InlineEngine(RealFs(), clock).submit([plan]))
     assert (receipt.error, receipt.plan) == (None, variant)
     assert told.removed == {"superseded": KEYS}
     assert (told.map_entries, receipt.map_entries) == (KEYS, KEYS)

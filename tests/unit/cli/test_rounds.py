@@ -11,7 +11,7 @@ from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
 from lapse.cli.main import main
 from lapse.lifecycle.round.cancel import is_cancelled
-from lapse.lifecycle.round.engine import LogProgress
+from lapse.lifecycle.round.progress import LogProgress
 from lapse.lifecycle.status.backoff import Held
 from lapse.lifecycle.status.pauses import read_pauses
 from lapse.lifecycle.status.reports import (

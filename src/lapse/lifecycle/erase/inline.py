@@ -13,7 +13,7 @@ from lapse.lifecycle.erase.audit import audit_or_say
 from lapse.lifecycle.erase.findings import AuditUnit, Findings
 from lapse.lifecycle.erase.search import Search
 from lapse.lifecycle.erase.table import table_of
-from lapse.lifecycle.round.engine import OnProgress, Progress
+from lapse.lifecycle.round.progress import OnProgress, Progress
 
 
 class InlineRuns:

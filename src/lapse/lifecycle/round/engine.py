@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -21,16 +20,14 @@ from lapse.lifecycle.decide.select import RoundKind
 from lapse.lifecycle.round.cancel import require_wanted
 from lapse.lifecycle.round.offset_map import build_map
 from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.progress import PROGRESS_FILE, ProgressFile
 from lapse.lifecycle.round.receipt import BadSpot, Receipt, Seconds, attempt_dir
 from lapse.lifecycle.round.rewrite import RewriteResult, rewrite
 from lapse.lifecycle.round.room import in_words
+from lapse.lifecycle.round.run import Run
 from lapse.lifecycle.round.source import BadSegment, Workplace
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest
 
-PROGRESS_FILE = "progress"
-PROGRESS_BYTES = 64 << 20
-PROGRESS_SECONDS = 0.5
-GUESS_SECONDS = 1.0
 IO_UNLIMITED = 1e15  # Kafka's default is the greatest double
 NO_ATTEMPT = "none"  # attempt id in receipts of plans that were never started
 
@@ -39,56 +36,21 @@ class EngineLost(LapseError):
     """The engine can run nothing any more; a new engine in a new process is needed."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogProgress:
-    """The progress of one round."""
-
-    log: str
-    round_id: str
-    bytes_done: int
-    bytes_total: int
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Bytes done and to do, over all plans of a run.
-
-    Attributes:
-        under_way: rounds that have begun and are not done, as far as the engine knows them.
-    """
-
-    bytes_done: int
-    bytes_total: int
-    under_way: tuple[LogProgress, ...] = ()
-
-    def left_ms(self, elapsed_s: float) -> int | None:
-        """Time left at the present speed; None while it cannot be estimated."""
-        if self.bytes_done <= 0 or elapsed_s < GUESS_SECONDS:
-            return None
-        left = max(self.bytes_total - self.bytes_done, 0)
-        return round(elapsed_s * 1000 * left / self.bytes_done)
-
-
-NO_PROGRESS = Progress(0, 0)
-OnProgress = Callable[[Progress], None]
-
-
 class Engine(Protocol):
     """Runs plans somewhere. Production: `spark.rounds.engine`; small tools and tests: `inline`."""
 
     name: str
+    can_be_lost: bool  # whether a new one, in a new process, may help where all jobs fail
 
-    def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
-        """One receipt per plan, in any order, each as soon as it is ready.
+    def submit(self, plans: Sequence[RoundPlan]) -> Run[Receipt]:
+        """Take plans on: one receipt per plan, in any order, each as soon as it is ready.
 
         A plan whose attempt failed gives a receipt with `error`.
         """
         ...
 
-    def summarise(
-        self, requests: Sequence[SummaryRequest], on_progress: OnProgress
-    ) -> Iterator[SummaryReceipt]:
-        """One receipt per segment to be looked through; order and errors as in `run`."""
+    def summarise(self, requests: Sequence[SummaryRequest]) -> Run[SummaryReceipt]:
+        """Take on segments to be looked through; order and errors as in `submit`."""
         ...
 
 
@@ -108,41 +70,6 @@ class IoBudget:
         ahead = self._bytes / self._rate - (self._clock.monotonic() - self._began)
         if ahead > 0:
             self._clock.sleep(ahead)
-
-
-class ProgressFile:
-    """The file in which an attempt counts bytes done, for the engine; rewritten now and then."""
-
-    def __init__(self, fs: Fs, path: Path, clock: Clock) -> None:
-        self._fs, self._path, self._clock = fs, path, clock
-        self._done = 0
-        self._written = 0
-        self._written_at = clock.monotonic()
-
-    def tick(self, n_bytes: int) -> None:
-        """Count `n_bytes` more as done. Raises Cancelled if the round was cancelled."""
-        self._done += n_bytes
-        now = self._clock.monotonic()
-        if (
-            self._done - self._written >= PROGRESS_BYTES
-            or now - self._written_at >= PROGRESS_SECONDS
-        ):
-            require_wanted(self._path.parent)
-            self._fs.write_file(self._path, b"%d" % self._done)
-            self._written, self._written_at = self._done, now
-
-
-def read_progress(folder: Path) -> int:
-    """Bytes an attempt reports as done; 0 while it has reported nothing."""
-    try:
-        return int((folder / PROGRESS_FILE).read_bytes() or b"0")
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return 0
-
-
-def work_bytes(plan: RoundPlan) -> int:
-    """Bytes that `Progress` counts for a plan: each segment twice, for map or probe and rewrite."""
-    return 2 * plan.bytes_to_read
 
 
 def run_plan(plan: RoundPlan, attempt_id: str, fs: Fs, clock: Clock) -> Receipt:

@@ -3,45 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from lapse.base.clock import Clock
 from lapse.base.fs import Fs
-from lapse.lifecycle.round.engine import OnProgress, Progress, run_plan, work_bytes
+from lapse.lifecycle.round.engine import run_plan
 from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.progress import Progress, work_bytes
 from lapse.lifecycle.round.receipt import THIS_PROCESS, Receipt
+from lapse.lifecycle.round.run import Run, Step
 from lapse.lifecycle.round.split.drive import run_split_here
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, summarise
 
 
 class InlineEngine:
-    """Runs plans one after the other in this process; progress moves per segment and plan."""
+    """Runs plans one after the other in this process, one a poll; what is cancelled ends there."""
 
     name = "inline"
+    can_be_lost = False
 
     def __init__(self, fs: Fs, clock: Clock) -> None:
         self._fs, self._clock = fs, clock
 
-    def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
-        total = sum(work_bytes(plan) for plan in plans)
-        done = 0
+    def submit(self, plans: Sequence[RoundPlan]) -> Run[Receipt]:
+        return Run(partial(self.rounds, plans))
+
+    def summarise(self, requests: Sequence[SummaryRequest]) -> Run[SummaryReceipt]:
+        return Run(partial(self.looks, requests))
+
+    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+        """The steps of a run of plans."""
+        total, done = sum(work_bytes(plan) for plan in plans), 0
         for plan in plans:
-            receipt = self._run(plan)
+            if run.is_cancelled:
+                return
+            receipt = self._receipt(plan)
             done += work_bytes(plan)
-            on_progress(Progress(done, total))
+            yield Progress(done, total)
             yield receipt
 
-    def _run(self, plan: RoundPlan) -> Receipt:
+    def looks(
+        self, requests: Sequence[SummaryRequest], run: Run[SummaryReceipt]
+    ) -> Iterator[Step[SummaryReceipt]]:
+        """The steps of a look through segments."""
+        total, done = sum(request.size for request in requests), 0
+        for request in requests:
+            if run.is_cancelled:
+                return
+            receipt = summarise(request)
+            done += request.size
+            yield Progress(done, total)
+            yield receipt
+
+    def _receipt(self, plan: RoundPlan) -> Receipt:
         if plan.split is not None:
             return run_split_here(plan, self._fs, self._clock)
         return run_plan(plan, THIS_PROCESS, self._fs, self._clock)
-
-    def summarise(
-        self, requests: Sequence[SummaryRequest], on_progress: OnProgress
-    ) -> Iterator[SummaryReceipt]:
-        total = sum(request.size for request in requests)
-        done = 0
-        for request in requests:
-            receipt = summarise(request)
-            done += request.size
-            on_progress(Progress(done, total))
-            yield receipt

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lapse.base.clock import time_text
 from lapse.base.errors import StorageError
-from lapse.lifecycle.round.engine import NO_PROGRESS, Progress
+from lapse.lifecycle.round.progress import NO_PROGRESS, Progress
 from lapse.lifecycle.status import reports
 from lapse.lifecycle.status.backoff import Held
 from lapse.lifecycle.status.reports import (

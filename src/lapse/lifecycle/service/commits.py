@@ -18,27 +18,47 @@ AT_ONCE_MAX = 1024
 WAIT_SECONDS_MAX = 5.0
 
 
-def in_portions(
-    receipts: Iterable[Receipt], clock: Clock, is_last: Callable[[Receipt], bool] = lambda _: False
-) -> Iterator[list[Receipt]]:
-    """Receipts as they come, some together: so many, what came in so long, or up to an `is_last`.
+class Portions:
+    """Receipts that wait to be committed together.
+
+    Args:
+        is_last: whether to wait for no other after this one.
+    """
+
+    def __init__(self, clock: Clock, is_last: Callable[[Receipt], bool] = lambda _: False) -> None:
+        self._clock, self._is_last = clock, is_last
+        self._some: list[Receipt] = []
+        self._since_s = clock.monotonic()
+
+    def add(self, receipt: Receipt) -> list[Receipt]:
+        """Those to commit now that this one is there; mostly none."""
+        self._some.append(receipt)
+        waited_s = self._clock.monotonic() - self._since_s
+        enough = len(self._some) >= AT_ONCE_MAX or waited_s >= WAIT_SECONDS_MAX
+        return self.rest() if self._is_last(receipt) or enough else []
+
+    def rest(self) -> list[Receipt]:
+        """Those that are left."""
+        some, self._some = self._some, []
+        self._since_s = self._clock.monotonic()
+        return some
+
+
+def in_portions(receipts: Iterable[Receipt], clock: Clock) -> Iterator[list[Receipt]]:
+    """Receipts as they come, some together: so many, or what came in so long.
 
     Where they break off, those that came are handed out before the error goes on.
     """
-    some: list[Receipt] = []
-    since_s = clock.monotonic()
+    portions = Portions(clock)
     try:
         for receipt in receipts:
-            some.append(receipt)
-            waited_s = clock.monotonic() - since_s
-            if len(some) >= AT_ONCE_MAX or waited_s >= WAIT_SECONDS_MAX or is_last(receipt):
+            if some := portions.add(receipt):
                 yield some
-                some, since_s = [], clock.monotonic()
     except (Exception, KeyboardInterrupt):
-        if some:
+        if some := portions.rest():
             yield some
         raise
-    if some:
+    if some := portions.rest():
         yield some
 
 

@@ -7,25 +7,24 @@ Logs that lack summaries are looked through by the engine first, some of their b
 so that rounds of others need not wait for a whole foreign directory to be read.
 
 Rounds that have a deadline go before those that only tidy up (L6), and past them: one that falls
-due while a long run is under way gets a run of its own beside it (`_overtake`). What people may
-ask of it they leave in files: rounds to wait, a round to be called off (`asked`).
+due while a long run is under way gets a run of its own beside it. One loop polls both
+(`_see_through`): a run and what is done with it is a `Job`, what is learnt from it goes to
+`Outcomes`. What people may ask of it they leave in files: rounds to wait, a round to be called off
+(`pauses`, `cancel`).
 
 Given an owner and an engine, it knows neither sockets nor Spark. Nothing durable is its own but the
 time it last believed (`clock_guard`): it may be killed anywhere, and the next one begins from the
-owner's facts. A log whose round fails is left alone for a while, longer each time, and keeps no
-other waiting; one with a place that cannot be read goes on below it (L10). An owner that is away
-is waited for; while the clock is not believed nothing is removed or stamped.
+owner's facts. An owner that is away is waited for; while the clock is not believed nothing is
+removed or stamped.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from lapse.base.backoff import backoff_ms
 from lapse.base.errors import LapseError
@@ -44,28 +43,20 @@ from lapse.lifecycle.decide.select import (
 )
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.owner.protocol import Owner, OwnerGone
-from lapse.lifecycle.round.cancel import is_cancelled
-from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.engine import (
-    NO_ATTEMPT,
     Engine,
-    EngineLost,
-    OnProgress,
-    Progress,
-    failed,
 )
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan
-from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.sizing import sized_plan
 from lapse.lifecycle.round.summarise import (
-    SummaryReceipt,
     SummaryRequest,
     requests_due,
     wants_look,
 )
 from lapse.lifecycle.service.board import Board, RunProgress, at_rest, some
-from lapse.lifecycle.service.commits import in_portions
-from lapse.lifecycle.status.backoff import Companions, Setbacks
+from lapse.lifecycle.service.jobs import AnyJob, Look, Rounds
+from lapse.lifecycle.service.outcomes import Outcomes
+from lapse.lifecycle.status.backoff import Setbacks
 from lapse.lifecycle.status.pauses import PAUSES, Pause, Pauses, pause_text, pauses_or_all
 from lapse.lifecycle.status.reports import (
     ENGINE_UP,
@@ -75,9 +66,6 @@ from lapse.lifecycle.status.reports import (
     WAITING,
     EngineReport,
     Queue,
-    RunOf,
-    UnderWay,
-    round_report,
 )
 from lapse.log.env import LogEnv
 
@@ -89,18 +77,6 @@ _NOTICE_MS = 1000  # how soon a confirmation of the clock is noticed, or the end
 _SLICE_SECONDS = 0.1  # how soon a request to stop is noticed
 _PAUSE_MS_MIN = 10
 LOOK_BYTES_MAX = 16 << 30  # looked through in one step, or one segment if that is larger
-JOBS_FAILED_MAX = 3  # that came to nothing as a whole, one after the other: it is the engine
-_STAMPING_ONLY = (Due.TOMBSTONES.value,)
-
-_R = TypeVar("_R", Receipt, SummaryReceipt)
-
-
-class JobControl(Protocol):
-    """An engine whose run can be cut short, and which can tell what its jobs were called."""
-
-    last_job_ids: tuple[int, ...]
-
-    def cancel(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +104,7 @@ class Service:
 
     Args:
         data_dir: where reports go, and the last time that was believed.
-        jobs: the engine again, if it has what `JobControl` asks.
-        engine_report: what is said of it in the files.
-
-    Attributes:
-        has_worked: whether the engine has made anything yet.
+        engine_report: what is said of the engine in the files.
     """
 
     def __init__(
@@ -142,31 +114,35 @@ class Service:
         env: LogEnv,
         data_dir: Path,
         options: ServiceOptions,
-        jobs: JobControl | None = None,
         engine_report: EngineReport | None = None,
     ) -> None:
-        self._owner, self._engine, self._jobs = owner, engine, jobs
+        self._owner, self._engine = owner, engine
         self._env, self._clock = env, env.clock
         self._options = options
-        told = engine_report or EngineReport(ENGINE_UP, env.clock.now_ms())
-        self._board = Board(env, data_dir, told)
-        self._jobs_failed = 0  # in a row
-        self.has_worked = False
-        self._guard = ClockGuard(env.fs, env.clock, data_dir, options.clock_jump_max_ms)
+        self._data_dir = data_dir
+        report = engine_report or EngineReport(ENGINE_UP, env.clock.now_ms())
+        self._board = Board(env, data_dir, report)
         self._setbacks = Setbacks(env.clock)
-        self._companions = Companions()
+        self._outcomes = Outcomes(owner, engine, env.clock, self._board, self._setbacks)
+        self._companions = self._outcomes.companions
+        self._guard = ClockGuard(env.fs, env.clock, data_dir, options.clock_jump_max_ms)
         self._undecided: set[str] = set()
         self._owner_missed = 0  # how often in a row
-        self._stopping = False
-        self._data_dir = data_dir
-        self._queue = Queue()  # of the run under way, and of one that overtakes it
-        self._overtaking = False
         self._overtake_s = 0.0  # not before
         self._overtaken: set[str] = set()  # logs that had a round beside the others of this step
 
+    @property
+    def has_worked(self) -> bool:
+        """Whether the engine has made anything yet."""
+        return self._outcomes.has_worked
+
+    @property
+    def _stopping(self) -> bool:
+        return self._outcomes.is_stopping
+
     def request_stop(self) -> None:
         """End soon: the round under way is cancelled or finished. Fit for a signal handler."""
-        self._stopping = True
+        self._outcomes.is_stopping = True
 
     def run(self) -> None:
         """Work until asked to stop; what the engine cannot go on after (EngineLost) comes out."""
@@ -260,57 +236,104 @@ class Service:
             plans = self._plans([decided[n] for n in wanted], now_ms)
             if plans:
                 waiting = tuple(name for run in left for name in run)
-                self._run_queued(plans, waiting, now_ms)
+                self._see_through(self._rounds(plans, now_ms), waiting)
 
-    def _run_queued(
-        self, plans: Sequence[RoundPlan], waiting: tuple[str, ...], now_ms: int
-    ) -> None:
-        """A run, and the queue for as long; `waiting` are the logs that come after it."""
-        before, names = self._queue, tuple(plan.name for plan in plans)
-        rounds = tuple(UnderWay(plan.name, plan.round_id, plan.dir) for plan in plans)
-        self._queue = Queue(
-            now_ms, len(names) + before.running, names + before.logs + waiting,
-            self._setbacks.held(), rounds + before.rounds,
-        )  # fmt: skip
-        self._board.queue(self._queue)
-        try:
-            self._run(plans, now_ms)
-        finally:
-            self._queue = replace(before, held=self._setbacks.held())
-            if self._overtaking:
-                self._board.queue(self._queue)
+    def _rounds(self, plans: Sequence[RoundPlan], now_ms: int) -> Rounds:
+        job = Rounds(self._engine.submit(plans), plans, now_ms, self._outcomes)
+        logger.info("running %d rounds: %s", len(plans), some(job.names))
+        job.tell()
+        return job
 
-    def _overtake(self) -> None:
-        """Have rounds made that got a deadline to keep while a long run is under way.
+    def _see_through(self, first: AnyJob, waiting: tuple[str, ...] = ()) -> None:
+        """Poll a run until it is over, and one that overtakes it; `waiting` are the logs after it.
 
-        Called by that run whenever it tells how far it is. One such run at a time; the engine gives
-        it the task slots that fall free.
+        Where polling is the work (`Run.works_alone`), the run that overtakes has it to itself.
         """
-        now_s = self._clock.monotonic()
-        if self._overtaking or self._stopping or now_s < self._overtake_s:
-            return
-        self._overtaking = True
+        jobs: list[AnyJob] = [first]
+        lost: LapseError | None = None
+        self._overtake_later()
         try:
-            verdict = self._guard.look()
-            pauses = self._pauses()
+            while jobs:
+                self._board.queue(self._queue(jobs, waiting))
+                for job in reversed(jobs):
+                    if self._stopping or lost is not None:
+                        job.run.cancel()
+                    try:
+                        self._advance(job, is_ahead=job is jobs[-1], is_first=job is first)
+                    except OwnerGone:
+                        raise
+                    except LapseError as e:
+                        lost = lost or e
+                    if not job.run.works_alone:
+                        break
+                jobs = self._left_of(jobs, first)
+        finally:
+            for job in jobs:
+                job.run.close()
+        if lost is not None:
+            raise lost
+
+    def _advance(self, job: AnyJob, *, is_ahead: bool, is_first: bool) -> None:
+        try:
+            if job.advance() and is_ahead:
+                job.tell()
+        except OwnerGone as e:
+            if is_first:
+                raise
+            logger.info("nothing overtakes: %s", e)  # the run under way will meet it too
+            job.run.close()
+            job.is_over = True
+
+    def _left_of(self, jobs: Sequence[AnyJob], first: AnyJob) -> list[AnyJob]:
+        """The jobs that are not over, and one that is to overtake, if there is one."""
+        left = [job for job in jobs if not job.is_over]
+        if first not in left:
+            return left
+        if len(left) < len(jobs):
+            self._overtake_later()
+        if left == [first]:
+            beside = self._one_beside(first)
+            return [first] if beside is None else [first, beside]
+        return left
+
+    def _queue(self, jobs: Sequence[AnyJob], waiting: tuple[str, ...]) -> Queue:
+        """Who is being worked on, and who waits; a look has no queue of its own."""
+        queue = Queue(logs=waiting, held=self._setbacks.held())
+        for job in jobs:
+            if isinstance(job, Rounds):
+                queue = Queue(
+                    job.now_ms, queue.running + len(job.names), job.names + queue.logs,
+                    queue.held, job.under_way + queue.rounds,
+                )  # fmt: skip
+        return queue
+
+    def _one_beside(self, under_way: AnyJob) -> Rounds | None:
+        """Rounds that got a deadline to keep while a long run is under way.
+
+        One such run at a time; the engine gives it the task slots that fall free.
+        """
+        if self._stopping or self._clock.monotonic() < self._overtake_s:
+            return None
+        self._overtake_later()
+        try:
+            verdict, pauses = self._guard.look(), self._pauses()
             if verdict.held or pauses.all is not None:
-                return
-            under_way = {one.log for one in self._queue.rounds}
-            infos = [i for i in self._owner.logs() if str(i.facts.partition) not in under_way]
-            decisions = order(self._decide(infos, verdict))
-            urgent = [d for d in decisions if must_be_made(d) and self._is_ready(d, pauses)]
-            for names in self._companions.runs([str(d.info.facts.partition) for d in urgent])[:1]:
-                some_of = [d for d in urgent if str(d.info.facts.partition) in set(names)]
-                plans = self._plans(some_of, verdict.now_ms, beside=True)
-                if plans:
-                    self._guard.keep()
-                    self._overtaken.update(plan.name for plan in plans)
-                    self._run_queued(plans, (), verdict.now_ms)
+                return None
+            busy = {one.log for one in under_way.under_way}
+            infos = [i for i in self._owner.logs() if str(i.facts.partition) not in busy]
         except OwnerGone as e:
             logger.info("nothing overtakes: %s", e)  # the run under way will meet it too
-        finally:
-            self._overtaking = False
-            self._overtake_later()
+            return None
+        decisions = order(self._decide(infos, verdict))
+        urgent = [d for d in decisions if must_be_made(d) and self._is_ready(d, pauses)]
+        for names in self._companions.runs([str(d.info.facts.partition) for d in urgent])[:1]:
+            chosen = [d for d in urgent if str(d.info.facts.partition) in set(names)]
+            plans = self._plans(chosen, verdict.now_ms, beside=True)
+            if plans:
+                self._guard.keep()
+                self._overtaken.update(plan.name for plan in plans)
+                return self._rounds(plans, verdict.now_ms)
+        return None
 
     def _overtake_later(self) -> None:
         self._overtake_s = self._clock.monotonic() + self._options.pause_ms / 1000
@@ -332,117 +355,6 @@ class Service:
                 self._setbacks.set_back(name, f"no plan can be made for it: {e!r}")
         return plans
 
-    def _run(self, plans: Sequence[RoundPlan], now_ms: int) -> None:
-        """One run of the engine, and the commit of what came of it, even if the engine is lost.
-
-        Small rounds are committed many at a time, while others are made; none of them waits for
-        a split one, which may take long.
-        """
-        lost: LapseError | None = None
-        by_id = {plan.round_id: plan for plan in plans}
-        small = {plan.round_id for plan in plans if plan.split is None}
-        unasked: list[str] = []  # logs that nobody attempted
-        error = ""
-
-        def is_last(receipt: Receipt) -> bool:
-            small.discard(receipt.round_id)
-            return not small or by_id[receipt.round_id].split is not None
-
-        try:
-            for some_of in in_portions(self._receipts(plans, now_ms), self._clock, is_last):
-                job_ids = () if self._jobs is None else self._jobs.last_job_ids
-                unasked += [r.name for r in some_of if r.attempt_id == NO_ATTEMPT]
-                error = some_of[0].error or error
-                self._commit(by_id, some_of, job_ids)
-        except OwnerGone:
-            raise
-        except LapseError as e:
-            lost = e
-        if not self._stopping:
-            self._companions.failed([plan.name for plan in plans], unasked)
-        if lost is not None:
-            raise lost
-        self._note_job(came_to_nothing=len(unasked) == len(plans), error=error)
-
-    def _note_job(self, *, came_to_nothing: bool, error: str) -> None:
-        """Raises EngineLost where one job after the other comes to nothing, whatever it is about.
-
-        One that fails for one log's sake is the doing of that log (`Companions`), and others
-        succeed in between.
-        """
-        if self._stopping:
-            return
-        self._jobs_failed = self._jobs_failed + 1 if came_to_nothing else 0
-        self.has_worked = self.has_worked or not came_to_nothing
-        if self._jobs is not None and self._jobs_failed >= JOBS_FAILED_MAX:
-            raise EngineLost(f"{self._jobs_failed} jobs in a row came to nothing: {error}")
-
-    def _commit(
-        self, by_id: Mapping[str, RoundPlan], receipts: Sequence[Receipt], job_ids: tuple[int, ...]
-    ) -> None:
-        """Have the owner commit, tell of it, and learn from it."""
-        called_off = {  # asked now: the owner clears the folders of rounds away
-            r.round_id
-            for r in receipts
-            if r.error is not None and is_cancelled(Path(by_id[r.round_id].dir), r.round_id)
-        }
-        run = RunOf(self._engine.name, job_ids, os.getpid())
-        try:
-            results = self._owner.commit(receipts)
-        except OwnerGone as e:
-            self._report_gone(run, by_id, receipts, e)
-            raise
-        told = []
-        for receipt, result in zip(receipts, results, strict=True):
-            plan = by_id[receipt.round_id]
-            told.append(round_report(run, plan, receipt, result))
-            if receipt.round_id in called_off:
-                wait_ms = self._setbacks.put_off(plan.name, "its round was cancelled by hand")
-                logger.warning("%s; again in %d s", result.error, wait_ms // 1000)
-            else:
-                self._learn(plan, receipt, result)
-        self._board.report(told)
-
-    def _receipts(self, plans: Sequence[RoundPlan], now_ms: int) -> Iterator[Receipt]:
-        """As they come; where the engine's run breaks off, the rest are failed ones.
-
-        What the engine cannot go on after comes out as it is.
-        """
-        names = tuple(plan.name for plan in plans)
-        logger.info("running %d rounds: %s", len(plans), some(names))
-        told = self._telling("running", names, now_ms)
-        told(Progress(0, sum(2 * plan.bytes_to_read for plan in plans)))
-        missing = {plan.round_id: plan for plan in plans}
-        try:
-            for receipt in self._until_stopped(self._engine.run(plans, told)):
-                missing.pop(receipt.round_id, None)
-                yield receipt
-        except LapseError:
-            raise
-        except Exception as e:
-            logger.exception("a run of %d rounds broke off", len(plans))
-            for plan in missing.values():
-                yield failed(plan, NO_ATTEMPT, f"{plan.name}: the run broke off: {e!r}")
-
-    def _telling(self, state: str, names: tuple[str, ...], now_ms: int) -> OnProgress:
-        begun_s = self._clock.monotonic()
-        if not self._overtaking:
-            self._overtake_later()
-
-        def on_progress(progress: Progress) -> None:
-            if self._stopping and self._jobs is not None:
-                self._jobs.cancel()
-            self._board.tell(state, some(names), RunProgress(now_ms, begun_s, names, progress))
-            self._overtake()
-
-        return on_progress
-
-    def _until_stopped(self, receipts: Iterator[_R]) -> Iterator[_R]:
-        for receipt in receipts:
-            yield receipt
-            if self._stopping and self._jobs is None:
-                break  # what is done is committed, the rest is for the next service
-
     # --- summaries -------------------------------------------------------------------------------
 
     def _look_through(self, lacking: Sequence[Decision], now_ms: int) -> None:
@@ -451,40 +363,15 @@ class Service:
         names = list(dict.fromkeys(request.name for request in requests))
         for run in self._companions.runs(names):
             if not self._stopping:
-                self._look_through_together(
-                    run, [r for r in requests if r.name in set(run)], now_ms
-                )
+                chosen = [r for r in requests if r.name in set(run)]
+                self._see_through(self._look(chosen, run, now_ms))
 
-    def _look_through_together(
-        self, names: Sequence[str], requests: Sequence[SummaryRequest], now_ms: int
-    ) -> None:
+    def _look(self, requests: Sequence[SummaryRequest], names: Sequence[str], now_ms: int) -> Look:
+        run = self._engine.summarise(requests)
+        job = Look(run, requests, names, now_ms, self._outcomes)
         logger.info("looking through %d segments of %s", len(requests), some(names))
-        told = self._telling("looking", tuple(names), now_ms)
-        receipts: list[SummaryReceipt] = []
-        refused: dict[str, str] = {}
-        try:
-            for receipt in self._until_stopped(self._engine.summarise(requests, told)):
-                receipts.append(receipt)  # noqa: PERF402  (here too)
-        except LapseError:
-            self._owner.adopt_summaries(receipts)
-            raise
-        except Exception as e:
-            logger.exception("a look through %d segments broke off", len(requests))
-            unseen = requests[len(receipts) :]
-            refused = {r.name: f"{r.name}: the look broke off: {e!r}" for r in unseen}
-            self._companions.failed(names, refused)
-        refusals = self._owner.adopt_summaries(receipts)
-        nobody = all(r.summary is None and r.pid == os.getpid() for r in receipts)
-        refused |= {r.name: why for r, why in zip(receipts, refusals, strict=True) if why}
-        for name in names:
-            if name not in refused:
-                self._setbacks.forgive(name)
-                self._companions.went_well(name)
-                continue
-            wait_ms = self._setbacks.set_back(name, refused[name])
-            if not self._stopping:
-                logger.warning("no summaries: %s; again in %d s", refused[name], wait_ms // 1000)
-        self._note_job(came_to_nothing=nobody, error="; ".join(list(refused.values())[:1]))
+        job.tell()
+        return job
 
     def _round_ids(self, count: int, now_ms: int) -> list[str]:
         """Ordered by time, never two alike: `20261121T050000.123-<6 hex>`."""
@@ -494,42 +381,6 @@ class Service:
         while len(ids) < count:
             ids[f"{stamp}-{self._env.unique_name()[:6]}"] = None
         return list(ids)
-
-    def _learn(self, plan: RoundPlan, receipt: Receipt, result: CommitResult) -> None:
-        """Whether the log may have another round at once."""
-        if receipt.attempt_id != NO_ATTEMPT:
-            self._companions.went_well(plan.name)
-        if result.error is None and not _is_futile(plan, receipt, result):
-            self._setbacks.forgive(plan.name)
-            return
-        if result.bad is not None:
-            self._setbacks.met_bad(plan.name, result.bad.reason)
-            retry_ms = result.bad.next_try_ms - plan.now_ms
-            logger.warning(
-                "round %s: %s; rounds go on below offset %d, and there again in %d s",
-                plan.round_id, result.error, result.bad.first_offset, retry_ms // 1000,
-            )  # fmt: skip
-            return
-        if result.error is None and plan.due == _STAMPING_ONLY:
-            self._setbacks.exhaust(plan.name, plan.generation)
-            return
-        wait_ms = self._setbacks.set_back(plan.name, result.error or "its round changed nothing")
-        if result.error is not None and not self._stopping:
-            logger.warning(
-                "round %s failed: %s; again in %d s", plan.round_id, result.error, wait_ms // 1000
-            )
-
-    def _report_gone(
-        self, run: RunOf, plans: Mapping[str, RoundPlan], receipts: Sequence[Receipt], e: OwnerGone
-    ) -> None:
-        """Nobody knows what became of them: the owner settles that when it is back."""
-        now_ms = self._clock.now_ms()
-        told = []
-        for receipt in receipts:
-            error = receipt.error or f"the owner went away during the commit: {e}"
-            result = CommitResult(receipt.round_id, receipt.name, 0, now_ms, 0.0, error)
-            told.append(round_report(run, plans[receipt.round_id], receipt, result))
-        self._board.report(told)
 
     # --- waiting ---------------------------------------------------------------------------------
 
@@ -577,13 +428,6 @@ class Service:
         self._owner_missed += 1
         self._board.tell(WAITING, str(reason))
         return backoff_ms(self._owner_missed, _FIRST_OWNER_BACKOFF_MS, OWNER_BACKOFF_MS_MAX)
-
-
-def _is_futile(plan: RoundPlan, receipt: Receipt, result: CommitResult) -> bool:
-    """A round that changed nothing would be due again for the same reason, for ever."""
-    if Due.DELETED.value in plan.due and receipt.log_start >= 0:
-        return False  # now the log knows that nothing is left to be taken out
-    return result.groups == 0 and receipt.end_offset <= plan.dirty
 
 
 def _some_of(requests: Sequence[SummaryRequest]) -> list[SummaryRequest]:

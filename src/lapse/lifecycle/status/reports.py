@@ -23,8 +23,8 @@ import msgspec
 from lapse.base.errors import CorruptData, unreadable
 from lapse.base.fs import Fs
 from lapse.lifecycle.round.commit import CommitResult
-from lapse.lifecycle.round.engine import LogProgress
 from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.progress import LogProgress
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.status.backoff import Held
 from lapse.log.facts import BadRange

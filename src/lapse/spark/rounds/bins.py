@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from lapse.lifecycle.round.engine import work_bytes
 from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.progress import work_bytes
 from lapse.lifecycle.round.summarise import SummaryRequest
 
 LOG_COST_BYTES = 2 << 20  # opening, mapping and renaming a log takes as long as so much work

@@ -9,7 +9,7 @@ that fails leaves without a receipt gets a failed one: it is tried again later.
 
 Jobs of rounds that have a deadline are in the pool `must-clean` of Spark's fair scheduler, which
 gets every slot that falls free before the pool `bulk` does (`pools.xml`). So a run of them may
-begin, from the progress callback of another, while that one's job goes on, and end before it.
+begin while another's job goes on, and end before it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import msgspec
 from py4j.protocol import Py4JError
@@ -31,17 +31,15 @@ from pyspark.sql import SparkSession
 
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.fs import Fs, RealFs
-from lapse.lifecycle.round.engine import (
-    NO_ATTEMPT,
-    EngineLost,
+from lapse.lifecycle.round.engine import NO_ATTEMPT, EngineLost, failed
+from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.progress import (
     LogProgress,
-    OnProgress,
     Progress,
-    failed,
     work_bytes,
 )
-from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.run import Run, Step
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, failed_summary
 from lapse.spark.rounds.bins import pack, pack_requests
 from lapse.spark.rounds.split import Cluster, run_split_plan
@@ -63,7 +61,7 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.03
 _JOB_IDS_WAIT_SECONDS = 1.0
 _NAMED_LOGS_MAX = 3
-_RUNS_AT_ONCE = 2  # one, and one that overtakes it
+_THREADS = 4  # of one run and one that overtakes it: a job, and the driver of a split plan
 _SPARK_ERRORS = (Py4JError, PySparkException, OSError, EOFError)
 
 
@@ -96,8 +94,9 @@ class Job:
 
 @dataclass(slots=True)
 class _Running:
-    """A job under way, and how it ended; None for one that was cancelled before it began."""
+    """A job under way, and how it ended; `job` is None where it was cancelled before it began."""
 
+    run: Run[Any]
     group: str
     job: Future[list[bytes]] | None
     answers: list[bytes] = field(default_factory=list)
@@ -108,23 +107,19 @@ class _Running:
 class SparkEngine:
     """`lifecycle.round.engine.Engine` on a Spark session.
 
-    One run at a time, or one from within the progress callback of another: for a single thread.
-
     Attributes:
         task_slots: tasks that run at once.
-        last_job_ids: Spark's ids of the jobs so far of the run under way, or else of the last.
     """
 
     name = "spark"
+    can_be_lost = True
 
     def __init__(self, session: SparkSession, fs: Fs, clock: Clock) -> None:
         self._spark = session.sparkContext
         self._fs, self._clock = fs, clock
-        self._driver = ThreadPoolExecutor(_RUNS_AT_ONCE, "lapse-spark-driver")
-        self._runs = 0  # under way
-        self._cancelled = threading.Event()
+        self._driver = ThreadPoolExecutor(_THREADS, "lapse-spark-driver")
+        self._is_closing = False
         self.task_slots = int(self._spark.defaultParallelism)
-        self.last_job_ids: tuple[int, ...] = ()
 
     def warm_up(self) -> None:
         """Have a worker for each slot, its kernels loaded; raises EngineLost if that fails."""
@@ -134,70 +129,56 @@ class SparkEngine:
         except _SPARK_ERRORS as e:
             raise EngineLost(f"Spark cannot start Python workers: {_reason(e)}") from e
 
-    def cancel(self) -> None:
-        """Make the run under way end soon, with failed receipts; from any thread."""
-        self._cancelled.set()
-
     def close(self) -> None:
         """Stop Spark and see its JVM end."""
-        self._cancelled.set()
+        self._is_closing = True
         with contextlib.suppress(*_SPARK_ERRORS):  # gone already is what was wanted
             self._spark.cancelAllJobs()
             self._spark.stop()
         self._driver.shutdown(wait=False, cancel_futures=True)
         stop_jvm()
 
-    def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
+    def submit(self, plans: Sequence[RoundPlan]) -> Run[Receipt]:
         """One receipt a plan: of the small ones as tasks end, then of each split one.
 
-        Raises EngineLost where there is no Spark.
+        The run raises EngineLost where there is no Spark.
         """
+        return Run(partial(self._rounds, plans), works_alone=True)
+
+    def summarise(self, requests: Sequence[SummaryRequest]) -> Run[SummaryReceipt]:
+        """One receipt a segment, once all are there; raises EngineLost where there is no Spark."""
+        return Run(partial(self._looks, requests), works_alone=True)
+
+    def _rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
         total, done = sum(work_bytes(plan) for plan in plans), 0
         pool = MUST_CLEAN if all(plan.is_urgent for plan in plans) else BULK
+        small = [plan for plan in plans if plan.split is None]
+        parts = [(small, self._small)] if small else []
+        parts += [([plan], self._split) for plan in plans if plan.split is not None]
+        for some, steps in parts:
+            for step in steps(some, pool, run):
+                if isinstance(step, Progress):
+                    yield Progress(done + step.bytes_done, total, step.under_way)
+                else:
+                    yield step
+            done += sum(work_bytes(plan) for plan in some)
+            yield Progress(done, total)
 
-        def tell(now: Progress) -> None:
-            on_progress(Progress(done + now.bytes_done, total, now.under_way))
-
-        with self._begun():
-            small = [plan for plan in plans if plan.split is None]
-            if small:
-                yield from self._run_small(small, pool, tell)
-                done += sum(work_bytes(plan) for plan in small)
-                tell(Progress(0, 0))
-            for plan in (plan for plan in plans if plan.split is not None):
-                receipt = self._run_split(plan, pool, tell)
-                done += work_bytes(plan)
-                tell(Progress(0, 0))
-                yield receipt
-
-    @contextlib.contextmanager
-    def _begun(self) -> Iterator[None]:
-        """A run, for as long as it is: its jobs are its own, and it cancels no earlier one."""
-        job_ids, self.last_job_ids = self.last_job_ids, ()
-        if self._runs == 0:
-            self._cancelled.clear()
-        self._runs += 1
-        try:
-            yield
-        finally:
-            self._runs -= 1
-            if self._runs:
-                self.last_job_ids = job_ids
-
-    def _run_small(
-        self, plans: Sequence[RoundPlan], pool: str, on_progress: OnProgress
-    ) -> Iterator[Receipt]:
+    def _small(
+        self, plans: Sequence[RoundPlan], pool: str, run: Run[Receipt]
+    ) -> Iterator[Step[Receipt]]:
         self._require_alive()
         bins = pack(plans, self.task_slots)
         watch = Watch(bins, self._clock)
         encoded = [encode_plans(b.plans) for b in bins]
         told = self._spark.accumulator(list[bytes](), AsTheyCome())
-        running = self._start(Job(describe(plans), partial(tell_bins, told), encoded, pool))
+        job = Job(describe(plans), partial(tell_bins, told), encoded, pool)
+        running = self._start(job, run)
         missing = {(plan.round_id, plan.name): plan for plan in plans}
         seen = 0
         try:
             for _ in self._until_done(running):
-                on_progress(watch.look())
+                yield watch.look()
                 answers = told.value[seen:]
                 seen += len(answers)
                 for data in answers:
@@ -210,53 +191,71 @@ class SparkEngine:
         for plan in missing.values():
             yield failed(plan, NO_ATTEMPT, f"{plan.name}: {running.error}")
 
-    def _run_split(self, plan: RoundPlan, pool: str, on_progress: OnProgress) -> Receipt:
+    def _split(
+        self, plans: Sequence[RoundPlan], pool: str, run: Run[Receipt]
+    ) -> Iterator[Step[Receipt]]:
+        """One plan; a thread waits for its jobs, one after the other."""
         self._require_alive()
-        total = work_bytes(plan)
+        [plan] = plans
+        total, bytes_done = work_bytes(plan), 0
 
         def tell(n_bytes: int) -> None:
-            this = LogProgress(plan.name, plan.round_id, n_bytes, total)
-            on_progress(Progress(n_bytes, total, (this,)))
+            nonlocal bytes_done
+            bytes_done = n_bytes
 
         def run_tasks(
             description: str, bins: list[bytes], on_wait: Callable[[], None]
         ) -> tuple[list[bytes], str]:
-            return self._run_job(Job(description, run_split_bins, bins, pool), on_wait)
+            return self._run_job(Job(description, run_split_bins, bins, pool), run, on_wait)
 
         cluster = Cluster(self._fs, self._clock, self.task_slots, run_tasks)
-        return run_split_plan(plan, cluster, tell)
+        driving = self._driver.submit(run_split_plan, plan, cluster, tell)
+        try:
+            while not wait([driving], POLL_SECONDS).done:
+                this = LogProgress(plan.name, plan.round_id, bytes_done, total)
+                yield Progress(bytes_done, total, (this,))
+        except BaseException:  # whoever asked has enough
+            run.cancel()
+            raise
+        yield driving.result()
 
-    def summarise(
-        self, requests: Sequence[SummaryRequest], on_progress: OnProgress
-    ) -> Iterator[SummaryReceipt]:
-        """One receipt a segment, once all are there; raises EngineLost where there is no Spark."""
+    def _looks(
+        self, requests: Sequence[SummaryRequest], run: Run[SummaryReceipt]
+    ) -> Iterator[Step[SummaryReceipt]]:
+        if not requests:
+            return
+        self._require_alive()
         total = sum(request.size for request in requests)
         encoded = [encode_requests(b) for b in pack_requests(requests, self.task_slots)]
-        job = Job(describe_look(requests), summarise_bins, encoded)
-        with self._begun():
-            if not requests:
-                return
-            self._require_alive()
-            answers, error = self._run_job(job, lambda: on_progress(Progress(0, total)))
-            on_progress(Progress(total, total))
-            receipts = [msgspec.json.decode(data, type=SummaryReceipt) for data in answers]
-            received = {(r.name, r.base_offset): r for r in receipts}
-            for request in requests:
-                receipt = received.get((request.name, request.base_offset))
-                yield receipt or failed_summary(request, error)
+        running = self._start(Job(describe_look(requests), summarise_bins, encoded), run)
+        for _ in self._until_done(running):
+            yield Progress(0, total)
+        yield Progress(total, total)
+        receipts = [msgspec.json.decode(data, type=SummaryReceipt) for data in running.answers]
+        received = {(r.name, r.base_offset): r for r in receipts}
+        for request in requests:
+            receipt = received.get((request.name, request.base_offset))
+            yield receipt or failed_summary(request, running.error)
 
-    def _run_job(self, job: Job, on_wait: Callable[[], None]) -> tuple[list[bytes], str]:
+    # --- jobs ------------------------------------------------------------------------------------
+
+    def _run_job(
+        self, job: Job, run: Run[Any], on_wait: Callable[[], None]
+    ) -> tuple[list[bytes], str]:
         """What the tasks hand back, and why there may be no answer to something."""
-        running = self._start(job)
+        running = self._start(job, run)
         for _ in self._until_done(running):
             on_wait()
         return running.answers, running.error
 
-    def _start(self, job: Job) -> _Running:
+    def _start(self, job: Job, run: Run[Any]) -> _Running:
         group = f"lapse-{secrets.token_hex(6)}"
-        if self._cancelled.is_set():  # before, in another job of this run
-            return _Running(group, None)
-        return _Running(group, self._driver.submit(self._collect, group, job))
+        if self._is_cancelled(run):  # before, in another job of this run
+            return _Running(run, group, None)
+        return _Running(run, group, self._driver.submit(self._collect, group, job))
+
+    def _is_cancelled(self, run: Run[Any]) -> bool:
+        return run.is_cancelled or self._is_closing
 
     def _until_done(self, running: _Running) -> Iterator[None]:
         """Now and then while a job runs, and once after its end, when its job ids are known."""
@@ -266,7 +265,7 @@ class SparkEngine:
             while not wait([running.job], POLL_SECONDS).done:
                 self._note_job_ids(running)
                 yield
-                if self._cancelled.is_set():
+                if self._is_cancelled(running.run):
                     self._cancel(running.group)
         except BaseException:  # whoever asked has enough
             self._cancel(running.group)
@@ -285,8 +284,9 @@ class SparkEngine:
         try:
             running.answers, running.error = job.result(), "its task left no receipt"
         except _SPARK_ERRORS as e:
-            cancelled = self._cancelled.is_set()
-            running.error = "cancelled" if cancelled else f"the Spark job failed: {_reason(e)}"
+            running.error = f"the Spark job failed: {_reason(e)}"
+            if self._is_cancelled(running.run):
+                running.error = "cancelled"
 
     def _cancel(self, group: str) -> None:
         with contextlib.suppress(*_SPARK_ERRORS):  # the job's own outcome says what is wrong
@@ -303,7 +303,7 @@ class SparkEngine:
                 if ids or self._clock.monotonic() >= until:
                     break
                 self._clock.sleep(0.01)
-            self.last_job_ids += tuple(sorted(ids))
+            running.run.job_ids += tuple(sorted(ids))
             running.has_ids = bool(ids)
 
     def _require_alive(self) -> None:

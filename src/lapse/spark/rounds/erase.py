@@ -39,7 +39,7 @@ from lapse.lifecycle.erase.replicas import Run
 from lapse.lifecycle.erase.search import Search
 from lapse.lifecycle.erase.table import table_of
 from lapse.lifecycle.erase.warm_up import warm_up
-from lapse.lifecycle.round.engine import OnProgress, Progress
+from lapse.lifecycle.round.progress import OnProgress, Progress
 from lapse.spark.session.session import SessionOptions, open_session, stop_jvm
 
 DEATHS_MAX = 2

@@ -21,8 +21,9 @@ from typing import Any
 
 from lapse.base.clock import Clock
 from lapse.base.fs import Fs
-from lapse.lifecycle.round.engine import failed, work_bytes
+from lapse.lifecycle.round.engine import failed
 from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.progress import work_bytes
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
 from lapse.lifecycle.round.split.drive import run_split
 from lapse.lifecycle.round.split.requests import Answer, MergeRequest, Stage

@@ -15,8 +15,13 @@ from itertools import accumulate
 from pathlib import Path
 
 from lapse.base.clock import Clock
-from lapse.lifecycle.round.engine import LogProgress, Progress, read_progress, work_bytes
 from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.progress import (
+    LogProgress,
+    Progress,
+    read_progress,
+    work_bytes,
+)
 from lapse.lifecycle.round.receipt import attempt_dir
 from lapse.spark.rounds.bins import Bin
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from lapse.lifecycle.erase.findings import AuditUnit
 from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.search import make_search
-from lapse.lifecycle.round.engine import Progress
+from lapse.lifecycle.round.progress import Progress
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.erase.replica import KEY, NOW, batch, counted, others, written
 

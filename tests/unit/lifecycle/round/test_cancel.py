@@ -10,8 +10,10 @@ import pytest
 from lapse.base.fs import RealFs
 from lapse.lifecycle.round.cancel import cancel_round, is_cancelled
 from lapse.lifecycle.round.choice import Split
-from lapse.lifecycle.round.engine import PROGRESS_SECONDS, run_plan
+from lapse.lifecycle.round.engine import run_plan
 from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.progress import PROGRESS_SECONDS
+from lapse.lifecycle.round.run import receipts_of
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.round.split.splits import SPLIT
 from tests.support.lifecycle.rounds import NOW, overwritten
@@ -39,7 +41,7 @@ def test_a_round_that_was_called_off_never_begins(tmp_path: Path, split: Split |
         assert is_cancelled(log_dir, called_off.round_id)
         assert not is_cancelled(log_dir, wanted.round_id)
         told: list[object] = []
-        receipts = list(InlineEngine(FS, p.clock).run(plans[:1], told.append))
+        receipts = list(receipts_of(InlineEngine(FS, p.clock).submit(plans[:1]), told.append))
         assert [r.error for r in receipts] == ["a-0: cancelled by hand"]
 
 

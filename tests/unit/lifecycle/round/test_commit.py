@@ -19,6 +19,7 @@ from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.commit import CommitEnv, commit, finish_commit, intent_path
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.receipt import FileReceipt, Receipt, attempt_dir, attempt_file
+from lapse.lifecycle.round.run import receipts_of
 from lapse.log import checkpoints
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import LOG, segment_path
@@ -110,7 +111,7 @@ def owned(data: Path, *topics: str, pairs: list[Pair] | None = None) -> Iterator
     configs = make_logs(data, written, compacted(), clock)
     with DirectoryOwner(data, configs, fs, clock) as owner:
         plans = [plan_of(info, f"r-{info.facts.partition}", NOW) for info in owner.logs()]
-        receipts = list(InlineEngine(RealFs(), clock).run(plans, lambda _: None))
+        receipts = list(receipts_of(InlineEngine(RealFs(), clock).submit(plans)))
         fs.single = 0
         yield Owned(owner, fs, data, receipts)
 
@@ -376,9 +377,8 @@ def test_a_group_that_is_partly_gone_does_not_come_back(tmp_path: Path, how: str
     larger = dict.fromkeys(configs, compacted(internal_segment_bytes=8000))
     with DirectoryOwner(data, larger, RealFs(), clock) as owner:
         [info] = owner.logs()
-        [receipt] = InlineEngine(RealFs(), clock).run(
-            [plan_of(info, "r1", NOW, force=True)], lambda _: None
-        )
+        plan = plan_of(info, "r1", NOW, force=True)
+        [receipt] = receipts_of(InlineEngine(RealFs(), clock).submit([plan]))
         [group] = receipt.groups
         first, second, *_ = group.old_bases
         [log] = owner._directory.logs.values()
@@ -394,9 +394,8 @@ def test_a_group_that_is_partly_gone_does_not_come_back(tmp_path: Path, how: str
         assert not intent_path(log.dir).exists()
 
         [info] = owner.logs()  # and is simply made again
-        again = InlineEngine(RealFs(), clock).run(
-            [plan_of(info, "r2", NOW, force=True)], lambda _: None
-        )
+        plan = plan_of(info, "r2", NOW, force=True)
+        again = receipts_of(InlineEngine(RealFs(), clock).submit([plan]))
         [result] = owner.commit(list(again))
         assert (result.error, result.groups) == (None, 1)
         assert min(records_in(log.dir)) == second
@@ -469,7 +468,7 @@ def test_a_group_of_which_an_old_segment_is_left_is_not_in_place(tmp_path: Path)
     larger = dict.fromkeys(configs, compacted(internal_segment_bytes=8000))
     with DirectoryOwner(data, larger, fs, clock) as owner:
         plans = [plan_of(info, "r1", NOW, force=True) for info in owner.logs()]
-        [receipt] = InlineEngine(RealFs(), clock).run(plans, lambda _: None)
+        [receipt] = receipts_of(InlineEngine(RealFs(), clock).submit(plans))
         first = receipt.groups[0]
         log_dir = data / receipt.name
         left = segment_path(log_dir, first.old_bases[-1], LOG)

@@ -33,6 +33,7 @@ from lapse.lifecycle.round.receipt import (
     attempt_dir,
     attempt_file,
 )
+from lapse.lifecycle.round.run import receipts_of
 from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
 from lapse.log.manifest import MANIFEST, read_manifest
@@ -78,7 +79,7 @@ class House:
         configs = make_logs(data, dict.fromkeys(topics, overwritten()), compacted(), self.clock)
         with DirectoryOwner(data, configs, RealFs(), self.clock) as owner:
             plans = [plan_of(info, f"r-{info.facts.partition}", NOW) for info in owner.logs()]
-            self.receipts = list(InlineEngine(RealFs(), self.clock).run(plans, lambda _: None))
+            self.receipts = list(receipts_of(InlineEngine(RealFs(), self.clock).submit(plans)))
         self.directory = LogDirectory.open(data, env_of(self.clock))
         partitions = (TopicPartition(topic, 0) for topic in topics)
         self.logs = [self.directory.open_log(tp, configs[tp]) for tp in partitions]

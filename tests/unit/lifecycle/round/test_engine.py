@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from lapse.base.fs import RealFs
-from lapse.lifecycle.round.engine import (
+from lapse.lifecycle.round.engine import failed, run_plan
+from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.progress import (
     GUESS_SECONDS,
     PROGRESS_BYTES,
     Progress,
     ProgressFile,
-    failed,
     read_progress,
-    run_plan,
     work_bytes,
 )
-from lapse.lifecycle.round.inline import InlineEngine
-from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import BadSpot, Receipt, attempt_dir
+from lapse.lifecycle.round.run import receipts_of
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.testing.clock import ManualClock
@@ -218,7 +218,7 @@ def test_inline_engine(tmp_path: Path) -> None:
         plans.append(planned(tmp_path / name, two_values()))
     (tmp_path / "two" / f"{0:020d}.log").unlink()
     seen: list[Progress] = []
-    receipts = list(InlineEngine(FS, ManualClock()).run(plans, seen.append))
+    receipts = list(receipts_of(InlineEngine(FS, ManualClock()).submit(plans), seen.append))
     assert [r.error is None for r in receipts] == [True, False]
     total = sum(work_bytes(p) for p in plans)
     assert seen[-1] == Progress(total, total)

@@ -17,6 +17,7 @@ from lapse.lifecycle.decide.select import RoundKind
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir, attempt_file
+from lapse.lifecycle.round.run import receipts_of
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.round.split.splits import data, planned
 
@@ -85,7 +86,7 @@ def written(plan: RoundPlan, receipt: Receipt) -> dict[int, bytes]:
 
 
 def run(plan: RoundPlan, fs: RealFs) -> Receipt:
-    [receipt] = InlineEngine(fs, Restless()).run([plan], lambda _: None)
+    [receipt] = receipts_of(InlineEngine(fs, Restless()).submit([plan]))
     return receipt
 
 

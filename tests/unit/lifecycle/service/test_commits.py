@@ -10,9 +10,10 @@ import pytest
 from lapse.base.fs import RealFs
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.commit import CommitResult
-from lapse.lifecycle.round.engine import Progress
 from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.progress import Progress
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.run import receipts_of
 from lapse.lifecycle.service import commits
 from lapse.lifecycle.service.commits import WAIT_SECONDS_MAX, committed
 from lapse.testing.clock import ManualClock
@@ -52,9 +53,9 @@ def owner(
         yield opened
 
 
-def receipts_of(owner: Counting, clock: ManualClock) -> Iterator[Receipt]:
+def cleaned(owner: Counting, clock: ManualClock) -> Iterator[Receipt]:
     plans = [plan_of(info, f"r{n}", NOW) for n, info in enumerate(owner.logs())]
-    yield from InlineEngine(RealFs(), clock).run(plans, quiet)
+    yield from receipts_of(InlineEngine(RealFs(), clock).submit(plans))
 
 
 def quiet(_: Progress) -> None:
@@ -64,7 +65,7 @@ def quiet(_: Progress) -> None:
 def test_some_together_and_all_in_their_order(
     tmp_path: Path, owner: Counting, clock: ManualClock
 ) -> None:
-    done = list(committed(receipts_of(owner, clock), owner, clock))
+    done = list(committed(cleaned(owner, clock), owner, clock))
     assert [receipt.name for receipt, _ in done] == [f"t{n}-0" for n in range(LOGS)]
     assert [(result.name, result.error) for _, result in done] == [
         (f"t{n}-0", None) for n in range(LOGS)
@@ -75,7 +76,7 @@ def test_some_together_and_all_in_their_order(
 
 def test_none_waits_for_long(owner: Counting, clock: ManualClock) -> None:
     def slowly() -> Iterator[Receipt]:
-        for receipt in receipts_of(owner, clock):
+        for receipt in cleaned(owner, clock):
             clock.advance(int(WAIT_SECONDS_MAX * 1000))
             yield receipt
 
@@ -87,7 +88,7 @@ def test_what_came_before_a_run_breaks_off_is_committed(
     owner: Counting, clock: ManualClock
 ) -> None:
     def broken() -> Iterator[Receipt]:
-        for n, receipt in enumerate(receipts_of(owner, clock)):
+        for n, receipt in enumerate(cleaned(owner, clock)):
             if n == 5:
                 raise KeyboardInterrupt
             yield receipt

@@ -20,9 +20,11 @@ from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.owner.protocol import Owner, OwnerGone
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.commit import CommitResult
-from lapse.lifecycle.round.engine import OnProgress, Progress, failed
+from lapse.lifecycle.round.engine import failed
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan
+from lapse.lifecycle.round.progress import Progress
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.run import Run, Step
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, failed_summary
 from lapse.lifecycle.service import loop as service_module
 from lapse.lifecycle.service.loop import Service, ServiceOptions
@@ -196,10 +198,12 @@ def test_asked_to_stop_it_commits_what_is_done_and_no_more(tmp_path: Path) -> No
     with parts(tmp_path / "data", {"a": overwritten(), "b": overwritten()}) as p:
 
         class Stopping(Recorded):
-            def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
-                for receipt in super().run(plans, on_progress):
+            def rounds(
+                self, plans: Sequence[RoundPlan], run: Run[Receipt]
+            ) -> Iterator[Step[Receipt]]:
+                for step in super().rounds(plans, run):
                     service.request_stop()
-                    yield receipt
+                    yield step
 
         service = p.serve(engine=Stopping(p.clock))
         service.run()
@@ -225,9 +229,9 @@ def test_a_round_that_changes_nothing_is_not_repeated_for_ever(tmp_path: Path) -
     """An engine that maps nothing and rewrites nothing: the log stays due, and has to wait."""
 
     class Idle(Recorded):
-        def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
+        def rounds(self, plans: Sequence[RoundPlan], _: Run[Receipt]) -> Iterator[Step[Receipt]]:
             self.runs.append([plan.name for plan in plans])
-            on_progress(Progress(0, 1))
+            yield Progress(0, 1)
             for plan in plans:
                 yield replace(failed(plan, "none", "nothing was done"), error=None)
 
@@ -305,18 +309,18 @@ class Looking(Recorded):
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
-        self.looks: list[list[str]] = []
+        self.looked: list[list[str]] = []
         self.failing: set[str] = set()
 
-    def summarise(
-        self, requests: Sequence[SummaryRequest], on_progress: OnProgress
-    ) -> Iterator[SummaryReceipt]:
-        self.looks.append([f"{r.name} {r.base_offset}" for r in requests])
+    def looks(
+        self, requests: Sequence[SummaryRequest], run: Run[SummaryReceipt]
+    ) -> Iterator[Step[SummaryReceipt]]:
+        self.looked.append([f"{r.name} {r.base_offset}" for r in requests])
         for request in requests:
             if request.name in self.failing:
                 yield failed_summary(request, "no luck")
             else:
-                yield from super().summarise([request], on_progress)
+                yield from super().looks([request], run)
 
 
 @contextmanager
@@ -341,21 +345,21 @@ def test_a_foreign_log_is_looked_through_once_and_then_cleaned(tmp_path: Path) -
         }
         assert all(s.summary.estimated for s in p.log("a-0").segments[:-1])
         assert p.service.step() == 0
-        assert {look for looks in engine.looks for look in looks} == bases
+        assert {look for looks in engine.looked for look in looks} == bases
         assert engine.runs == []
         assert read_progress(p.data).state == "looking"
         assert p.service.step() == 0
         assert engine.runs == [["a-0", "b-0"]]
         assert len(p.records("a-0")) == len(p.records("b-0")) == 5
         assert p.service.step() == PAUSE_MS
-        assert len(engine.looks) == 1
+        assert len(engine.looked) == 1
 
 
 def test_what_is_ready_does_not_wait_for_a_look(tmp_path: Path) -> None:
     with foreign(tmp_path / "data", "a", own=["own"]) as (p, engine):
         assert p.service.step() == 0
         assert engine.runs == [["own-0"]]
-        assert len(engine.looks) == 1
+        assert len(engine.looked) == 1
 
 
 def test_a_step_looks_through_so_many_bytes(
@@ -367,7 +371,7 @@ def test_a_step_looks_through_so_many_bytes(
         sealed = len(p.log("a-0").segments) - 1
         for _ in range(sealed):
             assert p.service.step() == 0
-        assert [len(looks) for looks in engine.looks] == [1] * sealed
+        assert [len(looks) for looks in engine.looked] == [1] * sealed
         p.service.step()
         assert engine.runs == [["a-0"]]
 
@@ -386,7 +390,7 @@ def test_a_log_that_cannot_be_looked_through_keeps_no_other_waiting(tmp_path: Pa
             p.clock.advance(pause)
             assert p.service.step() == 0
         assert waits == [1000, 2000, 4000, 8000]
-        assert len(engine.looks) == 5
+        assert len(engine.looked) == 5
         engine.failing = set()
         p.clock.advance(BACKOFF_MS_MAX)
         p.service.step()
@@ -405,7 +409,7 @@ def test_a_log_that_is_not_cleaned_is_looked_through_all_the_same(tmp_path: Path
         p.log("a-0").roll(NOW)
         p.service.step()
         assert p.service.step() == PAUSE_MS
-        assert (len(engine.looks), engine.runs) == (1, [])
+        assert (len(engine.looked), engine.runs) == (1, [])
         [info] = p.owner.logs()
         assert decide(info, NOW).blocked is Blocked.UNHANDLED
 
@@ -414,12 +418,12 @@ def test_asked_to_stop_it_keeps_what_it_has_found(tmp_path: Path) -> None:
     with foreign(tmp_path / "data", "a") as (p, _):
 
         class Stopping(Looking):
-            def summarise(
-                self, requests: Sequence[SummaryRequest], on_progress: OnProgress
-            ) -> Iterator[SummaryReceipt]:
-                for receipt in super().summarise(requests, on_progress):
+            def looks(
+                self, requests: Sequence[SummaryRequest], run: Run[SummaryReceipt]
+            ) -> Iterator[Step[SummaryReceipt]]:
+                for step in super().looks(requests, run):
                     service.request_stop()
-                    yield receipt
+                    yield step
 
         service = p.serve(engine=Stopping(p.clock))
         service.run()
@@ -434,10 +438,10 @@ def test_small_logs_do_not_wait_for_a_split_one(tmp_path: Path) -> None:
     class AsSparkDoes(Recorded):
         """Small plans first; notes what is committed when a split one begins."""
 
-        def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
-            yield from super().run([plan for plan in plans if plan.split is None], on_progress)
+        def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+            yield from super().rounds([plan for plan in plans if plan.split is None], run)
             self.before = {name: len(p.records(name)) for name in ("a-0", "b-0", "huge-0")}
-            yield from super().run([plan for plan in plans if plan.split], on_progress)
+            yield from super().rounds([plan for plan in plans if plan.split], run)
 
     with parts(tmp_path / "data", topics) as p:
         engine = AsSparkDoes(p.clock)
@@ -486,10 +490,10 @@ def test_the_time_is_durable_before_a_round_goes_by_it(tmp_path: Path) -> None:
     """ADR-11: a clock that is set back over a restart is never before what was removed by."""
 
     class Looking(Recorded):
-        def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
+        def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
             record = read_record(p.data / SERVICE)
             kept.append(-1 if record is None else record.now_ms)
-            yield from super().run(plans, on_progress)
+            yield from super().rounds(plans, run)
 
     kept: list[int] = []
     with parts(tmp_path / "data", {"a": overwritten()}) as p:

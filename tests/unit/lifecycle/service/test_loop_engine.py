@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from lapse.base.clock import time_text
-from lapse.lifecycle.round.engine import NO_ATTEMPT, EngineLost, OnProgress, failed
+from lapse.lifecycle.round.engine import NO_ATTEMPT, EngineLost, failed
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.run import Run, Step
 from lapse.lifecycle.service.loop import Service, ServiceOptions
 from lapse.lifecycle.status.backoff import BACKOFF_MS_MAX
 from lapse.lifecycle.status.reports import read_progress
@@ -21,14 +22,12 @@ from tests.support.lifecycle.served import PAUSE_MS, Parts, Recorded, parts
 class Broken(Recorded):
     """An engine whose jobs come to nothing as a whole, while it is `broken`."""
 
-    last_job_ids: tuple[int, ...] = ()
+    can_be_lost = True
     broken = True
 
-    def cancel(self) -> None: ...
-
-    def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
+    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
         if not self.broken:
-            yield from super().run(plans, on_progress)
+            yield from super().rounds(plans, run)
             return
         self.runs.append([plan.name for plan in plans])
         for plan in plans:
@@ -38,7 +37,7 @@ class Broken(Recorded):
 def broken_service(p: Parts) -> tuple[Service, Broken]:
     engine = Broken(p.clock)
     options = ServiceOptions(MEMORY, PAUSE_MS)
-    return Service(p.owner, engine, env_of(p.clock), p.data, options, engine), engine
+    return Service(p.owner, engine, env_of(p.clock), p.data, options), engine
 
 
 def test_jobs_that_come_to_nothing_one_after_the_other_are_the_engines(tmp_path: Path) -> None:

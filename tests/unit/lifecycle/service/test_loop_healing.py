@@ -18,10 +18,10 @@ from lapse.broker.logs.housekeeping import apply_retention, believing, roll_if_d
 from lapse.lifecycle.decide.bounds import Bound
 from lapse.lifecycle.decide.select import Decision, LogInfo, RoundOptions, decide
 from lapse.lifecycle.owner.directory import DirectoryOwner
-from lapse.lifecycle.round.engine import OnProgress
 from lapse.lifecycle.round.ledger import read_heads
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.run import Run, Step
 from lapse.lifecycle.service import loop as service_module
 from lapse.lifecycle.service.loop import ServiceOptions
 from lapse.lifecycle.status.reports import read_progress, read_queue, read_reports
@@ -188,8 +188,8 @@ class Meanwhile(Recorded):
         super().__init__(p.clock)
         self.doing = doing
 
-    def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
-        receipts = list(super().run(plans, on_progress))
+    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+        receipts = list(super().rounds(plans, run))
         doing, self.doing = self.doing, None
         if doing is not None:
             doing()  # type: ignore[operator]
@@ -279,12 +279,12 @@ class Breaking(Recorded):
 
     culprit = "c-0"
 
-    def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
+    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
         for plan in plans:
             if plan.name == self.culprit:
                 self.runs.append([p.name for p in plans])
                 raise MemoryError("no room")
-            yield from super().run([plan], on_progress)
+            yield from super().rounds([plan], run)
 
 
 def test_an_engine_that_breaks_off_loses_nobody_elses_receipts(
@@ -316,8 +316,8 @@ class Lost(LapseError):
 
 def test_an_engine_that_is_lost_comes_out_after_what_is_done_is_committed(tmp_path: Path) -> None:
     class Losing(Recorded):
-        def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
-            yield from super().run(plans[:1], on_progress)
+        def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+            yield from super().rounds(plans[:1], run)
             raise Lost("Spark is gone")
 
     with parts(tmp_path / "data", {"a": overwritten(), "b": overwritten()}) as p:

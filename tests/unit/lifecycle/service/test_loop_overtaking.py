@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from lapse.base.fs import RealFs
-from lapse.lifecycle.round.engine import OnProgress, Progress
 from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.progress import Progress
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.run import Run, Step
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest
 from lapse.lifecycle.service.loop import ServiceOptions
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause
@@ -28,14 +29,14 @@ class Long(Recorded):
         self.meanwhile: Callable[[], None] | None = meanwhile
         self.takes_ms = takes_ms
 
-    def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
-        receipts = list(super().run(plans, lambda _: None))
+    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+        steps = list(super().rounds(plans, run))
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
             meanwhile()
             self._clock.advance(self.takes_ms)  # type: ignore[attr-defined]
-        on_progress(Progress(1, 2))
-        yield from receipts
+        yield Progress(1, 2)
+        yield from steps
 
 
 def make_urgent(p: Parts, name: str) -> Callable[[], None]:
@@ -78,9 +79,9 @@ def test_the_queue_has_both_meanwhile(tmp_path: Path) -> None:
     seen: list[Queue] = []
 
     class Watched(Long):
-        def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
+        def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
             seen.append(read_queue(p.data))
-            yield from super().run(plans, on_progress)
+            yield from super().rounds(plans, run)
             seen.append(read_queue(p.data))
 
     with parts(tmp_path / "data", TOPICS) as p:
@@ -96,22 +97,22 @@ def test_what_is_left_alone_stays_in_the_queue_after_a_look_was_overtaken(tmp_pa
     seen: list[Queue] = []
 
     class Looking(Recorded):
-        def summarise(
-            self, requests: Sequence[SummaryRequest], on_progress: OnProgress
-        ) -> Iterator[SummaryReceipt]:
-            receipts = list(super().summarise(requests, lambda _: None))
+        def looks(
+            self, requests: Sequence[SummaryRequest], run: Run[SummaryReceipt]
+        ) -> Iterator[Step[SummaryReceipt]]:
+            steps = list(super().looks(requests, run))
             make_urgent(p, "lazy-0")()
             p.clock.advance(PAUSE_MS)
-            on_progress(Progress(1, 2))
+            yield Progress(1, 2)
             seen.append(read_queue(p.data))
-            yield from receipts
+            yield from steps
 
     with parts(tmp_path / "data", TOPICS) as p:
         bulk_and_lazy(p)
         p.engine = Looking(p.clock)
         p.engine.failing = {"lazy-0": "no luck"}
         service = p.serve()
-        service._look_through_together(["bulk-0"], [], NOW)
+        service._see_through(service._look([], ["bulk-0"], NOW))
         assert p.engine.runs == [["lazy-0"]]
         [queue] = seen
         assert (queue.logs, [held.log for held in queue.held]) == ((), ["lazy-0"])

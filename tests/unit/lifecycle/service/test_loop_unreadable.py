@@ -16,10 +16,10 @@ from lapse.base.ids import TopicPartition
 from lapse.lifecycle.decide.explain import explain
 from lapse.lifecycle.decide.select import decide
 from lapse.lifecycle.owner.directory import DirectoryOwner
-from lapse.lifecycle.round.engine import OnProgress
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.run import Run, Step
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest
 from lapse.lifecycle.service.loop import ServiceOptions
 from lapse.lifecycle.status.reports import read_queue
@@ -65,20 +65,20 @@ class Looking(Recorded):
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
         self.clock = clock
-        self.looks: list[tuple[int, int]] = []
+        self.looked: list[tuple[int, int]] = []
 
-    def summarise(
-        self, requests: Sequence[SummaryRequest], on_progress: OnProgress
-    ) -> Iterator[SummaryReceipt]:
-        self.looks += [(self.clock.now_ms() - NOW, r.base_offset) for r in requests]
-        return super().summarise(requests, on_progress)
+    def looks(
+        self, requests: Sequence[SummaryRequest], run: Run[SummaryReceipt]
+    ) -> Iterator[Step[SummaryReceipt]]:
+        self.looked += [(self.clock.now_ms() - NOW, r.base_offset) for r in requests]
+        return super().looks(requests, run)
 
 
 def looked_again(p: Parts, base: int, steps: int = 300) -> list[int]:
     """Go on for some steps; when the segment was looked through."""
     for _ in range(steps):
         p.clock.advance(p.service.step())
-    return [at for at, of in p.engine.looks if of == base]  # type: ignore[attr-defined]
+    return [at for at, of in p.engine.looked if of == base]  # type: ignore[attr-defined]
 
 
 def test_what_could_not_be_read_is_looked_through_again_later_and_later(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_records_deleted_from_a_log_that_kafka_wrote_are_trimmed(tmp_path: Path)
         log.delete_records(5)
         while p.clock.now_ms() < NOW + 120_000:
             p.clock.advance(max(p.service.step(), 1))
-        assert p.engine.looks == []  # type: ignore[attr-defined]
+        assert p.engine.looked == []  # type: ignore[attr-defined]
         assert log.start_moves == ()
         assert records_in(log.dir) == {at: pair for at, pair in before.items() if at >= 5}
         first = log.facts().segments[0].summary
@@ -221,11 +221,10 @@ def test_what_this_version_does_not_clean_is_tried_later_and_later_for_a_trim(
 class Stampless(Recorded):
     """Rounds that stamp nothing, whatever they are made for."""
 
-    def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
+    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
         self.plans += plans
-        return InlineEngine.run(
-            self, [replace(plan, probe_always=False) for plan in plans], on_progress
-        )
+        stampless = [replace(plan, probe_always=False) for plan in plans]
+        return InlineEngine.rounds(self, stampless, run)
 
 
 def test_tombstones_that_a_round_cannot_stamp_are_no_reason_for_another(tmp_path: Path) -> None:

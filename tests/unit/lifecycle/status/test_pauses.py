@@ -11,9 +11,9 @@ import pytest
 from lapse.base.errors import CorruptData
 from lapse.base.fs import RealFs
 from lapse.lifecycle.round.cancel import is_cancelled
-from lapse.lifecycle.round.engine import OnProgress
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.run import Run, Step
 from lapse.lifecycle.status.backoff import BACKOFF_MS_MAX
 from lapse.lifecycle.status.pauses import (
     EVERY_LOG,
@@ -152,9 +152,9 @@ class Asking(Recorded):
         super().__init__(clock)
         self.say = say
 
-    def run(self, plans: Sequence[RoundPlan], on_progress: OnProgress) -> Iterator[Receipt]:
+    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
         self.say()  # type: ignore[operator]
-        yield from super().run(plans, on_progress)
+        yield from super().rounds(plans, run)
 
 
 def test_a_round_that_is_called_off_leaves_its_log_alone_for_minutes(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from lapse.base.fs import RealFs
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.run import receipts_of
 from lapse.lifecycle.status import reports
 from lapse.lifecycle.status.backoff import Held
 from lapse.lifecycle.status.reports import (
@@ -55,7 +56,7 @@ def test_which_plan_it_was_and_why(tmp_path: Path) -> None:
     done = CommitResult(plan.round_id, plan.name, 0, 1, 0.0)
     for split in (plan.split, None):
         each = replace(plan, split=split)
-        [receipt] = InlineEngine(RealFs(), clock).run([each], lambda _: None)
+        [receipt] = receipts_of(InlineEngine(RealFs(), clock).submit([each]))
         report = round_report(RunOf("inline", (), 1), each, receipt, done)
         assert (report.plan, report.why) == ("split" if split else "small", "little memory")
         assert (report.map_entries, report.map_entries_max > 0) == (1, split is None)

@@ -12,8 +12,8 @@ import pytest
 
 from lapse.base.clock import SystemClock
 from lapse.base.fs import RealFs
-from lapse.lifecycle.round.engine import PROGRESS_FILE, work_bytes
 from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.progress import PROGRESS_FILE, work_bytes
 from lapse.lifecycle.round.split.drive import run_split_here
 from lapse.lifecycle.round.split.requests import Stage, folder_of
 from lapse.spark.rounds.split import (

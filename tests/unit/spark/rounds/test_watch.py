@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lapse.base.ids import TopicPartition
-from lapse.lifecycle.round.engine import PROGRESS_FILE, LogProgress
 from lapse.lifecycle.round.plan import RoundPlan
+from lapse.lifecycle.round.progress import PROGRESS_FILE, LogProgress
 from lapse.lifecycle.round.receipt import attempt_dir
 from lapse.spark.rounds import watch as watch_module
 from lapse.spark.rounds.bins import Bin

@@ -18,6 +18,7 @@ from lapse.base.ids import TopicPartition
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round import ledger
 from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.round.run import receipts_of
 from lapse.log.directory import LogDirectory
 from lapse.records.builder import NewRecord, build_batch
 from lapse.records.validate import check_produced
@@ -75,9 +76,8 @@ def written(tmp_path: Path) -> Written:
 def clean(written: Written) -> None:
     with DirectoryOwner(written.folder.parent, {TP: compacted()}, RealFs(), written.clock) as owner:
         [info] = owner.logs()
-        receipts = list(InlineEngine(RealFs(), written.clock).run(
-            [plan_of(info, "r1", NOW, force=True)], lambda _: None
-        ))  # fmt: skip
+        plan = plan_of(info, "r1", NOW, force=True)
+        receipts = list(receipts_of(InlineEngine(RealFs(), written.clock).submit([plan])))
         [result] = owner.commit(receipts)
         assert result.error is None
 

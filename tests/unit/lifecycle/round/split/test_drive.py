@@ -16,6 +16,7 @@ from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import MapMemory, make_plan
 from lapse.lifecycle.round.receipt import THIS_PROCESS
+from lapse.lifecycle.round.run import receipts_of
 from lapse.lifecycle.round.split.drive import draw_seed, run_split, run_split_here
 from lapse.lifecycle.round.split.requests import Answer, folder_of
 from lapse.lifecycle.round.split.rounds import Job
@@ -115,7 +116,7 @@ def test_a_log_too_large_for_a_task_is_split_committed_and_the_same(
             assert plan.variant == "split"
             if not split:
                 plan = replace(plan, split=None, map_entries_max=1 << 20)
-            [receipt] = InlineEngine(RealFs(), clock).run([plan], lambda _: None)
+            [receipt] = receipts_of(InlineEngine(RealFs(), clock).submit([plan]))
             assert (receipt.error, receipt.plan) == (None, name)
             [result] = owner.commit([receipt])
             assert (result.error, result.groups > 0) == (None, True)
