@@ -58,7 +58,7 @@ SERVICE_SECONDS_MAX = 120
 RATIO_MAX = 1.3
 HELD = {"min.compaction.lag.ms": str(10**12), "min.cleanable.dirty.ratio": "0.01"}
 LET_GO = {"min.compaction.lag.ms": "0"}
-BROKER = {"log.cleaner.backoff.ms": "100"}
+BROKER = {"log.cleaner.backoff.ms": "100", "lapse.lifecycle.idle.ms": "-1"}
 TOPIC = {"cleanup.policy": "compact", "segment.bytes": str(16 * MIB), **HELD}
 
 

@@ -219,6 +219,10 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "than a task has is split."),
     Setting("lapse.lifecycle.cores.max", whole(0), "0",
             "How many tasks of rounds run at once; 0: as many as the master has."),
+    Setting("lapse.lifecycle.idle.ms", whole(-1), "600000",
+            "How long nothing must be due until the service ends Spark, with its Java and workers. "
+            "What is due then starts it again, which takes some seconds. -1: Spark starts with the "
+            "service, and stays."),
     Setting("lapse.lifecycle.nice", whole(0, 19), "10",
             "By how much the service, with Java and all tasks on its machine, yields to others, "
             "the broker above all: nice(1), and from 1 on Linux's SCHED_BATCH, so that whoever "
@@ -371,6 +375,7 @@ class BrokerConfig:
     lifecycle_master: str
     lifecycle_memory_bytes: int
     lifecycle_cores_max: int
+    lifecycle_idle_ms: int
     lifecycle_nice: int
     security: SecurityConfig
     defaults: tuple[tuple[str, str], ...]

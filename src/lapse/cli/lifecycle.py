@@ -1,12 +1,14 @@
 """`lapse lifecycle CONFIG`: the lifecycle service alone, beside the broker of that configuration.
 
 Runs on the broker's host, finds it by `control.sock` in its first data directory, and waits for it
-where it is not there (yet).
+where it is not there (yet). Spark starts when a round is due. Where nothing has been due for some
+time, the program ends it and runs anew, as the same process: a second Spark in one might hang.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
@@ -23,10 +25,12 @@ from lapse.base.scheduling import yield_to_others
 from lapse.cli import options
 from lapse.cli.task_memory import memory_of
 from lapse.lifecycle.owner.remote import RemoteOwner
+from lapse.lifecycle.round.engine import Engine, EngineWanted
 from lapse.lifecycle.round.inline import InlineEngine
+from lapse.lifecycle.service.asleep import Asleep
 from lapse.lifecycle.service.engine_keeper import EngineKeeper
 from lapse.lifecycle.service.loop import Service, ServiceOptions
-from lapse.lifecycle.status.reports import ENGINE_UP, EngineReport
+from lapse.lifecycle.status.reports import ENGINE_UP, NO_ENGINE, EngineReport
 from lapse.log.env import LogEnv
 
 if TYPE_CHECKING:
@@ -103,23 +107,46 @@ class LifecycleProcess:
         self._config, self._engine = config, engine
         self._data_dir = first_log_dir(config)
         self._env = LogEnv(RealFs(), SystemClock())
+        self._owner = RemoteOwner(self._data_dir)
         self._stopping = False
         self._service: Service | None = None
 
     def run(self) -> None:
         """Raises LapseError where the first engine does not start."""
-        if self._engine == "inline":
-            self._serve(None, EngineReport(ENGINE_UP, self._env.clock.now_ms()))
-            return
+        with contextlib.closing(self._owner):
+            if self._engine == "inline":
+                engine = InlineEngine(self._env.fs, self._env.clock)
+                self._serve(engine, 1, EngineReport(ENGINE_UP, self._env.clock.now_ms()), -1)
+                return
+            lost = self._run_on_spark()
+        if lost is not None:
+            begin_again(lost)
+
+    def _run_on_spark(self) -> int | None:
+        """How many engines were lost in a row, for the next process; None: nobody goes on."""
+        idle_ms = self._config.lifecycle_idle_ms
+        if idle_ms >= 0 and not engines_lost() and not self._wait_for_work():
+            return None
         keeper = EngineKeeper(
             self._env, self._data_dir, self._start, lambda: self._stopping, engines_lost()
         )
-        lost = keeper.run(
-            lambda engine: self._serve(engine, keeper.told),
+        return keeper.run(
+            lambda engine: self._serve(engine, engine.task_slots, keeper.told, idle_ms),
             lambda: self._service is not None and self._service.has_worked,
         )
-        if lost is not None:
-            begin_again(lost)
+
+    def _wait_for_work(self) -> bool:
+        """Without Spark until something is due; False where somebody asked to stop before."""
+        with needed_for("--engine spark"):
+            from lapse.spark.session.java import find_java  # noqa: PLC0415
+
+        find_java(os.environ)  # not only when it is wanted
+        try:
+            self._serve(Asleep(), 1, NO_ENGINE, -1)
+        except EngineWanted as e:
+            logger.info("%s", e)
+            return True
+        return False
 
     def _start(self) -> SparkEngine:
         with needed_for("--engine spark"):  # no JVM unless asked for
@@ -142,29 +169,25 @@ class LifecycleProcess:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
 
-    def _serve(self, spark: SparkEngine | None, told: EngineReport) -> None:
-        """The loop, until somebody asks to stop; `spark` is None for inline."""
-        config, fs, clock = self._config, self._env.fs, self._env.clock
-        owner = RemoteOwner(self._data_dir)
-        at_once = 1 if spark is None else spark.task_slots
+    def _serve(self, engine: Engine, slots: int, report: EngineReport, quiet_ms: int) -> bool:
+        """The loop, until somebody asks to stop; True where nothing was due for `quiet_ms`."""
+        config = self._config
         settings = ServiceOptions(
-            memory=memory_of(config.lifecycle_memory_bytes, at_once, config.lifecycle_master),
+            memory=memory_of(config.lifecycle_memory_bytes, slots, config.lifecycle_master),
             pause_ms=config.log_cleaner_backoff_ms,
-            rounds_at_once=at_once,
+            rounds_at_once=slots,
             io_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
             clock_jump_max_ms=config.clock_jump_max_ms,
+            quiet_ms=quiet_ms,
         )
-        engine = InlineEngine(fs, clock) if spark is None else spark
-        service = Service(owner, engine, self._env, self._data_dir, settings, told)
+        service = Service(self._owner, engine, self._env, self._data_dir, settings, report)
         self._service = service
         self._listen()
         if self._stopping:
             service.request_stop()
-        logger.info("the lifecycle service of %s runs rounds on %s", self._data_dir, engine.name)
-        try:
-            service.run()
-        finally:
-            owner.close()
+        where = "starts Spark when a round is due" if isinstance(engine, Asleep) else engine.name
+        logger.info("the lifecycle service of %s: %s", self._data_dir, where)
+        return service.run()
 
 
 def properties(path: Path) -> dict[str, str]:

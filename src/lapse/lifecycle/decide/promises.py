@@ -1,9 +1,9 @@
 """What Lapse promises about a topic's records, as formulas: for docs and `lapse explain`.
 
 Times count by the append clock. Slack is the time that steps around a decision may take: rolling
-the active segment, and noticing that a round is due. A round is due half-way into each lag of
-Lapse's own settings; the other half is for the round itself and the rounds before it. A promise
-without a bound names the setting that is missing.
+the active segment, noticing that a round is due, starting an engine that has gone to sleep. A round
+is due half-way into each lag of Lapse's own settings; the other half is for the round itself and
+the rounds before it. A promise without a bound names the setting that is missing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ EXPIRED_IS_GONE = "an expired segment is gone"
 
 RETENTION_SLACK_MS = 300_000  # log.retention.check.interval.ms: how often the owner looks
 ROUND_SLACK_MS = 15_000  # log.cleaner.backoff.ms: the service's longest rest between two looks
-SLACK_MS = ROLL_SLACK_MS + ROUND_SLACK_MS
+START_SLACK_MS = 30_000  # a cold start of Spark: some seconds, and more on a machine that is busy
+SLACK_MS = ROLL_SLACK_MS + ROUND_SLACK_MS + START_SLACK_MS
 
 
 class Promise(NamedTuple):

@@ -36,6 +36,10 @@ class EngineLost(LapseError):
     """The engine can run nothing any more; a new engine in a new process is needed."""
 
 
+class EngineWanted(LapseError):
+    """There is work, and no engine yet."""
+
+
 class Engine(Protocol):
     """Runs plans somewhere. Production: `spark.rounds.engine`; small tools and tests: `inline`."""
 

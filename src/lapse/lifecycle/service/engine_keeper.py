@@ -3,9 +3,10 @@
 A process has one engine: Spark, once it broke, does not always come up again in the same one. So
 whoever runs a keeper goes on in a new process, after a wait that is longer each time, up to
 `BACKOFF_MS_MAX`, until an engine has done its work. It never gives up: rounds that nobody makes are
-late. What it waits for, since when and why is in the service's files all the while
-(`reports.EngineReport`), so that the broker, `lapse explain` and people know. The first start may
-fail for good: then its error is the process's own, and whoever started that decides.
+late. A new process follows as well where an engine was ended because nothing was due. What a keeper
+waits for, since when and why is in the service's files all the while (`reports.EngineReport`), so
+that the broker, `lapse explain` and people know. The first start may fail for good: then its error
+is the process's own, and whoever started that decides.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from lapse.lifecycle.status.reports import (
     ENGINE_STARTING,
     ENGINE_UP,
     NO_ENGINE,
+    RESTARTING,
     STOPPED,
     EngineReport,
     read_progress,
@@ -71,11 +73,12 @@ class EngineKeeper(Generic[E]):
         self._start, self._is_stopping = start, is_stopping
         self._lost = lost
 
-    def run(self, serve: Callable[[E], None], has_worked: Callable[[], bool]) -> int | None:
+    def run(self, serve: Callable[[E], bool], has_worked: Callable[[], bool]) -> int | None:
         """Until `serve` returns, or another process is to go on.
 
         Args:
-            serve: works with an engine; raises EngineLost where it is of no more use.
+            serve: works with an engine; raises EngineLost where it is of no more use. True where
+                it has not been for a while: another process goes on without one.
             has_worked: whether that engine had done anything until then.
 
         Returns:
@@ -92,17 +95,25 @@ class EngineKeeper(Generic[E]):
             if not self._lost:
                 raise
             return self._wait(e)
+        lost: EngineLost | None = None
+        is_quiet = False
         try:
-            serve(engine)
+            is_quiet = serve(engine)
         except EngineLost as e:
             self._lost = 0 if has_worked() else self._lost
             self._note(e)
             lost = e
-        else:
-            return None
         finally:
             engine.close()
-        return self._wait(lost)
+        if lost is not None:
+            return self._wait(lost)
+        return self._rest() if is_quiet else None
+
+    def _rest(self) -> int:
+        logger.info("nothing has been due for a while: the engine has ended")
+        self._board.engine = NO_ENGINE
+        self._board.tell(RESTARTING, "nothing is due, and the engine has ended")
+        return 0
 
     @property
     def told(self) -> EngineReport:

@@ -74,7 +74,7 @@ logger = logging.getLogger(__name__)
 OWNER_BACKOFF_MS_MAX = 5000
 _FIRST_OWNER_BACKOFF_MS = 100
 _NOTICE_MS = 1000  # how soon a confirmation of the clock is noticed, or the end of a pause
-_SLICE_SECONDS = 0.1  # how soon a request to stop is noticed
+_SLICE_SECONDS, _SLICE_SECONDS_MIN = 0.1, 0.001  # how soon a request to stop is noticed
 _PAUSE_MS_MIN = 10
 LOOK_BYTES_MAX = 16 << 30  # looked through in one step, or one segment if that is larger
 
@@ -90,6 +90,8 @@ class ServiceOptions:
         io_bytes_per_second: of all rounds together (log.cleaner.io.max.bytes.per.second); 0 is no
             limit.
         clock_jump_max_ms: lapse.clock.jump.max.ms.
+        quiet_ms: how long nothing must be due for the service to end (lapse.lifecycle.idle.ms); -1:
+            it never does.
     """
 
     memory: MapMemory
@@ -97,10 +99,11 @@ class ServiceOptions:
     rounds_at_once: int = 1
     io_bytes_per_second: float = 0.0
     clock_jump_max_ms: int = 3_600_000
+    quiet_ms: int = -1
 
 
 class Service:
-    """The loop. `run` returns after `request_stop`.
+    """The loop. `run` returns after `request_stop`, or when nothing has been due for a while.
 
     Args:
         data_dir: where reports go, and the last time that was believed.
@@ -128,6 +131,7 @@ class Service:
         self._guard = ClockGuard(env.fs, env.clock, data_dir, options.clock_jump_max_ms)
         self._undecided: set[str] = set()
         self._owner_missed = 0  # how often in a row
+        self._is_quiet = False  # nothing was due at the last look
         self._overtake_s = 0.0  # not before
         self._overtaken: set[str] = set()  # logs that had a round beside the others of this step
 
@@ -144,17 +148,28 @@ class Service:
         """End soon: the round under way is cancelled or finished. Fit for a signal handler."""
         self._outcomes.is_stopping = True
 
-    def run(self) -> None:
-        """Work until asked to stop; what the engine cannot go on after (EngineLost) comes out."""
+    def run(self) -> bool:
+        """Work until asked to stop; True where nothing was due for so long that it ended.
+
+        What the engine cannot go on after (EngineLost, EngineWanted) comes out.
+        """
+        quiet_s = self._clock.monotonic()
         while not self._stopping:
-            self._rest(self.step())
+            pause_ms = self.step()
+            now_s = self._clock.monotonic()
+            if not self._is_quiet:
+                quiet_s = now_s
+            elif 0 <= self._options.quiet_ms <= (now_s - quiet_s) * 1000:
+                return True
+            self._rest(pause_ms)
         self._board.engine = NO_ENGINE
         self._board.tell(STOPPED, "the service was told to stop")
+        return False
 
     def _rest(self, pause_ms: int) -> None:
         until, said = self._clock.monotonic() + pause_ms / 1000, self._said()
         while not self._stopping and (left := until - self._clock.monotonic()) > 0:
-            self._clock.sleep(min(_SLICE_SECONDS, left))
+            self._clock.sleep(max(min(_SLICE_SECONDS, left), _SLICE_SECONDS_MIN))
             if self._said() != said:
                 return
 
@@ -167,6 +182,7 @@ class Service:
 
     def step(self) -> int:
         """Look once and run what is due; returns how many ms to rest before the next look."""
+        self._is_quiet = False
         try:
             infos = self._owner.logs()
             if self._owner_missed:
@@ -193,7 +209,8 @@ class Service:
             return self._wait_for_owner(e)
         pause_ms = self._pause_ms(decisions, now_ms)
         self._board.queue(Queue(held=self._setbacks.held()))
-        due = (str(d.info.facts.partition) for d in decisions if d.due or wants_look(d))
+        due = [str(d.info.facts.partition) for d in decisions if d.due or wants_look(d)]
+        self._is_quiet = not due
         told = RunProgress(next_look_ms=after_ms(now_ms, pause_ms))
         self._board.tell(*at_rest(due, self._setbacks.held()), told)
         return pause_ms

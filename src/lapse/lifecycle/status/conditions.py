@@ -25,6 +25,7 @@ from lapse.lifecycle.status.reports import (
     ENGINE_FAILED,
     ENGINE_STARTING,
     NO_ENGINE,
+    RESTARTING,
     SILENT_MS,
     STOPPED,
     WAITING,
@@ -37,6 +38,7 @@ FAILURES_MIN = 3  # failed rounds of a log in a row that make a condition
 ANSWER_MS_MAX = 300_000  # a service may wait this long for one answer, and writes nothing meanwhile
 
 _NO_ROUNDS = "rounds are not running"
+RESTART_MS_MAX = 10_000  # until a program that runs anew is connected again
 
 LATE_WORDS: Mapping[str, str] = {
     lateness.SUPERSEDED: "a superseded value",
@@ -223,6 +225,8 @@ def _mute(seen: Seen, service: ServiceProgress, connection: Connection) -> Condi
 
 def _away(seen: Seen, service: ServiceProgress, connection: Connection) -> Condition | None:
     """The condition of a service that is no longer connected to this or an earlier broker."""
+    if service.state == RESTARTING and seen.now_ms - service.updated_ms <= RESTART_MS_MAX:
+        return None  # the same process runs its program anew
     left_ms, alive = connection.left_ms, is_running(service, seen.now_ms)
     if left_ms is not None and (service.updated_ms <= left_ms or not alive):
         words = f"the lifecycle service, process {connection.last_pid}, is gone"

@@ -243,7 +243,8 @@ class RoundTail:
 
 ABSENT, ENGINE_STARTING, ENGINE_UP, ENGINE_FAILED = "absent", "starting", "up", "failed"
 ENGINE_STATES = (ABSENT, ENGINE_STARTING, ENGINE_UP, ENGINE_FAILED)
-STOPPED, WAITING, HELD = "stopped", "waiting", "held"  # states of a service that other modules use
+# States of a service that other modules use.
+STOPPED, WAITING, HELD, RESTARTING = "stopped", "waiting", "held", "restarting"
 
 
 @dataclass(frozen=True, slots=True)

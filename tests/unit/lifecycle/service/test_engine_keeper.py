@@ -13,6 +13,7 @@ from lapse.lifecycle.round.engine import EngineLost
 from lapse.lifecycle.service.engine_keeper import BACKOFF_MS_MAX, EngineKeeper
 from lapse.lifecycle.status.reports import (
     NO_ENGINE,
+    RESTARTING,
     EngineReport,
     ServiceProgress,
     is_running,
@@ -42,11 +43,12 @@ class Engines:
         self.open += 1
         return self
 
-    def serve(self, _: Engines) -> None:
+    def serve(self, _: Engines) -> bool:
         step = next(self._script)
         self.worked = step == "w"
-        if step != ".":
+        if step not in ".q":
             raise EngineLost("Spark has stopped")
+        return step == "q"
 
     def close(self) -> None:
         self.open -= 1
@@ -80,6 +82,19 @@ def test_one_that_is_lost_is_replaced_later_and_later(tmp_path: Path) -> None:
     assert {one.state for one in engines.states} == {"starting"}
     assert engines.states[-1].error == "Spark has stopped"
     assert engines.open == 0
+
+
+def test_one_that_ends_because_nothing_is_due_is_followed_at_once(tmp_path: Path) -> None:
+    """By a process that has lost none: it waits for work before it starts another."""
+    engines = Engines(tmp_path, "s-sq")
+    keeper = EngineKeeper(env_of(engines.clock), tmp_path, engines.start, lambda: False, 0)
+    assert keeper.run(engines.serve, lambda: False) == 1
+    keeper = EngineKeeper(env_of(engines.clock), tmp_path, engines.start, lambda: False, 1)
+    assert keeper.run(engines.serve, lambda: True) == 0
+    assert engines.open == 0
+    said = read_progress(tmp_path)
+    assert said is not None
+    assert (said.state, said.engine) == (RESTARTING, NO_ENGINE)
 
 
 def test_one_that_did_its_work_is_replaced_at_once(tmp_path: Path) -> None:

@@ -59,6 +59,17 @@ def test_all_is_well() -> None:
             replace(WELL, connection=Connection(None, NOW - 11, 6), now_ms=NOW + 15_000 + LONG),
             c.SERVICE_GONE, "process 6, is gone",
         ),
+        # Its program runs anew and is there again in a moment.
+        (
+            replace(WELL, service=replace(IDLE, state="restarting"),
+                    connection=Connection(None, NOW, 7)),
+            None, "",
+        ),
+        (
+            replace(WELL, service=replace(IDLE, state="restarting"),
+                    connection=Connection(None, NOW, 7), now_ms=NOW + 20_000),
+            c.SERVICE_GONE, "process 7, is gone",
+        ),
         # Of a broker's earlier life: by its files, and not before it could have come.
         (replace(WELL, connection=Connection(None), now_ms=NOW + 15_000 + LONG), None, ""),
         (
