@@ -36,7 +36,12 @@ from lapse.lifecycle.round.run import receipts_of
 from lapse.lifecycle.round.split.drive import run_split
 from lapse.lifecycle.round.split.requests import Answer, Stage
 from lapse.lifecycle.round.split.rounds import Job
-from lapse.lifecycle.round.split.stages import decode_answer, encode, run_encoded
+from lapse.lifecycle.round.split.stages import (
+    decode_answer,
+    decode_request,
+    encode,
+    run_request,
+)
 from lapse.lifecycle.warm_up import warm_up
 from lapse.records.batch_writer import Bytes, RecordFields, no_headers, write_batch
 from lapse.records.builder import BatchSpec
@@ -119,7 +124,8 @@ def on_spark(sized: Callable[[], RoundPlan], workers: int) -> Measured:
 
 
 def _run(stage: Stage, data: bytes, attempt_id: str) -> bytes:
-    return run_encoded(stage, data, attempt_id, RealFs(), SystemClock())
+    request = decode_request(stage, data)
+    return encode(run_request(stage, request, attempt_id, RealFs(), SystemClock()))
 
 
 Measured = tuple[RoundPlan, Receipt, Stages, Memory]

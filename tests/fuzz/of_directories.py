@@ -22,7 +22,7 @@ from lapse.cli import dump
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.lifecycle.decide.select import RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.round.commit import CommitEnv, commit, finish_commit
+from lapse.lifecycle.round.commit import CommitEnv, finish_commit
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.mapped import MappedFile
 from lapse.lifecycle.round.plan import MapMemory, make_plan
@@ -39,6 +39,7 @@ from lapse.testing.clock import ManualClock
 from tests.fuzz import corpus, mutate
 from tests.fuzz.fences import fenced
 from tests.fuzz.target import WHERE, Files, Target, require, told
+from tests.support.lifecycle.rounds import commit
 
 FS = RealFs()
 _BYTES_AT_ONCE = 8 << 20

@@ -17,7 +17,12 @@ from lapse.lifecycle.round.receipt import Receipt, attempt_dir
 from lapse.lifecycle.round.split.drive import run_split
 from lapse.lifecycle.round.split.requests import Answer
 from lapse.lifecycle.round.split.rounds import Job
-from lapse.lifecycle.round.split.stages import decode_answer, encode, run_encoded
+from lapse.lifecycle.round.split.stages import (
+    decode_answer,
+    decode_request,
+    encode,
+    run_request,
+)
 from lapse.testing.clock import ManualClock
 from tests.reference import cleaning, rounds
 
@@ -97,13 +102,16 @@ class Chaos:
         return f"{job.stage.value}-{self._attempts}"
 
     def _run(self, job: Job, data: bytes) -> Answer[Any]:
-        done = run_encoded(job.stage, data, self._name(job), RealFs(), ManualClock())
-        return decode_answer(job.stage, done)
+        request = decode_request(job.stage, data)
+        done = run_request(job.stage, request, self._name(job), RealFs(), ManualClock())
+        return decode_answer(job.stage, encode(done))
 
     def _kill(self, job: Job, data: bytes) -> None:
         fs = DyingFs(self._random.randrange(8))
         try:
-            run_encoded(job.stage, data, self._name(job), fs, ManualClock())
+            run_request(
+                job.stage, decode_request(job.stage, data), self._name(job), fs, ManualClock()
+            )
         except Killed:
             return
 

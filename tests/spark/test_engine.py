@@ -27,7 +27,7 @@ from lapse.log.directory import LogDirectory
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.spark.rounds.engine import Job, SparkEngine
-from lapse.spark.rounds.task import encode_plans, run_bins
+from lapse.spark.rounds.task import encode_bin, run_bins
 from lapse.testing.clock import ManualClock
 from tests.spark.processes import needs_proc, worker_pids
 from tests.support.lifecycle.rounds import (
@@ -149,7 +149,7 @@ def test_two_attempts_at_once_do_not_meet(tmp_path: Path, engine: SparkEngine) -
 
 
 def encode(plans: Sequence[RoundPlan]) -> bytes:
-    return encode_plans(plans)
+    return encode_bin(plans)
 
 
 def decode(collected: Sequence[bytes]) -> list[Receipt]:

@@ -25,7 +25,7 @@ from lapse.log.directory import LogDirectory
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.spark.rounds.engine import Job, SparkEngine
-from lapse.spark.rounds.task import encode_plans, run_bins
+from lapse.spark.rounds.task import encode_bin, run_bins
 from lapse.testing.clock import ManualClock
 from tests.spark.processes import daemon_pids, kill, needs_proc, worker_pids
 from tests.spark.test_engine import decode, files_of, plans_of
@@ -104,7 +104,7 @@ def killing(after_s: float, killed: list[int], *, daemons: bool = False) -> Iter
 
 def run_twice(engine: SparkEngine, plans: list[RoundPlan]) -> list[object]:
     """Each plan in two tasks of one job: two attempts at the same time."""
-    job = Job("twice", run_bins, [encode_plans([plan]) for plan in (*plans, *plans)])
+    job = Job("twice", run_bins, [encode_bin([plan]) for plan in (*plans, *plans)])
     return decode(engine._driver.submit(engine._collect, "twice", job).result())
 
 

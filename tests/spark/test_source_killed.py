@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from lapse.base.clock import SystemClock
 from lapse.spark import source
+from lapse.spark.scan import place
 from lapse.spark.scan.options import parse_options
-from lapse.spark.scan.place import place_of
 from lapse.spark.session.session import OpenSession, SessionOptions, open_session
 from lapse.spark.source.progress import CheckpointError, read_checkpoint
 from lapse.testing.broker_process import BrokerProcess
@@ -70,8 +70,7 @@ def test_a_driver_that_is_killed(
     for n in range(RECORDS):
         producer.produce(TOPIC, b"v%d" % n, b"k%d" % n)
     assert not producer.flush(SECONDS_MAX)
-    place = place_of(parse_options({"kafka.bootstrap.servers": broker.bootstrap,
-                                    "subscribe": TOPIC}))  # fmt: skip
+    log = parse_options({"kafka.bootstrap.servers": broker.bootstrap, "subscribe": TOPIC})
     clock, dice = SystemClock(), random.Random(seed)
     for _ in range(scaled(20)):
         child = subprocess.Popen(
@@ -88,15 +87,15 @@ def test_a_driver_that_is_killed(
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
         done = read_checkpoint(tmp_path / "checkpoint").offsets
-        begins = {p: extent.start_offset for p, extent in place.extents().items()}
+        begins = {p: extent.start_offset for p, extent in place.extents(log).items()}
         assert all(begins[p] <= done[p] for p in begins)
-    ends = {p: extent.end_offset for p, extent in place.extents().items()}
+    ends = {p: extent.end_offset for p, extent in place.extents(log).items()}
     run(session.spark, broker.bootstrap, tmp_path)
     rows = session.spark.read.parquet(str(tmp_path / "data")).collect()
     assert sorted((row.partition, row.offset) for row in rows) == [
         (p.partition, offset) for p in sorted(ends) for offset in range(ends[p])
     ]
-    assert {p: extent.start_offset for p, extent in place.extents().items()} == ends
+    assert {p: extent.start_offset for p, extent in place.extents(log).items()} == ends
 
 
 if __name__ == "__main__":

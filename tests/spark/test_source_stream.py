@@ -14,8 +14,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lapse.log.partition_log import PartitionLog
 from lapse.spark import source
+from lapse.spark.scan import place
 from lapse.spark.scan.options import parse_options
-from lapse.spark.scan.place import place_of
 from lapse.spark.session.session import OpenSession
 from lapse.testing.broker_process import BrokerProcess
 from tests.support.log.logs import NOW, append, batch, open_log
@@ -126,8 +126,7 @@ def test_from_topic_to_topic_and_what_was_read_is_deleted(
             .start()
         )
         assert query.awaitTermination(SECONDS_MAX)
-        place = place_of(parse_options({**where, "subscribe": "s"}))
-        (extent,) = place.extents().values()
+        (extent,) = place.extents(parse_options({**where, "subscribe": "s"})).values()
         assert (extent.start_offset, extent.end_offset) == (low_watermark, 250)
     copy = spark.read.format("lapse").options(**where, subscribe="copy", includeHeaders="true")
     rows = copy.load().orderBy("offset").collect()

@@ -13,8 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from lapse.base.clock import SystemClock
 from lapse.spark import source
+from lapse.spark.scan import place
 from lapse.spark.scan.options import parse_options
-from lapse.spark.scan.place import place_of
 from lapse.spark.scan.plan import Extent
 from lapse.spark.session.session import OpenSession
 from lapse.testing.broker_process import BrokerProcess
@@ -108,8 +108,7 @@ def test_a_task_that_is_repeated_writes_its_rows_again_and_nothing_is_missing(
 
 
 def _extents(where: dict[str, str]) -> list[Extent]:
-    place = place_of(parse_options(where))
-    return list(place.extents(lenient=True).values())
+    return list(place.extents(parse_options(where), lenient=True).values())
 
 
 def test_what_is_refused(spark: SparkSession, broker: BrokerProcess) -> None:

@@ -25,27 +25,21 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Wall clock, ms since the epoch."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds of a clock that never goes back."""
-        ...
 
     def boot_seconds(self) -> float:
         """Seconds since the machine was started, asleep or not; comparable between processes."""
-        ...
 
     def boot_id(self) -> str:
         """Which start of the machine those are counted from; "" where nobody says."""
-        ...
 
     def is_synchronised(self) -> bool:
         """Whether the system says that its wall clock is held right by NTP."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Block this thread (never the event loop)."""
-        ...
 
 
 @cache

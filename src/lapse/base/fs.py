@@ -44,15 +44,12 @@ class AppendFile(Protocol):
 
         What is not used is given back by `close`; until then the file is longer than `size` says.
         """
-        ...
 
     def write(self, *buffers: Buffer) -> None:
         """Append the buffers as one gathered write; all or StorageError."""
-        ...
 
     def copy_from(self, source_fd: int, position: int, length: int) -> None:
         """Append `length` bytes of another file, in the kernel where it can."""
-        ...
 
     def fsync(self) -> None: ...
 
@@ -64,31 +61,26 @@ class Fs(Protocol):
 
     def open_append(self, path: Path) -> AppendFile:
         """Open for appending, created if missing."""
-        ...
 
     def write_file(self, path: Path, data: Buffer | Secret) -> None:
         """Write a small file whole, in place, unsynced.
 
         A secret is written to a new file that nobody but its owner may read.
         """
-        ...
 
     def replace_file(self, path: Path, data: Buffer | Secret) -> None:
         """Write a small file so that a crash leaves the old or the new one: temp, fsync, rename.
 
         With a secret the new one is its owner's alone, whatever the old one was.
         """
-        ...
 
     def rename(self, source: Path, target: Path) -> None: ...
 
     def unlink(self, path: Path) -> None:
         """Remove a file; one that is not there is fine."""
-        ...
 
     def make_dir(self, path: Path) -> None:
         """Create a directory and its parents; one that is there is fine."""
-        ...
 
     def remove_tree(self, path: Path) -> None: ...
 
@@ -102,15 +94,26 @@ class Fs(Protocol):
 
     def sync_all(self, paths: Sequence[Path]) -> None:
         """Make these files durable: one syncfs where there are many, else an fsync each."""
-        ...
 
 
 @contextlib.contextmanager
-def _storage(path: Path, doing: str) -> Iterator[None]:
+def storage_errors(path: Path, doing: str) -> Iterator[None]:
+    """Errors of the operating system in the block come out as StorageError, naming the file."""
     try:
         yield
     except OSError as e:
         raise StorageError(f"{doing} {path}: {e.strerror or e}") from e
+
+
+@contextlib.contextmanager
+def _descriptor(path: Path, doing: str, flags: int) -> Iterator[int]:
+    """A file open for the block; one that is made is its owner's alone."""
+    with storage_errors(path, doing):
+        fd = os.open(path, flags | os.O_CLOEXEC, _PRIVATE_FILE)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
 
 class _RealAppendFile:
@@ -118,7 +121,7 @@ class _RealAppendFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with _storage(path, "opening"):
+        with storage_errors(path, "opening"):
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             self.size = os.lseek(self._fd, 0, os.SEEK_END)
         self._reserved = False
@@ -136,11 +139,11 @@ class _RealAppendFile:
 
     def _give_back(self) -> None:
         self._reserved = False
-        with _storage(self.path, "truncating"):
+        with storage_errors(self.path, "truncating"):
             os.ftruncate(self._fd, self.size)
 
     def write(self, *buffers: Buffer) -> None:
-        try:  # every append comes by: `_storage` would cost as much as the rest of this
+        try:  # every append comes by: `storage_errors` would cost as much as the rest of this
             if len(buffers) == 1:
                 wanted = len(buffers[0])
                 done = os.pwrite(self._fd, buffers[0], self.size)
@@ -160,7 +163,7 @@ class _RealAppendFile:
 
     def copy_from(self, source_fd: int, position: int, length: int) -> None:
         while length > 0:
-            with _storage(self.path, "copying to"):
+            with storage_errors(self.path, "copying to"):
                 done = self._copy_some(source_fd, position, length)
             if done == 0:
                 raise StorageError(f"copying to {self.path}: the source ends {length} bytes early")
@@ -177,7 +180,7 @@ class _RealAppendFile:
         return os.pwrite(self._fd, data, self.size)
 
     def fsync(self) -> None:
-        with _storage(self.path, "syncing"):
+        with storage_errors(self.path, "syncing"):
             os.fsync(self._fd)
 
     def close(self) -> None:
@@ -201,10 +204,10 @@ class RealFs:
     def write_file(self, path: Path, data: Buffer | Secret) -> None:
         if isinstance(data, Secret):
             self.unlink(path)  # who has it open may be somebody else
-            with _storage(path, "writing"), open(path, "xb", opener=_private) as f:
+            with storage_errors(path, "writing"), open(path, "xb", opener=_private) as f:
                 f.write(data.octets())
             return
-        with _storage(path, "writing"), open(path, "wb", opener=_no_link) as f:
+        with storage_errors(path, "writing"), open(path, "wb", opener=_no_link) as f:
             f.write(data)
 
     def replace_file(self, path: Path, data: Buffer | Secret) -> None:
@@ -217,27 +220,27 @@ class RealFs:
         self.fsync_dir(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:
-        with _storage(source, "renaming"):
+        with storage_errors(source, "renaming"):
             os.rename(source, target)
 
     def unlink(self, path: Path) -> None:
-        with _storage(path, "removing"), contextlib.suppress(FileNotFoundError):
+        with storage_errors(path, "removing"), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def make_dir(self, path: Path) -> None:
-        with _storage(path, "creating"):
+        with storage_errors(path, "creating"):
             path.mkdir(parents=True, exist_ok=True)
 
     def remove_tree(self, path: Path) -> None:
-        with _storage(path, "removing"), contextlib.suppress(FileNotFoundError):
+        with storage_errors(path, "removing"), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
     def truncate(self, path: Path, size: int) -> None:
-        with _storage(path, "truncating"):
+        with storage_errors(path, "truncating"):
             os.truncate(path, size)
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
-        with _storage(path, "touching"):
+        with storage_errors(path, "touching"):
             os.utime(path, ns=(mtime_ns, mtime_ns))
 
     def fsync_file(self, path: Path) -> None:
@@ -248,12 +251,8 @@ class RealFs:
 
     @staticmethod
     def _fsync(path: Path, flags: int) -> None:
-        with _storage(path, "syncing"):
-            fd = os.open(path, flags | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+        with _descriptor(path, "syncing", flags) as fd:
+            os.fsync(fd)
 
     def sync_all(self, paths: Sequence[Path]) -> None:
         if len(paths) >= self.SYNCFS_FROM and _syncfs(paths[0]):
@@ -272,7 +271,7 @@ def _no_link(path: str, flags: int) -> int:
 
 def _claim(path: Path) -> None:
     """Have an empty file of our own where somebody else may have foreseen the name."""
-    with _storage(path, "writing"):
+    with storage_errors(path, "writing"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
@@ -288,13 +287,9 @@ def make_lasting_dir(fs: Fs, path: Path) -> None:
 
 def make_private(path: Path) -> None:
     """Have a file that is its owner's alone: made empty where there is none, never emptied."""
-    with _storage(path, "making private"):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_FILE)
-        try:
-            if stat.S_IMODE(os.fstat(fd).st_mode) & ~_PRIVATE_FILE:
-                os.fchmod(fd, _PRIVATE_FILE)
-        finally:
-            os.close(fd)
+    with _descriptor(path, "making private", os.O_RDWR | os.O_CREAT) as fd:
+        if stat.S_IMODE(os.fstat(fd).st_mode) & ~_PRIVATE_FILE:
+            os.fchmod(fd, _PRIVATE_FILE)
 
 
 def make_own_dir(path: Path) -> None:
@@ -303,7 +298,7 @@ def make_own_dir(path: Path) -> None:
     Raises:
         StorageError: it cannot be made, or others may change it or a folder above it.
     """
-    with _storage(path, "creating"):
+    with storage_errors(path, "creating"):
         for folder in reversed([path, *path.parents]):
             if not folder.is_dir():
                 folder.mkdir(_PRIVATE_DIR, exist_ok=True)
@@ -322,7 +317,7 @@ def temporary_folder(purpose: str, under: Path | None = None) -> Iterator[Path]:
         StorageError: it cannot be made there, or others could put theirs in its place.
     """
     parent = Path(tempfile.gettempdir()) if under is None else under
-    with _storage(parent, "making a temporary folder in"):
+    with storage_errors(parent, "making a temporary folder in"):
         folder = Path(tempfile.mkdtemp(prefix=f"lapse-{purpose}-", dir=parent))
     try:
         why = why_not_own(folder)
@@ -339,11 +334,7 @@ def _syncfs(path: Path) -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "syncfs"):
         return False
-    with _storage(path, "syncing"):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if libc.syncfs(fd) != 0:
-                raise OSError(ctypes.get_errno(), "syncfs failed")
-        finally:
-            os.close(fd)
+    with _descriptor(path, "syncing", os.O_RDONLY) as fd:
+        if libc.syncfs(fd) != 0:
+            raise OSError(ctypes.get_errno(), "syncfs failed")
     return True

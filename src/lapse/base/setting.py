@@ -98,25 +98,19 @@ def whole(least: int, greatest: int = LONG_MAX) -> Form:
     return Form(Kind.INT if greatest <= INT_MAX else Kind.LONG, parse)
 
 
-def _parse_ratio(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError("a number from 0 to 1") from None
-    if not 0 <= value <= 1:
-        raise ValueError("a number from 0 to 1")
-    return value
+def _decimal(allowed: str, is_allowed: Callable[[float], bool]) -> Form:
+    """A number with a fraction."""
 
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(allowed) from None
+        if not is_allowed(value):
+            raise ValueError(allowed)
+        return value
 
-def _parse_rate(text: str) -> float:
-    """Bytes a second; Kafka's default is the greatest double, which is no limit."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError("a number above 0") from None
-    if not value > 0:
-        raise ValueError("a number above 0")
-    return value
+    return Form(Kind.DOUBLE, parse)
 
 
 def one_of(*allowed: str) -> Form:
@@ -172,8 +166,9 @@ def _parse_format_version(text: str) -> int:
 
 
 MILLISECONDS = whole(0)
-RATIO = Form(Kind.DOUBLE, _parse_ratio)
-RATE = Form(Kind.DOUBLE, _parse_rate)
+RATIO = _decimal("a number from 0 to 1", lambda value: 0 <= value <= 1)
+# Bytes a second; Kafka's default is the greatest double, which is no limit.
+RATE = _decimal("a number above 0", lambda value: value > 0)
 POLICY = Form(Kind.LIST, _parse_policy)
 BOOLEAN = Form(Kind.BOOLEAN, _parse_boolean)
 TEXT = Form(Kind.STRING, str)

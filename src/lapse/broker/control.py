@@ -237,9 +237,7 @@ class OwnedLogs:
     def __init__(
         self, partitions: Partitions, env: LogEnv, take_break: Callable[[], None] = lambda: None
     ) -> None:
-        self._partitions = partitions
-        self._env = env
-        self._take_break = take_break
+        self._partitions, self._env, self._take_break = partitions, env, take_break
         self._stamps = StampCache()
         self._reported: WeakKeyDictionary[PartitionLog, _Reported] = WeakKeyDictionary()
         self._unread: set[str] = set()  # logs already warned about, so that each is logged once

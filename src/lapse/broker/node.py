@@ -69,6 +69,7 @@ class Node:
 
     Attributes:
         services: its parts, once started.
+        is_serving: whether clients are answered.
     """
 
     def __init__(self, config: BrokerConfig, env: LogEnv) -> None:
@@ -76,7 +77,7 @@ class Node:
         self._env = replace(env, clock_jump_max_ms=config.clock_jump_max_ms)
         self._stop_requested = asyncio.Event()
         self._running = AsyncExitStack()
-        self._serving = False
+        self.is_serving = False
         self._listeners = kafka_listeners(config)
         acl_settings(config.security)  # what is wrong with them is said before anything is opened
         self._by_address = connections_allowed(config)
@@ -86,11 +87,6 @@ class Node:
             env.fs, env.clock, self._log_dirs[0], config.clock_jump_max_ms, clock_guard.BROKER
         )
         self.services: Services
-
-    @property
-    def is_serving(self) -> bool:
-        """Whether clients are answered."""
-        return self._serving
 
     def ready_line(self) -> str:
         """What a process says when it serves; scripts wait for it."""
@@ -135,12 +131,12 @@ class Node:
             rounds = RoundPages(
                 self._log_dirs[0], self._env.fs, services.clock, services.disk, HttpLogin(services)
             )
-            pages = app(registry, lambda: self._serving, partial(self._health, cleaner), rounds)
+            pages = app(registry, lambda: self.is_serving, partial(self._health, cleaner), rounds)
             tls = None if certificates is None else certificates.following()
             http = HttpServer(pages, self._http, tls)
             self._running.push_async_callback(http.stop)
             await http.start()
-        self._serving = True
+        self.is_serving = True
         listeners = ", ".join(map(str, self._listeners))
         logger.info("node %d serves at %s", self._config.node_id, listeners)
 
@@ -248,7 +244,7 @@ class Node:
 
     async def stop(self) -> None:
         """Stop serving and close everything in order."""
-        self._serving = False
+        self.is_serving = False
         await self._running.aclose()
 
 

@@ -12,10 +12,9 @@ A log whose policy is unknown is left out and reported, and the exit code is 1.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lapse.base.clock import Clock, PinnedClock, SystemClock, cpu_seconds
 from lapse.base.config import TopicConfig
@@ -41,9 +40,8 @@ examples:
 """
 
 
-def add_parser(commands: Any) -> None:
-    """Register the command and its verbs."""
-    parser = commands.add_parser("bench", help="measure rounds on copies of logs")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     clean = verbs.add_parser(
         "clean",
@@ -60,7 +58,6 @@ def add_parser(commands: Any) -> None:
     add("--memory", default="2g", metavar="SIZE", help="of the offset map (default: %(default)s)")
     add("--work", type=Path, metavar="DIR", help="where the copies go (default: the system's)")
     add("--json", action="store_true", help="one JSON object a log")
-    parser.set_defaults(run=run)
 
 
 # --- one round, timed -----------------------------------------------------------------------------
@@ -172,7 +169,7 @@ def run(args: argparse.Namespace) -> int:
     memory = MapMemory(options.byte_size("--memory", args.memory))
     clock: Clock = SystemClock() if args.now is None else PinnedClock(args.now)
     partitions = options.chosen_partitions(args)
-    configs = options.policies(args).configs(partitions)
+    configs = options.policies_in(args.logdir, args).configs(partitions)
     lines = []
     for partition in partitions:
         if partition not in configs:
@@ -183,8 +180,9 @@ def run(args: argparse.Namespace) -> int:
         except LapseError as e:
             lines.append(Measured(str(partition), str(e), finding=True))
             continue
-        lines.append(_line(partition, costs, _log_bytes(args.logdir / str(partition))))
-    _show(lines, as_json=args.json)
+        logs = (args.logdir / str(partition)).glob("*.log")
+        lines.append(_line(partition, costs, sum(path.stat().st_size for path in logs)))
+    show_table(lines, _COLUMNS, as_json=args.json)
     return 1 if any(line.finding for line in lines) else 0
 
 
@@ -209,10 +207,6 @@ def _runs(
     return costs[1:]
 
 
-def _log_bytes(partition_dir: Path) -> int:
-    return sum(path.stat().st_size for path in partition_dir.glob("*.log"))
-
-
 def _line(partition: TopicPartition, costs: Sequence[RoundCost], log_bytes: int) -> Measured:
     last = costs[-1]
     return Measured(
@@ -232,22 +226,20 @@ def _line(partition: TopicPartition, costs: Sequence[RoundCost], log_bytes: int)
     )
 
 
-def _show(lines: Sequence[Measured], *, as_json: bool) -> None:
-    columns = {
-        "partition": lambda line: line.partition,
-        "CPU s": lambda line: _seconds(line.cpu_seconds_best),
-        "wall s": lambda line: _seconds(line.wall_seconds_best),
-        "log MB per CPU s": _speed,
-        "records": lambda line: f"{line.records_read} → {line.records_written}",
-        "bytes read / written": lambda line: f"{line.bytes_read} / {line.bytes_written}",
-        "outcome": lambda line: line.outcome,
-    }
-    show_table(lines, columns, as_json=as_json)
-
-
 def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
 def _speed(line: Measured) -> str:
     return f"{line.log_bytes / 1e6 / line.cpu_seconds_best:.0f}" if line.cpu_seconds_best else "-"
+
+
+_COLUMNS: dict[str, Callable[[Measured], str]] = {
+    "partition": lambda line: line.partition,
+    "CPU s": lambda line: _seconds(line.cpu_seconds_best),
+    "wall s": lambda line: _seconds(line.wall_seconds_best),
+    "log MB per CPU s": _speed,
+    "records": lambda line: f"{line.records_read} → {line.records_written}",
+    "bytes read / written": lambda line: f"{line.bytes_read} / {line.bytes_written}",
+    "outcome": lambda line: line.outcome,
+}

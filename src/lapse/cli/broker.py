@@ -19,7 +19,7 @@ from lapse.broker.limits.connections import raise_open_files
 from lapse.broker.node import Node
 from lapse.log.env import LogEnv
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   lapse broker server.properties
   with  log.dirs=/var/lib/lapse  and  listeners=PLAINTEXT://127.0.0.1:9092
@@ -35,16 +35,9 @@ logger = logging.getLogger(__name__)
 SWITCH_SECONDS = 0.0001
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `broker`."""
-    parser = subparsers.add_parser(
-        "broker",
-        help="run a broker alone",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     parser.add_argument("config", type=Path, metavar="CONFIG", help="a server.properties")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

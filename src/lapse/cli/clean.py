@@ -16,11 +16,10 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from lapse.base.clock import Clock, PinnedClock, SystemClock
 from lapse.base.config import BrokerConfig, TopicConfig, broker_config
@@ -58,7 +57,7 @@ from lapse.log.export import copy_logs
 from lapse.log.reader import DirectoryView
 from lapse.metadata.policies import UNKNOWN, Policies, find_policies
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   lapse clean KAFKA-LOGS --partition orders-0 --to CLEANED -c cleanup.policy=compact
   lapse clean KAFKA-LOGS --force --json
@@ -66,15 +65,8 @@ examples:
 _DONE = {RoundKind.CLEAN: "cleaned", RoundKind.TRIM: "trimmed"}
 
 
-def add_parser(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "clean",
-        help="run rounds over a Kafka log directory, offline",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     options.add_partitions(parser)
     options.add_settings(parser)
     add = parser.add_argument
@@ -89,7 +81,6 @@ def add_parser(commands: Any) -> None:
     add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
     add("--memory", default="2g", metavar="SIZE", help="of all processes (default: %(default)s)")
     add("--json", action="store_true", help="one JSON object a log")
-    parser.set_defaults(run=run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +124,6 @@ class Job:
     broker: BrokerConfig
     wish: RoundOptions
     memory: MapMemory
-    io_bytes_per_second: float
 
     @property
     def now_ms(self) -> int:
@@ -151,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
     lines += untouched
     if due:
         lines += _clean_there({p: configs[p] for p in due}, job)
-    _show(sorted(lines, key=lambda line: line.partition), as_json=args.json)
+    show_table(sorted(lines, key=lambda line: line.partition), _COLUMNS, as_json=args.json)
     return 1 if any(line.finding for line in lines) else 0
 
 
@@ -184,9 +174,8 @@ def _job(args: argparse.Namespace, broker: BrokerConfig) -> Job:
     if args.to is not None and args.to.exists() and any(args.to.iterdir()):
         raise ConfigError(f"--to {args.to}: allowed is a new or empty directory")
     wish = RoundOptions(rules, args.force, args.first_dirty, args.replica_cleaned_to)
-    rate = broker.log_cleaner_io_max_bytes_per_second
     clock: Clock = SystemClock() if args.now is None else PinnedClock(args.now)
-    return Job(args, RealFs(), clock, broker, wish, memory, rate)
+    return Job(args, RealFs(), clock, broker, wish, memory)
 
 
 def _look(
@@ -242,10 +231,9 @@ def _clean(
         clock, doubt = time()
         return None if doubt else clock.latest_ms
 
-    expiration_ms = job.broker.producer_id_expiration_ms
     with DirectoryOwner(
         directory, configs, job.fs, job.clock,
-        producer_id_expiration_ms=expiration_ms, believed=believed,
+        producer_id_expiration_ms=job.broker.producer_id_expiration_ms, believed=believed,
         heals_txn_indexes=job.wish.rules is not Rules.KAFKA_43,
         clock_jump_max_ms=job.broker.clock_jump_max_ms,
     ) as owner:  # fmt: skip
@@ -263,7 +251,7 @@ def _clean(
             for line in (_left_alone(d, rules) for d in decisions if not d.due):
                 yield replace(line, outcome=refused.get(line.partition, line.outcome))
             memory, due = _task_memory(job, at_once), order(decisions, rules)
-            rate = job.io_bytes_per_second / max(min(at_once, len(due)), 1)
+            rate = job.broker.log_cleaner_io_max_bytes_per_second / max(min(at_once, len(due)), 1)
             round_id = f"clean-{SystemClock().now_ms()}-{os.getpid()}"
             plans = [sized_plan(d, round_id, rules, memory, rate) for d in due]
             yield from _run(engine, plans, owner, job)
@@ -297,8 +285,7 @@ def _look_through(engine: Engine, owner: DirectoryOwner, job: Job, now_ms: int) 
     requests = requests_due(decisions, records=False)
     if not requests:
         return {}
-    started = job.clock.monotonic()
-    with progress_bar("looking", lambda: job.clock.monotonic() - started) as on_progress:
+    with progress_bar("looking", job.clock) as on_progress:
         receipts = list(receipts_of(engine.summarise(requests), on_progress))
     refusals = owner.adopt_summaries(receipts)
     return {r.name: why for r, why in zip(receipts, refusals, strict=True) if why is not None}
@@ -307,9 +294,8 @@ def _look_through(engine: Engine, owner: DirectoryOwner, job: Job, now_ms: int) 
 def _run(
     engine: Engine, plans: Sequence[RoundPlan], owner: DirectoryOwner, job: Job
 ) -> Iterator[Cleaned]:
-    started = job.clock.monotonic()
     by_name = {plan.name: plan for plan in plans}
-    with progress_bar("cleaning", lambda: job.clock.monotonic() - started) as on_progress:
+    with progress_bar("cleaning", job.clock) as on_progress:
         receipts = receipts_of(engine.submit(plans), on_progress)
         for receipt, result in committed(receipts, owner, job.clock):
             yield _line(by_name[receipt.name], receipt, result, engine.name)
@@ -327,11 +313,8 @@ def _engine(job: Job) -> Iterator[tuple[Engine, int]]:
     with needed_for("--engine spark"):  # imported only if chosen
         from lapse.spark.rounds.engine import open_engine  # noqa: PLC0415
 
-    engine = open_engine(job.args.master)
-    try:
+    with contextlib.closing(open_engine(job.args.master)) as engine:
         yield engine, 1 if job.wish.rules is Rules.KAFKA_43 else engine.task_slots
-    finally:
-        engine.close()
 
 
 def _line(plan: RoundPlan, receipt: Receipt, result: CommitResult, engine: str) -> Cleaned:
@@ -360,22 +343,20 @@ def _line(plan: RoundPlan, receipt: Receipt, result: CommitResult, engine: str) 
     )
 
 
-def _show(lines: Sequence[Cleaned], *, as_json: bool) -> None:
-    columns = {
-        "partition": lambda line: line.partition,
-        "first dirty": _moved,
-        "records": lambda line: f"{line.records_read} → {line.records_written}",
-        "bytes read / written": lambda line: f"{line.bytes_read} / {line.bytes_written}",
-        "per dirty byte": lambda line: _ratio_text(line.bytes_per_dirty_byte),
-        "outcome": lambda line: line.outcome,
-    }
-    show_table(lines, columns, as_json=as_json)
-
-
-def _ratio_text(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.1f}"
-
-
 def _moved(line: Cleaned) -> str:
     before, after = line.first_dirty_before, line.first_dirty_after
     return "-" if before is None else f"{before} → {after}"
+
+
+def _ratio(line: Cleaned) -> str:
+    return "-" if line.bytes_per_dirty_byte is None else f"{line.bytes_per_dirty_byte:.1f}"
+
+
+_COLUMNS: dict[str, Callable[[Cleaned], str]] = {
+    "partition": lambda line: line.partition,
+    "first dirty": _moved,
+    "records": lambda line: f"{line.records_read} → {line.records_written}",
+    "bytes read / written": lambda line: f"{line.bytes_read} / {line.bytes_written}",
+    "per dirty byte": _ratio,
+    "outcome": lambda line: line.outcome,
+}

@@ -23,7 +23,6 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lapse.base.clock import SystemClock
 from lapse.base.config import TopicConfig, topic_config
@@ -61,14 +60,8 @@ class Converted:
     bytes_written: int = 0
 
 
-def add_parser(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "convert",
-        help="copy a data directory for a real Kafka, or rewrite old record formats",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     options.add_partitions(parser)
     direction = parser.add_mutually_exclusive_group(required=True)
     direction.add_argument("--to-kafka", action="store_true", help="a copy that is safe for Kafka")
@@ -81,7 +74,6 @@ def add_parser(commands: Any) -> None:
     )
     options.add_settings(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a log")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -100,14 +92,10 @@ def run(args: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _locked(source: Path, fs: Fs) -> Iterator[None]:
     """Against a broker that is started meanwhile, where it can be: a read-only one cannot."""
-    lock = None
-    with contextlib.suppress(StorageError):
-        lock = lock_file(source / LOCK, fs)
-    try:
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(StorageError):
+            stack.enter_context(contextlib.closing(lock_file(source / LOCK, fs)))
         yield
-    finally:
-        if lock is not None:
-            lock.close()
 
 
 def _to_kafka(args: argparse.Namespace) -> int:
@@ -115,21 +103,24 @@ def _to_kafka(args: argparse.Namespace) -> int:
     source, fs = args.logdir, RealFs()
     partitions = options.chosen_partitions(args)
     said, _ = options.settings(args.settings)
-    policies = options.policies(args)
+    policies = options.policies_in(source, args)
     counted = {p: policies.flags_count(p) for p in partitions}
     metadata = KRAFT_FOLDER if _kraft(source, args.partition) else None
     interval_bytes = topic_config(said).index_interval_bytes
     with _locked(source, fs):
         done = export_logs(source, args.to, counted, fs, interval_bytes, metadata)
     lines = [_converted(str(partition), became) for partition, became in done.items()]
-    columns = {
-        "partition": lambda line: line.partition,
-        "segments": lambda line: f"{line.segments}, {line.segments_rewritten} rewritten",
-        "tombstones nulled": lambda line: str(line.tombstones_nulled),
-        "bytes": lambda line: str(line.bytes_written),
-        "outcome": lambda line: line.outcome,
-    }
-    show_table(lines, columns, as_json=args.json)
+    show_table(
+        lines,
+        {
+            "partition": lambda line: line.partition,
+            "segments": lambda line: f"{line.segments}, {line.segments_rewritten} rewritten",
+            "tombstones nulled": lambda line: str(line.tombstones_nulled),
+            "bytes": lambda line: str(line.bytes_written),
+            "outcome": lambda line: line.outcome,
+        },
+        as_json=args.json,
+    )
     return 0 if all(line.outcome == _DONE for line in lines) else 1
 
 
@@ -182,14 +173,17 @@ def _to_v2(args: argparse.Namespace) -> int:
         raise
     directory.sweep_deleted(1 << 62)
     directory.close()
-    columns = {
-        "partition": lambda line: line.partition,
-        "segments rewritten": lambda line: str(line.segments_rewritten),
-        "bytes read": lambda line: str(line.bytes_read),
-        "bytes written": lambda line: str(line.bytes_written),
-        "outcome": lambda line: line.outcome,
-    }
-    show_table(lines, columns, as_json=args.json)
+    show_table(
+        lines,
+        {
+            "partition": lambda line: line.partition,
+            "segments rewritten": lambda line: str(line.segments_rewritten),
+            "bytes read": lambda line: str(line.bytes_read),
+            "bytes written": lambda line: str(line.bytes_written),
+            "outcome": lambda line: line.outcome,
+        },
+        as_json=args.json,
+    )
     return 0 if all(line.outcome in {_DONE, _NOTHING_OLD} for line in lines) else 1
 
 

@@ -15,18 +15,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from pathlib import Path
-from typing import Any
 
 from lapse.base.errors import ConfigError
 from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
-from lapse.cli.remote import client_properties, print_table
+from lapse.cli.remote import client_properties, print_rows
 from lapse.records.layout import Codec
 from lapse.spark.source.progress import CheckpointError, read_checkpoint
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   lapse copy --from kafka:9092 --to 127.0.0.1:9092 --topic orders --checkpoint /var/lib/lapse/copy
   lapse copy --from kafka:9092 --to kafka:9092 --topic orders --as orders-2 --by-key --checkpoint C
@@ -35,15 +33,8 @@ examples:
 """
 
 
-def add_parser(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "copy",
-        help="copy topics to another cluster, create times included; resumable",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     add = parser.add_argument
     for end in ("from", "to"):
         add(f"--{end}", dest=f"{end}_", required=True, metavar="HOST:PORT,…",
@@ -60,7 +51,6 @@ def add_parser(commands: Any) -> None:
         help="of the batches written (default: %(default)s)")  # fmt: skip
     add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
     add("--json", action="store_true", help="one JSON object a line")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -107,8 +97,9 @@ def _print(checkpoint: Path, *, as_json: bool) -> None:
         ends = sorted(read_checkpoint(checkpoint).offsets.items())
     except CheckpointError:
         ends = []
-    if as_json:
-        for p, end in ends:
-            print(json.dumps({"topic": p.topic, "partition": p.partition, "copied_to": end}))
-        return
-    print_table([["partition", "copied up to"], *([str(p), str(end)] for p, end in ends)])
+    print_rows(
+        [{"topic": p.topic, "partition": p.partition, "copied_to": end} for p, end in ends],
+        ["partition", "copied up to"],
+        lambda row: [f"{row['topic']}-{row['partition']}", str(row["copied_to"])],
+        as_json=as_json,
+    )

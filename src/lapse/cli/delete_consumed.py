@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,15 +17,16 @@ from typing import Any, NoReturn
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import ConfigError, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.cli.remote import add_remote, client_properties, print_table, request_timeout_ms
+from lapse.cli.remote import add_remote, client_properties, print_rows, request_timeout_ms
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.connection import ConnectionLost
 from lapse.client.login import Login, login
 from lapse.lifecycle.delete_consumed import ConsumedOptions, ConsumedResult, Pass, delete_consumed
+from lapse.spark.scan.options import directory
 from lapse.spark.source.progress import checkpoint_consumer
 
 _DONE, _FINDING = 0, 1
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   lapse delete-consumed --groups billing,search --topic orders --dry-run
   lapse delete-consumed --groups billing --checkpoint /data/checkpoints/orders-to-lake
@@ -51,14 +51,8 @@ class Task:
     as_json: bool
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `delete-consumed`."""
-    parser = subparsers.add_parser(
-        "delete-consumed",
-        help="delete records that all listed consumers have read",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     add_remote(parser)
     parser.add_argument(
         "--groups", action="append", default=[], metavar="G1,G2",
@@ -78,7 +72,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="do it again every so often, until interrupted; prints what changed",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -90,8 +83,9 @@ def run(args: argparse.Namespace) -> int:
         watch(task, args.watch, SystemClock())
     done = _pass(task)
     _print(done.outcomes, task)
-    for line in _nothing_to_look_at(done):
-        print(f"lapse: {line}", file=sys.stderr)
+    for one in done.consumers if not done.outcomes else ():  # why no partition came up at all
+        why = one.problem or "has no offset in any topic"
+        print(f"lapse: {one.name}: {why}", file=sys.stderr)
     is_blocked = any(outcome.blocked for outcome in done.outcomes)
     return _FINDING if is_blocked or not done.outcomes else _DONE
 
@@ -143,15 +137,13 @@ def task_of(args: argparse.Namespace) -> Task:
 
 def _local(text: str) -> Path:
     """A checkpoint's directory; Spark's `file:` before it is fine."""
-    scheme, colon, rest = text.partition(":")
-    if not colon or "/" in scheme:
-        return Path(text)
-    if scheme != "file":
+    try:
+        return directory(text)
+    except ValueError as e:
         raise ConfigError(
             f"--checkpoint {text}: allowed is a directory of this machine; mount it, or copy "
             "its commits and then its offsets here"
-        )
-    return Path(rest.removeprefix("//"))
+        ) from e
 
 
 def _pass(task: Task) -> Pass:
@@ -169,23 +161,12 @@ async def _connected(task: Task, wish: ConsumedOptions) -> Pass:
 # --- what is printed ------------------------------------------------------------------------------
 
 
-def _nothing_to_look_at(done: Pass) -> Sequence[str]:
-    """Why no partition came up at all."""
-    if done.outcomes:
-        return []
-    return [f"{one.name}: {one.problem or 'has no offset in any topic'}" for one in done.consumers]
-
-
 def _print(outcomes: Sequence[ConsumedResult], task: Task) -> None:
     rows = [_row(outcome, dry_run=task.wish.dry_run) for outcome in outcomes]
-    if task.as_json:
-        for row in rows:
-            print(json.dumps(row))
-    elif rows:
-        names = list(rows[0]["consumers"])
+    if rows:
         goes = "would delete up to" if task.wish.dry_run else "deleted up to"
-        header = ["partition", "low watermark", *names, goes, "blocked by"]
-        print_table([header, *(_cells(row) for row in rows)])
+        header = ["partition", "low watermark", *rows[0]["consumers"], goes, "blocked by"]
+        print_rows(rows, header, _cells, as_json=task.as_json)
 
 
 def _row(outcome: ConsumedResult, *, dry_run: bool) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,7 +21,7 @@ from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError, CorruptData, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.base.setting import INT_MAX, LONG_MAX
-from lapse.cli.remote import add_remote, client_properties, print_table, request_timeout_ms
+from lapse.cli.remote import add_remote, client_properties, print_rows, request_timeout_ms
 from lapse.client.admin import Admin
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.deletion import Before, delete_records_before
@@ -33,7 +32,7 @@ from lapse.client.settings import NO_LOW_WATERMARK, TOPIC, DeleteRecordsResult, 
 
 FILE_VERSION = 1
 _DONE, _FINDING = 0, 1
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   lapse delete-records --bootstrap-server 127.0.0.1:9092 --offset-json-file offsets.json
   lapse delete-records --topic clicks --before-time 2026-01-31T00:00:00Z
@@ -73,14 +72,8 @@ class _File(msgspec.Struct, frozen=True):
     version: int = FILE_VERSION  # Kafka's tool takes a file without one
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `delete-records`."""
-    parser = subparsers.add_parser(
-        "delete-records",
-        help="delete records before an offset or a time",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     add_remote(parser)
     parser.add_argument(
         "--offset-json-file", "--delete-offset-json-file", dest="file", type=Path, metavar="FILE",
@@ -109,7 +102,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="say what would go, and which groups have yet to read it; delete nothing",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -133,7 +125,8 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return _print_dry(asyncio.run(_look(task)), args)
     results = asyncio.run(_delete(task, force=args.force))
-    _print(results, as_json=args.json)
+    rows = [_row(where, result) for where, result in sorted(results.items())]
+    print_rows(rows, ["partition", "low watermark", "error"], _cells, as_json=args.json)
     return _FINDING if any(result.error for result in results.values()) else _DONE
 
 
@@ -198,14 +191,12 @@ async def _look(task: _Task) -> dict[TopicPartition, tuple[Judged, Extent | None
                 continue
             try:
                 looked[partition] = one, await extent(cluster, partition, one)
-            except (KafkaError, CorruptData) as e:
-                told = e if isinstance(e, KafkaError) else _corrupt(e)
+            except KafkaError as e:
+                looked[partition] = Judged(error=e), None
+            except CorruptData as e:
+                told = KafkaError(ErrorCode.CORRUPT_MESSAGE, str(e))
                 looked[partition] = Judged(error=told), None
         return looked
-
-
-def _corrupt(error: CorruptData) -> KafkaError:
-    return KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error))
 
 
 async def _barred(admin: Admin, topics: Iterable[str]) -> dict[str, KafkaError]:
@@ -282,15 +273,6 @@ def _moment(text: str, now: datetime) -> datetime | None:
     return moment if moment.tzinfo is not None else None
 
 
-def _print(results: Mapping[TopicPartition, DeleteRecordsResult], *, as_json: bool) -> None:
-    rows = [_row(where, result) for where, result in sorted(results.items())]
-    if as_json:
-        for row in rows:
-            print(json.dumps(row))
-        return
-    print_table([["partition", "low watermark", "error"], *(_cells(row) for row in rows)])
-
-
 def _row(where: TopicPartition, result: DeleteRecordsResult) -> dict[str, Any]:
     error = result.error
     return {
@@ -309,19 +291,17 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 # --- what would go --------------------------------------------------------------------------------
 
 
+_DRY_HEADER = (
+    "partition", "low watermark", "would delete up to", "records", "bytes", "segments",
+    "from", "to", "yet to be read by",
+)  # fmt: skip
+
+
 def _print_dry(
     looked: Mapping[TopicPartition, tuple[Judged, Extent | None]], args: argparse.Namespace
 ) -> int:
     rows = [_dry_row(where, *found) for where, found in looked.items()]
-    if args.json:
-        for row in rows:
-            print(json.dumps(row))
-    else:
-        header = [
-            "partition", "low watermark", "would delete up to", "records", "bytes", "segments",
-            "from", "to", "yet to be read by",
-        ]  # fmt: skip
-        print_table([header, *(_dry_cells(row) for row in rows)])
+    print_rows(rows, _DRY_HEADER, _dry_cells, as_json=args.json)
     asks_groups = args.before_time is not None and not args.force
     held = any(row["error"] or (asks_groups and row["groups"]) for row in rows)
     return _FINDING if held else _DONE

@@ -30,14 +30,8 @@ _AUTO = "auto"
 _INDENTED = {"record", "member", "offset"}
 
 
-def add_parser(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "dump",
-        help="show batches, records and side files of a segment, partition or log directory",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     parser.add_argument(
         "path", type=Path, metavar="PATH", help="a .log file, a partition or a log directory"
     )
@@ -60,7 +54,6 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="groups and transactions as the records leave them, instead of the records",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

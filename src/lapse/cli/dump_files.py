@@ -87,10 +87,6 @@ def _table(
     return line
 
 
-def _snapshot(path: Path, data: bytes, _report: Report) -> Line:
-    return {"entries": [_producer(p) for p in Producers.from_snapshot(data, str(path))]}
-
-
 def _producer(producer: Producer) -> Line:
     first = producer.transaction_first_offset
     last = producer.batches[-1] if producer.batches else None
@@ -111,13 +107,10 @@ def _producer(producer: Producer) -> Line:
 
 
 def _append_times(path: Path, data: bytes, report: Report) -> Line:
-    base = int(path.stem)
     size = append_times.made_for(data)
     if size is None:
-        return _table(path, data, report, ">qi", lambda entry: [entry[0], base + entry[1]])
-    rest = data[append_times.ENTRY_BYTES :]
-    told = _table(path, rest, report, ">qi", lambda entry: [entry[0], base + entry[1]])
-    return {"made_for": size, **told}
+        return _time_index(path, data, report)
+    return {"made_for": size, **_time_index(path, data[append_times.ENTRY_BYTES :], report)}
 
 
 def _offsets(path: Path, _data: bytes, _report: Report) -> Line:
@@ -125,22 +118,10 @@ def _offsets(path: Path, _data: bytes, _report: Report) -> Line:
     return {"entries": [[tp.topic, tp.partition, offset] for tp, offset in found.items()]}
 
 
-def _epochs(path: Path, _data: bytes, _report: Report) -> Line:
-    return {"entries": [list(entry) for entry in checkpoints.read_epochs(path)]}
-
-
-def _properties(path: Path, _data: bytes, _report: Report) -> Line:
-    return {"content": checkpoints.read_meta(path.parent)}
-
-
 def _partition_metadata(path: Path, data: bytes, _report: Report) -> Line:
     checkpoints.read_topic_id(path.parent)  # raises CorruptData
     lines = (line.split(":", 1) for line in data.decode().splitlines() if ":" in line)
     return {"content": {key.strip(): value.strip() for key, value in lines}}
-
-
-def _json(_path: Path, data: bytes, _report: Report) -> Line:
-    return {"content": msgspec.json.decode(data) if data else {}}
 
 
 def _summary(_path: Path, data: bytes, _report: Report) -> Line:
@@ -156,7 +137,9 @@ _BY_SUFFIX: dict[str, Reader] = {
     ".index": _offset_index,
     ".timeindex": _time_index,
     ".txnindex": _txn_index,
-    ".snapshot": _snapshot,
+    ".snapshot": lambda path, data, _report: {
+        "entries": [_producer(p) for p in Producers.from_snapshot(data, str(path))]
+    },
     summary.SUFFIX: _summary,
     append_times.SUFFIX: _append_times,
 }
@@ -165,8 +148,12 @@ _BY_NAME: dict[str, Reader] = {
     checkpoints.LOG_START: _offsets,
     checkpoints.CLEANER: _offsets,
     checkpoints.HIGH_WATERMARK: _offsets,
-    checkpoints.LEADER_EPOCHS: _epochs,
-    checkpoints.META_PROPERTIES: _properties,
+    checkpoints.LEADER_EPOCHS: lambda path, *_: {
+        "entries": [list(entry) for entry in checkpoints.read_epochs(path)]
+    },
+    checkpoints.META_PROPERTIES: lambda path, *_: {"content": checkpoints.read_meta(path.parent)},
     checkpoints.PARTITION_METADATA: _partition_metadata,
-    checkpoints.CLEAN_SHUTDOWN: _json,
+    checkpoints.CLEAN_SHUTDOWN: lambda _path, data, _report: {
+        "content": msgspec.json.decode(data) if data else {}
+    },
 }

@@ -22,20 +22,18 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import ConfigError, KafkaError
 from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.base.times import after_ms, duration
+from lapse.cli.output import progress_bar, show_table
 from lapse.cli.prove_erased import (
     EXIT_CODES,
     absolute,
     audits,
-    progress,
+    keys_given,
     say_key,
     signing_key,
 )
@@ -57,8 +55,6 @@ from lapse.lifecycle.erase.replicas import why_unusable
 from lapse.lifecycle.erase.search import (
     KEY_FORMATS,
     make_search,
-    parse_key,
-    read_keys,
     read_keys_by_topic,
 )
 from lapse.lifecycle.erase.served import Broker, Served
@@ -67,7 +63,7 @@ from lapse.lifecycle.erase.warm_up import warm_up
 MET, MISSED, OPEN = "met", "missed", "open"
 _SALT_BYTES = 16
 _REASONS_MAX = 10  # told here; the report has more
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   lapse erase --topic users --keys gone.csv --replica /data/kafka --dry-run
   lapse erase --topic users --keys gone.csv --replica /data/kafka --order case-17 --deadline 30d
@@ -119,15 +115,8 @@ class Intent:
     never_seen: int = 0
 
 
-def add_parser(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "erase",
-        help="erase records of keys from all replicas, and prove it",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     add_remote(parser)
     add = parser.add_argument
     add("--topic", metavar="T", help="whose records; without it --keys is a table that tells")
@@ -156,7 +145,6 @@ def add_parser(commands: Any) -> None:
         help="who looks files through: this process, or Spark (default: %(default)s)")  # fmt: skip
     add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
     add("--json", action="store_true", help="one JSON object a topic")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -229,9 +217,7 @@ def _keys(args: argparse.Namespace) -> dict[str, list[bytes]]:
     """Distinct keys by topic."""
     found: dict[str, list[bytes]] = {}
     if args.topic:
-        found[args.topic] = [parse_key(text, args.key_format) for text in args.key]
-        for path in args.keys:
-            found[args.topic] += read_keys(path, args.key_format, args.key_column)
+        found[args.topic] = keys_given(args)
     elif args.key:
         raise ConfigError("--topic: needed with --key")
     else:
@@ -290,7 +276,7 @@ def _erasure(
     keys: Mapping[str, Sequence[bytes]], places: Places, clock: Clock,
 ) -> Erasure:  # fmt: skip
     warm_up()
-    on_progress = stack.enter_context(progress("looking through", clock))
+    on_progress = stack.enter_context(progress_bar("looking through", clock))
     runs = stack.enter_context(audits(args, clock, on_progress))
     targets = []
     for part in order.topics:
@@ -328,8 +314,7 @@ def _intent(
 
 def _show_intents(intents: Sequence[Intent], *, as_json: bool) -> int:
     if as_json:
-        for intent in intents:
-            print(msgspec.json.encode(intent).decode())
+        show_table(intents, {}, as_json=True)
         return 0
     now_ms = SystemClock().now_ms()
     header = ("topic", "keys", "in no file", "tombstones to write", "meanwhile",
@@ -391,8 +376,7 @@ def _weight(code: int) -> int:
 
 def _show(rows: Sequence[Row], *, as_json: bool) -> None:
     if as_json:
-        for row in rows:
-            print(msgspec.json.encode(row).decode())
+        show_table(rows, {}, as_json=True)
         return
     for row in rows:
         print(f"{row.topic}: {row.verdict}, {row.proof}")

@@ -17,12 +17,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from lapse.base.clock import Clock, SystemClock, time_text
-from lapse.base.config import BrokerConfig, broker_config
+from lapse.base.config import broker_config
 from lapse.base.errors import (
     ConfigError,
     CorruptData,
@@ -67,7 +66,7 @@ from lapse.spark.session.local import within_cores
 
 SERVICE = "(service)"  # instead of a log's name: the service's files cannot be read
 HEALTH = "(health)"  # instead of a log's name: a problem of the directory as a whole
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   lapse explain /var/lib/kafka/data --partition orders-0
   lapse explain orders --data DATA --json
@@ -75,15 +74,8 @@ examples:
 """
 
 
-def add_parser(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "explain",
-        help="what holds a log back, and when that ends; the fate of a record; only looks",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     add = parser.add_argument
     add("target", metavar="LOGDIR|TOPIC", help="a data directory, or a topic's name")
     add("--data", type=Path, action="append", default=[], metavar="DIR",
@@ -96,7 +88,6 @@ def add_parser(commands: Any) -> None:
     options.add_broker(parser)
     add("--now", type=options.whole_number(), metavar="MS", help="judge as of this moment")
     add("--json", action="store_true", help="one JSON object a line")
-    parser.set_defaults(run=run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +234,7 @@ class _Place:
         if args.now is None:
             verdict = _verdict(logdir, clock, broker.clock_jump_max_ms)
         queue, progress, trouble = _of_service(logdir)
+        master = within_cores(broker.lifecycle_master, broker.lifecycle_cores_max, processors())
         return _Place(
             view,
             remembered,
@@ -254,7 +246,7 @@ class _Place:
             progress,
             trouble,
             pauses_or_all(logdir, clock.now_ms()),
-            memory_here(broker.lifecycle_memory_bytes, _master(broker)),
+            memory_here(broker.lifecycle_memory_bytes, master),
             args.now is None,
         )
 
@@ -278,14 +270,16 @@ class _Place:
 
     def troubles(self) -> list[Explained]:
         """Files of the directory itself that cannot be read, a line each."""
-        found = []
-        if self.policies.trouble:
-            found.append(_unreadable(METADATA, "-", StorageError(self.policies.trouble)))
-        if self.remembered.trouble:
-            found.append(_unreadable(REMEMBERED, "-", StorageError(self.remembered.trouble)))
-        if self.service_trouble is not None:
-            found.append(_unreadable(SERVICE, "-", self.service_trouble))
-        return found
+        found: dict[str, LapseError | str | None] = {
+            METADATA: self.policies.trouble,
+            REMEMBERED: self.remembered.trouble,
+            SERVICE: self.service_trouble,
+        }
+        return [
+            Explained(name, "-", "unreadable", str(why), finding=True)
+            for name, why in found.items()
+            if why
+        ]
 
     def health(self, explained: Sequence[Explained]) -> list[Explained]:
         """Problems of the broker and the service of the directory, a line each.
@@ -387,11 +381,6 @@ def _verdict(logdir: Path, clock: Clock, jump_max_ms: int) -> ClockVerdict | Non
     newest = max(records, key=lambda r: (r.now_ms, r.monotonic_s or 0.0))
     confirmed = (logdir / CONFIRMED).exists()
     return judge_clock(newest, clock.now_ms(), clock.monotonic(), jump_max_ms, confirmed=confirmed)
-
-
-def _master(broker: BrokerConfig) -> str:
-    """The Spark master of the service, within its limit of cores."""
-    return within_cores(broker.lifecycle_master, broker.lifecycle_cores_max, processors())
 
 
 def _as_json(line: Explained) -> str:

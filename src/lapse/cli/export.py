@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError
@@ -27,7 +26,7 @@ from lapse.base.ids import check_topic_name
 from lapse.cli import options, remote
 from lapse.cli.output import show_table
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   lapse export users --to /lake/users --bootstrap-server kafka:9092
   lapse export users --to /lake/users --from /var/lib/kafka/data --format delta
@@ -35,15 +34,8 @@ examples:
 """
 
 
-def add_parser(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "export",
-        help="keep a table of Parquet or Delta files that has what a topic has",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     add = parser.add_argument
     add("topic", metavar="TOPIC")
     add("--to", type=Path, required=True, metavar="DIR", help="the table")
@@ -55,7 +47,6 @@ def add_parser(commands: Any) -> None:
     options.add_settings(parser)
     add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
     add("--json", action="store_true", help="one JSON object")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

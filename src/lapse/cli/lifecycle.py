@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from lapse.base.clock import SystemClock
 from lapse.base.config import BrokerConfig, broker_config, read_properties
@@ -25,9 +25,8 @@ from lapse.base.scheduling import yield_to_others
 from lapse.cli import options
 from lapse.cli.task_memory import memory_of
 from lapse.lifecycle.owner.remote import RemoteOwner
-from lapse.lifecycle.round.engine import Engine, EngineWanted
+from lapse.lifecycle.round.engine import Asleep, Engine, EngineWanted
 from lapse.lifecycle.round.inline import InlineEngine
-from lapse.lifecycle.service.asleep import Asleep
 from lapse.lifecycle.service.engine_keeper import EngineKeeper
 from lapse.lifecycle.service.loop import Service, ServiceOptions
 from lapse.lifecycle.status.reports import ENGINE_UP, NO_ENGINE, EngineReport
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 ENGINES = ("spark", "inline")
 _LOST = "LAPSE_ENGINES_LOST"
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   lapse lifecycle server.properties
   lapse lifecycle server.properties -c lapse.lifecycle.master=local[2]
@@ -50,19 +49,11 @@ SIGTERM and SIGINT stop it; a round under way is cancelled, and made again by th
 logger = logging.getLogger(__name__)
 
 
-def add_parser(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "lifecycle",
-        help="run the lifecycle service alone",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     parser.add_argument("config", type=Path, metavar="CONFIG", help="a server.properties")
     add_engine(parser)
     options.add_settings(parser, "a broker setting")
-    parser.set_defaults(run=run)
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:

@@ -19,28 +19,52 @@ from typing import NoReturn
 from lapse.base.errors import ConfigError, CorruptData, LapseError, MissingData, unreadable
 from lapse.base.extras import missing_extra, needed_for
 
-# In the order help shows them. Imported only when asked for: `lapse --help` starts no Spark.
+# In the order help shows them, each with its module, which has `add_options`, `run` and, for its
+# help, EXAMPLES. It is imported only when it is used: `lapse --help` starts no Spark.
 COMMANDS = {
-    "up": "lapse.cli.up",
-    "broker": "lapse.cli.broker",
-    "lifecycle": "lapse.cli.lifecycle",
-    "rounds": "lapse.cli.rounds",
-    "clean": "lapse.cli.clean",
-    "plan": "lapse.cli.plan",
-    "explain": "lapse.cli.explain",
-    "verify": "lapse.cli.verify",
-    "erase": "lapse.cli.erase",
-    "prove-erased": "lapse.cli.prove_erased",
-    "dump": "lapse.cli.dump",
-    "repair": "lapse.cli.repair",
-    "convert": "lapse.cli.convert",
-    "export": "lapse.cli.export",
-    "copy": "lapse.cli.copy",
-    "topic": "lapse.cli.topic",
-    "delete-records": "lapse.cli.delete_records",
-    "delete-consumed": "lapse.cli.delete_consumed",
-    "bench": "lapse.cli.bench",
+    "up": ("lapse.cli.up", "run broker and lifecycle service"),
+    "broker": ("lapse.cli.broker", "run a broker alone"),
+    "lifecycle": ("lapse.cli.lifecycle", "run the lifecycle service alone"),
+    "rounds": (
+        "lapse.cli.rounds",
+        "watch, pause, resume and cancel rounds of the lifecycle service",
+    ),
+    "clean": ("lapse.cli.clean", "run rounds over a Kafka log directory, offline"),
+    "plan": ("lapse.cli.plan", "what would be cleaned and why; only looks"),
+    "explain": (
+        "lapse.cli.explain",
+        "what holds a log back, and when that ends; the fate of a record; only looks",
+    ),
+    "verify": ("lapse.cli.verify", "check a cleaning pass, Kafka's own or ours; only looks"),
+    "erase": ("lapse.cli.erase", "erase records of keys from all replicas, and prove it"),
+    "prove-erased": (
+        "lapse.cli.prove_erased",
+        "prove that records of a key are gone from every file; only looks",
+    ),
+    "dump": (
+        "lapse.cli.dump",
+        "show batches, records and side files of a segment, partition or log directory",
+    ),
+    "repair": ("lapse.cli.repair", "what is missing or does not read, and what to do about it"),
+    "convert": (
+        "lapse.cli.convert",
+        "copy a data directory for a real Kafka, or rewrite old record formats",
+    ),
+    "export": (
+        "lapse.cli.export",
+        "keep a table of Parquet or Delta files that has what a topic has",
+    ),
+    "copy": ("lapse.cli.copy", "copy topics to another cluster, create times included; resumable"),
+    "topic": ("lapse.cli.topic", "create, delete, list and describe topics"),
+    "delete-records": ("lapse.cli.delete_records", "delete records before an offset or a time"),
+    "delete-consumed": (
+        "lapse.cli.delete_consumed",
+        "delete records that all listed consumers have read",
+    ),
+    "bench": ("lapse.cli.bench", "measure rounds on copies of logs"),
 }
+# Their examples say it all; of the others help shows the module's docstring.
+_UNDESCRIBED = {"broker", "topic", "delete-records", "delete-consumed", "bench"}
 
 USAGE, FINDING, ENVIRONMENT = 2, 1, 3
 
@@ -61,15 +85,24 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in (only,) if only else COMMANDS:
+        module, summary = COMMANDS[name]
         try:
-            command = importlib.import_module(COMMANDS[name])
+            command = importlib.import_module(module)
         except ModuleNotFoundError as e:
             missing = missing_extra(e, f"lapse {name}")
             if missing is None or only:
                 raise
             commands.add_parser(name, help=str(missing))
         else:
-            command.add_parser(commands)
+            added = commands.add_parser(
+                name,
+                help=summary,
+                description=None if name in _UNDESCRIBED else command.__doc__,
+                epilog=getattr(command, "EXAMPLES", None),
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+            command.add_options(added)
+            added.set_defaults(run=command.run)
     return parser
 
 

@@ -95,15 +95,10 @@ def partition(name: str) -> TopicPartition:
     return found
 
 
-def policies(args: argparse.Namespace) -> Policies:
-    """Settings of the logs in the directory, by `-c` and by what its metadata says."""
-    return policies_in(args.logdir, args)
-
-
 def policies_in(logdir: Path, args: argparse.Namespace) -> Policies:
-    """Likewise, in one of several directories; where a broker was named, by what it says.
+    """Settings of the logs in a directory, by `-c` and by what its metadata says.
 
-    Metadata that cannot be read is told by `trouble`.
+    Where a broker was named, by what that says. Metadata that cannot be read is told by `trouble`.
     """
     said, given_defaults = settings(args.settings)
     found = look_for_policies(logdir, said, given_defaults)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from lapse.base.clock import Clock
 from lapse.lifecycle.round.progress import OnProgress
 from lapse.lifecycle.round.progress import Progress as RoundProgress
 
@@ -36,7 +37,7 @@ def show_table(rows: Sequence[Any], columns: Columns, *, as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def progress_bar(title: str, elapsed: Callable[[], float]) -> Iterator[OnProgress]:
+def progress_bar(title: str, clock: Clock) -> Iterator[OnProgress]:
     """A bar on stderr that appears once something has taken more than two seconds."""
     bar = Progress(
         TextColumn("{task.description}"),
@@ -47,11 +48,11 @@ def progress_bar(title: str, elapsed: Callable[[], float]) -> Iterator[OnProgres
         transient=True,
     )
     task = bar.add_task(title, total=None)
-    shown = False
+    shown, started = False, clock.monotonic()
 
     def update(progress: RoundProgress) -> None:
         nonlocal shown
-        if not shown and sys.stderr.isatty() and elapsed() > SHOW_AFTER_SECONDS:
+        if not shown and sys.stderr.isatty() and clock.monotonic() - started > SHOW_AFTER_SECONDS:
             bar.start()
             shown = True
         bar.update(task, completed=progress.bytes_done, total=progress.bytes_total)

@@ -18,7 +18,6 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from lapse.base.clock import SystemClock, time_text
 from lapse.base.config import TopicConfig
@@ -45,17 +44,15 @@ from lapse.metadata.policies import UNKNOWN, Policies
 METADATA = "(metadata)"
 REMEMBERED = "(remembered)"
 
+EXAMPLES = """\
+examples:
+  lapse plan /var/lib/kafka/data -c min.cleanable.dirty.ratio=0.3
+  lapse plan /var/lib/kafka/data --bootstrap-server 127.0.0.1:9092
+"""
 
-def add_parser(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "plan",
-        help="what would be cleaned and why; only looks",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="examples:\n  lapse plan /var/lib/kafka/data -c min.cleanable.dirty.ratio=0.3\n"
-        "  lapse plan /var/lib/kafka/data --bootstrap-server 127.0.0.1:9092",
-    )
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     options.add_partitions(parser)
     options.add_settings(parser)
     options.add_broker(parser)
@@ -73,7 +70,6 @@ def add_parser(commands: Any) -> None:
         help="of all processes, as `lapse clean` has them on this machine (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.set_defaults(run=run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,34 +140,27 @@ def _found(
     try:
         remembered = Remembered.of(args.logdir)
         partitions = options.chosen_partitions(args, also=remembered.missing_partitions())
-        policies = options.policies(args)
+        policies = options.policies_in(args.logdir, args)
         view = DirectoryView(args.logdir)
     except StorageError as e:
         if os_error(e) is None:
             raise  # it is not there, which is another matter
         yield _without_facts(str(args.logdir), "-", str(e)), None
         return
-    if policies.trouble:
-        yield _without_facts(METADATA, "-", policies.trouble), None
-    if remembered.trouble:
-        yield _without_facts(REMEMBERED, "-", remembered.trouble), None
+    for name, trouble in ((METADATA, policies.trouble), (REMEMBERED, remembered.trouble)):
+        if trouble:
+            yield _without_facts(name, "-", trouble), None
     yield from plan_lines(view, remembered, partitions, policies, now_ms, memory)
-
-
-def _held_text(line: PlanLine) -> str:
-    return line.explanation + (f" until {line.until}" if line.until else "")
 
 
 def _counted(
     lines: Sequence[PlanLine], decisions: Sequence[Decision | None], memory: MapMemory
 ) -> list[PlanLine]:
     """The lines, with what due rounds would do."""
-    clock = SystemClock()
-    started = clock.monotonic()
     plans = [None if d is None or not d.due else plan_of(d, memory) for d in decisions]
     total, done = sum(2 * plan.bytes_to_read for plan in plans if plan is not None), 0
     counted = []
-    with progress_bar("counting", lambda: clock.monotonic() - started) as on_progress:
+    with progress_bar("counting", SystemClock()) as on_progress:
 
         def tick(n_bytes: int) -> None:
             nonlocal done
@@ -182,9 +171,16 @@ def _counted(
             try:
                 counted.append(line if plan is None else replace(line, would=count(plan, tick)))
             except (LapseError, OSError) as e:
-                why = str(unreadable(e) if isinstance(e, OSError) else e)
-                counted.append(replace(line, explanation=why, finding=True))
+                counted.append(replace(line, explanation=_why(e), finding=True))
     return counted
+
+
+def _held_text(line: PlanLine) -> str:
+    return line.explanation + (f" until {line.until}" if line.until else "")
+
+
+def _why(error: LapseError | OSError) -> str:
+    return str(unreadable(error) if isinstance(error, OSError) else error)
 
 
 def _would_text(line: PlanLine) -> str:
@@ -217,10 +213,8 @@ def plan_lines(
             if told:
                 line = replace(line, explanation=f"{line.explanation}; {told}")
             yield line, decision
-        except LapseError as e:
-            yield _without_facts(str(partition), policy, str(e)), None
-        except OSError as e:
-            yield _without_facts(str(partition), policy, str(unreadable(e))), None
+        except (LapseError, OSError) as e:
+            yield _without_facts(str(partition), policy, _why(e)), None
 
 
 def _line(

@@ -58,7 +58,6 @@ from lapse.lifecycle.erase.proof import (
 from lapse.lifecycle.erase.replicas import ReplicaFindings, Runs, Where, look_through
 from lapse.lifecycle.erase.search import (
     KEY_FORMATS,
-    Search,
     SearchSpec,
     make_search,
     parse_key,
@@ -72,7 +71,7 @@ from lapse.lifecycle.round.progress import OnProgress, Progress
 EXIT_CODES = {PROVEN: 0, REMAINS: 1, NEVER_SEEN: 1, NOT_PROVEN: 3}
 _ROWS_MAX = 50
 _SALT_BYTES = 16
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   lapse prove-erased --topic users --key u-4711 --replica /data/kafka --report proof.json
   lapse prove-erased --topic users --keys erased.csv --key-column user \\
@@ -83,15 +82,8 @@ examples:
 """
 
 
-def add_parser(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "prove-erased",
-        help="prove that records of a key are gone from every file; only looks",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     add = parser.add_argument
     add("--topic", metavar="T", help="whose records")
     add("--partition", type=options.whole_number(0, INT_MAX), metavar="N",
@@ -122,7 +114,6 @@ def add_parser(commands: Any) -> None:
         help="who looks files through: this process, or Spark (default: %(default)s)")  # fmt: skip
     add("--master", default="local[*]", metavar="URL", help="Spark master (default: %(default)s)")
     add("--json", action="store_true", help="the signed report itself; with --check, what differs")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -137,13 +128,17 @@ def run(args: argparse.Namespace) -> int:
 def _prove(args: argparse.Namespace, clock: Clock) -> int:
     if args.public_key:
         raise ConfigError("--public-key: allowed only with --check")
-    places, search = _places(args), _search(args)
+    places = _places(args)
+    search = make_search(
+        keys_given(args), args.offset, below_offset=args.below_offset,
+        tombstones_too=args.tombstones_too,
+    )  # fmt: skip
     _check_report_path(args.report)
     key = signing_key(args) if args.report is not None or args.json else None
     warm_up()
     started_ms = clock.now_ms()
     with (
-        progress("looking through", clock) as on_progress,
+        progress_bar("looking through", clock) as on_progress,
         audits(args, clock, on_progress) as runs,
     ):
         run_units = runs(search)
@@ -160,7 +155,9 @@ def _prove(args: argparse.Namespace, clock: Clock) -> int:
     if not args.json:
         _show_what(report)
         show_verdict(replicas, asked, report.verdict)
-        show_limits()
+        print("This cannot see:")
+        for text in CANNOT_SEE:
+            print(f"  - {text}")
     if key is not None:
         say_key(sign.public_key_of(key), args.report)
     return EXIT_CODES[report.verdict.state]
@@ -212,14 +209,8 @@ def absolute(path: Path) -> str:
     return os.path.abspath(path)
 
 
-def _search(args: argparse.Namespace) -> Search:
-    return make_search(
-        _keys(args), args.offset, below_offset=args.below_offset,
-        tombstones_too=args.tombstones_too,
-    )  # fmt: skip
-
-
-def _keys(args: argparse.Namespace) -> list[bytes]:
+def keys_given(args: argparse.Namespace) -> list[bytes]:
+    """Of `--key` and `--keys`."""
     keys = [parse_key(text, args.key_format) for text in args.key]
     for path in args.keys:
         keys += read_keys(path, args.key_format, args.key_column)
@@ -255,14 +246,6 @@ def say_key(public_key: str, report: Path | None) -> None:
     print(sign.public_pem(public_key), end="", file=sys.stderr)
 
 
-@contextmanager
-def progress(title: str, clock: Clock) -> Iterator[OnProgress]:
-    """A bar, for what takes a while."""
-    began = clock.monotonic()
-    with progress_bar(title, lambda: clock.monotonic() - began) as on_progress:
-        yield on_progress
-
-
 # --- checking -------------------------------------------------------------------------------------
 
 
@@ -282,20 +265,20 @@ def _check(args: argparse.Namespace, clock: Clock) -> int:
     if report.key_id not in {"", signer}:
         raise StorageError(f"{path}: names key {report.key_id}, and is signed with key {signer}")
     whose, doubts = _whose(args, sealed)
-    keys = _keys(args)
+    keys = keys_given(args)
     search = recalled(report.asked, keys)
     if keys and search is None:
         raise ConfigError("--key: not the keys that the report is about, or not all of them")
     if args.replica and len(args.replica) != len(report.replicas):
         raise ConfigError(f"--replica: the report has {len(report.replicas)}, in this order")
     warm_up()
-    with progress("comparing", clock) as on_progress:
-        done = 0
+    with progress_bar("comparing", clock) as on_progress:
+        done, total = 0, sum(f.bytes_read for replica in report.replicas for f in replica.files)
 
         def on_bytes(more: int) -> None:
             nonlocal done
             done += more
-            on_progress(Progress(done, max(done, _bytes_in(report))))
+            on_progress(Progress(done, max(done, total)))
 
         with contextlib.ExitStack() as stack:
             run_units = None
@@ -306,10 +289,6 @@ def _check(args: argparse.Namespace, clock: Clock) -> int:
     checked = replace(checked, verdict=doubted(checked.verdict, doubts))
     _show_check(report, checked, whose, as_json=args.json)
     return EXIT_CODES[checked.verdict.state]
-
-
-def _bytes_in(report: Report) -> int:
-    return sum(found.bytes_read for replica in report.replicas for found in replica.files)
 
 
 def _whose(args: argparse.Namespace, sealed: sign.Sealed) -> tuple[str, tuple[str, ...]]:
@@ -392,10 +371,3 @@ def _show_targets(counts: dict[int, Count], asked: SearchSpec) -> None:
 
 def _tombstones(count: Count) -> str:
     return f"{count.tombstones} (the key itself is in them)" if count.tombstones else "0"
-
-
-def show_limits() -> None:
-    """What no proof says."""
-    print("This cannot see:")
-    for text in CANNOT_SEE:
-        print(f"  - {text}")

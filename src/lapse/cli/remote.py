@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lapse.base.config import read_properties
 from lapse.base.errors import ConfigError, StorageError
@@ -39,6 +41,21 @@ def request_timeout_ms(properties: Mapping[str, str]) -> int:
     if not text.isdigit() or not 0 < int(text) < 1 << 31:
         raise ConfigError(f"request.timeout.ms={text}: allowed is a number of milliseconds above 0")
     return int(text)
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    header: Sequence[str],
+    cells: Callable[[Mapping[str, Any]], Sequence[str]],
+    *,
+    as_json: bool,
+) -> None:
+    """One JSON object a line, or a table of the cells of each."""
+    if not as_json:
+        print_table([header, *map(cells, rows)])
+        return
+    for row in rows:
+        print(json.dumps(row))
 
 
 def print_table(lines: Sequence[Sequence[str]]) -> None:

@@ -22,7 +22,8 @@ Exit 1 where something is left to be decided.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+import contextlib
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +45,16 @@ _HELP = {
     Choice.LET_GO: "rewrite sealed segments without what does not read",
 }
 
+EXAMPLES = """\
+examples:
+  lapse repair /var/lib/lapse
+  lapse repair /var/lib/lapse --partition orders-3 --accept-hole --dry-run
+  lapse repair /var/lib/lapse --partition orders-3 --accept-hole
+"""
 
-def add_parser(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "repair",
-        help="what is missing or does not read, and what to do about it",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="examples:\n  lapse repair /var/lib/lapse\n"
-        "  lapse repair /var/lib/lapse --partition orders-3 --accept-hole --dry-run\n"
-        "  lapse repair /var/lib/lapse --partition orders-3 --accept-hole",
-    )
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     parser.add_argument("logdir", type=Path, metavar="LOGDIR", help="a data directory")
     parser.add_argument(
         "--partition", action="append", default=[], metavar="TOPIC-N",
@@ -70,7 +69,6 @@ def add_parser(commands: Any) -> None:
         "--dry-run", action="store_true", help="say what the choices would do; change nothing"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.set_defaults(run=run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +122,8 @@ def _line(found: Finding, chosen: set[Choice]) -> RepairLine:
         found.choice.value,
     )  # fmt: skip
     if found.choice in chosen:
-        return _with(made, error=f"would be settled by --{found.choice}")
+        return replace(made, error=f"would be settled by --{found.choice}")
     return made
-
-
-def _with(line: RepairLine, *, outcome: str | None = None, error: str | None = None) -> RepairLine:
-    return RepairLine(
-        line.partition, line.first_offset, line.end_offset, line.why, line.offline, line.choice,
-        outcome, error,
-    )  # fmt: skip
 
 
 def _repaired(args: argparse.Namespace, wanted: list[Any], chosen: set[Choice]) -> list[RepairLine]:
@@ -142,18 +133,15 @@ def _repaired(args: argparse.Namespace, wanted: list[Any], chosen: set[Choice]) 
     """
     fs, clock = RealFs(), SystemClock()
     found = look(args.logdir, wanted, reads_all=args.read)
-    directory = LogDirectory.open(args.logdir, LogEnv(fs, clock))
     lines = []
-    try:
+    with contextlib.closing(LogDirectory.open(args.logdir, LogEnv(fs, clock))) as directory:
         for one in found:
             line = _line(one, set())
             if one.choice in chosen:
                 try:
                     done = decide(directory, fs, one, topic_config({}))
-                    line = _with(line, outcome=done)
+                    line = replace(line, outcome=done)
                 except (LapseError, OSError) as e:
-                    line = _with(line, error=str(e))
+                    line = replace(line, error=str(e))
             lines.append(line)
-    finally:
-        directory.close()
     return lines

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -27,7 +26,7 @@ from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause_text
 from lapse.lifecycle.status.reports import ServiceProgress
 from lapse.lifecycle.status.snapshot import Status, read_status
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   lapse rounds show DATA --watch                   bytes done and to do, and when it will be done
   lapse rounds pause DATA --for 2h --reason "disk is being replaced"
@@ -43,15 +42,8 @@ _LISTED_MAX = 20
 Say = Callable[[argparse.Namespace, Clock], int]
 
 
-def add_parser(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "rounds",
-        help="watch, pause, resume and cancel rounds of the lifecycle service",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, (say, text) in _VERBS.items():
         verb = verbs.add_parser(name, help=text, description=text)
@@ -68,7 +60,7 @@ def add_parser(commands: Any) -> None:
             verb.add_argument("--for", dest="duration", metavar="TIME", help="such as 90s, 2h, 1d")
             verb.add_argument("--reason", default="", help="what others are told")
             verb.add_argument("--now", action="store_true", help="cancel what is under way too")
-        verb.set_defaults(run=run, say=say)
+        verb.set_defaults(say=say)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -166,20 +158,22 @@ def _pause(args: argparse.Namespace, clock: Clock) -> int:
 
 def _resume(args: argparse.Namespace, clock: Clock) -> int:
     ended = pauses.resume(RealFs(), args.logdir, args.partition, clock.now_ms())
-    for pause in ended:
-        print(f"{_what(pause)} {'go' if pause.log == EVERY_LOG else 'goes'} on")
-    if not ended:
-        print("nothing of that was paused", file=sys.stderr)
-    return 0 if ended else 1
+    lines = [f"{_what(p)} {'go' if p.log == EVERY_LOG else 'goes'} on" for p in ended]
+    return _tell(lines, "nothing of that was paused")
 
 
 def _cancel(args: argparse.Namespace, clock: Clock) -> int:
     called_off = pauses.call_off(RealFs(), args.logdir, args.partition, clock.now_ms())
-    for one in called_off:
-        print(f"{one.log}: round {one.round_id} is called off")
-    if not called_off:
-        print("no such round is under way", file=sys.stderr)
-    return 0 if called_off else 1
+    lines = [f"{one.log}: round {one.round_id} is called off" for one in called_off]
+    return _tell(lines, "no such round is under way")
+
+
+def _tell(lines: Sequence[str], otherwise: str) -> int:
+    for line in lines:
+        print(line)
+    if not lines:
+        print(otherwise, file=sys.stderr)
+    return 0 if lines else 1
 
 
 _VERBS: dict[str, tuple[Say, str]] = {

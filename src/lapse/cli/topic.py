@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -12,13 +11,14 @@ from lapse.base.errors import ConfigError
 from lapse.base.ids import format_topic_id
 from lapse.base.setting import INT_MAX
 from lapse.cli.options import whole_number
+from lapse.cli.remote import print_rows
 from lapse.cli.served_policies import parse_address
 from lapse.client.admin import DEFAULT, Admin
 from lapse.client.connection import BrokerConnection
 
 Rows = Sequence[dict[str, Any]]
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   lapse topic create orders -p 3 -c cleanup.policy=compact
   lapse topic list --json
@@ -26,14 +26,8 @@ examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `topic` and its verbs."""
-    parser = subparsers.add_parser(
-        "topic",
-        help="create, delete, list and describe topics",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
         "--bootstrap-server",
@@ -55,14 +49,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         one = verbs.add_parser(verb, parents=[common], help=f"{verb} topics")
         one.add_argument("topics", nargs="+", metavar="NAME")
     verbs.add_parser("list", parents=[common], help="list topics")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it and print what came of it; a refusal comes out as KafkaError."""
     host, port = parse_address(args.bootstrap_server)
     rows = asyncio.run(_do(args, host, port))
-    _print(rows, as_json=args.json)
+    if rows:
+        titles = [name.replace("_", " ") for name in rows[0]]
+        print_rows(rows, titles, lambda row: [*map(_cell, row.values())], as_json=args.json)
     return 0
 
 
@@ -137,22 +132,6 @@ _VERBS: dict[str, Callable[[Admin, argparse.Namespace, dict[str, str]], Awaitabl
     "list": _list,
     "describe": _describe,
 }
-
-
-def _print(rows: Rows, *, as_json: bool) -> None:
-    if as_json:
-        for row in rows:
-            print(json.dumps(row))
-        return
-    if not rows:
-        return
-    titles = [name.replace("_", " ") for name in rows[0]]
-    table = [titles, *([_cell(value) for value in row.values()] for row in rows)]
-    widths = [max(len(line[n]) for line in table) for n in range(len(titles))]
-    for line in table:
-        print(
-            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        )
 
 
 def _cell(value: object) -> str:

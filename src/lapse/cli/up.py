@@ -20,7 +20,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.config import broker_config
@@ -39,7 +38,7 @@ STOP_SECONDS_MAX = {"lifecycle": 10.0, "broker": 30.0}
 _READY = re.compile(
     rb"ready kafka=(?P<kafka>\S+)(?: http=(?P<http>\S+))?(?: listeners=(?P<all>\S+))?\s*"
 )
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   lapse up --data DATA
   lapse up --data DATA --port 0 --http-port 0      free ports; read them from the ready line
@@ -49,15 +48,8 @@ examples:
 logger = logging.getLogger(__name__)
 
 
-def add_parser(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "up",
-        help="run broker and lifecycle service",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     add = parser.add_argument
     add("--data", type=Path, required=True, metavar="DIR", help="where logs and settings are kept")
     add("--port", type=int, metavar="N", help=f"for Kafka clients (default {KAFKA_PORT})")
@@ -66,7 +58,6 @@ def add_parser(commands: Any) -> None:
     add("--no-lifecycle", action="store_true", help="the broker alone: nothing is cleaned")
     add_engine(parser)
     options.add_settings(parser, "a broker setting")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,8 +70,7 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    data = args.data.absolute()
-    settings = Settings(RealFs(), data, said)
+    settings = Settings(RealFs(), args.data.absolute(), said)
     settings.prepare()
     engine = None if args.no_lifecycle else args.engine
     return asyncio.run(Supervisor(settings, engine, SystemClock()).run())

@@ -200,12 +200,8 @@ def _weaker_listeners(start: BrokerConfig, restart: BrokerConfig) -> list[str]:
     return lines
 
 
-def _mechanisms(text: str) -> set[str]:
-    return {part.strip() for part in text.split(",") if part.strip()}
-
-
-def _users(text: str) -> set[str]:
-    return {part.strip() for part in text.split(";") if part.strip()}
+def _parts(text: str, separator: str) -> set[str]:
+    return {part.strip() for part in text.split(separator) if part.strip()}
 
 
 _NOTHING = Secret("")
@@ -213,9 +209,9 @@ _OF_LISTENERS = {"listener.security.protocol.map", "controller.listener.names"}
 _LOGINS = ("none", "auto", "required")
 # By setting: whether the second value is weaker than the first.
 _ORDERED: dict[str, Callable[..., bool]] = {
-    "sasl.enabled.mechanisms": lambda was, now: not _mechanisms(now) <= _mechanisms(was),
+    "sasl.enabled.mechanisms": lambda was, now: not _parts(now, ",") <= _parts(was, ","),
     "authorizer.class.name": lambda was, now: was != now,
-    "super.users": lambda was, now: not _users(now) <= _users(was),
+    "super.users": lambda was, now: not _parts(now, ";") <= _parts(was, ";"),
     "allow.everyone.if.no.acl.found": lambda was, now: now and not was,
     "connections.max.reauth.ms": lambda was, now: bool(was) and (now == 0 or now > was),
     "connection.failed.authentication.delay.ms": lambda was, now: now < was,

@@ -34,12 +34,10 @@ from lapse.lifecycle.verify.chain import Chain
 from lapse.lifecycle.verify.check import Pass, Verdict, verify
 from lapse.lifecycle.verify.files import find_log
 from lapse.lifecycle.verify.findings import Level
-from lapse.log.directory import list_partitions
 from lapse.log.segment import LOG, base_offset_of
-from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
 from lapse.metadata.policies import find_policies
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   cp -a KAFKA-LOGS before; lapse clean KAFKA-LOGS; lapse verify --before before --after KAFKA-LOGS
   lapse verify --before old/orders-0 --after new/orders-0 --now 1795229812219 --json
@@ -47,15 +45,8 @@ examples:
 """
 
 
-def add_parser(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "verify",
-        help="check a cleaning pass, Kafka's own or ours; only looks",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
     add = parser.add_argument
     add("--before", type=Path, required=True, metavar="DIR", help="as it was")
     add("--after", type=Path, action="append", required=True, metavar="DIR",
@@ -65,7 +56,6 @@ def add_parser(commands: Any) -> None:
         help="the pass's clock, ms since 1970, one a pass (default: now)")  # fmt: skip
     options.add_settings(parser)
     add("--json", action="store_true", help="one JSON object a line: findings, then logs")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -113,7 +103,7 @@ def _logs_of(
         if wanted:
             raise ConfigError("--partition: allowed only with data directories")
         return [(sides[-1].absolute().name, sides)], []
-    present = [_names(side) for side in sides]
+    present = [{str(p) for p in options.partitions_in(side)} for side in sides]
     for name in wanted:
         for side, names in zip(sides, present, strict=True):
             if name not in names:
@@ -130,10 +120,6 @@ def _logs_of(
 def _is_partition(path: Path) -> bool:
     names = os.listdir(path)
     return any(name.endswith(LOG) and base_offset_of(name) is not None for name in names)
-
-
-def _names(path: Path) -> set[str]:
-    return {str(p) for p in list_partitions(path) if str(p) != KRAFT_FOLDER}
 
 
 def _order(name: str) -> tuple[str, int]:
@@ -168,9 +154,8 @@ Numbered = tuple[int, Verdict]  # which pass it is of, from 1; 0 where there is 
 
 
 def _verdicts(chains: Sequence[Sequence[Pass]], clock: Clock) -> Iterator[Numbered]:
-    started = clock.monotonic()
     total, done = sum(p.bytes_to_read for passes in chains for p in passes), 0
-    with progress_bar("checking", lambda: clock.monotonic() - started) as on_progress:
+    with progress_bar("checking", clock) as on_progress:
 
         def tick(n_bytes: int) -> None:
             nonlocal done
@@ -198,8 +183,7 @@ def _show_json(verdicts: Sequence[Numbered]) -> None:
         told["findings"] = len(verdict.findings)
         of_pass = {"pass": number} if number else {}
         lines.append({"type": "log", **told, "fine": verdict.is_fine, **of_pass})
-    for line in lines:
-        sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+    show_table(lines, {}, as_json=True)
 
 
 def _show(verdicts: Sequence[Numbered]) -> None:
@@ -219,8 +203,8 @@ def _show(verdicts: Sequence[Numbered]) -> None:
             "partition": lambda v: _named(v[0], v[1].partition),
             "records": lambda v: f"{v[1].records_before} → {v[1].records_after}",
             "keys": lambda v: str(v[1].keys),
-            "cleaned to": lambda v: _reach_text(v[1]),
-            "went": lambda v: _removed_text(v[1]),
+            "cleaned to": lambda v: f"{'' if v[1].reach_known else 'at most '}{v[1].reach}",
+            "went": lambda v: ", ".join(f"{n} {w}" for w, n in v[1].removed.items()) or "nothing",
             "verdict": lambda v: _verdict_text(v[1]),
         },
         as_json=False,
@@ -229,14 +213,6 @@ def _show(verdicts: Sequence[Numbered]) -> None:
 
 def _named(number: int, partition: str) -> str:
     return f"{partition}, pass {number}" if number else partition
-
-
-def _reach_text(verdict: Verdict) -> str:
-    return str(verdict.reach) if verdict.reach_known else f"at most {verdict.reach}"
-
-
-def _removed_text(verdict: Verdict) -> str:
-    return ", ".join(f"{n} {why}" for why, n in verdict.removed.items()) or "nothing"
 
 
 def _verdict_text(verdict: Verdict) -> str:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from types import TracebackType
 from typing import Self
 
 from lapse.base.errors import KafkaError
@@ -23,9 +23,14 @@ from lapse.client.connection import BrokerConnection
 from lapse.client.deletion import Before, delete_records_before
 from lapse.client.groups import GroupOffsets, group_offsets
 from lapse.client.login import PLAINTEXT, Login
-from lapse.client.offsets import By, to_ms
-from lapse.client.settings import ConfigChange, DeleteRecordsResult, Resource, ResourceConfig
-from lapse.client.settings import refusal as refusal  # noqa: PLC0414
+from lapse.client.offsets import EARLIEST, LATEST, By, OffsetSpec, list_offsets, to_ms
+from lapse.client.settings import (
+    ConfigChange,
+    DeleteRecordsResult,
+    Resource,
+    ResourceConfig,
+    refusal,
+)
 from lapse.wire.schema.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -46,14 +51,6 @@ from lapse.wire.schema.delete_topics import (
 )
 from lapse.wire.schema.describe_configs import DescribeConfigsResponse
 from lapse.wire.schema.incremental_alter_configs import IncrementalAlterConfigsResponse
-from lapse.wire.schema.list_offsets import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
 from lapse.wire.schema.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -62,7 +59,6 @@ from lapse.wire.schema.metadata import (
 )
 
 DEFAULT = -1
-CONSUMER = -1
 TIMEOUT_MS = 30_000
 DELETE_TIMEOUT_MS = 20_000  # below what a connection waits for an answer
 _BY_ID_OR_NAME_FROM = 6
@@ -98,7 +94,7 @@ class TopicDescription:
     is_internal: bool = False
 
 
-class Admin:
+class Admin(AbstractAsyncContextManager["Admin"]):
     """Topic operations over one connection; an async context manager where `open` made it."""
 
     def __init__(
@@ -126,15 +122,7 @@ class Admin:
         cluster = Cluster(parse_bootstrap(bootstrap), login)
         return cls(await cluster.any_connection(), request_timeout_ms, login=login)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._connection.close()
 
     async def create_topic(
@@ -209,8 +197,8 @@ class Admin:
         (topic,) = (await self._connection.request(request, MetadataResponse)).topics
         if topic.error_code:
             raise refusal(topic.error_code, None, name)
-        starts = await self._offsets(topic, EARLIEST_TIMESTAMP)
-        ends = await self._offsets(topic, LATEST_TIMESTAMP)
+        starts = await self._offsets(topic, EARLIEST)
+        ends = await self._offsets(topic, LATEST)
         return TopicDescription(
             name,
             topic.topic_id,
@@ -290,24 +278,10 @@ class Admin:
     async def _delete_records_before(
         self, before: Mapping[TopicPartition, Before], by: By
     ) -> dict[TopicPartition, DeleteRecordsResult]:
-        bootstrap = parse_bootstrap(self._connection.address)
-        async with Cluster(bootstrap, self._login) as cluster:
-            timeout_ms = self._request_timeout_ms
-            return await delete_records_before(cluster, before, timeout_ms, by=by)
+        async with Cluster(parse_bootstrap(self._connection.address), self._login) as cluster:
+            return await delete_records_before(cluster, before, self._request_timeout_ms, by=by)
 
-    async def _offsets(self, topic: MetadataResponseTopic, timestamp: int) -> dict[int, int]:
-        requested = tuple(
-            ListOffsetsPartition(partition_index=p.partition_index, timestamp=timestamp)
-            for p in topic.partitions
-        )
-        request = ListOffsetsRequest(
-            replica_id=CONSUMER,
-            topics=(ListOffsetsTopic(name=topic.name or "", partitions=requested),),
-        )
-        answer = await self._connection.request(request, ListOffsetsResponse)
-        return {
-            p.partition_index: p.offset
-            for t in answer.topics
-            for p in t.partitions
-            if not p.error_code
-        }
+    async def _offsets(self, topic: MetadataResponseTopic, where: OffsetSpec) -> dict[int, int]:
+        asked = [TopicPartition(topic.name or "", p.partition_index) for p in topic.partitions]
+        found = await list_offsets(self._connection, dict.fromkeys(asked, where))
+        return {p.partition: at for p, at in found.items() if isinstance(at, int)}

@@ -155,8 +155,7 @@ class Queue:
 
     def put(self, batch: Batch) -> None:
         """A new batch, behind the others: those before it are ready."""
-        if self.batches:
-            self.batches[-1].ready.set()
+        self.hurry()
         self.batches.append(batch)
 
     def add(self, batch: Batch, record: NewRecord, size: int) -> int:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import NamedTuple, Self
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from lapse.base.errors import ConfigError, ErrorCode, KafkaError
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
 from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.client.login import PLAINTEXT, Login
@@ -56,6 +56,20 @@ RETRIABLE = frozenset(
 AGAIN = RETRIABLE - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
+def as_kafka(error: KafkaError | ConnectionLost) -> KafkaError:
+    """In the place of an answer."""
+    if isinstance(error, KafkaError):
+        return error
+    return KafkaError(ErrorCode.NETWORK_EXCEPTION, str(error))
+
+
+def may_try_again(error: LapseError) -> bool:
+    """Whether another attempt may succeed, where a person waits for it."""
+    if isinstance(error, KafkaError):
+        return error.code in AGAIN
+    return isinstance(error, ConnectionLost)
+
+
 class Address(NamedTuple):
     """Where a broker listens."""
 
@@ -72,14 +86,6 @@ class Topic:
     leaders: Mapping[int, int]
 
 
-@dataclass(slots=True)
-class _Known:
-    """The brokers and topics of the last Metadata responses."""
-
-    brokers: dict[int, Address] = field(default_factory=dict)
-    topics: dict[str, Topic] = field(default_factory=dict)
-
-
 def parse_bootstrap(text: str) -> tuple[Address, ...]:
     """`HOST:PORT,HOST:PORT…` as in `bootstrap.servers`; raises ConfigError."""
     addresses = []
@@ -91,24 +97,18 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
     return tuple(addresses)
 
 
-class Cluster:
+class Cluster(AbstractAsyncContextManager["Cluster"]):
     """Leaders, and connections to them; an async context manager."""
 
     def __init__(self, bootstrap: Sequence[Address], login: Login = PLAINTEXT) -> None:
         self._bootstrap = tuple(bootstrap)
         self._login = login
-        self._known = _Known()
+        # Of the last Metadata responses.
+        self._brokers: dict[int, Address] = {}
+        self._topics: dict[str, Topic] = {}
         self._connections: dict[Address, asyncio.Task[BrokerConnection]] = {}
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -126,10 +126,10 @@ class Cluster:
             KafkaError: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, or the broker's error.
             ConnectionLost: no broker can be reached.
         """
-        known = self._known.topics.get(name)
+        known = self._topics.get(name)
         if known is None:
             await self.refresh([name], create=create)
-            known = self._known.topics[name]
+            known = self._topics[name]
         return known
 
     async def refresh(self, names: Iterable[str], *, create: bool = False) -> None:
@@ -142,15 +142,15 @@ class Cluster:
         except ConnectionLost:
             connection.close()  # the next request goes to another broker
             raise
-        self._known.brokers = {b.node_id: Address(b.host, b.port) for b in answer.brokers}
+        self._brokers = {b.node_id: Address(b.host, b.port) for b in answer.brokers}
         refused = None
         for metadata in answer.topics:
             name = metadata.name or ""
             if metadata.error_code:
-                self._known.topics.pop(name, None)
+                self._topics.pop(name, None)
                 refused = refused or refusal(metadata.error_code, None, name)
             else:
-                self._known.topics[name] = _topic(name, metadata)
+                self._topics[name] = _topic(name, metadata)
         if refused is not None:
             raise refused
 
@@ -174,7 +174,7 @@ class Cluster:
 
     def forget(self, name: str) -> None:
         """Drop a topic's metadata, which has turned out wrong."""
-        self._known.topics.pop(name, None)
+        self._topics.pop(name, None)
 
     def failed(self, connection: BrokerConnection, topic: str) -> None:
         """Close the connection of a broker that did not answer, and drop the topic's metadata."""
@@ -190,7 +190,7 @@ class Cluster:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition}: there is no such partition"
             )
-        if leader == NO_LEADER or leader not in self._known.brokers:
+        if leader == NO_LEADER or leader not in self._brokers:
             self.forget(partition.topic)
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition}: nobody leads it")
         return leader
@@ -201,7 +201,7 @@ class Cluster:
 
     async def connection(self, node_id: int) -> BrokerConnection:
         """An open connection to a node that metadata named."""
-        return await self._open(self._known.brokers[node_id])
+        return await self._open(self._brokers[node_id])
 
     async def brokers(self) -> list[Address]:
         """Return the addresses of all brokers, from a new Metadata response of any broker."""
@@ -221,7 +221,7 @@ class Cluster:
             if _is_open(opening):
                 return opening.result()
         lost: ConnectionLost | None = None
-        for address in (*self._bootstrap, *self._known.brokers.values()):
+        for address in (*self._bootstrap, *self._brokers.values()):
             try:
                 return await self._open(address)
             except ConnectionLost as e:
@@ -235,15 +235,15 @@ class Cluster:
             opening = asyncio.create_task(
                 BrokerConnection.open(address.host, address.port, self._login)
             )
-            opening.add_done_callback(_take_note)
+            opening.add_done_callback(take_note)
             self._connections[address] = opening
         return await asyncio.shield(opening)
 
 
-def _take_note(opening: asyncio.Task[BrokerConnection]) -> None:
-    """Retrieve the task's error: the caller that waited for the task may have given up."""
-    if not opening.cancelled():
-        opening.exception()
+def take_note(done: asyncio.Future[Any]) -> None:
+    """Retrieve a future's error: whoever asked for it may never look at it."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _is_open(opening: asyncio.Task[BrokerConnection]) -> bool:

@@ -9,7 +9,7 @@ talks to a broker.
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Self, TypeVar, cast
 
 from lapse.base.clock import Clock, SystemClock
@@ -88,7 +88,7 @@ class _Wire(asyncio.BufferedProtocol):
                 answer.set_result(frame)
 
 
-class BrokerConnection:
+class BrokerConnection(AbstractAsyncContextManager["BrokerConnection"]):
     """An open connection; `open` makes one, use it as an async context manager."""
 
     def __init__(self, wire: _Wire, address: str, client_id: str = CLIENT_ID) -> None:
@@ -136,15 +136,7 @@ class BrokerConnection:
             raise
         return connection
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

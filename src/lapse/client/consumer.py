@@ -16,18 +16,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, TypeVar
 
 from lapse.base.backoff import backoff_ms
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition
 from lapse.base.times import after_ms
-from lapse.client.cluster import AGAIN, Cluster, Topic, parse_bootstrap
+from lapse.client.cluster import Cluster, Topic, may_try_again, parse_bootstrap
 from lapse.client.connection import BrokerConnection, ConnectionLost
-from lapse.client.fetched import Fetched, fetched
+from lapse.client.fetched import Fetched, answered
 from lapse.client.login import PLAINTEXT, Login
 from lapse.client.offsets import EARLIEST, LATEST, OffsetSpec, Where, list_offsets
 from lapse.client.record import ConsumerRecord
@@ -43,6 +43,8 @@ from lapse.wire.schema.fetch import (
 
 if TYPE_CHECKING:  # who reads no columns needs no Arrow
     import pyarrow as pa
+
+T = TypeVar("T")
 
 _BY_ID_FROM = 13
 _RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": None}
@@ -88,7 +90,7 @@ class _Answer:
     error: LapseError | None
 
 
-class Consumer:
+class Consumer(AbstractAsyncContextManager["Consumer"]):
     """Reads partitions that it is given; an async context manager and iterator."""
 
     def __init__(
@@ -102,15 +104,7 @@ class Consumer:
         self._ready: deque[Fetched] = deque()
         self._failures = 0
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -131,8 +125,7 @@ class Consumer:
             KafkaError: a partition that is not there, or cannot be looked at.
             ConnectionLost: no broker can be reached.
         """
-        found = await self._resolved(positions)
-        self._positions = found
+        self._positions = await self._resolved(positions)
         self._ready.clear()
 
     async def seek(self, partition: TopicPartition, to: int | Where) -> None:
@@ -152,18 +145,15 @@ class Consumer:
 
     async def topics(self) -> dict[str, Topic]:
         """All that may be seen, by name."""
-        found: dict[str, Topic] = {}
-
-        async def ask() -> None:
-            found.update(await self._cluster.topics())
-
-        await self._tried(ask, ())
-        return found
+        return await self._tried(self._cluster.topics, ())
 
     async def partitions(self) -> list[TopicPartition]:
         """Those of all topics that may be seen."""
-        topics = await self.topics()
-        return [TopicPartition(name, n) for name, topic in topics.items() for n in topic.leaders]
+        return [
+            TopicPartition(name, n)
+            for name, topic in (await self.topics()).items()
+            for n in topic.leaders
+        ]
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, datetime]
@@ -217,7 +207,7 @@ class Consumer:
         await self._tried(ask, {p.topic for p in wanted})
         return found
 
-    async def _tried(self, ask: Callable[[], Awaitable[None]], topics: Iterable[str]) -> None:
+    async def _tried(self, ask: Callable[[], Awaitable[T]], topics: Iterable[str]) -> T:
         """Again while that may help, for `default_api_timeout_ms`."""
         failures = 0
         last: LapseError | None = None
@@ -227,7 +217,7 @@ class Consumer:
                     try:
                         return await ask()
                     except (KafkaError, ConnectionLost) as e:
-                        if not _may_try_again(e):
+                        if not may_try_again(e):
                             raise
                         last = e
                     for name in topics:
@@ -297,7 +287,7 @@ class Consumer:
             try:
                 await self._ask(max(left, 0.0))
             except (KafkaError, ConnectionLost) as e:
-                if not _may_try_again(e):
+                if not may_try_again(e):
                     raise
                 self._failures += 1
                 await self._back_off(self._failures)
@@ -397,11 +387,7 @@ class Consumer:
             return await self._refused(connection, partition, offset, data.error_code)
         if not data.records:
             return []
-        assert isinstance(data.records, (bytes, memoryview)), "decoded, it is no slice of a file"
-        aborted = None
-        if self._config.read_committed:
-            aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
-        return [fetched(partition, offset, data.records, aborted, data)]
+        return [answered(partition, offset, data, committed=self._config.read_committed)]
 
     async def _refused(
         self, connection: BrokerConnection, partition: TopicPartition, offset: int, code: int
@@ -419,9 +405,3 @@ class Consumer:
             return []
         self._cluster.forget(partition.topic)
         raise refusal(code, None, f"{partition} at offset {offset}")
-
-
-def _may_try_again(error: LapseError) -> bool:
-    if isinstance(error, KafkaError):
-        return error.code in AGAIN
-    return isinstance(error, ConnectionLost)

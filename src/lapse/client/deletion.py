@@ -25,7 +25,7 @@ from lapse.base.backoff import backoff_ms
 from lapse.base.errors import ErrorCode, KafkaError, LapseError
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.client.age import older_until
-from lapse.client.cluster import AGAIN, Cluster
+from lapse.client.cluster import Cluster, as_kafka, may_try_again
 from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.client.offsets import By
 from lapse.client.settings import (
@@ -198,13 +198,12 @@ class _Calls:
         error: KafkaError | ConnectionLost, *, harmless: bool,
     ) -> None:  # fmt: skip
         """Retry if that may help and, `harmless`, cannot delete more than was requested."""
-        may_help = isinstance(error, ConnectionLost) or error.code in AGAIN
         for partition in partitions:
             self._cluster.forget(partition.topic)
-            if harmless and may_help:
+            if harmless and may_try_again(error):
                 self._errors[partition] = error
             else:
-                self._settle(partition, DeleteRecordsResult(NO_LOW_WATERMARK, _as_kafka(error)))
+                self._settle(partition, DeleteRecordsResult(NO_LOW_WATERMARK, as_kafka(error)))
 
     def _settle(self, partition: TopicPartition, result: DeleteRecordsResult) -> None:
         del self.missing[partition]
@@ -219,9 +218,3 @@ class _Calls:
             str(partition),
         )  # fmt: skip
         self.results[partition] = DeleteRecordsResult(NO_LOW_WATERMARK, error)
-
-
-def _as_kafka(error: KafkaError | ConnectionLost) -> KafkaError:
-    if isinstance(error, KafkaError):
-        return error
-    return KafkaError(ErrorCode.NETWORK_EXCEPTION, str(error))

@@ -26,7 +26,7 @@ from lapse.client.cluster import Cluster
 from lapse.client.connection import BrokerConnection
 from lapse.client.deletion import HIGH_WATERMARK, Before
 from lapse.client.groups import GroupOffsets, group_ids, group_offsets
-from lapse.client.offsets import EARLIEST, LATEST, By, list_offsets
+from lapse.client.offsets import CONSUMER, EARLIEST, LATEST, By, list_offsets
 from lapse.client.range_reader import Wanted, read_range
 from lapse.client.settings import refusal
 from lapse.records.batch import decode_rows
@@ -41,7 +41,6 @@ from lapse.wire.schema.list_offsets import (
 )
 
 SEGMENTS_MAX = 1 << 20
-_CONSUMER = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +211,7 @@ async def _segments(cluster: Cluster, partition: TopicPartition, judged: Judged)
         max_num_offsets=SEGMENTS_MAX,
     )  # fmt: skip
     request = ListOffsetsRequest(
-        replica_id=_CONSUMER, topics=(ListOffsetsTopic(name=partition.topic, partitions=(asked,)),)
+        replica_id=CONSUMER, topics=(ListOffsetsTopic(name=partition.topic, partitions=(asked,)),)
     )
     connection = await cluster.leader_connection(partition)
     if not connection.speaks(LIST_OFFSETS, 0):

@@ -123,7 +123,7 @@ class Lane:
                 then it may be in the log.
             UnsupportedFeature: its tombstones' values would come to life.
         """
-        attempts = _Attempts(batch)
+        attempts = _Attempts()
         while True:
             try:
                 return await self._attempt(batch, attempts)
@@ -211,16 +211,15 @@ class Lane:
         return partition
 
 
+@dataclass(slots=True)
 class _Attempts:
     """The state of the attempts at one batch so far."""
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-        self.failures = 0
-        self.error: LapseError | None = None
-        self.encoded: bytearray | None = None
-        self.maybe_appended = False
-        self.strange_identity = False
+    failures: int = 0
+    error: LapseError | None = None
+    encoded: bytearray | None = None
+    maybe_appended: bool = False
+    strange_identity: bool = False
 
     def failed(self, error: LapseError) -> None:
         self.failures += 1

@@ -130,6 +130,15 @@ def fetched(
     )  # fmt: skip
 
 
+def answered(
+    partition: TopicPartition, offset: int, data: PartitionData, *, committed: bool
+) -> Fetched:
+    """Judge a partition's part of a response that has records; raises as `fetched`."""
+    assert isinstance(data.records, (bytes, memoryview)), "decoded, it is no slice of a file"
+    aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
+    return fetched(partition, offset, data.records, aborted if committed else None, data)
+
+
 def _append_times(beside: PartitionData) -> AppendTimes:
     """Return the response's append times; NOTHING if their offsets are out of order."""
     entries = beside.append_times

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from lapse.base.backoff import backoff_ms
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
-from lapse.client.cluster import RETRIABLE, Address, Cluster
+from lapse.client.cluster import RETRIABLE, Address, Cluster, as_kafka
 from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.client.settings import refusal
 from lapse.wire.errors import UnsupportedVersion
@@ -151,7 +151,7 @@ class _OffsetQuery:
                 self._settle(group_id, GroupOffsets(states.get(group_id, ""), offsets))
 
     def _failed(self, group_ids: Sequence[str], error: ConnectionLost | KafkaError) -> None:
-        kafka_error = _as_kafka(error)
+        kafka_error = as_kafka(error)
         for group_id in list(group_ids):
             self._errors[group_id] = kafka_error
             if kafka_error.code not in RETRIABLE:
@@ -174,12 +174,6 @@ class _OffsetQuery:
 
 def _is_unstable(offset: int | KafkaError) -> bool:
     return isinstance(offset, KafkaError) and offset.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
-
-
-def _as_kafka(error: ConnectionLost | KafkaError) -> KafkaError:
-    if isinstance(error, KafkaError):
-        return error
-    return KafkaError(ErrorCode.NETWORK_EXCEPTION, str(error))
 
 
 # --- the calls ------------------------------------------------------------------------------------

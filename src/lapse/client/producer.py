@@ -19,9 +19,9 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from lapse.base.backoff import backoff_ms
 from lapse.base.clock import Clock, SystemClock
@@ -36,7 +36,7 @@ from lapse.client.batches import (
     new_record,
     size_of,
 )
-from lapse.client.cluster import Cluster, Topic, parse_bootstrap
+from lapse.client.cluster import Cluster, Topic, parse_bootstrap, take_note
 from lapse.client.connection import ConnectionLost
 from lapse.client.delivery import (
     NO_IDENTITY,
@@ -110,7 +110,7 @@ class ProducerConfig:
 DEFAULTS = ProducerConfig()
 
 
-class Producer:
+class Producer(AbstractAsyncContextManager["Producer"]):
     """Sends records; an async context manager, which flushes at its end."""
 
     def __init__(
@@ -133,15 +133,7 @@ class Producer:
         self._identity: asyncio.Task[Identity] | None = None
         self._closed = False
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _: object) -> None:
         await self.close(timeout_ms=None if error is None else 0)
 
     async def send(
@@ -317,7 +309,7 @@ class Producer:
     def _begin(self, where: TopicPartition) -> Batch:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[BatchMetadata] = loop.create_future()
-        done.add_done_callback(_take_note)
+        done.add_done_callback(take_note)
         now = loop.time()
         return Batch(
             where,
@@ -366,7 +358,7 @@ class Producer:
         task = self._identity
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._identity = asyncio.create_task(self._new_identity())
-            task.add_done_callback(_take_note)
+            task.add_done_callback(take_note)
         elif other_than is not None:
             return await self._new_identity()
         return await asyncio.shield(task)
@@ -397,12 +389,6 @@ class Producer:
                     batch.done.set_exception(ConnectionLost(error))
                 self._room.give(batch.size)
             queue.batches.clear()
-
-
-def _take_note(done: asyncio.Future[Any]) -> None:
-    """Retrieve a future's error: the caller of `send` may never look at the future."""
-    if not done.cancelled():
-        done.exception()
 
 
 def _of_record(batch: asyncio.Future[BatchMetadata], place: int) -> asyncio.Future[RecordMetadata]:

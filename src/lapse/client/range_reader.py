@@ -20,7 +20,7 @@ from lapse.base.errors import CorruptData, ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.client.cluster import RETRIABLE, Cluster
 from lapse.client.connection import ConnectionLost
-from lapse.client.fetched import Fetched, fetched
+from lapse.client.fetched import Fetched, answered
 from lapse.client.settings import refusal
 from lapse.wire.schema.fetch import (
     FETCH,
@@ -169,8 +169,4 @@ class _Reader:
                     ErrorCode.OFFSET_NOT_AVAILABLE, f"{self.partition} ends at {end} for now"
                 )
             return None
-        assert isinstance(data.records, (bytes, memoryview)), "decoded, it is no slice of a file"
-        aborted = None
-        if self.committed:
-            aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
-        return fetched(self.partition, offset, data.records, aborted, data)
+        return answered(self.partition, offset, data, committed=self.committed)

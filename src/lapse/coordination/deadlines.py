@@ -48,13 +48,9 @@ class Deadlines(Generic[K]):
         if self._next_ms is None or self._next_ms > now_ms:
             return
         due = [(at_ms, n, key) for n, (key, at_ms) in enumerate(self._at_ms.items())]
-        for _, _, key in sorted((item for item in due if item[0] <= now_ms), key=_order):
+        # By time, then in the order in which they were first set.
+        for _, _, key in sorted((o for o in due if o[0] <= now_ms), key=lambda one: one[:2]):
             if self._at_ms.get(key, now_ms + 1) <= now_ms:
                 del self._at_ms[key]
                 yield key
         self._next_ms = min(self._at_ms.values(), default=None)
-
-
-def _order(item: tuple[int, int, object]) -> tuple[int, int]:
-    """By time, then in the order in which they were first set."""
-    return item[:2]

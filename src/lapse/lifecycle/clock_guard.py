@@ -50,7 +50,6 @@ class ClockGuard:
         trouble: what is wrong with the clock, as of the last look, and what to do; "" if nothing.
         held: whether the clock is not believed, as of the last look.
         ahead_ms: how far it jumped without being believed.
-        latest_ms: the time to note by as of the last look, believed or not; None before the first.
     """
 
     def __init__(
@@ -63,9 +62,7 @@ class ClockGuard:
         self._kept: ClockRecord | None = None
         self._logged = ""
         self.trouble = ""
-        self.held = False
-        self.ahead_ms = 0
-        self.latest_ms: int | None = None
+        self.held, self.ahead_ms = False, 0
 
     def look(self) -> ClockVerdict:
         """Judge the time now; while it is `held`, nothing may be removed by time, or stamped."""
@@ -80,9 +77,8 @@ class ClockGuard:
             newest, self._clock.now_ms(), booted_s, self._jump_max_ms,
             confirmed=confirmed or (rebooted and self._clock.is_synchronised()), boot_id=boot_id,
         )  # fmt: skip
-        self._last, self.ahead_ms = verdict.record, verdict.jumped_ms
-        self.latest_ms = verdict.latest_ms
-        self.held = verdict.held
+        self._last = verdict.record
+        self.held, self.ahead_ms = verdict.held, verdict.jumped_ms
         self._log_changes(verdict)
         if confirmed or self._is_news(verdict.record):
             self.keep()

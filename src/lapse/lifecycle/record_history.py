@@ -68,7 +68,7 @@ def history_of(decision: Decision, offset: int, context: Context | None = None) 
         return RecordHistory(
             offset, NEVER, f"not written: the log ends before {facts.log_end_offset}"
         )
-    holder = _holder(facts.segments, offset)
+    holder = next((s for s in reversed(facts.segments) if s.base_offset <= offset), None)
     found = None if holder is None else _find(log_dir, holder, offset)
     if found is None or found[1] is None:
         gone = _removed(log_dir, offset)
@@ -97,11 +97,6 @@ def _removed(log_dir: Path, offset: int) -> RecordHistory | None:
     return RecordHistory(
         offset, GONE, text, None, left.reason, left.round_id, left.now_ms, left.committed_ms
     )
-
-
-def _holder(segments: tuple[SegmentFacts, ...], offset: int) -> SegmentFacts | None:
-    below = [s for s in segments if s.base_offset <= offset]
-    return below[-1] if below else None
 
 
 def _find(
@@ -149,10 +144,11 @@ def _nowhere(decision: Decision, offset: int) -> RecordHistory:
 
 
 def _header_only(offset: int, header: Header, place: RecordLocation) -> RecordHistory:
-    if header.count == 0:
-        what = f"only the bare header of its batch is left, for producer {header.producer_id}"
-    else:
-        what = "its batch is there without it"
+    what = (
+        "its batch is there without it"
+        if header.count
+        else f"only the bare header of its batch is left, for producer {header.producer_id}"
+    )
     text = f"{what}; no ledger tells of its record: removed by another cleaner, or never used"
     return RecordHistory(offset, UNKNOWN, text, place=place)
 

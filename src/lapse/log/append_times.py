@@ -25,6 +25,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -94,11 +95,8 @@ class ActiveAppendTimes:
         end = b"" if end_offset is None else _ENTRY.pack(UNKNOWN, self._place(end_offset))
         self._written = _NOT_KNOWN  # until it succeeds
         if written > 0 and not self._has_end:
-            file = fs.open_append(self._path)
-            try:
+            with closing(fs.open_append(self._path)) as file:
                 file.write(bytes(self._data[written:size]) + end)
-            finally:
-                file.close()
         else:
             fs.make_dir(self._path.parent)
             fs.write_file(self._path, bytes(self._data[:size]) + end)

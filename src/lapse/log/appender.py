@@ -24,11 +24,10 @@ from lapse.kernels.layout import (
     TRANSACTIONAL,
 )
 from lapse.log.append_clock import LogClock
-from lapse.log.core import LogCore
+from lapse.log.core import LogCore, refused
 from lapse.log.loader import LoadedLog, OpenOptions
 from lapse.log.markers import EndMarker, build_marker, is_marker, parse_marker
 from lapse.log.producers import EndedTxn, SentBatch
-from lapse.log.refusal import refused
 from lapse.log.replay import write_snapshot
 from lapse.log.roll import age_limit_ms, jitter_of
 from lapse.log.segment import OFFSET_MAX, RELATIVE_OFFSET_MAX, ActiveSegment
@@ -298,8 +297,7 @@ class Appender:
     def _write_messages(self, batch: Header, checked: CheckedBatch, now_ms: int) -> None:
         """A batch in the old format that the topic's message.format.version asks for."""
         where = str(self._log.partition)
-        row = row_of(batch)
-        messages = to_messages(checked.data, row, checked.write_magic, where)
+        messages = to_messages(checked.data, row_of(batch), checked.write_magic, where)
         self._write_old(messages, checked.tombstones, now_ms)
 
     def _write_old(self, messages: Buffer, tombstones: int, now_ms: int) -> None:
@@ -365,7 +363,7 @@ class Appender:
         open_first, completed = self.producers.first_unstable_offset, before.completed
         if ended is not None:
             if ended.aborted is not None:
-                self.active.add_aborted(ended.aborted)
+                self.active.txn_index.append(ended.aborted)  # written with the side files
             completed = (*completed, (ended.first_offset, ended.last_offset))
         if completed:
             end_offset, known = self.active.end_offset, self._log.state.known_high_watermark
@@ -468,18 +466,13 @@ class Appender:
         old = self.active
         if old.size == 0 and old.base_offset == base_offset:
             return
-        sealed = old.seal()
-        self.write_snapshot(base_offset)
-        log = self._log
+        sealed, log = old.seal(), self._log
+        write_snapshot(log.env.fs, log.dir, base_offset, self.producers)
         self.active = ActiveSegment.create(log.dir, log.env, base_offset)
         state = log.state.with_segments((*log.state.segments[:-1], sealed, self.active))
         log.state = state.grown_to(max(state.log_end_offset, base_offset), state.unstable)
         log.unflushed.append(sealed)
         old.close()
-
-    def write_snapshot(self, offset: int) -> None:
-        """Write the producers' state below an offset, which is the end of the log."""
-        write_snapshot(self._log.env.fs, self._log.dir, offset, self.producers)
 
     # --- the append clock ------------------------------------------------------------------------
 

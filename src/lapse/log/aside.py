@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,12 +54,9 @@ def keep_tail(fs: Fs, partition_dir: Path, base_offset: int, position: int) -> P
                 return None
             fs.make_dir(target.parent)
             fs.unlink(target)
-            copy = fs.open_append(target)
-            try:
+            with closing(fs.open_append(target)) as copy:
                 copy.copy_from(file.fileno(), position, min(size - position, KEPT_BYTES_MAX))
                 copy.fsync()
-            finally:
-                copy.close()
     except (OSError, StorageError) as e:
         _log.warning("what is cut off %s is not kept: %s", source, e)
         return None

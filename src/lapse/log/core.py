@@ -21,15 +21,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lapse.base.config import TopicConfig
-from lapse.base.errors import ErrorCode, KafkaError, LapseError
+from lapse.base.errors import ErrorCode, KafkaError, LapseError, os_error
 from lapse.base.ids import TopicPartition
 from lapse.log.env import LogEnv
 from lapse.log.manifest import ManifestKeeper
-from lapse.log.refusal import Refusal
 from lapse.log.segment import Segment
 from lapse.log.state import LogState
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a log takes no writes just now, for operators: an append failed, or none will be tried.
+
+    Attributes:
+        since_ms: when the first of them failed, by the wall clock.
+        size: bytes of the latest one.
+        errno: the system's, where it gave one.
+        is_final: the log takes no changes until it is opened again; else the next append may do.
+    """
+
+    since_ms: int
+    why: str
+    size: int = 0
+    errno: int | None = None
+    is_final: bool = False
+
+
+def refused(before: Refusal | None, now_ms: int, size: int, error: BaseException) -> Refusal:
+    """After another append failed."""
+    since_ms = now_ms if before is None else before.since_ms
+    of_system = os_error(error)
+    return Refusal(since_ms, str(error), size, None if of_system is None else of_system.errno)
 
 
 @dataclass(slots=True, eq=False)
@@ -84,8 +108,7 @@ class LogCore:
         """No change from here on; what can be read is still read. Opening again recovers."""
         if self.offline_reason is None:
             self.offline_reason = str(cause)
-            now_ms = self.env.clock.now_ms()
-            self.refusal = Refusal(now_ms, self.offline_reason, is_final=True)
+            self.refusal = Refusal(self.env.clock.now_ms(), self.offline_reason, is_final=True)
             _log.error("%s takes no more changes until opened again: %s", self.partition, cause)
 
     def replace_segments(self, old: list[Segment], new: list[Segment]) -> None:

@@ -19,9 +19,8 @@ from lapse.base.times import after_ms
 from lapse.log import swap
 from lapse.log.append_times import append_times_path
 from lapse.log.appender import Appender
-from lapse.log.aside import Aside, kept_aside
+from lapse.log.aside import kept_aside
 from lapse.log.core import LogCore
-from lapse.log.facts import StartMove
 from lapse.log.segment import SNAPSHOT, Segment, segment_path
 from lapse.log.start import KeptStart, start_path, taken_up, write_start
 from lapse.log.summary import summary_path
@@ -103,11 +102,6 @@ class Deleter:
         return gone
 
     # --- the log start (KIP-107) -----------------------------------------------------------------
-
-    @property
-    def start_moves(self) -> tuple[StartMove, ...]:
-        """Moves of the log start whose dead records are still in a file, oldest first."""
-        return self.start.unserved(self._log.state.segments[0].base_offset)
 
     def delete_records(self, offset: int) -> int:
         """DeleteRecords (D-5, D-6): nothing below `offset` is served from now on, come what may.
@@ -245,10 +239,7 @@ class Deleter:
         if not self.aside:
             return
         with self._log.files_lock:
-            kept: list[Aside] = []
             for one in self.aside:
-                if one.until_ms > now_ms:
-                    kept.append(one)
-                else:
+                if one.until_ms <= now_ms:
                     self._log.env.fs.unlink(one.path)
-            self.aside = tuple(kept)
+            self.aside = tuple(one for one in self.aside if one.until_ms > now_ms)

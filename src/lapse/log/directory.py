@@ -19,7 +19,6 @@ from errors of one file or of this process.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import logging
@@ -28,11 +27,11 @@ import struct
 import sys
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lapse.base.config import TopicConfig
+from lapse.base.config import DAY_MS, TopicConfig
 from lapse.base.errors import (
     CorruptData,
     ErrorCode,
@@ -42,7 +41,7 @@ from lapse.base.errors import (
     MissingData,
     StorageError,
 )
-from lapse.base.fs import AppendFile, Fs
+from lapse.base.fs import AppendFile, Fs, storage_errors
 from lapse.base.ids import TopicPartition, format_topic_id
 from lapse.base.times import after_ms
 from lapse.log import checkpoints
@@ -60,7 +59,6 @@ INCOMPLETE = "lapse-incomplete-copy"
 TO_V2, TO_KAFKA = "--to-v2", "--to-kafka"
 DELETE_SUFFIX = "-delete"
 _NAME_BYTES_MAX = 255
-_DAY_MS = 86_400_000
 
 # struct flock: its format, a query for the holder of any part of a file, the index of l_pid.
 if sys.platform == "darwin":
@@ -137,7 +135,7 @@ class LogDirectory:
         an incomplete copy.
         """
         env.fs.make_dir(path)
-        with _reading(path):
+        with storage_errors(path, "reading"):
             real = path.resolve()
         with _owning:
             if real in _owned:
@@ -159,7 +157,7 @@ class LogDirectory:
             self._env.fs.unlink(self.path / checkpoints.CLEAN_SHUTDOWN)
             self._env.fs.fsync_dir(self.path)
         self._write_roster()
-        with _reading(self.path):
+        with storage_errors(self.path, "reading"):
             for entry in sorted(os.scandir(self.path), key=lambda e: e.name):
                 if entry.is_dir() and entry.name.endswith(DELETE_SUFFIX):
                     self._doomed[Path(entry.path)] = 0, 0
@@ -181,7 +179,7 @@ class LogDirectory:
     def holds(self, partition: TopicPartition) -> bool:
         """Whether it has a directory here."""
         path = self.path / str(partition)
-        with _reading(path):
+        with storage_errors(path, "reading"):
             return path.is_dir()
 
     def open_log(
@@ -189,7 +187,7 @@ class LogDirectory:
         partition: TopicPartition,
         config: TopicConfig,
         *,
-        producer_id_expiration_ms: int = _DAY_MS,
+        producer_id_expiration_ms: int = DAY_MS,
         believed_ms: int | None = None,
         heals_txn_indexes: bool = True,
     ) -> PartitionLog:
@@ -228,7 +226,7 @@ class LogDirectory:
         config: TopicConfig,
         *,
         topic_id: uuid.UUID | None = None,
-        producer_id_expiration_ms: int = _DAY_MS,
+        producer_id_expiration_ms: int = DAY_MS,
         believed_ms: int | None = None,
     ) -> PartitionLog:
         """Make and open a partition; one whose directory is there already is just opened.
@@ -265,7 +263,7 @@ class LogDirectory:
         if expected is None or partition in self.logs:
             return None
         folder = self.path / str(partition)
-        with _reading(folder):
+        with storage_errors(folder, "reading"):
             if any(folder.glob(f"*{LOG}")) or any(folder.glob(f"*{LOG}{SWAP}")):
                 return None
         return expected
@@ -292,8 +290,7 @@ class LogDirectory:
             self._write_roster()
 
     def _expect(self, log: PartitionLog) -> None:
-        expected = Expected(log.topic_id, log.log_end_offset)
-        self._expected[log.partition] = expected
+        self._expected[log.partition] = Expected(log.topic_id, log.log_end_offset)
 
     def _write_roster(
         self, *, clean: bool | None = False, points_next: FileStamp | None = None
@@ -301,9 +298,6 @@ class LogDirectory:
         points = FileStamp.of(self.path / checkpoints.RECOVERY_POINT)
         roster = Roster(self.era, clean, points, points_next, dict(self._expected))
         write_roster(self._env.fs, self.path, roster)
-
-    def _foresee_points(self, file: Path) -> None:
-        self._write_roster(points_next=FileStamp.of(file))
 
     def delete_log(self, partition: TopicPartition, *, delay_ms: int | None = None) -> None:
         """Close a log and rename its directory away, for `sweep_deleted` to remove.
@@ -370,7 +364,7 @@ class LogDirectory:
                 self._expect(log)
             checkpoints.write_offsets(
                 self._env.fs, self.path / checkpoints.RECOVERY_POINT, self._recovery_points,
-                foresee=self._foresee_points,
+                foresee=lambda file: self._write_roster(points_next=FileStamp.of(file)),
             )  # fmt: skip
             known = self._read(checkpoints.HIGH_WATERMARK)
             self._write(checkpoints.HIGH_WATERMARK, self._merged(known, ends))
@@ -428,10 +422,11 @@ class LogDirectory:
                 self._sync_manifests()
                 self.checkpoint()
                 if not failed and self._all_trusted():
-                    fs, epoch = self._env.fs, self._broker_epoch
                     with self._checkpointing:
                         self._write_roster(clean=None)
-                        checkpoints.write_clean_shutdown(fs, self.path, epoch)
+                        checkpoints.write_clean_shutdown(
+                            self._env.fs, self.path, self._broker_epoch
+                        )
                         self._write_roster(clean=True)
         finally:
             _unlock(self._real, self._lock)
@@ -490,18 +485,9 @@ def refuse_incomplete(log_dir: Path) -> None:
 
 def list_partitions(log_dir: Path) -> list[TopicPartition]:
     """Partitions with a directory in `log_dir`; deleted ones are left out."""
-    try:
-        entries = [entry.name for entry in os.scandir(log_dir) if entry.is_dir()]
-    except OSError as e:
-        raise StorageError(f"listing {log_dir}: {e.strerror or e}") from e
-    return sorted(_partitions_of(entries))
-
-
-def _partitions_of(names: Iterable[str]) -> Iterable[TopicPartition]:
-    for name in names:
-        partition = TopicPartition.parse(name)
-        if partition is not None:
-            yield partition
+    with storage_errors(log_dir, "listing"):
+        names = [entry.name for entry in os.scandir(log_dir) if entry.is_dir()]
+    return sorted(filter(None, map(TopicPartition.parse, names)))
 
 
 def disk_failed(error: BaseException, log_dir: Path) -> bool:
@@ -514,26 +500,11 @@ def disk_failed(error: BaseException, log_dir: Path) -> bool:
     while cause is not None:
         if isinstance(cause, OSError):
             if cause.errno in _NAMES:
-                return not _is_there(log_dir)
+                return not os.path.exists(log_dir / LOCK)
             return cause.errno not in _NOT_OF_THE_DISK
         is_storage = is_storage or isinstance(cause, StorageError)
         cause = cause.__cause__
     return is_storage
-
-
-def _is_there(log_dir: Path) -> bool:
-    try:
-        return (log_dir / LOCK).exists()
-    except OSError:
-        return False
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as e:
-        raise StorageError(f"reading {path}: {e.strerror or e}") from e
 
 
 def lock_file(path: Path, fs: Fs) -> AppendFile:

@@ -34,10 +34,6 @@ class OpenFiles:
                 self._kept.remove(opened)
 
 
-def _random_name() -> str:
-    return uuid.uuid4().hex
-
-
 @dataclass(frozen=True, slots=True)
 class LogEnv:
     """Passed to everything in this package that reads a clock or changes a file.
@@ -51,5 +47,5 @@ class LogEnv:
     fs: Fs
     clock: Clock
     files: OpenFiles = field(default_factory=OpenFiles)
-    unique_name: Callable[[], str] = _random_name
+    unique_name: Callable[[], str] = lambda: uuid.uuid4().hex
     clock_jump_max_ms: int = 3_600_000

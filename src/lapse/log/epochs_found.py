@@ -10,7 +10,6 @@ import contextlib
 import os
 import struct
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from lapse.base.errors import CorruptData
 from lapse.log.epochs import NO_EPOCH
 from lapse.log.headers import walk
 from lapse.log.lookup import V2, batch_reaching
-from lapse.log.segment import LOG, Segment, segment_path
+from lapse.log.segment import Segment
 
 _HEAD = struct.Struct(">qiib")  # base offset, length, leader epoch, magic
 
@@ -54,13 +53,9 @@ def epochs_in(segments: Sequence[Segment]) -> Begins:
 
 def _begun_in(segment: Segment) -> Begins:
     begins: Begins = []
-    fd = os.open(_path(segment), os.O_RDONLY)
-    try:
-        with contextlib.suppress(CorruptData):
-            for rows in walk(fd, 0, segment.size, str(_path(segment))):
-                note_epochs(rows, begins)
-    finally:
-        os.close(fd)
+    with segment.path().open("rb") as file, contextlib.suppress(CorruptData):
+        for rows in walk(file.fileno(), 0, segment.size, str(segment.path())):
+            note_epochs(rows, begins)
     return begins
 
 
@@ -74,13 +69,9 @@ def _last_epoch(segment: Segment) -> int:
 
 def _batch_at(segment: Segment, position: int) -> tuple[int, int]:
     """Epoch and base offset of the batch there; no epoch where it has none."""
-    with _path(segment).open("rb") as file:
+    with segment.path().open("rb") as file:
         head = os.pread(file.fileno(), _HEAD.size, position)
     if len(head) < _HEAD.size:
         return NO_EPOCH, segment.base_offset
     base_offset, _, epoch, magic = _HEAD.unpack(head)
     return (epoch if magic == V2 else NO_EPOCH), base_offset
-
-
-def _path(segment: Segment) -> Path:
-    return segment_path(segment.dir, segment.base_offset, LOG)

@@ -55,11 +55,10 @@ def estimate_active(
     log_path: Path, base_offset: int, offset_index: OffsetIndex, time_index: TimeIndex
 ) -> Summary | None:
     """An estimate of the last segment; its end offset is read behind the last index entry."""
-
-    def tail(fd: int, size: int) -> tuple[int, int] | None:
-        return _tail(fd, size, str(log_path), offset_index)
-
-    return _estimate(log_path, base_offset, time_index, tail)
+    return _estimate(
+        log_path, base_offset, time_index,
+        lambda fd, size: _tail(fd, size, str(log_path), offset_index),
+    )  # fmt: skip
 
 
 def _estimate(
@@ -76,8 +75,22 @@ def _estimate(
         first, last = _first_batch(fd, stat.st_size), last_of(fd, stat.st_size)
     if first is None or last is None or not base_offset <= first[0] < last[0]:
         return None
-    greatest = max(time_index.last[0], last[1])
-    return _made(log_path, base_offset, stat, last[0], first, greatest)
+    _, first_timestamp, by_append_time = first
+    greatest = max(time_index.last[0], last[1], first_timestamp)
+    known = read_clock(summary_path(log_path.parent, base_offset))
+    clock = estimated_clock(first_timestamp, stat.st_mtime_ns // 1_000_000, known)
+    return Summary(
+        base_offset,
+        stat.st_size,
+        last[0],
+        clock.append_first_ms,
+        clock.append_last_ms,
+        clock.append_estimated,
+        max_timestamp=greatest,
+        first_batch_max_timestamp=first_timestamp,
+        append_time_greatest_ms=greatest if by_append_time else NONE,
+        **NOT_KNOWN,
+    )
 
 
 def _first_batch(fd: int, size: int) -> tuple[int, int, bool] | None:
@@ -113,25 +126,3 @@ def _tail(fd: int, size: int, where: str, offset_index: OffsetIndex) -> tuple[in
     except CorruptData:
         return None
     return end, greatest
-
-
-def _made(
-    log_path: Path, base_offset: int, stat: os.stat_result, end_offset: int,
-    first: tuple[int, int, bool], index_timestamp: int,
-) -> Summary:  # fmt: skip
-    _, first_timestamp, by_append_time = first
-    greatest = max(index_timestamp, first_timestamp)
-    known = read_clock(summary_path(log_path.parent, base_offset))
-    clock = estimated_clock(first_timestamp, stat.st_mtime_ns // 1_000_000, known)
-    return Summary(
-        base_offset,
-        stat.st_size,
-        end_offset,
-        clock.append_first_ms,
-        clock.append_last_ms,
-        clock.append_estimated,
-        max_timestamp=greatest,
-        first_batch_max_timestamp=first_timestamp,
-        append_time_greatest_ms=greatest if by_append_time else NONE,
-        **NOT_KNOWN,
-    )

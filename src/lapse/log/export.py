@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.config import topic_config
-from lapse.base.errors import ConfigError, CorruptData, StorageError
-from lapse.base.fs import AppendFile, Fs, make_lasting_dir
+from lapse.base.errors import ConfigError, CorruptData
+from lapse.base.fs import AppendFile, Fs, make_lasting_dir, storage_errors
 from lapse.base.ids import TopicPartition
 from lapse.kernels.layout import RECORD_TOMBSTONE
 from lapse.log import checkpoints
@@ -33,7 +33,7 @@ from lapse.log.directory import (
     list_partitions,
     lock_file,
 )
-from lapse.log.headers import read_at, walk
+from lapse.log.headers import read_batch, walk
 from lapse.log.loader import scan_segment
 from lapse.log.roster import ROSTER
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, base_offset_of, segment_path
@@ -73,11 +73,13 @@ def export_partition(
     """
     fs.make_dir(target)
     names = sorted(entry.name for entry in os.scandir(source) if entry.is_file())
-    logs = [name for name in names if name.endswith(LOG) and base_offset_of(name) is not None]
+    logs = {
+        name: base_offset
+        for name in names
+        if name.endswith(LOG) and (base_offset := base_offset_of(name)) is not None
+    }
     nulled, rewritten, size = 0, set(), 0
-    for name in logs:
-        base_offset = base_offset_of(name)
-        assert base_offset is not None
+    for name, base_offset in logs.items():
         if flags_count and _is_flagged(source / name):
             nulled += _without_values(source / name, target / name, fs)
             rewritten.add(base_offset)
@@ -194,16 +196,13 @@ def _until_whole(source: Path, target: Path, how: str, fs: Fs) -> Iterator[None]
     """
     require_free(source, target, how)
     make_lasting_dir(fs, target)
-    lock = lock_file(target / LOCK, fs)
-    try:
+    with contextlib.closing(lock_file(target / LOCK, fs)):
         require_free(source, target, how)  # the process that had it locked may have finished it
         fs.replace_file(target / INCOMPLETE, Begun(str(source.resolve()), how).encode())
         _empty(target, fs)
         yield
         fs.unlink(target / INCOMPLETE)
         fs.fsync_dir(target)
-    finally:
-        lock.close()
 
 
 def _empty(target: Path, fs: Fs) -> None:
@@ -241,16 +240,10 @@ def _copy_all(
 
 def copy_file(source: Path, target: Path, fs: Fs) -> None:
     """Byte for byte, with its modification time."""
-    try:
-        with source.open("rb") as f:
-            stat = os.fstat(f.fileno())
-            file = fs.open_append(target)
-            try:
-                file.copy_from(f.fileno(), 0, stat.st_size)
-            finally:
-                file.close()
-    except OSError as e:
-        raise StorageError(f"copying {source}: {e.strerror or e}") from e
+    with storage_errors(source, "copying"), source.open("rb") as f:
+        stat = os.fstat(f.fileno())
+        with contextlib.closing(fs.open_append(target)) as file:
+            file.copy_from(f.fileno(), 0, stat.st_size)
     fs.set_mtime_ns(target, stat.st_mtime_ns)
 
 
@@ -263,28 +256,21 @@ def _is_flagged(path: Path) -> bool:
 
 def _without_values(source: Path, target: Path, fs: Fs) -> int:
     """Write the segment with its flagged values nulled; returns how many there were."""
-    nulled = 0
-    out = fs.open_append(target)
-    try:
-        with source.open("rb") as file:
-            fd = file.fileno()
-            size = os.fstat(fd).st_size
-            copied = 0
-            for rows in walk(fd, 0, size, str(source), check_crc=True):
-                for row in rows[valued_rows(rows)]:
-                    position, length = int(row["position"]), int(row["size"])
-                    _copy(out, fd, copied, position)
-                    data = read_at(fd, position, length)
-                    here = row.copy()
-                    here["position"] = 0
-                    _, records = decode_rows(data, here, str(source))
-                    nulled += int((records["attributes"] & RECORD_TOMBSTONE != 0).sum())
-                    out.write(without_values(data, here, str(source)))
-                    copied = position + length
-            _copy(out, fd, copied, size)
-            mtime_ns = os.fstat(fd).st_mtime_ns
-    finally:
-        out.close()
+    nulled = copied = 0
+    with contextlib.closing(fs.open_append(target)) as out, source.open("rb") as file:
+        fd = file.fileno()
+        size = os.fstat(fd).st_size
+        for rows in walk(fd, 0, size, str(source), check_crc=True):
+            for row in rows[valued_rows(rows)]:
+                position = int(row["position"])
+                _copy(out, fd, copied, position)
+                data, here = read_batch(fd, row)
+                _, records = decode_rows(data, here, str(source))
+                nulled += int((records["attributes"] & RECORD_TOMBSTONE != 0).sum())
+                out.write(without_values(data, here, str(source)))
+                copied = position + len(data)
+        _copy(out, fd, copied, size)
+        mtime_ns = os.fstat(fd).st_mtime_ns
     fs.set_mtime_ns(target, mtime_ns)
     return nulled
 

@@ -9,10 +9,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from lapse.base.errors import StorageError
+from lapse.base.fs import storage_errors
 from lapse.log.append_times import append_times_path
 from lapse.log.appender import Appender
 from lapse.log.core import LogCore
 from lapse.log.manifest import manifest_path
+from lapse.log.replay import write_snapshot
 from lapse.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, Segment, segment_path
 from lapse.log.summary import summary_path
 
@@ -139,7 +141,7 @@ class Flusher:
         appender.epochs.finish(end)
         snapshot = segment_path(log.dir, end, SNAPSHOT)
         if not snapshot.exists():  # Kafka keeps one that is there, expired producers too
-            appender.write_snapshot(end)
+            write_snapshot(log.env.fs, log.dir, end, appender.producers)
         self.flush(force=True)
         log.env.fs.fsync_file(snapshot)
 
@@ -148,10 +150,8 @@ class Flusher:
         log = self._log
         sizes = {s.base_offset: s.size for s in log.state.segments}
         path = self._appender.active.path()
-        try:
+        with storage_errors(path, "looking at"):
             mtime_ns = path.stat().st_mtime_ns
-        except OSError as e:
-            raise StorageError(f"looking at {path}: {e.strerror or e}") from e
         log.keeper.note(sizes, log.state.log_end_offset, closed_mtime_ns=mtime_ns, sync=False)
 
 

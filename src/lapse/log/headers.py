@@ -60,6 +60,13 @@ def read_at(fd: int, position: int, length: int, pread: Pread = os.pread) -> byt
     return data
 
 
+def read_batch(fd: int, row: np.void) -> tuple[bytes, np.void]:
+    """The bytes of a batch, and its row as of those bytes alone."""
+    here = row.copy()
+    here["position"] = 0
+    return read_at(fd, int(row["position"]), int(row["size"])), here
+
+
 def walk(
     fd: int,
     start: int,

@@ -6,25 +6,24 @@ with a hole is not opened: it would go on as if the records had never been, and 
 
 from __future__ import annotations
 
+import contextlib
 import os
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from lapse.base.errors import CorruptData, MissingData, StorageError
+from lapse.base.errors import CorruptData, MissingData
+from lapse.base.fs import storage_errors
 from lapse.base.ids import TopicPartition
 from lapse.log.headers import walk
-from lapse.log.lookup import V2
+from lapse.log.lookup import Heads
 from lapse.log.manifest import NOT_CLOSED, Manifest
 from lapse.log.offset_index import OffsetIndex
 from lapse.log.segment import LOG, offsets_in, segment_path
 from lapse.log.swap import SWAP
 
 _SAMPLES = 16  # entries of an index that are followed
-# Base offset, length, leader epoch, magic, checksum, attributes, last offset's delta.
-_HEAD = struct.Struct(">qiibIhi")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,10 +50,8 @@ def holes_in(partition_dir: Path, manifest: Manifest, log_start_offset: int) -> 
 
     Raises StorageError.
     """
-    try:
+    with storage_errors(partition_dir, "listing"):
         names = os.listdir(partition_dir)
-    except OSError as e:
-        raise StorageError(f"listing {partition_dir}: {e.strerror or e}") from e
     there = set(offsets_in(names, LOG))
     swapped = set(offsets_in((n.removesuffix(SWAP) for n in names if n.endswith(LOG + SWAP)), LOG))
     found: list[Hole] = []
@@ -78,16 +75,12 @@ def holes_in(partition_dir: Path, manifest: Manifest, log_start_offset: int) -> 
 def _reaches(path: Path, base_offset: int, wanted: int) -> tuple[int, int]:
     """The size of a log file and, if it is less than `wanted`, one past its last offset."""
     end = base_offset
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < wanted:
+    with storage_errors(path, "reading"), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < wanted:
+            with contextlib.suppress(CorruptData):
                 for rows in walk(file.fileno(), 0, size, str(path)):
                     end = int(rows["last_offset"][-1]) + 1
-    except CorruptData:
-        return size, end
-    except OSError as e:
-        raise StorageError(f"reading {path}: {e.strerror or e}") from e
     return size, end
 
 
@@ -103,14 +96,15 @@ def is_as_closed(
     if manifest.closed_mtime_ns == NOT_CLOSED or size is None:
         return True
     try:
-        with path.open("rb") as file:
+        with storage_errors(path, "reading"), path.open("rb") as file:
             fd, found = file.fileno(), os.fstat(file.fileno())
             if (found.st_size, found.st_mtime_ns) != (size, manifest.closed_mtime_ns):
                 return False
-            count = offset_index.count
+            count, heads = offset_index.count, Heads(fd, os.pread)
             for n in range(0, count, max(count // _SAMPLES, 1)):
                 relative, position = offset_index.entry(n)
-                if not _ends_batch(os.pread(fd, _HEAD.size, position), base_offset + relative):
+                _, last_offset, batch_size = heads.at(position)
+                if not batch_size or last_offset != base_offset + relative:
                     return False
             start = offset_index.entry(count - 1)[1] if count else 0
             end = manifest.end_offset if start == size else base_offset
@@ -118,18 +112,7 @@ def is_as_closed(
                 end = int(rows["last_offset"][-1]) + 1
     except CorruptData:
         return False
-    except OSError as e:
-        raise StorageError(f"reading {path}: {e.strerror or e}") from e
     return size == 0 or end == manifest.end_offset
-
-
-def _ends_batch(head: bytes, last_offset: int) -> bool:
-    """Whether a batch begins there that ends at the offset."""
-    if len(head) < _HEAD.size:
-        return False
-    first, _, _, magic, _, _, delta = _HEAD.unpack(head)
-    reaches = first + delta if magic == V2 else first
-    return bool(last_offset == reaches)
 
 
 def missing(partition_dir: Path, partition: TopicPartition, holes: Sequence[Hole]) -> MissingData:

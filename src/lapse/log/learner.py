@@ -59,10 +59,10 @@ class Learner:
         if generation != log.generation:
             return f"its files changed meanwhile (generation {log.generation})"
         summarised = (summary.base_offset, summary.size)
-        for segment in log.state.segments[:-1]:
-            if (segment.base_offset, segment.size) == summarised:
-                return segment
-        return f"segment {summarised[0]} of {summarised[1]} bytes is no longer there"
+        there = (s for s in log.state.segments[:-1] if (s.base_offset, s.size) == summarised)
+        return next(
+            there, f"segment {summary.base_offset} of {summary.size} bytes is no longer there"
+        )
 
     def see(self, now_ms: int) -> None:
         """The owner believes its clock, which is at `now_ms`: no sealed segment is from after that.

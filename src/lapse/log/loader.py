@@ -51,7 +51,6 @@ from lapse.log.offset_index import OffsetIndex
 from lapse.log.producers import Producers
 from lapse.log.readable import SegmentBytes, readable
 from lapse.log.replay import (
-    Expiry,
     aborted_in,
     keep_snapshots,
     parts_of,
@@ -115,6 +114,11 @@ class OpenOptions:
     believed_ms: int | None = None
     heals_txn_indexes: bool = True
     era: str = NO_ERA
+
+    def expire(self, producers: Producers) -> None:
+        """Forget producers that were idle for too long: none while the time is not known."""
+        if self.believed_ms is not None:
+            producers.expire(self.believed_ms, self.producer_id_expiration_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +197,9 @@ def load(
     if found:
         epochs.extend(found)
         epochs.cut(log_start, active.end_offset)
-    expiry = Expiry(options.believed_ms, options.producer_id_expiration_ms)
-    parts = parts_of(segments)
-    producers, aborted = rebuild(env.fs, partition_dir, parts, loader.recovered, expiry)
+    producers, aborted = rebuild(
+        env.fs, partition_dir, parts_of(segments), loader.recovered, options.expire
+    )
     settle_txn_indexes(env.fs, segments, aborted, heals=options.heals_txn_indexes)
     return LoadedLog(keeper, tuple(sealed), active, log_start, producers, epochs)
 

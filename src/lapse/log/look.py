@@ -9,7 +9,6 @@ are only looked at, by `reader`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from lapse.log.summary import (
     read_keys,
     summary_path,
 )
-from lapse.records.batch import as_array, decode_rows, plain_records
+from lapse.records.batch import as_array, decode_rows, plain_records, runs
 
 _BYTES_AT_ONCE = 8 << 20
 
@@ -116,7 +115,9 @@ class _Pass:
         """Note the keys of some batches; null values among their records, -1 where one is bad."""
         total = 0
         data_batches = (rows["magic"] < 2) | (rows["attributes"] & CONTROL == 0)
-        for some in _at_once(rows[data_batches & (rows["count"] != 0)]):
+        filled = rows[data_batches & (rows["count"] != 0)]
+        # To be read with one call: up to a number of bytes, or one batch.
+        for some in runs(filled, filled["position"] // _BYTES_AT_ONCE):
             start = int(some["position"][0])
             length = int(some["position"][-1] + some["size"][-1]) - start
             data = as_array(read_at(self._fd, start, length))
@@ -162,13 +163,3 @@ class _Pass:
 
     def _registers(self) -> Sketch:
         return empty_sketch() if self.keys is None else self.keys
-
-
-def _at_once(rows: NDArray[np.void]) -> Iterator[NDArray[np.void]]:
-    """Neighbours to be read with one call: up to a number of bytes, or one batch."""
-    if not len(rows):
-        return
-    part = rows["position"] // _BYTES_AT_ONCE
-    edges = np.flatnonzero(np.diff(part)) + 1
-    for lo, hi in zip([0, *edges], [*edges, len(rows)], strict=True):
-        yield rows[lo:hi]

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lapse.base.errors import CorruptData
 from lapse.kernels.layout import LOG_OVERHEAD
 from lapse.kernels.scan import BAD_SIZE, REASONS
-from lapse.log.headers import Pread, read_at, walk
+from lapse.log.headers import Pread, read_batch, walk
 from lapse.log.segment import LOG, Segment, SegmentFiles
 from lapse.records.batch import not_older_in, records_of
 from lapse.records.layout import NO_TIMESTAMP
@@ -43,7 +45,7 @@ class FoundRecord:
     timestamp: int
 
 
-class _Heads:
+class Heads:
     """Heads of batches in a file, by positions that mostly rise by little: a chunk is kept."""
 
     __slots__ = ("_at", "_chunk", "_fd", "_pread")
@@ -73,7 +75,7 @@ def batch_reaching(
 
     Raises CorruptData where there is no batch, which a checked log does not have.
     """
-    heads = _Heads(files.fileno(), pread)
+    heads = Heads(files.fileno(), pread)
     ends_with, position = files.offset_index.entry_before(offset)
     if position and not _fits(heads, files.offset_index.base_offset, position, ends_with, size):
         position = 0  # an index that is not of this file, trusted after a clean shutdown
@@ -88,7 +90,7 @@ def batch_reaching(
     return None
 
 
-def _fits(heads: _Heads, begin: int, position: int, ends_with: int, size: int) -> bool:
+def _fits(heads: Heads, begin: int, position: int, ends_with: int, size: int) -> bool:
     """Whether a batch of a segment that begins at offset `begin` is where its index says.
 
     It ends with the entry's offset, or, as Kafka wrote before 4.0, one of the next batches does
@@ -104,17 +106,24 @@ def _fits(heads: _Heads, begin: int, position: int, ends_with: int, size: int) -
     return bool(next_size) and last_offset < next_offset <= ends_with
 
 
+def _rows_from(segment: Segment, files: SegmentFiles, offset: int) -> Iterator[NDArray[np.void]]:
+    """Rows of `BATCH` from the first batch that reaches an offset on, in blocks."""
+    size = segment.size
+    begin = batch_reaching(files, offset, size)
+    if begin is not None:
+        yield from walk(
+            files.fileno(), begin.position, size, str(segment.path()),
+            block_bytes=_SEARCH_BLOCK_BYTES,
+        )  # fmt: skip
+
+
 def first_at(segment: Segment, timestamp: int, start_offset: int) -> FoundRecord | None:
     """The first record at or after `timestamp` with an offset from `start_offset` on (T-16)."""
-    size, files = segment.size, segment.files()
+    files, where = segment.files(), str(segment.path())
     from_offset = max(files.time_index.offset_before(timestamp), start_offset)
-    begin = batch_reaching(files, from_offset, size)
-    if begin is None:
-        return None
-    where, fd = str(segment.path()), files.fileno()
-    for rows in walk(fd, begin.position, size, where, block_bytes=_SEARCH_BLOCK_BYTES):
+    for rows in _rows_from(segment, files, from_offset):
         for row in rows[rows["max_timestamp"] >= timestamp]:
-            found = _first_in_batch(fd, row, timestamp, start_offset, where)
+            found = _first_in_batch(files.fileno(), row, timestamp, start_offset, where)
             if found is not None:
                 return found
     return None
@@ -123,10 +132,7 @@ def first_at(segment: Segment, timestamp: int, start_offset: int) -> FoundRecord
 def _first_in_batch(
     fd: int, row: np.void, timestamp: int, start_offset: int, where: str
 ) -> FoundRecord | None:
-    data = read_at(fd, int(row["position"]), int(row["size"]))
-    here = row.copy()
-    here["position"] = 0
-    for record in records_of(data, here, where):
+    for record in records_of(*read_batch(fd, row), where):
         if record.timestamp >= timestamp and record.offset >= start_offset:
             return FoundRecord(record.offset, record.timestamp)
     return None
@@ -151,20 +157,14 @@ def first_not_older(segment: Segment, cutoff_ms: int, start_offset: int) -> Foun
 
     One with a time is as old as that says. One without is as old as its append (`append_times`).
     """
-    size, files = segment.size, segment.files()
     untimed_from = first_appended(segment, cutoff_ms)
     if untimed_from is None:
         late = segment.max_timestamp >= cutoff_ms
         return first_at(segment, cutoff_ms, start_offset) if late else None
-    begin = batch_reaching(files, start_offset, size)
-    if begin is None:
-        return None
-    where, fd = str(segment.path()), files.fileno()
-    for rows in walk(fd, begin.position, size, where, block_bytes=_SEARCH_BLOCK_BYTES):
+    files, where = segment.files(), str(segment.path())
+    for rows in _rows_from(segment, files, start_offset):
         for row in rows:
-            data = read_at(fd, int(row["position"]), int(row["size"]))
-            here = row.copy()
-            here["position"] = 0
+            data, here = read_batch(files.fileno(), row)
             found = not_older_in(data, here, cutoff_ms, start_offset, untimed_from, where)
             if found is not None:
                 return FoundRecord(*found)
@@ -177,29 +177,22 @@ def greatest_timestamp(segment: Segment, start_offset: int) -> FoundRecord | Non
     Batches are read in descending order of what their header claims: an emptied batch still
     claims the maximum it once had.
     """
-    size, files = segment.size, segment.files()
-    begin = batch_reaching(files, start_offset, size)
-    if begin is None:
-        return None
-    where, fd = str(segment.path()), files.fileno()
+    files, where = segment.files(), str(segment.path())
     best: FoundRecord | None = None
-    for rows in walk(fd, begin.position, size, where, block_bytes=_SEARCH_BLOCK_BYTES):
+    for rows in _rows_from(segment, files, start_offset):
         for row in rows[np.argsort(-rows["max_timestamp"], kind="stable")]:
             if row["max_timestamp"] <= (best.timestamp if best else NO_TIMESTAMP):
                 break
-            found = _greatest_in_batch(fd, row, start_offset, where)
+            found = _greatest_in_batch(files.fileno(), row, start_offset, where)
             if found and (best is None or found.timestamp > best.timestamp):
                 best = found
     return best
 
 
 def _greatest_in_batch(fd: int, row: np.void, start_offset: int, where: str) -> FoundRecord | None:
-    data = read_at(fd, int(row["position"]), int(row["size"]))
-    here = row.copy()
-    here["position"] = 0
     timed = [
         record
-        for record in records_of(data, here, where)
+        for record in records_of(*read_batch(fd, row), where)
         if record.offset >= start_offset and record.timestamp > NO_TIMESTAMP
     ]
     if not timed:

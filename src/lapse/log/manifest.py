@@ -40,7 +40,7 @@ _TEMPORARY = ".tmp"
 
 _log = logging.getLogger(__name__)
 
-_Long = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Long = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ V = TypeVar("V", bound=Versioned)
 class _File(Versioned):
     era: str
     topic_id: str
-    segments: list[tuple[_Long, _Long]]
-    end_offset: _Long
+    segments: list[tuple[Long, Long]]
+    end_offset: Long
     closed_mtime_ns: int
 
 
@@ -112,7 +112,7 @@ def read_checked(path: Path, kind: type[V], version: int) -> V | None:
         return None
     try:
         found = msgspec.json.decode(body, type=kind)
-    except msgspec.MsgspecError as e:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         _log.warning("%s: %s; going on without it", path, e)
         return None
     if found.version != version:

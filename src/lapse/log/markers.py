@@ -13,7 +13,6 @@ from typing import NamedTuple
 from lapse.base.fs import Buffer
 from lapse.kernels.layout import CONTROL, HEADER_SIZE
 from lapse.kernels.markers import ABORT, COMMIT
-from lapse.log.headers import read_at
 from lapse.log.summary import Marker
 from lapse.records.batch import Header, records_of, scan_batches
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
@@ -63,11 +62,6 @@ def parse_marker(batch: Buffer, where: str) -> EndMarker | None:
     if record is None or kind_name not in ("ABORT", "COMMIT"):
         return None
     return EndMarker(kind_name == "COMMIT", coordinator_epoch(record.value))
-
-
-def read_marker(fd: int, batch: Header, where: str) -> EndMarker | None:
-    """The marker in a control batch of an open log file."""
-    return parse_marker(read_at(fd, batch.position, batch.size), where)
 
 
 def build_marker(marker: EndMarker, timestamp: int, spec: BatchSpec) -> bytes:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import struct
 from bisect import bisect_right
+from contextlib import closing
 from pathlib import Path
 from typing import Self
 
@@ -126,11 +127,8 @@ class IndexEntries:
         data = bytes(self._data)[: self.size_bytes]
         self._written = _UNKNOWN  # until it succeeds, nothing is known of the file
         if 0 < written < len(data):
-            file = fs.open_append(self.path)
-            try:
+            with closing(fs.open_append(self.path)) as file:
                 file.write(data[written:])
-            finally:
-                file.close()
         else:
             fs.write_file(self.path, data)
         self._written = len(data)
@@ -140,7 +138,6 @@ class OffsetIndex(IndexEntries):
     """Offset → position."""
 
     ENTRY = struct.Struct(">ii")
-    SUFFIX = ".index"
 
     def append(self, offset: int, position: int) -> None:
         """Note that the batch that ends with `offset` begins at `position`."""

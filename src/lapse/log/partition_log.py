@@ -29,7 +29,7 @@ from lapse.log.appender import Appended as Appended  # noqa: PLC0414
 from lapse.log.appender import Appender
 from lapse.log.aside import Aside
 from lapse.log.bad import read_bad
-from lapse.log.core import LogCore
+from lapse.log.core import LogCore, Refusal
 from lapse.log.deleter import Deleter
 from lapse.log.env import LogEnv
 from lapse.log.epochs import EpochEnd
@@ -40,7 +40,6 @@ from lapse.log.learner import Learner
 from lapse.log.loader import LoadedLog, OpenOptions, load
 from lapse.log.manifest import NO_ERA
 from lapse.log.producers import Producer
-from lapse.log.refusal import Refusal
 from lapse.log.replacer import Replacer
 from lapse.log.segment import Segment
 from lapse.log.start import KeptStart, read_start
@@ -88,7 +87,7 @@ class PartitionLog:
         self._appender = appender = Appender(core, loaded, options)
         self._deleter = deleter = Deleter(core, appender, kept)
         self._flusher = flusher = Flusher(core, appender)
-        self._replacer = replacer = Replacer(core, flusher, deleter)
+        replacer = Replacer(core, flusher, deleter)
         self._learner = learner = Learner(core, heals_txn_indexes=options.heals_txn_indexes)
         self._producer_id_expiration_ms = options.producer_id_expiration_ms
         self._valued: tuple[tuple[Segment, ...], bool] = ((), False)  # sealed ones, as last seen
@@ -225,7 +224,7 @@ class PartitionLog:
     @property
     def start_moves(self) -> tuple[StartMove, ...]:
         """Moves of the log start whose dead records are still in a file, oldest first."""
-        return self._deleter.start_moves
+        return self._deleter.start.unserved(self.segments[0].base_offset)
 
     # --- what readers see ------------------------------------------------------------------------
 
@@ -265,7 +264,7 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size for segment in self._core.state.segments)
+        return self._core.state.size_bytes
 
     def read(
         self,

@@ -14,6 +14,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TypeVar
 
@@ -98,7 +99,9 @@ def read_facts(
     clock = clock or SystemClock()
     bare = _settled(
         partition_dir,
-        lambda: _read_once(partition_dir, partition, log_start_offset, cleaner_checkpoint),
+        lambda bases: _read_once(
+            partition_dir, partition, bases, log_start_offset, cleaner_checkpoint
+        ),
         clock,
     )
     return _with_start(bare, partition_dir, clock.now_ms())
@@ -134,16 +137,24 @@ def aborted_transactions(
     Raises StorageError as `read_facts` does, and CorruptData.
     """
     return _settled(
-        partition_dir, lambda: _aborted_once(partition_dir, start_offset, upper_offset), clock
+        partition_dir,
+        lambda bases: _aborted_once(partition_dir, bases, start_offset, upper_offset),
+        clock,
     )
 
 
-def _settled(partition_dir: Path, read: Callable[[], _T], clock: Clock | None) -> _T:
-    """What `read` finds once the files hold still for it."""
+def _settled(partition_dir: Path, read: Callable[[list[int]], _T], clock: Clock | None) -> _T:
+    """What `read` finds, given the base offsets, once the files hold still for it."""
     problem: Exception | None = None
     for _ in range(_LISTINGS_MAX):
         try:
-            return read()
+            bases = _list(partition_dir)
+            if not bases:
+                raise StorageError("no segment")
+            found = read(bases)
+            if _list(partition_dir)[: len(bases)] == bases:
+                return found
+            raise _InSwap("its segments changed while they were read")
         except (FileNotFoundError, _InSwap, StorageError) as e:
             if isinstance(os_error(e), PermissionError):
                 raise  # the next listing finds the same
@@ -159,43 +170,35 @@ class _InSwap(Exception):
 
 
 def _read_once(
-    partition_dir: Path, partition: TopicPartition, log_start: int, cleaner_checkpoint: int | None
-) -> LogFacts:
-    bases = _list(partition_dir)
-    if not bases:
-        raise StorageError("no segment")
-    segments = []
-    for n, base_offset in enumerate(bases):
-        next_base = bases[n + 1] if n + 1 < len(bases) else None
-        segments.append(_segment(partition_dir, base_offset, next_base))
-    ends = [s.summary.end_offset for s in segments if s.summary is not None]
-    producers = producers_at_end(partition_dir, _parts(segments))
-    if _list(partition_dir)[: len(bases)] != bases:
-        raise _InSwap("its segments changed while they were read")
+    partition_dir: Path, partition: TopicPartition, bases: list[int], log_start: int,
+    cleaner_checkpoint: int | None,
+) -> LogFacts:  # fmt: skip
+    segments = [
+        _segment(partition_dir, base_offset, next_base)
+        for base_offset, next_base in zip_longest(bases, bases[1:])
+    ]
+    summaries = [s.summary for s in segments if s.summary is not None]
+    parts = [LogPart(s.base_offset, s.end_offset, s.size) for s in summaries]
+    end_offset = parts[-1].end_offset
+    producers = producers_at_end(partition_dir, parts)
     unstable = producers.first_unstable_offset
     return LogFacts(
         partition=partition,
         dir=str(partition_dir),
         generation=0,
         log_start_offset=max(log_start, bases[0]),
-        log_end_offset=ends[-1],
-        high_watermark=ends[-1],
-        last_stable_offset=ends[-1] if unstable is None else unstable,
+        log_end_offset=end_offset,
+        high_watermark=end_offset,
+        last_stable_offset=end_offset if unstable is None else unstable,
         cleaner_checkpoint=cleaner_checkpoint,
         segments=tuple(segments),
         producers=producers.last_batches(),
     )
 
 
-def _parts(segments: Sequence[SegmentFacts]) -> list[LogPart]:
-    summaries = [s.summary for s in segments if s.summary is not None]
-    return [LogPart(s.base_offset, s.end_offset, s.size) for s in summaries]
-
-
-def _aborted_once(partition_dir: Path, start_offset: int, upper_offset: int) -> list[AbortedTxn]:
-    bases = _list(partition_dir)
-    if not bases:
-        raise StorageError("no segment")
+def _aborted_once(
+    partition_dir: Path, bases: list[int], start_offset: int, upper_offset: int
+) -> list[AbortedTxn]:
     found: list[AbortedTxn] = []
     for n in range(max(bisect_right(bases, start_offset) - 1, 0), len(bases)):
         index = _txn_index(partition_dir, bases, n)
@@ -203,8 +206,6 @@ def _aborted_once(partition_dir: Path, start_offset: int, upper_offset: int) -> 
         found += reaching
         if all_found:
             break
-    if _list(partition_dir)[: len(bases)] != bases:
-        raise _InSwap("its segments changed while they were read")
     return found
 
 

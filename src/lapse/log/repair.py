@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -19,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.config import TopicConfig
-from lapse.base.errors import CorruptData, StorageError
-from lapse.base.fs import Fs
+from lapse.base.errors import CorruptData
+from lapse.base.fs import Fs, storage_errors
 from lapse.base.ids import TopicPartition, parse_topic_id
 from lapse.kernels import scan
 from lapse.kernels.find_key import next_candidate
@@ -32,22 +33,14 @@ from lapse.log.bad import read_bad
 from lapse.log.directory import LogDirectory, list_partitions
 from lapse.log.headers import walk
 from lapse.log.holes import holes_in
-from lapse.log.loader import scan_segment
 from lapse.log.manifest import Manifest, ManifestKeeper, read_manifest
 from lapse.log.missing import believed_roster
 from lapse.log.roster import Expected, Roster
-from lapse.log.segment import (
-    INDEX,
-    LOG,
-    SEGMENT_SUFFIXES,
-    TIME_INDEX,
-    TXN_INDEX,
-    offsets_in,
-    segment_path,
-)
+from lapse.log.segment import LOG, SEGMENT_SUFFIXES, TXN_INDEX, offsets_in, segment_path
 from lapse.log.start import read_start
 from lapse.log.summary import FOLDER, read_summary, summary_path
-from lapse.log.swap import SWAP, NewSegment, Replacement
+from lapse.log.swap import SWAP
+from lapse.log.upgrade import swap_in
 
 ATTEMPT = "repair"
 
@@ -121,21 +114,20 @@ def _of(
             yield Finding(partition, 0, expected.end_offset, why, Choice.ACCEPT_EMPTY)
         return
     manifest = read_manifest(folder)
-    counts = manifest is not None and roster is not None and manifest.era == roster.era
+    if manifest is not None and (roster is None or manifest.era != roster.era):
+        manifest = None  # it does not count
     start = read_start(folder).offset
-    holes = holes_in(folder, manifest, start) if manifest is not None and counts else []
+    holes = [] if manifest is None else holes_in(folder, manifest, start)
     for hole in holes:
         base = max((b for b in bases if b <= hole.first_offset), default=-1)
         yield Finding(
             partition, hole.first_offset, hole.end_offset, hole.why, Choice.ACCEPT_HOLE, base
         )
     if not holes:
-        kept = manifest if manifest is not None and counts else None
         synced = _Synced({}, 0, 0)
-        if kept is not None:
-            synced = _Synced(
-                kept.sizes, kept.end_offset, recovery_point if start < recovery_point else 0
-            )
+        if manifest is not None:
+            point = recovery_point if start < recovery_point else 0
+            synced = _Synced(manifest.sizes, manifest.end_offset, point)
         yield from _unreadable(folder, partition, bases, synced, reads_all=reads_all)
 
 
@@ -195,14 +187,12 @@ class _Broken:
 def _first_broken(path: Path, base_offset: int) -> _Broken | None:
     offset = base_offset
     try:
-        with path.open("rb") as file:
+        with storage_errors(path, "reading"), path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             for rows in walk(file.fileno(), 0, size, path.name, check_crc=True):
                 offset = int(rows["last_offset"][-1]) + 1
     except CorruptData as e:
         return _Broken(e.position, offset, str(e))
-    except OSError as e:
-        raise StorageError(f"reading {path}: {e.strerror or e}") from e
     return None
 
 
@@ -220,13 +210,11 @@ def _accept_hole(directory: LogDirectory, fs: Fs, finding: Finding, _config: Top
     known = keeper.found or Manifest(directory.era)
     gone = [h for h in holes_in(folder, known, 0) if h.first_offset == finding.first_offset]
     begun = max((b for b in known.sizes if b <= finding.first_offset), default=0)
-    resumed = _resume(folder, fs, known.end_offset) if _is_end(finding, known) else ""
+    is_end = finding.end_offset >= known.end_offset
+    resumed = _resume(folder, fs, known.end_offset) if is_end else ""
     keeper.strike([begun, *(h.first_offset for h in gone)])
-    return f"the log goes on without offsets {_range(finding)}{resumed}"
-
-
-def _is_end(finding: Finding, known: Manifest) -> bool:
-    return finding.end_offset >= known.end_offset
+    offsets = f"{finding.first_offset} to {finding.end_offset - 1}"
+    return f"the log goes on without offsets {offsets}{resumed}"
 
 
 def _resume(folder: Path, fs: Fs, end_offset: int) -> str:
@@ -297,32 +285,15 @@ def _let_go(directory: LogDirectory, fs: Fs, finding: Finding, config: TopicConf
     fs.make_dir(attempt)
     path = segment_path(attempt, base, LOG)
     data = np.frombuffer(segment.path().read_bytes(), np.uint8)
-    out = fs.open_append(path)
-    try:
-        lost = 0
+    with closing(fs.open_append(path)) as out:
         for start, end in sound_stretches(data, base, following):
             out.write(data[start:end].tobytes())
-            lost -= end - start
-    finally:
-        out.close()
     kept = keep_tail(fs, log.dir, base, 0)
-    scanned = scan_segment(attempt, base, following, config.index_interval_bytes, check_crc=True)
-    if scanned.bad is not None:
-        raise CorruptData(str(path), scanned.summary.size, f"what was written: {scanned.bad}")
-    for index in (scanned.offset_index, scanned.time_index):
-        index.write_out(fs)
-    files = {s: segment_path(attempt, base, s) for s in (LOG, INDEX, TIME_INDEX)}
-    fs.sync_all(list(files.values()))
-    known = segment.summary
-    summary = replace(
-        scanned.summary, append_first_ms=known.append_first_ms,
-        append_last_ms=known.append_last_ms, append_estimated=known.append_estimated,
-    )  # fmt: skip
-    new = NewSegment(base, files, mtime_ns=segment.mtime_ms * 1_000_000)
-    log.replace_segments(Replacement((new,), (base,), (summary,)), log.generation)
+    lost = len(data) - out.size
+    swap_in(log, segment, attempt, fs, following)
     fs.unlink(segment_path(log.dir, base, TXN_INDEX))  # made again from what is left
     fs.remove_tree(attempt)
-    return f"{len(data) + lost} bytes that do not read are let go" + (
+    return f"{lost} bytes that do not read are let go" + (
         f"; the segment is kept as {kept}" if kept else ""
     )
 
@@ -348,10 +319,6 @@ def sound_stretches(
             continue
         found = int(next_candidate(data, at + 1, len(data), len(data)))
         at = found if found >= 0 else len(data)
-
-
-def _range(finding: Finding) -> str:
-    return f"{finding.first_offset} to {finding.end_offset - 1}"
 
 
 _ACTS = {

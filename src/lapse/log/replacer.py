@@ -6,6 +6,7 @@ The files are `swap`'s; here is what the open log must be for that, and what it 
 from __future__ import annotations
 
 from lapse.base.errors import CorruptData, StaleGeneration, StorageError
+from lapse.base.fs import storage_errors
 from lapse.log import swap
 from lapse.log.core import LogCore
 from lapse.log.deleter import Deleter
@@ -122,9 +123,7 @@ class Replacer:
 
 def _require_size(new: swap.NewSegment, summary: Summary) -> None:
     path = new.files[LOG]
-    try:
+    with storage_errors(path, "looking at"):
         size = path.stat().st_size
-    except OSError as e:
-        raise StorageError(f"looking at {path}: {e.strerror or e}") from e
     if size != summary.size:
         raise CorruptData(str(path), size, f"the summary says {summary.size} bytes; it ends")

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
-from lapse.log.headers import walk
-from lapse.log.markers import is_marker, read_marker
+from lapse.log.headers import read_at, walk
+from lapse.log.markers import is_marker, parse_marker
 from lapse.log.producers import Producers
 from lapse.log.segment import LOG, SNAPSHOT, Segment, offsets_in, segment_path
 from lapse.log.txn_index import AbortedTxn
@@ -35,18 +35,6 @@ class LogPart:
     base_offset: int
     end_offset: int
     size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Expiry:
-    """When a producer is forgotten: never while the time is not known."""
-
-    now_ms: int | None
-    expiration_ms: int
-
-    def apply(self, producers: Producers) -> None:
-        if self.now_ms is not None:
-            producers.expire(self.now_ms, self.expiration_ms)
 
 
 def parts_of(segments: Iterable[Segment]) -> list[LogPart]:
@@ -115,14 +103,11 @@ def _transactional(partition_dir: Path, parts: Iterable[LogPart]) -> Iterator[tu
     for part in parts:
         path = segment_path(partition_dir, part.base_offset, LOG)
         with path.open("rb") as file, contextlib.suppress(CorruptData):
-            yield from _transactional_in(file.fileno(), part.size, str(path))
-
-
-def _transactional_in(fd: int, size: int, where: str) -> Iterator[tuple[int, int]]:
-    for rows in walk(fd, 0, size, where, block_bytes=_LOOK_BYTES):
-        of_one = rows["attributes"] & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL
-        found = rows[of_one & (rows["magic"] == 2) & (rows["count"] > 0)]
-        yield from zip(found["producer_id"].tolist(), found["base_offset"].tolist(), strict=True)
+            for rows in walk(file.fileno(), 0, part.size, str(path), block_bytes=_LOOK_BYTES):
+                of_one = rows["attributes"] & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL
+                found = rows[of_one & (rows["magic"] == 2) & (rows["count"] > 0)]
+                places = found["producer_id"].tolist(), found["base_offset"].tolist()
+                yield from zip(*places, strict=True)
 
 
 def replay(
@@ -138,8 +123,10 @@ def replay(
         for rows in walk(file.fileno(), 0, part.size, str(path)):
             produced = rows[(rows["last_offset"] >= start_offset) & (rows["producer_id"] >= 0)]
             for batch in headers_of(produced):
-                found = is_marker(batch)
-                marker = read_marker(file.fileno(), batch, str(path)) if found else None
+                marker = None
+                if is_marker(batch):
+                    data = read_at(file.fileno(), batch.position, batch.size)
+                    marker = parse_marker(data, str(path))
                 ended = producers.update(batch, marker)
                 if ended is not None and ended.aborted is not None:
                     aborted.append(ended.aborted)
@@ -169,9 +156,12 @@ def aborted_in(partition_dir: Path, parts: list[LogPart], base_offset: int) -> l
 
 
 def rebuild(
-    fs: Fs, partition_dir: Path, parts: list[LogPart], recovered: Collection[int], expiry: Expiry
-) -> tuple[Producers, Mapping[int, list[AbortedTxn]]]:
+    fs: Fs, partition_dir: Path, parts: list[LogPart], recovered: Collection[int],
+    expire: Callable[[Producers], None],
+) -> tuple[Producers, Mapping[int, list[AbortedTxn]]]:  # fmt: skip
     """Producers of a log being opened, and the aborts of the segments that were `recovered`.
+
+    `expire` forgets those that were idle for too long.
 
     Snapshots above the first recovered segment may cover batches that are gone: they are removed,
     and so are those that read badly, belong to no segment, or are outlived.
@@ -182,7 +172,7 @@ def rebuild(
     offsets = snapshot_offsets(partition_dir)
     found = taken_up(partition_dir, parts, limit, offsets)
     producers, start = found or (Producers(), bases[0])
-    expiry.apply(producers)
+    expire(producers)
     usable = {start, *(base for base in bases if base < start)} if found is not None else set()
     if not usable.issuperset(offsets):
         keep_snapshots(fs, partition_dir, usable)
@@ -192,7 +182,7 @@ def rebuild(
         if base_offset > start and (base_offset in recovered or base_offset in bases[-2:]):
             write_snapshot(fs, partition_dir, base_offset, producers)
             if base_offset in recovered and base_offset > limit:
-                expiry.apply(producers)
+                expire(producers)
         if part.end_offset > start:
             ended = replay(producers, partition_dir, part, start)
             if base_offset in recovered:
@@ -200,7 +190,7 @@ def rebuild(
     if end_offset > start:
         write_snapshot(fs, partition_dir, end_offset, producers)
         keep_snapshots(fs, partition_dir, {*bases, end_offset})
-    expiry.apply(producers)
+    expire(producers)
     return producers, aborted
 
 

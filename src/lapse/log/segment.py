@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lapse.base.errors import CorruptData, StorageError
-from lapse.base.fs import AppendFile, Buffer
+from lapse.base.fs import AppendFile, Buffer, storage_errors
 from lapse.kernels.layout import CONTROL
 from lapse.log.append_times import ActiveAppendTimes, append_times_path, read_append_times
 from lapse.log.env import LogEnv
@@ -27,7 +27,7 @@ from lapse.log.markers import EndMarker, kind_of
 from lapse.log.offset_index import OffsetIndex, read_entries
 from lapse.log.summary import Summary, SummaryBuilder, with_clock_of, write_summary
 from lapse.log.time_index import TimeIndex
-from lapse.log.txn_index import AbortedTxn, TxnIndex
+from lapse.log.txn_index import TxnIndex
 from lapse.records.append_times import NOTHING, AppendTimes
 from lapse.records.batch import Header
 
@@ -65,10 +65,8 @@ def offsets_in(names: Iterable[str], suffix: str) -> list[int]:
 
 def mtime_ms_of(path: Path) -> int:
     """Modification time of a file."""
-    try:
+    with storage_errors(path, "looking at"):
         return path.stat().st_mtime_ns // 1_000_000
-    except OSError as e:
-        raise StorageError(f"looking at {path}: {e.strerror or e}") from e
 
 
 class SegmentFiles:
@@ -82,10 +80,8 @@ class SegmentFiles:
         self, path: Path, offset_index: OffsetIndex, time_index: TimeIndex, txn_index: TxnIndex
     ) -> None:
         self._fd = -1
-        try:
+        with storage_errors(path, "opening"):
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as e:
-            raise StorageError(f"opening {path}: {e.strerror or e}") from e
         self.offset_index = offset_index
         self.time_index = time_index
         self.txn_index = txn_index
@@ -409,10 +405,6 @@ class ActiveSegment(Segment):
     def keep_append_times(self) -> None:
         """Write the known append times to their file."""
         self._append_times.write_out(self.env.fs)
-
-    def add_aborted(self, txn: AbortedTxn) -> None:
-        """Note that a marker just appended aborted this; in its file with the next side files."""
-        self.txn_index.append(txn)
 
     def undo(self) -> None:
         """Cut off what a failed append left; StorageError if that cannot be had.

@@ -18,29 +18,21 @@ Used by `PartitionLog`, and by `reader` to look.
 
 from __future__ import annotations
 
-import logging
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
-from lapse.base.errors import StorageError
 from lapse.base.fs import Fs
 from lapse.log.facts import StartMove
+from lapse.log.manifest import Long, Versioned, checked, read_checked
 from lapse.log.summary import FOLDER
 
 LOG_START = "log-start"
 MOVES_MAX = 16
 _VERSION = 1
-_LONG_MAX = (1 << 63) - 1
-
-_log = logging.getLogger(__name__)
-
-_Long = Annotated[int, msgspec.Meta(ge=0, le=_LONG_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +79,13 @@ def merged(moves: Sequence[StartMove], most: int = MOVES_MAX) -> tuple[StartMove
 
 
 class _Move(msgspec.Struct):
-    offset: _Long
-    moved_ms: _Long
+    offset: Long
+    moved_ms: Long
 
 
-class _File(msgspec.Struct):
-    version: int
-    offset: _Long
-    trimmed_to: _Long
+class _File(Versioned):
+    offset: Long
+    trimmed_to: Long
     moves: list[_Move]
 
 
@@ -109,22 +100,8 @@ def read_start(partition_dir: Path) -> KeptStart:
     Raises StorageError. The checksum is there because a log start past the end empties the log
     (D-16): one flipped digit must not do that.
     """
-    path = start_path(partition_dir)
-    try:
-        data = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return KeptStart()
-    except OSError as e:
-        raise StorageError(f"reading {path}: {e.strerror or e}") from e
-    checksum, _, body = data.partition(b"\n")
-    try:
-        if checksum != _checksum(body):
-            raise ValueError("its checksum does not match")
-        file = msgspec.json.decode(body, type=_File)
-        if file.version != _VERSION:
-            raise ValueError(f"unknown version {file.version}")
-    except (msgspec.MsgspecError, ValueError) as e:
-        _log.warning("%s: %s; going on without it", path, e)
+    file = read_checked(start_path(partition_dir), _File, _VERSION)
+    if file is None:
         return KeptStart()
     moves = tuple(StartMove(move.offset, move.moved_ms) for move in file.moves)
     return KeptStart(file.offset, file.trimmed_to, moves)
@@ -134,11 +111,7 @@ def write_start(fs: Fs, partition_dir: Path, kept: KeptStart) -> None:
     """Keep it, durably; the folder must be there."""
     moves = [_Move(move.offset, move.moved_ms) for move in kept.moves]
     body = msgspec.json.encode(_File(_VERSION, kept.offset, kept.trimmed_to, moves))
-    fs.replace_file(start_path(partition_dir), _checksum(body) + b"\n" + body)
-
-
-def _checksum(body: bytes) -> bytes:
-    return b"%08x" % zlib.crc32(body)
+    fs.replace_file(start_path(partition_dir), checked(body))
 
 
 def taken_up(kept: KeptStart, log_start: int, bases: Sequence[int], now_ms: int) -> KeptStart:

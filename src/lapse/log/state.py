@@ -237,12 +237,9 @@ class LogState(NamedTuple):
         Unlike Kafka (T-18) it goes on in later segments where one that looked right has none (L8).
         """
         start = self.log_start_offset
-        for segment in self.segments_from(start):
-            if segment.max_timestamp >= timestamp:
-                found = first_at(segment, timestamp, start)
-                if found is not None:
-                    return found
-        return None
+        late = (s for s in self.segments_from(start) if s.max_timestamp >= timestamp)
+        found = (first_at(segment, timestamp, start) for segment in late)
+        return next(filter(None, found), None)
 
     def first_not_older(self, cutoff_ms: int) -> FoundRecord | None:
         """The first record that may not be older than a time; one without a time by its append.
@@ -251,11 +248,8 @@ class LogState(NamedTuple):
         appended after this state may be missed.
         """
         start = self.log_start_offset
-        for segment in self.segments_from(start):
-            found = first_not_older(segment, cutoff_ms, start)
-            if found is not None:
-                return found
-        return None
+        found = (first_not_older(s, cutoff_ms, start) for s in self.segments_from(start))
+        return next(filter(None, found), None)
 
     def offsets_before(self, timestamp: int, count_max: int, now_ms: int) -> tuple[int, ...]:
         """Starts of segments without appends after `timestamp`, newest first, up to `count_max`.

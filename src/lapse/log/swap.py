@@ -27,7 +27,7 @@ from lapse.base.fs import Fs
 from lapse.log.append_times import SUFFIX as APPENDED
 from lapse.log.append_times import append_times_path
 from lapse.log.headers import walk
-from lapse.log.intent import INTENT, ReplacedGroup, replaced_groups
+from lapse.log.intent import INTENT, replaced_groups
 from lapse.log.segment import (
     INDEX,
     LOG,
@@ -225,17 +225,16 @@ def _replaced(partition_dir: Path, names: Sequence[str], new: Collection[int]) -
     old ones are gone. So no other owner can have changed files in between.
     """
     groups = [group for group in replaced_groups(partition_dir) if group.base_offset in new]
+    sizes = {
+        base_offset: segment_path(partition_dir, base_offset, LOG).stat().st_size
+        for base_offset in offsets_in(names, LOG)
+        if groups and base_offset not in new
+    }
     return {
         base_offset
-        for base_offset in offsets_in(names, LOG)
-        for group in groups
-        if base_offset not in new and _is_old(partition_dir, group, base_offset)
+        for base_offset, size in sizes.items()
+        if any(group.replaces(base_offset, size) for group in groups)
     }
-
-
-def _is_old(partition_dir: Path, group: ReplacedGroup, base_offset: int) -> bool:
-    size = segment_path(partition_dir, base_offset, LOG).stat().st_size
-    return group.replaces(base_offset, size)
 
 
 def _end_offset(path: Path, base_offset: int) -> int:

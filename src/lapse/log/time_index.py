@@ -23,7 +23,6 @@ class TimeIndex(IndexEntries):
     """Timestamp → offset."""
 
     ENTRY = struct.Struct(">qi")
-    SUFFIX = ".timeindex"
     _last: tuple[int, int] | None = None  # once it was read: every append reads it
 
     @property

@@ -16,6 +16,7 @@ import os
 import struct
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -145,12 +146,6 @@ class TxnIndex:
         """Hold these instead."""
         self._entries, self._written = list(entries), _UNKNOWN
 
-    def truncate(self, end_offset: int) -> None:
-        """Forget aborts at or after `end_offset`."""
-        kept = [entry for entry in self.entries() if entry.last_offset < end_offset]
-        if len(kept) < len(self.entries()):
-            self.replace(kept)
-
     def write_out(self, fs: Fs) -> None:
         """Make the file hold the entries, no more and no fewer; no file for none."""
         assert self._entries is not None
@@ -161,11 +156,8 @@ class TxnIndex:
         if not count:
             fs.unlink(self.path)
         elif 0 < written < count:
-            file = fs.open_append(self.path)
-            try:
+            with closing(fs.open_append(self.path)) as file:
                 file.write(encode_entries(self._entries[written:count]))
-            finally:
-                file.close()
         else:
             fs.write_file(self.path, encode_entries(self._entries[:count]))
         self._written = count

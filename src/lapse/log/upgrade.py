@@ -8,8 +8,8 @@ keys, values, offsets and times are the same before and after.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +21,10 @@ from lapse.log.export import copy_file
 from lapse.log.headers import read_at, walk
 from lapse.log.loader import scan_segment
 from lapse.log.partition_log import PartitionLog
-from lapse.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, Segment, segment_path
+from lapse.log.segment import LOG, SEGMENT_SUFFIXES, TXN_INDEX, Segment, segment_path
 from lapse.log.summary import FOLDER
 from lapse.log.swap import NewSegment, Replacement
+from lapse.records.batch import runs
 from lapse.records.upgrade import upgraded
 
 ATTEMPT = "upgrade"  # as a round's folder of attempts, it is swept when a log is opened
@@ -86,10 +87,8 @@ def upgrade(
 
 def _upgrade_segment(log: PartitionLog, segment: Segment, fs: Fs, bytes_max: int) -> int:
     """Swap one segment for its rewritten self; returns the bytes of it."""
-    base_offset, attempt = (
-        segment.base_offset,
-        log.dir / FOLDER / ATTEMPT / str(segment.base_offset),
-    )
+    base_offset = segment.base_offset
+    attempt = log.dir / FOLDER / ATTEMPT / str(base_offset)
     fs.remove_tree(attempt)
     fs.make_dir(attempt)
     path = segment_path(attempt, base_offset, LOG)
@@ -99,19 +98,30 @@ def _upgrade_segment(log: PartitionLog, segment: Segment, fs: Fs, bytes_max: int
             f"{log.partition}: segment {base_offset} would have more than {bytes_max} bytes as "
             "v2, more than a segment may; it stays as it is"
         )
-    scanned = scan_segment(
-        attempt, base_offset, None, log.config.index_interval_bytes, check_crc=True
-    )
+    if segment.path(TXN_INDEX).exists():
+        copy_file(segment.path(TXN_INDEX), segment_path(attempt, base_offset, TXN_INDEX), fs)
+    size = swap_in(log, segment, attempt, fs)
+    fs.remove_tree(attempt)
+    return size
+
+
+def swap_in(
+    log: PartitionLog, segment: Segment, attempt: Path, fs: Fs, next_base: int | None = None
+) -> int:
+    """Swap a segment for its rewritten self in a folder; returns the bytes of it.
+
+    The log file is there, and the transaction index if it is to have one. Its offsets end before
+    `next_base`. Raises CorruptData where what was written does not read, and StorageError.
+    """
+    base_offset, interval_bytes = segment.base_offset, log.config.index_interval_bytes
+    scanned = scan_segment(attempt, base_offset, next_base, interval_bytes, check_crc=True)
     if scanned.bad is not None:
+        path = segment_path(attempt, base_offset, LOG)
         raise CorruptData(str(path), scanned.summary.size, f"what was written: {scanned.bad}")
     for index in (scanned.offset_index, scanned.time_index):
         index.write_out(fs)
-    files = {
-        suffix: segment_path(attempt, base_offset, suffix) for suffix in (LOG, INDEX, TIME_INDEX)
-    }
-    if segment.path(TXN_INDEX).exists():
-        files[TXN_INDEX] = segment_path(attempt, base_offset, TXN_INDEX)
-        copy_file(segment.path(TXN_INDEX), files[TXN_INDEX], fs)
+    paths = {suffix: segment_path(attempt, base_offset, suffix) for suffix in SEGMENT_SUFFIXES}
+    files = {suffix: path for suffix, path in paths.items() if path.exists()}
     fs.sync_all(list(files.values()))
     known = segment.summary
     summary = replace(
@@ -122,7 +132,6 @@ def _upgrade_segment(log: PartitionLog, segment: Segment, fs: Fs, bytes_max: int
     )
     new = NewSegment(base_offset, files, mtime_ns=segment.mtime_ms * 1_000_000)
     log.replace_segments(Replacement((new,), (base_offset,), (summary,)), log.generation)
-    fs.remove_tree(attempt)
     return summary.size
 
 
@@ -132,23 +141,15 @@ def _write(segment: Segment, path: Path, fs: Fs, bytes_max: int) -> bool:
     Checked while writing: an index cannot hold positions beyond 2 GiB.
     """
     where, fd = str(segment.path()), segment.files().fileno()
-    out = fs.open_append(path)
-    try:
+    with closing(fs.open_append(path)) as out:
         for rows in walk(fd, 0, segment.size, where, check_crc=True, block_bytes=_BLOCK_BYTES):
-            old = rows["magic"] < 2
-            edges = [0, *(np.flatnonzero(np.diff(old)) + 1).tolist(), len(rows)]
-            for begin, end in pairwise(edges):
-                if end == begin:
-                    continue
-                run = rows[begin:end]
-                if old[begin]:
+            for run in runs(rows, rows["magic"] < 2):
+                if run["magic"][0] < 2:
                     fits = _write_upgraded(out, fd, run, where, bytes_max)
                 else:
                     fits = _copy_run(out, fd, run, bytes_max)
                 if not fits:
                     return False
-    finally:
-        out.close()
     return True
 
 

@@ -16,6 +16,7 @@ from lapse.metadata.kraft import FOLDER
 from lapse.metadata.sqlite import STORE, look_at_settings
 
 _NAMED_MAX = 3
+_OR_OF_LAPSE = ", or of a Lapse whose log.dirs begins with another directory"
 
 
 def refuse_foreign(log_dirs: Sequence[Path]) -> None:
@@ -33,19 +34,14 @@ def refuse_foreign(log_dirs: Sequence[Path]) -> None:
             continue  # all topics of it are deleted, and something is left
         if found:
             names = ", ".join(found[:_NAMED_MAX]) + (" …" if len(found) > _NAMED_MAX else "")
+            others = "" if FOLDER in found else _OR_OF_LAPSE
             raise ConfigError(
                 f"log.dirs={path}: it holds logs ({names}) and {log_dirs[0]} has no metadata of "
-                f"Lapse that knows them: those of {_whose(found)}. Nothing was written. "
+                f"Lapse that knows them: those of a real Kafka{others}. Nothing was written. "
                 "`lapse plan`, `explain`, `clean` and `verify` work on them as they are; to have "
                 "Lapse serve them, start it on an empty directory and write them there, with "
                 "`lapse copy` for one"
             )
-
-
-def _whose(found: list[str]) -> str:
-    if FOLDER in found:
-        return "a real Kafka"
-    return "a real Kafka, or of a Lapse whose log.dirs begins with another directory"
 
 
 def _known_topics(store: Path) -> int | None:

@@ -12,7 +12,7 @@ from, under any name; Kafka says DEFAULT_CONFIG where the file has only log.rete
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -238,7 +238,15 @@ def describe_all_brokers(settings: BrokerSettings) -> list[Described]:
     only = BrokerSettings({}, settings.cluster)
     names = (*BROKER_NAMES, *only.of_listeners)
     described = [_broker_setting(name, only) for name in names if name in settings.cluster]
-    return [_only_dynamic(setting) for setting in described]
+    return [
+        replace(
+            setting,
+            synonyms=tuple(
+                s for s in setting.synonyms if s.source is Source.DYNAMIC_DEFAULT_BROKER
+            ),
+        )
+        for setting in described
+    ]
 
 
 def _broker_setting(name: str, settings: BrokerSettings) -> Described:
@@ -258,20 +266,6 @@ def _broker_setting(name: str, settings: BrokerSettings) -> Described:
         synonyms,
         read_only=not is_dynamic(name),
         is_sensitive=setting.is_sensitive,
-    )
-
-
-def _only_dynamic(setting: Described) -> Described:
-    kept = tuple(s for s in setting.synonyms if s.source is Source.DYNAMIC_DEFAULT_BROKER)
-    return Described(
-        setting.name,
-        setting.value,
-        setting.source,
-        setting.kind,
-        setting.doc,
-        kept,
-        setting.read_only,
-        setting.is_sensitive,
     )
 
 

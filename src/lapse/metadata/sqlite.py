@@ -260,8 +260,7 @@ class SqliteStore:
             row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
             if row is None:
                 self._set(name, fresh().hex())
-                return bytes.fromhex(self._get(name))
-        return bytes.fromhex(row[0])
+            return bytes.fromhex(self._get(name))
 
     def client_quotas(self) -> Mapping[Entity, Mapping[str, float]]:
         found: dict[Entity, dict[str, float]] = {}

@@ -47,72 +47,55 @@ class MetadataStore(Protocol):
 
     def cluster_id(self) -> str:
         """The cluster's id, in Kafka's spelling; the same one for ever."""
-        ...
 
     def topics(self) -> Sequence[TopicRecord]:
         """Topics that exist, by name."""
-        ...
 
     def deletions(self) -> Sequence[TopicRecord]:
         """Topics deleted whose files may still be there."""
-        ...
 
     def create_topics(self, topics: Sequence[TopicRecord]) -> None:
         """Add topics, all or none; raises TOPIC_ALREADY_EXISTS."""
-        ...
 
     def change_topic(self, topic: TopicRecord) -> None:
         """Other partitions or settings for the topic with this id; raises UNKNOWN_TOPIC_ID."""
-        ...
 
     def start_deletion(self, topic_id: uuid.UUID) -> None:
         """The topic is gone for clients; raises UNKNOWN_TOPIC_ID."""
-        ...
 
     def finish_deletion(self, topic_id: uuid.UUID) -> None:
         """Its files are gone, or renamed to go."""
-        ...
 
     def broker_settings(self) -> Mapping[str, Mapping[str, str]]:
         """Settings that were changed while brokers ran, as text, by broker id or `ALL_BROKERS`."""
-        ...
 
     def set_broker_settings(self, broker: str, settings: Mapping[str, str]) -> None:
         """Exactly these from now on, of one broker or of `ALL_BROKERS`."""
-        ...
 
     def acls(self) -> frozenset[AclBinding]:
         """All bindings."""
-        ...
 
     def change_acls(self, added: Iterable[AclBinding], removed: Iterable[AclBinding]) -> None:
         """Take bindings away, then add some; what is there already, or is not, is no error."""
-        ...
 
     def credentials(self) -> Credentials:
         """All SCRAM credentials."""
-        ...
 
     def change_credentials(
         self, changes: Mapping[tuple[str, ScramMechanism], ScramCredential | None]
     ) -> None:
         """Set credentials of users for mechanisms; None takes one away."""
-        ...
 
     def secret_of(self, name: str, fresh: Callable[[], bytes]) -> bytes:
         """Random bytes that stay the same for ever; `fresh` makes them the first time."""
-        ...
 
     def client_quotas(self) -> Mapping[Entity, Mapping[str, float]]:
         """Quotas by entity and name."""
-        ...
 
     def set_client_quotas(self, changed: Mapping[Entity, Mapping[str, float]]) -> None:
         """Exactly these from now on, of these entities, all at once; none of an empty one."""
-        ...
 
     def allocate_producer_ids(self, count: int) -> range:
         """A block of producer ids that no other producer ever gets."""
-        ...
 
     def close(self) -> None: ...

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -99,6 +100,14 @@ class Record:
     def is_tombstone(self) -> bool:
         """By Kafka's rule: a null value."""
         return self.value is None
+
+
+def runs(rows: NDArray[np.void], kinds: NDArray[np.generic]) -> Iterator[NDArray[np.void]]:
+    """Neighbours of the same kind, which `kinds` has for each row."""
+    if len(rows):
+        edges = np.flatnonzero(kinds[1:] != kinds[:-1]) + 1
+        for begin, end in pairwise([0, *edges.tolist(), len(rows)]):
+            yield rows[begin:end]
 
 
 def as_array(buffer: Buffer) -> NDArray[np.uint8]:

@@ -31,6 +31,7 @@ from lapse.records.layout import TimestampType
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _NO_HEADERS = varint(0)
+_RECORDS_MAX = (1 << 31) - 1  # of a batch
 assert _HEADER.size == HEADER_SIZE
 
 
@@ -107,13 +108,16 @@ def no_headers(count: int) -> Bytes:
     return Bytes.same(_NO_HEADERS, count)
 
 
-def split(sizes: NDArray[np.int64], bytes_max: int) -> Iterator[tuple[int, int]]:
+def split(
+    sizes: NDArray[np.int64], bytes_max: int, records_max: int = _RECORDS_MAX
+) -> Iterator[tuple[int, int]]:
     """Ranges of records that stay below `bytes_max` together; a larger one has one to itself."""
     ends = np.cumsum(sizes)
     begin = 0
     while begin < len(sizes):
         before = int(ends[begin - 1]) if begin else 0
-        end = max(int(np.searchsorted(ends, before + bytes_max, "right")), begin + 1)
+        fitting = int(np.searchsorted(ends, before + bytes_max, "right"))
+        end = min(max(fitting, begin + 1), begin + records_max)
         yield begin, end
         begin = end
 

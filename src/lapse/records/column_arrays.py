@@ -42,14 +42,12 @@ def _micros(times_ms: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.multiply(times_ms, 1000, out=times_ms)
 
 
-def _time_of_batches(
-    chunk: Chunk, field: str, valid: NDArray[np.bool_], kind: pa.DataType = TIME
-) -> pa.Array:
+def _time_of_batches(chunk: Chunk, field: str, valid: NDArray[np.bool_]) -> pa.Array:
     """A header field, null where it does not count."""
     if not valid.any():
-        return pa.nulls(len(chunk.records), kind)
+        return pa.nulls(len(chunk.records), TIME)
     values = _micros(chunk.batches[field].copy())
-    return _fixed(kind, chunk.each(values), None if valid.all() else chunk.each(valid))
+    return _fixed(TIME, chunk.each(values), None if valid.all() else chunk.each(valid))
 
 
 def _bytes_column(which: int) -> Callable[[Chunk, ColumnSpec], pa.Array]:

@@ -70,27 +70,6 @@ class Chunk:
         return times
 
 
-def runs(rows: Rows, kinds: NDArray[np.generic]) -> Iterator[Rows]:
-    """Neighbours of the same kind."""
-    if not len(rows):
-        return
-    edges = np.flatnonzero(kinds[1:] != kinds[:-1]) + 1
-    for begin, end in pairwise([0, *edges.tolist(), len(rows)]):
-        yield rows[begin:end]
-
-
-def split(sizes: NDArray[np.int64], records_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Ranges of so many records, and so many bytes unless one record alone has more."""
-    ends = np.cumsum(sizes)
-    begin = 0
-    while begin < len(sizes):
-        before = int(ends[begin - 1]) if begin else 0
-        fitting = int(np.searchsorted(ends, before + bytes_max, "right"))
-        end = min(max(fitting, begin + 1), begin + records_max)
-        yield begin, end
-        begin = end
-
-
 def messages(data: NDArray[np.uint8], rows: Rows, where: str) -> Chunk:
     """Uncompressed v0 or v1 messages: one record each, decoded together where they adjoin."""
     records = np.empty(len(rows), RECORD)

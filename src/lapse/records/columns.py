@@ -43,10 +43,11 @@ from lapse.base.ids import TopicPartition
 from lapse.kernels import columns as kernel
 from lapse.kernels.jit import first_compile
 from lapse.kernels.layout import CODEC_MASK, CONTROL, HEADER_SIZE, RECORD
-from lapse.records.batch import Buffer, as_array, scan_batches
+from lapse.records.batch import Buffer, as_array, runs, scan_batches
+from lapse.records.batch_writer import split
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.column_arrays import MAKERS, headers
-from lapse.records.column_chunk import Chunk, Rows, messages, runs, split, wrappers
+from lapse.records.column_chunk import Chunk, Rows, messages, wrappers
 from lapse.records.column_spec import TYPES, WITHOUT_HEADERS, ColumnSpec, schema_of
 from lapse.records.compression import BadCompression, inflate
 from lapse.records.layout import Codec
@@ -212,7 +213,7 @@ class ArrowColumns:
         inside = (self.spec.offset_from <= offsets) & (offsets < self.spec.offset_until)
         records, owner = chunk.records[inside], chunk.owner[inside]
         sizes = np.maximum(records["key_length"], 0) + np.maximum(records["value_length"], 0)
-        for begin, end in split(sizes, self.spec.records_max, self.spec.bytes_max):
+        for begin, end in split(sizes, self.spec.bytes_max, self.spec.records_max):
             yield Chunk(
                 chunk.plain, chunk.batches, chunk.flattened, records[begin:end], owner[begin:end]
             )

@@ -241,17 +241,13 @@ def _inflate_lz4(payload: NDArray[np.uint8], bytes_max: int) -> tuple[NDArray[np
 def _inflate_zstd(payload: NDArray[np.uint8], bytes_max: int) -> tuple[NDArray[np.uint8], Spans]:
     bound, skipped = _zstd_frames(payload)
     size = min(bound, bytes_max)
+    target = np.empty(size, np.uint8)
     try:
-        return _zstd_into(payload, size), skipped
+        return target[: cramjam.zstd.decompress_into(payload.data, target.data)], skipped
     except cramjam.DecompressionError:
         if size < bound:  # perhaps broken further on, but too large before that
             raise _too_large(bytes_max) from None
         raise
-
-
-def _zstd_into(payload: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    target = np.empty(size, np.uint8)
-    return target[: cramjam.zstd.decompress_into(payload.data, target.data)]
 
 
 def _zstd_frames(payload: NDArray[np.uint8]) -> tuple[int, Spans]:
@@ -291,7 +287,9 @@ def _zstd_frames(payload: NDArray[np.uint8]) -> tuple[int, Spans]:
 def _inflate_snappy(payload: NDArray[np.uint8], bytes_max: int) -> tuple[NDArray[np.uint8], Spans]:
     view = payload.data
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _inflate_snappy_block(payload, bytes_max), ()
+        target = np.empty(_snappy_size(payload, bytes_max), np.uint8)
+        cramjam.snappy.decompress_raw_into(payload.data, target.data)
+        return target, ()
     blocks: list[tuple[NDArray[np.uint8], int]] = []
     total = 0
     at = len(_XERIAL_HEADER)
@@ -313,12 +311,6 @@ def _inflate_snappy(payload: NDArray[np.uint8], bytes_max: int) -> tuple[NDArray
         cramjam.snappy.decompress_raw_into(block.data, target[done : done + size].data)
         done += size
     return target, ((at, len(view)),) if at < len(view) else ()
-
-
-def _inflate_snappy_block(block: NDArray[np.uint8], bytes_max: int) -> NDArray[np.uint8]:
-    target = np.empty(_snappy_size(block, bytes_max), np.uint8)
-    cramjam.snappy.decompress_raw_into(block.data, target.data)
-    return target
 
 
 def _snappy_size(block: NDArray[np.uint8], bytes_max: int) -> int:
@@ -363,10 +355,6 @@ def _deflate_snappy(plain: NDArray[np.uint8]) -> bytes:
     return b"".join(parts)
 
 
-def _as_is(plain: NDArray[np.uint8]) -> memoryview:
-    return plain.data
-
-
 _ZSTD_LEVEL = 3
 
 _Inflater = Callable[[NDArray[np.uint8], int], tuple[NDArray[np.uint8], Spans]]
@@ -377,7 +365,7 @@ _INFLATERS: dict[int, _Inflater] = {
     int(Codec.ZSTD): _inflate_zstd,
 }
 _DEFLATERS: dict[int, Any] = {
-    int(Codec.NONE): _as_is,
+    int(Codec.NONE): lambda plain: plain.data,
     int(Codec.GZIP): _deflate_gzip,
     int(Codec.SNAPPY): _deflate_snappy,
     int(Codec.LZ4): _deflate_lz4,

@@ -32,8 +32,13 @@ from lapse.base.ids import TopicPartition
 from lapse.kernels.jit import first_compile
 from lapse.kernels.layout import HEADER_SIZE
 from lapse.kernels.murmur2 import place_keys
-from lapse.records.arrow_fields import bytes_column, flagged, nulls_of, typed_column
-from lapse.records.arrow_headers import headers_column
+from lapse.records.arrow_fields import (
+    bytes_column,
+    flagged,
+    headers_column,
+    nulls_of,
+    typed_column,
+)
 from lapse.records.batch_writer import Bytes, RecordFields, split, write_batch
 from lapse.records.builder import BatchSpec
 from lapse.records.column_spec import HEADERS, TYPES
@@ -120,7 +125,8 @@ def place_records(rows: Rows, spec: WriteSpec) -> list[PlacedRecords]:
     edges = np.flatnonzero((np.diff(codes) != 0) | (np.diff(places) != 0)) + 1
     return [
         PlacedRecords(
-            TopicPartition(names[codes[begin]], int(places[begin])), _cut(fields, begin, end)
+            TopicPartition(names[codes[begin]], int(places[begin])),
+            _taken(fields, slice(begin, end)),
         )
         for begin, end in pairwise([0, *edges.tolist(), count])
     ]
@@ -130,14 +136,14 @@ def _batches(
     fields: RecordFields, partition: TopicPartition, spec: WriteSpec
 ) -> Iterator[EncodedBatch]:
     for first, until in split(fields.sizes(), spec.batch_bytes_max - HEADER_SIZE):
-        some = _cut(fields, first, until)
+        some = _taken(fields, slice(first, until))
         if some.tombstones.any():  # then null values must say so too (KIP-87)
             some = replace(some, tombstones=some.tombstones | (some.values.lengths < 0))
         yield EncodedBatch(partition, write_batch(some, BatchSpec(codec=spec.codec)), until - first)
 
 
-def _taken(fields: RecordFields, which: NDArray[np.int64]) -> RecordFields:
-    """Some records in another order; their bytes stay where they are."""
+def _taken(fields: RecordFields, which: slice | NDArray[np.int64]) -> RecordFields:
+    """Some records, maybe in another order; their bytes stay where they are."""
 
     def bytes_taken(column: Bytes) -> Bytes:
         return Bytes(column.data, column.starts[which], column.lengths[which])
@@ -145,16 +151,6 @@ def _taken(fields: RecordFields, which: NDArray[np.int64]) -> RecordFields:
     return RecordFields(
         bytes_taken(fields.keys), bytes_taken(fields.values), bytes_taken(fields.headers),
         fields.times[which], fields.tombstones[which],
-    )  # fmt: skip
-
-
-def _cut(fields: RecordFields, begin: int, end: int) -> RecordFields:
-    def bytes_cut(column: Bytes) -> Bytes:
-        return Bytes(column.data, column.starts[begin:end], column.lengths[begin:end])
-
-    return RecordFields(
-        bytes_cut(fields.keys), bytes_cut(fields.values), bytes_cut(fields.headers),
-        fields.times[begin:end], fields.tombstones[begin:end],
     )  # fmt: skip
 
 

@@ -68,36 +68,34 @@ class Authorizer(Protocol):
         self, session: RequestContext, operation: Operation, resource_type: ResourceType, name: str
     ) -> bool:
         """Whether the operation is allowed on the resource of that type and name."""
-        ...
 
     def authorize_by_resource_type(
         self, session: RequestContext, operation: Operation, resource_type: ResourceType
     ) -> bool:
         """Whether it is allowed on some resource of the type (KIP-679: idempotent producers)."""
-        ...
 
     def is_super_user(self, session: RequestContext) -> bool:
         """Whether it is one of `super.users`; nobody is where no ACLs are wanted."""
-        ...
 
 
 class AllowAll:
     """Everybody may do everything: a broker without `authorizer.class.name`."""
 
     def authorize(
-        self, session: RequestContext, operation: Operation, resource_type: ResourceType, name: str
+        self,
+        _session: RequestContext,
+        _operation: Operation,
+        _resource_type: ResourceType,
+        _name: str,
     ) -> bool:
-        del session, operation, resource_type, name
         return True
 
     def authorize_by_resource_type(
-        self, session: RequestContext, operation: Operation, resource_type: ResourceType
+        self, _session: RequestContext, _operation: Operation, _resource_type: ResourceType
     ) -> bool:
-        del session, operation, resource_type
         return True
 
-    def is_super_user(self, session: RequestContext) -> bool:
-        del session
+    def is_super_user(self, _session: RequestContext) -> bool:
         return False
 
 
@@ -284,20 +282,26 @@ def parse_super_users(text: str) -> frozenset[str]:
     return users
 
 
+def parsed_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address, IPv4 inside IPv6 as IPv4; None for what is no address."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
 def host_of(address: str) -> str:
     """A peer's address as Java spells it, since that is what the hosts of bindings are equal to.
 
     IPv4 inside IPv6 is IPv4; IPv6 has eight groups, none left out, without leading zeros.
     Anything that is no address stays as it is.
     """
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
+    parsed = parsed_address(address)
+    if not isinstance(parsed, ipaddress.IPv6Address):
+        return address if parsed is None else str(parsed)
     exploded = ipaddress.IPv6Address(int(parsed)).exploded
     groups = ":".join(f"{int(group, 16):x}" for group in exploded.split(":"))
     return f"{groups}%{parsed.scope_id}" if parsed.scope_id else groups

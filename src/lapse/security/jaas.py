@@ -102,7 +102,10 @@ def parse_jaas(setting: str, text: str) -> LoginModule:
         return token
 
     name = following("a login module's class", _is_word).text
-    following("required, requisite, sufficient or optional", _is_control_flag)
+    following(
+        "required, requisite, sufficient or optional",
+        lambda t: not t.is_sign and t.text.lower() in _CONTROL_FLAGS,
+    )
     options: dict[str, Secret] = {}
     while not (option := following("an option or ;", _is_option_or_end)).is_sign:
         following("=", lambda t: t.is_sign and t.text == "=")
@@ -164,9 +167,7 @@ def _tokens(setting: str, text: str) -> Iterator[_Token]:
 
 def _unescaped(match: re.Match[str]) -> str:
     escape = match[1]
-    if escape[0] in "01234567":
-        return chr(int(escape, 8))
-    return _ESCAPED.get(escape, escape)
+    return chr(int(escape, 8)) if escape[0] in "01234567" else _ESCAPED.get(escape, escape)
 
 
 def _is_word(token: _Token) -> bool:
@@ -175,10 +176,6 @@ def _is_word(token: _Token) -> bool:
 
 def _is_option_or_end(token: _Token) -> bool:
     return _is_word(token) or token.text == ";"
-
-
-def _is_control_flag(token: _Token) -> bool:
-    return not token.is_sign and token.text.lower() in _CONTROL_FLAGS
 
 
 def _wrong(setting: str, position: int, wanted: str) -> ConfigError:

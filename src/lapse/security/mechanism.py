@@ -27,15 +27,12 @@ class ServerMechanism(Protocol):
     @property
     def user(self) -> str | None:
         """Who it is; None until the exchange is complete."""
-        ...
 
     def tried_user(self, message: bytes) -> str | None:
         """Whose password the client's next message tries; None where it tries none."""
-        ...
 
     def respond(self, message: bytes) -> bytes:
         """The answer to the client's next message; raises AuthenticationFailed."""
-        ...
 
 
 class ClientMechanism(Protocol):
@@ -44,7 +41,6 @@ class ClientMechanism(Protocol):
     @property
     def complete(self) -> bool:
         """Whether the broker has said all it must; only then is its yes to be believed."""
-        ...
 
     def respond(self, challenge: bytes) -> bytes | None:
         """The next message, at first to an empty challenge; None where there is none left.
@@ -52,4 +48,3 @@ class ClientMechanism(Protocol):
         Raises:
             AuthenticationFailed: the broker does not know what it must know, or talks nonsense.
         """
-        ...

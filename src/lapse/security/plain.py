@@ -24,11 +24,7 @@ class PlainServer:
 
     def __init__(self, users: Mapping[str, Secret]) -> None:
         self._users = users
-        self._user: str | None = None
-
-    @property
-    def user(self) -> str | None:
-        return self._user
+        self.user: str | None = None
 
     def tried_user(self, message: bytes) -> str | None:
         try:
@@ -37,7 +33,7 @@ class PlainServer:
             return None
 
     def respond(self, message: bytes) -> bytes:
-        if self._user is not None:
+        if self.user is not None:
             raise AuthenticationFailed("a second PLAIN message")
         authorization_id, user, password = _parse(message)
         expected = self._users.get(user, _NOBODY)
@@ -45,7 +41,7 @@ class PlainServer:
             raise _failed("Invalid username or password")
         if authorization_id not in ("", user):
             raise _failed("Client requested an authorization id that is different from username")
-        self._user = user
+        self.user = user
         return b""
 
 

@@ -268,8 +268,7 @@ class SaslClient:
     """
 
     def __init__(self, mechanism: str, make: Callable[[], ClientMechanism], spread: float) -> None:
-        self._make = make
-        self._spread = spread
+        self._make, self._spread = make, spread
         self._exchange: ClientMechanism | None = None
         self.mechanism = mechanism
         self.complete = False

@@ -216,17 +216,11 @@ class ScramServer:
         unknown: UnknownUsers,
         nonce: str,
     ) -> None:
-        self._mechanism = mechanism
-        self._find = find
-        self._unknown = unknown
+        self._mechanism, self._find, self._unknown = mechanism, find, unknown
         self._nonce = nonce
         self._exchange: _Exchange | None = None
         self._step: Callable[[str], str] = self._first
-        self._user: str | None = None
-
-    @property
-    def user(self) -> str | None:
-        return self._user
+        self.user: str | None = None
 
     def tried_user(self, message: bytes) -> str | None:  # noqa: ARG002
         """The first message names him and tries nothing; the final one has the proof."""
@@ -276,7 +270,7 @@ class ScramServer:
         if not (fits and exchange.exists):
             why = "the proof does not fit" if exchange.exists else "no such user"
             raise AuthenticationFailed(f"{exchange.user!r}: {why}")
-        self._user = exchange.user
+        self.user = exchange.user
         return f"v={_encode(signature)}"
 
 
@@ -290,17 +284,11 @@ class ScramClient:
     """
 
     def __init__(self, mechanism: ScramMechanism, user: str, password: Secret, nonce: str) -> None:
-        self._mechanism = mechanism
-        self._password = password
-        self._nonce = nonce
+        self._mechanism, self._password, self._nonce = mechanism, password, nonce
         self._bare = f"n={_escape(user)},r={nonce}"
         self._signature = b""
         self._step: Callable[[str], str] = self._first
-        self._complete = False
-
-    @property
-    def complete(self) -> bool:
-        return self._complete
+        self.complete = False
 
     def respond(self, challenge: bytes) -> bytes | None:
         step, self._step = self._step, _over
@@ -338,12 +326,11 @@ class ScramClient:
             raise AuthenticationFailed(f"the broker says {match['error']!r}")
         if not hmac.compare_digest(_decode(match["signature"]), self._signature):
             raise AuthenticationFailed("the broker does not know the password's keys")
-        self._complete = True
+        self.complete = True
         return ""
 
 
-def _over(message: str) -> str:
-    del message
+def _over(_message: str) -> str:
     raise AuthenticationFailed("a message after the last one")
 
 

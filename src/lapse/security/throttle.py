@@ -16,6 +16,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from lapse.base.times import after_ms
+from lapse.security.authorizer import parsed_address
 
 ADDRESSES_MAX = 10_000
 WAIT_DELAYS_MAX = 100
@@ -48,8 +49,7 @@ class FailedAuthentications:
     """
 
     def __init__(self, delay_ms: int, addresses_max: int = ADDRESSES_MAX) -> None:
-        self._delay_ms = delay_ms
-        self._addresses_max = addresses_max
+        self._delay_ms, self._addresses_max = delay_ms, addresses_max
         self._answered_ms: OrderedDict[str, int] = OrderedDict()
         self.counts = FailureCounts()
 
@@ -86,12 +86,7 @@ class FailedAuthentications:
 
 def network_of(address: str) -> str:
     """What an address is counted as."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
+    parsed = parsed_address(address)
+    if not isinstance(parsed, ipaddress.IPv6Address):
+        return address if parsed is None else str(parsed)
     return str(ipaddress.ip_network((int(parsed), _IPV6_NETWORK_BITS), strict=False))

@@ -15,11 +15,9 @@ import gc
 from pyspark.daemon import manager
 
 from lapse.records import columns, from_arrow
-from lapse.spark import source
-from lapse.spark.scan import read
-from lapse.spark.source import stream, write
-
-__all__ = ["read", "source", "stream", "write"]
+from lapse.spark import source  # noqa: F401  (as the next two, for the workers that it forks)
+from lapse.spark.scan import read  # noqa: F401
+from lapse.spark.source import stream, write  # noqa: F401
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from lapse.base.errors import LapseError
@@ -58,12 +58,7 @@ class BrokerProcess:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._process is not None:
             self.stop()
 
@@ -89,8 +84,7 @@ class BrokerProcess:
             **self.settings,
         }
         fs.write_file(self.config_path, properties_text(settings))
-        log = fs.open_append(self.log_path)
-        try:
+        with closing(fs.open_append(self.log_path)) as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "lapse.cli.main", "broker", str(self.config_path)],
                 stdin=subprocess.DEVNULL,
@@ -99,8 +93,6 @@ class BrokerProcess:
                 text=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
-        finally:
-            log.close()
         try:
             self._wait_until_ready(self._process)
         except BaseException:
@@ -134,13 +126,10 @@ class BrokerProcess:
         except subprocess.TimeoutExpired:
             raise BrokerFailed(f"did not stop; its log ends:\n{self.log()[-4000:]}") from None
         finally:
-            self._forget()
+            self.kill()
 
     def kill(self) -> None:
-        """`kill -9`."""
-        self._forget()
-
-    def _forget(self) -> None:
+        """`kill -9`, if it is there still."""
         process, self._process = self._process, None
         if process is None:
             return

@@ -109,9 +109,6 @@ class CrashFs:
         """The end of the process in an operation, or of that operation alone."""
         if self.operations == self._fail_at:
             raise StorageError(f"{doing} {path}: failed") from OSError(errno.EIO, "failed")
-        self._die(doing, path)
-
-    def _die(self, doing: str, path: Path) -> None:
         self.cut_power()
         raise Crashed(f"{doing} {path} (operation {self.operations})")
 

@@ -12,16 +12,16 @@ are skipped.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 from lapse.wire.declaration import MessageSpec, RecordsSlice, message_spec
-from lapse.wire.decoder import Decode, compile_decoder
-from lapse.wire.encoder import Encode, compile_encoder
+from lapse.wire.decoder import compile_decoder
+from lapse.wire.encoder import compile_encoder
 from lapse.wire.errors import UnsupportedVersion
 
 M = TypeVar("M")
+F = TypeVar("F")
 
 _IN_MEMORY = (bytes, bytearray, memoryview)
 
@@ -69,38 +69,19 @@ def size_of(parts: list[Part]) -> int:
     return size
 
 
-def decoder_of(cls: type[Any], version: int) -> Decode:
-    """The generated function `(buf, pos) -> (message, pos)`."""
-    return _DECODERS[cls, version]
+class _Compiled(dict[tuple[type[Any], int], F]):
+    """Functions by message class and version, compiled when first looked up."""
+
+    def __init__(self, compiler: Callable[[MessageSpec, int], F]) -> None:
+        super().__init__()
+        self._compiler = compiler
+
+    def __missing__(self, key: tuple[type[Any], int]) -> F:
+        spec, version = message_spec(key[0]), key[1]
+        if version not in spec.versions:
+            raise UnsupportedVersion(f"{spec.name} v{version}: versions {spec.versions} are known")
+        return self.setdefault(key, self._compiler(spec, version))
 
 
-def source_of(function: Callable[..., Any]) -> str:
-    """The source of a generated function."""
-    return inspect.getsource(function)
-
-
-class _Decoders(dict[tuple[type[Any], int], Decode]):
-    """Decode functions, compiled when first looked up."""
-
-    def __missing__(self, key: tuple[type[Any], int]) -> Decode:
-        cls, version = key
-        return self.setdefault(key, compile_decoder(_spec_for(cls, version), version))
-
-
-class _Encoders(dict[tuple[type[Any], int], Encode]):
-    """Encode functions, compiled when first looked up."""
-
-    def __missing__(self, key: tuple[type[Any], int]) -> Encode:
-        cls, version = key
-        return self.setdefault(key, compile_encoder(_spec_for(cls, version), version))
-
-
-_DECODERS = _Decoders()
-_ENCODERS = _Encoders()
-
-
-def _spec_for(cls: type[Any], version: int) -> MessageSpec:
-    spec = message_spec(cls)
-    if version not in spec.versions:
-        raise UnsupportedVersion(f"{spec.name} v{version}: versions {spec.versions} are known")
-    return spec
+_DECODERS = _Compiled(compile_decoder)
+_ENCODERS = _Compiled(compile_encoder)

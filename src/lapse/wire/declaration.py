@@ -43,7 +43,6 @@ class RecordsSlice(Protocol):
     @property
     def size(self) -> int:
         """Bytes the slice will send."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +141,6 @@ def nested(struct_type: type[T]) -> WireType[T]:
     return Nested(struct_type)
 
 
-@overload
-def array(element: WireType[T]) -> WireType[tuple[T, ...]]: ...
-@overload
-def array(element: type[T]) -> WireType[tuple[T, ...]]: ...
 def array(element: WireType[T] | type[T]) -> WireType[tuple[T, ...]]:
     """An array of a wire type, or of structs."""
     return Array(element if isinstance(element, WireType) else Nested(element))

@@ -90,8 +90,10 @@ class _Decoder:
                 out.line(f"room = {ELEMENTS_MAX}")
             with out.block("try:"):
                 self.struct(self.spec.struct, depth=0, path="")
-            with out.block("except BROKEN as error:"):
-                out.line(f"raise MalformedMessage({where!r}, pos, reason(error)) from None")
+            out.branch(
+                "except BROKEN as error:",
+                f"raise MalformedMessage({where!r}, pos, reason(error)) from None",
+            )
             out.line("return m0, pos")
         return out.compile(name)
 
@@ -130,8 +132,7 @@ class _Decoder:
             self.refuse_null(path)
             self.value(item.type, target, depth, path)
             return
-        with self.out.block("if n < 0:"):
-            self.out.line(f"{target} = None")
+        self.out.branch("if n < 0:", f"{target} = None")
         with self.out.block("else:"):
             self.value(item.type, target, depth, path)
 
@@ -144,14 +145,12 @@ class _Decoder:
             return
         self.run.append(("n", "b"))  # -1 is null; Kafka too takes anything else for a struct
         self.flush()
-        with self.out.block("if n < 0:"):
-            self.out.line(f"{target} = None")
+        self.out.branch("if n < 0:", f"{target} = None")
         with self.out.block("else:"):
             self.nested(type_, target, depth, path)
 
     def refuse_null(self, path: str) -> None:
-        with self.out.block("if n < 0:"):
-            self.out.line(f'raise Lie("{path}: null")')
+        self.out.branch("if n < 0:", f'raise Lie("{path}: null")')
 
     def length(self, item: FieldSpec) -> None:
         """Read a length or count into the local `n`; null comes out negative."""
@@ -164,8 +163,7 @@ class _Decoder:
     def compact_length(self) -> None:
         self.run.append(("n", "B"))
         self.flush()
-        with self.out.block("if n > 127:"):
-            self.out.line("n, pos = more_uvarint(buf, pos, n)")
+        self.out.branch("if n > 127:", "n, pos = more_uvarint(buf, pos, n)")
         self.out.line("n -= 1")
 
     def value(self, type_: WireType[Any], target: str, depth: int, path: str) -> None:
@@ -186,8 +184,9 @@ class _Decoder:
     def bound(self, end: str, path: str) -> None:
         """Compute `end` and refuse it if the buffer ends before."""
         self.out.line(end)
-        with self.out.block("if end > limit:"):
-            self.out.line(f'raise Lie(f"{path}: length {{n}}, {{limit - pos}} bytes left")')
+        self.out.branch(
+            "if end > limit:", f'raise Lie(f"{path}: length {{n}}, {{limit - pos}} bytes left")'
+        )
 
     # --- arrays -------------------------------------------------------------------------------
 
@@ -202,8 +201,10 @@ class _Decoder:
             out.line("pos = end")
             return
         items, each = f"items{depth}", self.bytes_min(element)
-        with out.block(f"if n > (limit - pos) // {each}:"):
-            out.line(f'raise Lie(f"{path}: count {{n}}, {{limit - pos}} bytes left")')
+        out.branch(
+            f"if n > (limit - pos) // {each}:",
+            f'raise Lie(f"{path}: count {{n}}, {{limit - pos}} bytes left")',
+        )
         self.take_room(path)
         out.line(f"{items} = []")
         with out.block("for _ in range(n):"):
@@ -256,11 +257,9 @@ class _Decoder:
         self.run.append(("tags", "B"))
         self.flush()
         if not known:
-            with out.block("if tags:"):
-                out.line("pos = skip_tags(buf, pos, tags)")
+            out.branch("if tags:", "pos = skip_tags(buf, pos, tags)")
             return
-        with out.block("if tags > 127:"):
-            out.line("tags, pos = more_uvarint(buf, pos, tags)")
+        out.branch("if tags > 127:", "tags, pos = more_uvarint(buf, pos, tags)")
         stop = f"stop{depth}"
         with out.block("for _ in range(tags):"):
             out.line("tag, pos = read_uvarint(buf, pos)")
@@ -270,10 +269,11 @@ class _Decoder:
             for number, item in enumerate(known):
                 with out.block(f"{'elif' if number else 'if'} tag == {item.tag}:"):
                     self.tagged(item, f"{me}.{item.name}", depth, path + item.name)
-                    with out.block(f"if pos != {stop}:"):
-                        out.line(f'raise Lie("{path}{item.name}: tagged size is wrong")')
-            with out.block("else:"):
-                out.line(f"pos = {stop}")
+                    out.branch(
+                        f"if pos != {stop}:",
+                        f'raise Lie("{path}{item.name}: tagged size is wrong")',
+                    )
+            out.branch("else:", f"pos = {stop}")
 
     def tagged(self, item: FieldSpec, target: str, depth: int, path: str) -> None:
         if isinstance(item.type, Nested):
@@ -282,12 +282,10 @@ class _Decoder:
                 return
             self.run.append(("n", "B"))  # 0 is null, 1 a struct
             self.flush()
-            with self.out.block("if n > 1:"):
-                self.out.line(f'raise Lie(f"{path}: {{n}} where 0 or 1 is due")')
+            self.out.branch("if n > 1:", f'raise Lie(f"{path}: {{n}} where 0 or 1 is due")')
             with self.out.block("if n:"):
                 self.nested(item.type, target, depth, path)
-            with self.out.block("else:"):
-                self.out.line(f"{target} = None")
+            self.out.branch("else:", f"{target} = None")
         else:
             self.field(item, target, depth, path)
         self.flush()

@@ -100,8 +100,9 @@ class _Encoder:
         assert item.default is not MISSING
         default = self.out.constant(default_name(spec, item.name), item.default)
         where = f"{self.spec.name} v{self.version} has no {path}{item.name}"
-        with self.out.block(f"if {me}.{item.name} != {default}:"):
-            self.out.line(f"raise UnsupportedVersion({where!r})")
+        self.out.branch(
+            f"if {me}.{item.name} != {default}:", f"raise UnsupportedVersion({where!r})"
+        )
 
     def field(self, item: FieldSpec, source: str, depth: int, path: str) -> None:
         """Write one field held by the expression `source`."""
@@ -130,16 +131,9 @@ class _Encoder:
         self.flush()  # what waits may speak of the local that is set here
         me = f"m{depth + 1}"
         self.out.line(f"{me} = {source}")
-        if item.nullable is None or self.version not in item.nullable:
-            self.struct(struct_spec(type_.struct), depth + 1, f"{path}.")
-            self.flush()
-            return
-        with self.out.block(f"if {me} is None:"):
-            self.out.line(f"{self.append}(b'\\xff')")
-        with self.out.block("else:"):
-            self.run.append(("1", "b"))
-            self.struct(struct_spec(type_.struct), depth + 1, f"{path}.")
-            self.flush()
+        may_be_null = item.nullable is not None and self.version in item.nullable
+        self.nested(type_, me, depth, path, null="b'\\xff'" if may_be_null else "")
+        self.flush()
 
     def fixed(self, source: str, letter: str) -> None:
         self.run.append((f"{source}.bytes" if letter == "16s" else source, letter))
@@ -257,7 +251,8 @@ class _Encoder:
         out.line(f"{pieces} = []")
         self.append = f"{pieces}.append"
         if isinstance(item.type, Nested):
-            self.nested(item, item.type, source, depth, path)
+            null = "" if item.nullable is None else "b'\\0'"
+            self.nested(item.type, source, depth, path, null=null)
         elif item.nullable is not None and item.default is None:
             # Null is never written.
             self.value(item, item.type, source, depth, path)
@@ -267,14 +262,12 @@ class _Encoder:
         self.append = outer
         out.line(f"tags{depth}.append(tagged({item.tag}, join({pieces})))")
 
-    def nested(
-        self, item: FieldSpec, type_: Nested[Any], source: str, depth: int, path: str
-    ) -> None:
-        if item.nullable is None:
+    def nested(self, type_: Nested[Any], source: str, depth: int, path: str, *, null: str) -> None:
+        """Write the struct in a local; `null` is what stands for none, where there may be none."""
+        if not null:
             self.struct(struct_spec(type_.struct), depth + 1, f"{path}.")
             return
-        with self.out.block(f"if {source} is None:"):
-            self.out.line(f"{self.append}(b'\\0')")
+        self.out.branch(f"if {source} is None:", f"{self.append}({null})")
         with self.out.block("else:"):
             self.run.append(("1", "B"))
             self.struct(struct_spec(type_.struct), depth + 1, f"{path}.")

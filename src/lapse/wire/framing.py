@@ -1,7 +1,7 @@
 """Cutting a byte stream into frames: an int32 size, then that many bytes (Kafka's framing).
 
 Sans-IO. An `asyncio.BufferedProtocol` lends `get_buffer` to the transport and gets frames from
-`buffer_updated`; whoever has bytes in hand calls `feed`, which is the same machine.
+`buffer_updated`.
 
 Small frames are received into one reused buffer and copied out of it. A frame larger than that
 buffer gets memory of its own, into which the transport receives directly, so its bytes are moved
@@ -65,22 +65,6 @@ class FrameReader:
             return []
         frame, self._large = self._large, None
         return [frame]
-
-    def feed(self, data: bytes | bytearray | memoryview) -> list[memoryview]:
-        """Take in bytes already received; returns the frames now complete."""
-        frames: list[memoryview] = []
-        rest = memoryview(data)
-        while rest:
-            room = self.get_buffer()
-            taken = min(len(room), len(rest))
-            room[:taken] = rest[:taken]
-            rest = rest[taken:]
-            try:
-                frames += self.buffer_updated(taken)
-            except FrameSizeError as error:
-                error.frames[:0] = frames
-                raise
-        return frames
 
     @property
     def large_bytes(self) -> int:

@@ -39,6 +39,11 @@ class Source:
         yield
         self._indent = outer
 
+    def branch(self, header: str, text: str) -> None:
+        """Add a block of one line."""
+        with self.block(header):
+            self.line(text)
+
     def constant(self, name: str, value: object) -> str:
         """An expression for `value`: itself if it has a literal, else `name`, bound to it."""
         if value is None or value == () or type(value) in {bool, int, str}:

@@ -14,7 +14,9 @@ from lapse.base.fs import Fs, RealFs
 from lapse.base.ids import TopicPartition
 from lapse.lifecycle.decide.select import LogInfo, RoundOptions, decide
 from lapse.lifecycle.decide.verdict import Rules
+from lapse.lifecycle.round.commit import CommitEnv, CommitResult, DirectoryEnv, commit_all
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
+from lapse.lifecycle.round.receipt import Receipt
 from lapse.log.directory import LogDirectory
 from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
@@ -128,3 +130,13 @@ class Hosted:
 
     def all(self) -> tuple[PartitionLog, ...]:
         return tuple(self.directories[0].logs.values())
+
+
+def commit(log: PartitionLog, receipt: Receipt, env: CommitEnv) -> CommitResult:
+    """Put one receipt's segments in place; a refusal comes back as the result's error."""
+
+    def set_checkpoints(offsets: Mapping[TopicPartition, int]) -> None:
+        env.set_checkpoint(offsets[log.partition])
+
+    [result] = commit_all([(log, receipt)], DirectoryEnv(env.fs, env.clock, set_checkpoints))
+    return result

@@ -48,7 +48,7 @@ async def test_health_and_metrics(tmp_path: Path) -> None:
             'lapse_broker_requests_total{request="Produce"} 2.0',
         ):
             assert line in body.splitlines()
-        node._serving = False
+        node.is_serving = False
         assert (await get(node, "/health"))[0] == "HTTP/1.1 503 Service Unavailable"
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.node import Node
-from lapse.client.admin import Admin, refusal
+from lapse.client.admin import Admin
 from lapse.client.connection import BrokerConnection, ConnectionLost
+from lapse.client.settings import refusal
 from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
 from tests.support.broker.running import batch_of, connect, produce, running_node
 

@@ -50,7 +50,7 @@ def test_there_is_no_file_while_there_is_no_entry(tmp_path: Path) -> None:
     index.append(SECOND)
     index.write_out(RealFs())
     assert path.read_bytes() == encode_entries([FIRST, SECOND])
-    index.truncate(9)
+    index.replace(())
     index.write_out(RealFs())
     assert not path.exists()
     path.write_bytes(b"left over by a failed roll")
@@ -63,7 +63,7 @@ def test_growing_goes_on_from_the_file(tmp_path: Path) -> None:
     index.append(THIRD)
     index.write_out(RealFs())
     assert parse_entries((tmp_path / "i").read_bytes(), "t") == [FIRST, SECOND, THIRD]
-    index.truncate(13)
+    index.replace([FIRST, SECOND])
     assert list(index.entries()) == [FIRST, SECOND]
     index.write_out(RealFs())
     assert parse_entries((tmp_path / "i").read_bytes(), "t") == [FIRST, SECOND]

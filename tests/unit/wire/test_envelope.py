@@ -18,6 +18,7 @@ from lapse.wire.schema.fetch import FetchableTopicResponse, FetchResponse, Parti
 from lapse.wire.schema.header import RequestHeader, ResponseHeader
 from lapse.wire.schema.metadata import MetadataRequest
 from lapse.wire.versions import FALLBACK_VERSION, response_header_version, too_new
+from tests.support.wire.feed import feed
 from tests.support.wire.samples import MESSAGES, Sampler, name_of
 
 REQUESTS = [
@@ -33,7 +34,7 @@ RESPONSES = [case for case in MESSAGES if case[0].__name__.endswith("Response")]
 
 def frame_of(parts: list[Any]) -> memoryview:
     """The content of the one frame that the parts make; the stated size must be the real one."""
-    (frame,) = FrameReader(2**31 - 1).feed(b"".join(parts))
+    (frame,) = feed(FrameReader(2**31 - 1), b"".join(parts))
     return frame
 
 

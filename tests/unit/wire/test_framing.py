@@ -14,6 +14,7 @@ import pytest
 from lapse.wire import framing
 from lapse.wire.errors import FrameSizeError
 from lapse.wire.framing import READ_BYTES, FrameReader
+from tests.support.wire.feed import feed
 
 MAX = 100 * 1024 * 1024
 
@@ -59,7 +60,7 @@ def test_frames_come_out_as_they_went_in(
         reader = FrameReader(MAX)
         frames = []
         for pos in range(0, len(stream), chunk_max):
-            frames += reader.feed(stream[pos : pos + chunk_max])
+            frames += feed(reader, stream[pos : pos + chunk_max])
         assert [bytes(frame) for frame in frames] == contents
         assert reader.pending_bytes == 0
 
@@ -68,9 +69,9 @@ def test_frames_come_out_as_they_went_in(
 def test_a_frame_is_writable_and_nobody_elses(size: int) -> None:
     """The append path patches batches in place."""
     reader = FrameReader(MAX)
-    first, second = reader.feed(framed(b"a" * size, b"b" * size))
+    first, second = feed(reader, framed(b"a" * size, b"b" * size))
     first[:3] = b"123"
-    (third,) = reader.feed(framed(b"c" * size))
+    (third,) = feed(reader, framed(b"c" * size))
     assert bytes(first) == b"123" + b"a" * (size - 3)
     assert bytes(second) == b"b" * size
     assert bytes(third) == b"c" * size
@@ -96,12 +97,12 @@ def test_a_size_out_of_bounds_ends_the_stream(size: int) -> None:
     """Frames before it are not lost; after it nothing is believed."""
     reader = FrameReader(1000)
     with pytest.raises(FrameSizeError, match=r"allowed are 0 to 1000") as caught:
-        reader.feed(framed(b"good", b"too") + struct.pack(">i", size) + framed(b"behind"))
+        feed(reader, framed(b"good", b"too") + struct.pack(">i", size) + framed(b"behind"))
     assert caught.value.size == size
     assert [bytes(frame) for frame in caught.value.frames] == [b"good", b"too"]
     for _ in range(3):
         with pytest.raises(FrameSizeError) as again:
-            reader.feed(framed(b"more"))
+            feed(reader, framed(b"more"))
         assert again.value.frames == []
 
 
@@ -110,26 +111,26 @@ def test_frames_of_earlier_reads_in_one_feed_are_not_lost() -> None:
     reader = FrameReader(READ_BYTES)
     good = [b"a" * 40_000, b"b" * 40_000, b"c" * READ_BYTES]
     with pytest.raises(FrameSizeError) as caught:
-        reader.feed(framed(*good) + b"\xff" * 8)
+        feed(reader, framed(*good) + b"\xff" * 8)
     assert [bytes(frame) for frame in caught.value.frames] == good
 
 
 def test_the_limit_itself_is_allowed() -> None:
-    (frame,) = FrameReader(1000).feed(framed(b"x" * 1000))
+    (frame,) = feed(FrameReader(1000), framed(b"x" * 1000))
     assert len(frame) == 1000
 
 
 def test_an_http_request_is_not_a_frame() -> None:
     """What port scanners send: "GET " is a size of 1,195,725,856."""
     with pytest.raises(FrameSizeError):
-        FrameReader(MAX).feed(b"GET / HTTP/1.1\r\n\r\n")
+        feed(FrameReader(MAX), b"GET / HTTP/1.1\r\n\r\n")
 
 
 def test_an_announced_size_takes_no_memory_before_its_bytes_come() -> None:
     tracemalloc.start()
     try:
         reader = FrameReader(MAX)
-        reader.feed(struct.pack(">i", MAX) + b"x" * READ_BYTES)
+        feed(reader, struct.pack(">i", MAX) + b"x" * READ_BYTES)
         assert tracemalloc.get_traced_memory()[1] < framing.LARGE_BYTES_FIRST + 1_000_000
     finally:
         tracemalloc.stop()
@@ -140,9 +141,9 @@ def test_frames_in_pieces_wait_for_the_rest() -> None:
     reader = FrameReader(MAX)
     stream = framed(b"hello")
     for pos, byte in enumerate(stream[:-1], start=1):
-        assert reader.feed(bytes([byte])) == []
+        assert feed(reader, bytes([byte])) == []
         assert reader.pending_bytes == pos
-    (frame,) = reader.feed(stream[-1:])
+    (frame,) = feed(reader, stream[-1:])
     assert frame == b"hello"
 
 

@@ -56,8 +56,7 @@ class Access:
     """
 
     def __init__(self, store: MetadataStore, disk: DiskThreads, security: SecurityConfig) -> None:
-        self._store = store
-        self._disk = disk
+        self._store, self._disk = store, disk
         self._changing = asyncio.Lock()
         self._settings = acl_settings(security)
         self._bindings: frozenset[AclBinding] = frozenset()

@@ -29,9 +29,7 @@ class CertificateWatch:
         pause_s: float,
     ) -> None:
         self._watched = [(name, found) for name, found in watched if found is not None]
-        self._disk = disk
-        self._counters = counters
-        self._pause_s = pause_s
+        self._disk, self._counters, self._pause_s = disk, counters, pause_s
         self._task: asyncio.Task[None] | None = None
         self.troubles: dict[str, str] = {}
 

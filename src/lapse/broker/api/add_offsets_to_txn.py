@@ -54,9 +54,8 @@ async def handle(
 
 
 async def _authorize(
-    caller: Caller, version: int, request: AddOffsetsToTxnRequest, handle: Handle
+    caller: Caller, _version: int, request: AddOffsetsToTxnRequest, handle: Handle
 ) -> Any:
-    del version
     if not caller.may_transaction(Operation.WRITE, request.transactional_id):
         return AddOffsetsToTxnResponse(error_code=TRANSACTION_REFUSED)
     if not reads_group(caller, request):

@@ -94,12 +94,11 @@ def _answer(
 
 async def _authorize(
     caller: Caller,
-    version: int,
+    _version: int,
     request: AddPartitionsToTxnRequest,
     handle: Handle,
 ) -> Any:
     """All or none: if one topic is refused, the other topics are not attempted."""
-    del version
     topics = request.v3_and_below_topics
     if not caller.may_transaction(Operation.WRITE, request.v3_and_below_transactional_id):
         codes = dict.fromkeys((topic.name for topic in topics), TRANSACTION_REFUSED)

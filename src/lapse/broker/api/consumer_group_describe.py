@@ -115,19 +115,6 @@ def _bare(group_id: str, error: ErrorCode, message: str) -> DescribedGroup:
 # --- authorization --------------------------------------------------------------------------------
 
 
-def _undescribed_consumers(group_id: str) -> DescribedGroup:
-    return DescribedGroup(
-        error_code=GROUP_REFUSED,
-        error_message=message_of(GROUP_REFUSED),
-        group_id=group_id,
-        group_state="",
-        group_epoch=0,
-        assignment_epoch=0,
-        assignor_name="",
-        members=(),
-    )
-
-
 async def _authorize(caller: Caller, version: int, request: Any, handle: Handle) -> Any:
     """Refuse a whole group if the caller may not describe one of its topics, as in Kafka."""
     answer = await _describe_consumers(caller, version, request, handle)
@@ -147,7 +134,9 @@ async def _authorize(caller: Caller, version: int, request: Any, handle: Handle)
     )
 
 
-_describe_consumers = described("group_ids", _undescribed_consumers)
+_describe_consumers = described(
+    "group_ids", lambda group_id: _bare(group_id, GROUP_REFUSED, message_of(GROUP_REFUSED))
+)
 
 
 def _topics_of(group: DescribedGroup) -> set[str]:

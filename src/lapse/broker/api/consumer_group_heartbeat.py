@@ -103,24 +103,17 @@ def _refused(code: ErrorCode, message: str) -> ConsumerGroupHeartbeatResponse:
 # --- authorization --------------------------------------------------------------------------------
 
 
-def _no_heartbeat(code: ErrorCode) -> ConsumerGroupHeartbeatResponse:
-    return ConsumerGroupHeartbeatResponse(
-        error_code=code, error_message=message_of(code), member_epoch=0, heartbeat_interval_ms=0
-    )
-
-
 async def _authorize(
     caller: Caller,
-    version: int,
+    _version: int,
     request: ConsumerGroupHeartbeatRequest,
     handle: Handle,
 ) -> Any:
-    del version
     if not caller.may_group(Operation.READ, request.group_id):
-        return _no_heartbeat(GROUP_REFUSED)
+        return _refused(GROUP_REFUSED, message_of(GROUP_REFUSED))
     if all(caller.may_topic(Operation.DESCRIBE, n) for n in request.subscribed_topic_names or ()):
         return await handle(request)
-    return _no_heartbeat(TOPIC_REFUSED)
+    return _refused(TOPIC_REFUSED, message_of(TOPIC_REFUSED))
 
 
 API = Endpoint(

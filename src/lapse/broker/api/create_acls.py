@@ -29,12 +29,9 @@ async def handle(
     services: Services, _session: Session, _version: int, request: CreateAclsRequest
 ) -> CreateAclsResponse:
     """Create every valid binding."""
-    errors: tuple[KafkaError | None, ...]
+    bindings = [_binding(creation) for creation in request.creations]
     try:
-        created = await services.access.create_acls(
-            [_binding(creation) for creation in request.creations]
-        )
-        errors = created.errors
+        errors = (await services.access.create_acls(bindings)).errors
     except KafkaError as e:
         errors = (e,) * len(request.creations)
     return CreateAclsResponse(results=tuple(_result(error) for error in errors))
@@ -58,19 +55,15 @@ def _result(error: KafkaError | None) -> AclCreationResult:
     return AclCreationResult(error_code=error.code, error_message=str(error))
 
 
-# --- authorization --------------------------------------------------------------------------------
-
-
-def _no_creations(request: CreateAclsRequest) -> CreateAclsResponse:
-    return CreateAclsResponse(
-        results=tuple(AclCreationResult(**CLUSTER_REFUSAL) for _ in request.creations)
-    )
-
-
 API = Endpoint(
     CREATE_ACLS,
     CreateAclsRequest,
     CreateAclsResponse,
     handle,
-    of_cluster(Operation.ALTER, _no_creations),
+    of_cluster(
+        Operation.ALTER,
+        lambda request: CreateAclsResponse(
+            results=tuple(AclCreationResult(**CLUSTER_REFUSAL) for _ in request.creations)
+        ),
+    ),
 )

@@ -31,10 +31,9 @@ async def handle(
     services: Services, _session: Session, _version: int, request: DeleteAclsRequest
 ) -> DeleteAclsResponse:
     """Delete the bindings that match the valid filters."""
-    results: tuple[tuple[AclBinding, ...] | KafkaError, ...]
+    filters = [filter_of(one) for one in request.filters]
     try:
-        deleted = await services.access.delete_acls([filter_of(one) for one in request.filters])
-        results = deleted.results
+        results = (await services.access.delete_acls(filters)).results
     except KafkaError as e:
         results = (e,) * len(request.filters)
     return DeleteAclsResponse(filter_results=tuple(map(_result, results)))
@@ -65,21 +64,17 @@ def _result(found: tuple[AclBinding, ...] | KafkaError) -> DeleteAclsFilterResul
     )
 
 
-# --- authorization --------------------------------------------------------------------------------
-
-
-def _no_deletions(request: DeleteAclsRequest) -> DeleteAclsResponse:
-    return DeleteAclsResponse(
-        filter_results=tuple(
-            DeleteAclsFilterResult(**CLUSTER_REFUSAL, matching_acls=()) for _ in request.filters
-        )
-    )
-
-
 API = Endpoint(
     DELETE_ACLS,
     DeleteAclsRequest,
     DeleteAclsResponse,
     handle,
-    of_cluster(Operation.ALTER, _no_deletions),
+    of_cluster(
+        Operation.ALTER,
+        lambda request: DeleteAclsResponse(
+            filter_results=tuple(
+                DeleteAclsFilterResult(**CLUSTER_REFUSAL, matching_acls=()) for _ in request.filters
+            )
+        ),
+    ),
 )

@@ -28,7 +28,7 @@ from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.logs.faults import code_of
 from lapse.broker.logs.partitions import Partitions
-from lapse.broker.request.authorize import TOPIC_REFUSED, Items, each, of_topic
+from lapse.broker.request.authorize import Items, each, of_topic, uncommitted
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.log.partition_log import PartitionLog
@@ -39,7 +39,6 @@ from lapse.wire.schema.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
-    DeleteRecordsTopic,
     DeleteRecordsTopicResult,
 )
 
@@ -141,25 +140,21 @@ def _answer(partition: int, outcome: DeleteResult) -> DeleteRecordsPartitionResu
     )
 
 
-# --- authorization --------------------------------------------------------------------------------
-
-
-def _undeleted(topic: DeleteRecordsTopic) -> DeleteRecordsTopicResult:
-    return DeleteRecordsTopicResult(
-        name=topic.name,
-        partitions=tuple(
-            DeleteRecordsPartitionResult(
-                partition_index=asked.partition_index, low_watermark=-1, error_code=TOPIC_REFUSED
-            )
-            for asked in topic.partitions
-        ),
-    )
-
-
 API = Endpoint(
     DELETE_RECORDS,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     handle,
-    each(Items("topics", "topics", of_topic(Operation.DELETE), _undeleted)),
+    each(
+        Items(
+            "topics",
+            "topics",
+            of_topic(Operation.DELETE),
+            uncommitted(
+                DeleteRecordsTopicResult,
+                DeleteRecordsPartitionResult,
+                low_watermark=NO_LOW_WATERMARK,
+            ),
+        )
+    ),
 )

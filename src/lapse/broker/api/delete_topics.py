@@ -86,9 +86,8 @@ def _find(image: Image, state: DeleteTopicState, times: int) -> Topic:
 
 
 async def _authorize(
-    caller: Caller, version: int, request: DeleteTopicsRequest, handle: Handle
+    caller: Caller, _version: int, request: DeleteTopicsRequest, handle: Handle
 ) -> Any:
-    del version
     ids = caller.services.topics.image.ids
 
     def may(state: DeleteTopicState) -> bool:

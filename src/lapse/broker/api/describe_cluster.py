@@ -66,12 +66,11 @@ async def handle(
 
 async def _authorize(
     caller: Caller,
-    version: int,
+    _version: int,
     request: DescribeClusterRequest,
     handle: Handle,
 ) -> Any:
     """Every caller is answered; its authorized operations need DESCRIBE cluster."""
-    del version
     answer = await handle(request)
     if answer.error_code or not request.include_cluster_authorized_operations:
         return answer

@@ -87,25 +87,11 @@ def _bare(
     )  # fmt: skip
 
 
-# --- authorization --------------------------------------------------------------------------------
-
-
-def _undescribed(group_id: str) -> DescribedGroup:
-    return DescribedGroup(
-        error_code=GROUP_REFUSED,
-        group_id=group_id,
-        group_state="",
-        protocol_type="",
-        protocol_data="",
-        members=(),
-    )
-
-
 API = Endpoint(
     DESCRIBE_GROUPS,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     handle,
-    described("groups", _undescribed),
+    described("groups", lambda group_id: _bare(group_id, "", GROUP_REFUSED)),
     returns_operations=True,
 )

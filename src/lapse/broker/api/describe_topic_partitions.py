@@ -18,8 +18,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from lapse.base.errors import ErrorCode, KafkaError
-from lapse.base.ids import TopicPartition, check_topic_name
+from lapse.base.errors import ErrorCode
+from lapse.base.ids import TopicPartition
+from lapse.broker.api.metadata import why_unknown
 from lapse.broker.request.authorize import TOPIC_REFUSED, Caller, Handle, with_operations
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
@@ -62,7 +63,7 @@ async def handle(
             return _page(page, Cursor(topic_name=name, partition_index=0))
         topic = services.topics.image.topics.get(name)
         if topic is None:
-            page.append(_without(name, _why_unknown(name)))
+            page.append(_without(name, why_unknown(name)))
             continue
         at_cursor = cursor is not None and name == begins_at
         first = cursor.partition_index if cursor is not None and at_cursor else 0
@@ -78,14 +79,6 @@ def _page(
     topics: Iterable[DescribeTopicPartitionsResponseTopic], cursor: Cursor | None
 ) -> DescribeTopicPartitionsResponse:
     return DescribeTopicPartitionsResponse(topics=tuple(topics), next_cursor=cursor)
-
-
-def _why_unknown(name: str) -> ErrorCode:
-    try:
-        check_topic_name(name)
-    except KafkaError as e:
-        return e.code
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _without(name: str, error: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
@@ -130,12 +123,10 @@ def _partition(
 
 async def _authorize(
     caller: Caller,
-    version: int,
+    _version: int,
     request: DescribeTopicPartitionsRequest,
     handle: Handle,
 ) -> Any:
-    del version
-    response = DescribeTopicPartitionsResponse
     fine, others = caller.split_by_permission(
         request.topics, lambda t: caller.may_topic(Operation.DESCRIBE, t.name)
     )
@@ -144,14 +135,9 @@ async def _authorize(
     elif others:
         request = replace(request, topics=fine)
     # A request without topics would describe every topic.
-    answer = await handle(request) if fine else response(topics=())
+    answer = await handle(request) if fine else _page((), None)
     topics = tuple(with_operations(caller, topic) for topic in answer.topics)
-    refused = tuple(
-        DescribeTopicPartitionsResponseTopic(
-            error_code=TOPIC_REFUSED, name=topic.name, topic_id=ZERO_UUID, partitions=()
-        )
-        for topic in others
-    )
+    refused = tuple(_without(topic.name, TOPIC_REFUSED) for topic in others)
     return replace(answer, topics=(*topics, *refused))
 
 

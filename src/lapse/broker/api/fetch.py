@@ -257,7 +257,7 @@ def _most_bytes(partitions: Partitions, want: Wanted, limits: Limits) -> int:
     """What answering may take in memory; 0 where it takes no look into a file."""
     try:
         log = _log(partitions, want)
-        end = _visible_end(log, committed=limits.committed)
+        end = log.last_stable_offset if limits.committed else log.high_watermark
         if not log.log_start_offset <= want.asked.fetch_offset < end:
             return 0
         return max(made_bytes_max(log, limits.client), SENDFILE_BYTES_MIN)
@@ -389,10 +389,6 @@ def _log(partitions: Partitions, want: Wanted) -> PartitionLog:
     return partitions.get(want.partition)
 
 
-def _visible_end(log: PartitionLog, *, committed: bool) -> int:
-    return log.last_stable_offset if committed else log.high_watermark
-
-
 def _in_memory_if_short(records: LogSlice | bytes, pread: Pread) -> bytes | LogSlice:
     if isinstance(records, bytes):
         return records
@@ -424,14 +420,11 @@ def _error(partition: int, code: ErrorCode) -> PartitionData:
 # --- authorization --------------------------------------------------------------------------------
 
 
-_FETCHED_BY_ID_FROM = 13
-
-
 async def _authorize(caller: Caller, version: int, request: FetchRequest, handle: Handle) -> Any:
     ids = caller.services.topics.image.ids
 
     def may(topic: FetchTopic) -> bool:
-        if version < _FETCHED_BY_ID_FROM:
+        if version < BY_ID_FROM:
             return caller.may_topic(Operation.READ, topic.topic)
         known = ids.get(topic.topic_id)
         return known is None or caller.may_topic(Operation.READ, known.name)
@@ -452,18 +445,7 @@ def _unread(topic: FetchTopic) -> FetchableTopicResponse:
     return FetchableTopicResponse(
         topic=topic.topic,
         topic_id=topic.topic_id,
-        partitions=tuple(
-            PartitionData(
-                partition_index=asked.partition,
-                error_code=TOPIC_REFUSED,
-                high_watermark=-1,
-                last_stable_offset=-1,
-                log_start_offset=-1,
-                aborted_transactions=None,
-                records=b"",
-            )
-            for asked in topic.partitions
-        ),
+        partitions=tuple(_error(asked.partition, TOPIC_REFUSED) for asked in topic.partitions),
     )
 
 

@@ -34,7 +34,7 @@ from lapse.wire.schema.find_coordinator import (
     FindCoordinatorResponse,
 )
 
-NO_NODE = -1
+_NOWHERE: dict[str, Any] = {"node_id": -1, "host": "", "port": -1}
 _BATCHED_FROM = 4
 
 
@@ -84,18 +84,10 @@ async def _coordinator(
 
 
 def _no_coordinator(key: str, error: ErrorCode, why: str) -> Coordinator:
-    return Coordinator(
-        key=key, node_id=NO_NODE, host="", port=NO_NODE, error_code=error, error_message=why
-    )
+    return Coordinator(key=key, error_code=error, error_message=why, **_NOWHERE)
 
 
 # --- authorization --------------------------------------------------------------------------------
-
-
-_KEYS_FROM = 4  # FindCoordinator: several keys
-
-
-_NOWHERE: dict[str, Any] = {"node_id": -1, "host": "", "port": -1}
 
 
 async def _authorize(
@@ -109,7 +101,7 @@ async def _authorize(
             return ErrorCode.NONE if caller.may_group(Operation.DESCRIBE, key) else GROUP_REFUSED
         return ErrorCode.NONE  # the handler refuses an unknown key type
 
-    if version < _KEYS_FROM:
+    if version < _BATCHED_FROM:
         code = code_of(request.key)
         if not code:
             return await handle(request)
@@ -118,9 +110,7 @@ async def _authorize(
     fine = tuple(key for key in request.coordinator_keys if not codes[key])
     answer = await handle(replace(request, coordinator_keys=fine))
     refused = tuple(
-        Coordinator(key=key, error_code=code, error_message=message_of(code), **_NOWHERE)
-        for key, code in codes.items()
-        if code
+        _no_coordinator(key, code, message_of(code)) for key, code in codes.items() if code
     )
     return replace(answer, coordinators=(*answer.coordinators, *refused))
 

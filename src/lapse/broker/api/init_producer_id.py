@@ -55,9 +55,8 @@ async def handle(
 
 
 async def _authorize(
-    caller: Caller, version: int, request: InitProducerIdRequest, handle: Handle
+    caller: Caller, _version: int, request: InitProducerIdRequest, handle: Handle
 ) -> Any:
-    del version
     transactional_id = request.transactional_id
     if transactional_id is not None:
         allowed, code = (

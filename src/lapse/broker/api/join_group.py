@@ -74,19 +74,19 @@ def _response(joined: Joined, version: int) -> JoinGroupResponse:
     )
 
 
-# --- authorization --------------------------------------------------------------------------------
-
-
-def _not_joined(request: JoinGroupRequest) -> JoinGroupResponse:
-    return JoinGroupResponse(
-        error_code=GROUP_REFUSED,
-        protocol_name="",
-        leader="",
-        member_id=request.member_id,
-        members=(),
-    )
-
-
 API = Endpoint(
-    JOIN_GROUP, JoinGroupRequest, JoinGroupResponse, handle, whole(reads_group, _not_joined)
+    JOIN_GROUP,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    handle,
+    whole(
+        reads_group,
+        lambda request: JoinGroupResponse(
+            error_code=GROUP_REFUSED,
+            protocol_name="",
+            leader="",
+            member_id=request.member_id,
+            members=(),
+        ),
+    ),
 )

@@ -73,9 +73,8 @@ def _groups(shard: Shard) -> Iterator[ListedGroup]:
 
 
 async def _authorize(
-    caller: Caller, version: int, request: ListGroupsRequest, handle: Handle
+    caller: Caller, _version: int, request: ListGroupsRequest, handle: Handle
 ) -> Any:
-    del version
     response = await handle(request)
     if caller.may_cluster(Operation.DESCRIBE):
         return response

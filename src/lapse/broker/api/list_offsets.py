@@ -32,7 +32,7 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.logs.faults import code_of
 from lapse.broker.logs.leader_epochs import check_leader_epoch
 from lapse.broker.logs.partitions import Partitions
-from lapse.broker.request.authorize import TOPIC_REFUSED, Items, each, of_topic
+from lapse.broker.request.authorize import Items, each, of_topic, uncommitted
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.log.lookup import FoundRecord
@@ -53,7 +53,6 @@ from lapse.wire.schema.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
-    ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
 
@@ -232,25 +231,17 @@ def find(
     return FoundOffset(hit.offset, hit.timestamp, log.epoch_at(hit.offset))
 
 
-# --- authorization --------------------------------------------------------------------------------
-
-
-def _unlisted(topic: ListOffsetsTopic) -> ListOffsetsTopicResponse:
-    return ListOffsetsTopicResponse(
-        name=topic.name,
-        partitions=tuple(
-            ListOffsetsPartitionResponse(
-                partition_index=requested.partition_index, error_code=TOPIC_REFUSED
-            )
-            for requested in topic.partitions
-        ),
-    )
-
-
 API = Endpoint(
     LIST_OFFSETS,
     ListOffsetsRequest,
     ListOffsetsResponse,
     handle,
-    each(Items("topics", "topics", of_topic(Operation.DESCRIBE), _unlisted)),
+    each(
+        Items(
+            "topics",
+            "topics",
+            of_topic(Operation.DESCRIBE),
+            uncommitted(ListOffsetsTopicResponse, ListOffsetsPartitionResponse),
+        )
+    ),
 )

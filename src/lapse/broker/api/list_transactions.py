@@ -57,9 +57,8 @@ async def handle(
 
 
 async def _authorize(
-    caller: Caller, version: int, request: ListTransactionsRequest, handle: Handle
+    caller: Caller, _version: int, request: ListTransactionsRequest, handle: Handle
 ) -> Any:
-    del version
     response = await handle(request)
     visible = tuple(
         state

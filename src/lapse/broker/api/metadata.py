@@ -143,16 +143,16 @@ def _look_up(
     topic = image.ids.get(requested.topic_id) if name is None else image.topics.get(name)
     if topic is not None:
         return _known(services, topic)
+    error = errors.get(name or "") or why_unknown(name)
     return MetadataResponseTopic(
-        error_code=_why_unknown(name, errors), name=name, topic_id=requested.topic_id, partitions=()
+        error_code=error, name=name, topic_id=requested.topic_id, partitions=()
     )
 
 
-def _why_unknown(name: str | None, errors: Mapping[str, ErrorCode]) -> ErrorCode:
+def why_unknown(name: str | None) -> ErrorCode:
+    """The error for a topic that does not exist; one requested by its id has no name."""
     if name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
-    if name in errors:
-        return errors[name]
     try:
         check_topic_name(name)
     except KafkaError as e:

@@ -15,12 +15,11 @@ from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.request.authorize import (
     GROUP_REFUSED,
-    TOPIC_REFUSED,
     Caller,
     Handle,
     Items,
     each,
-    reads_topic,
+    of_topic,
     uncommitted,
 )
 from lapse.broker.request.context import Services, Session
@@ -79,12 +78,13 @@ async def _authorize(
     return await _delete_offsets(caller, version, request, handle)
 
 
-_undeleted = uncommitted(OffsetDeleteResponseTopic, OffsetDeleteResponsePartition)
-
-
 _delete_offsets = each(
-    Items("topics", "topics", reads_topic, lambda topic: _undeleted(topic, TOPIC_REFUSED))
+    Items(
+        "topics",
+        "topics",
+        of_topic(Operation.READ),
+        uncommitted(OffsetDeleteResponseTopic, OffsetDeleteResponsePartition),
+    )
 )
-
 
 API = Endpoint(OFFSET_DELETE, OffsetDeleteRequest, OffsetDeleteResponse, handle, _authorize)

@@ -54,11 +54,15 @@ async def handle(
         found, error = await _fetch(services, request.group_id, request, stable=stable)
         if error and version < _GROUP_ERROR_FROM:
             found = {tp: FetchedOffset(error) for tp in _partitions(request.topics) or ()}
-        return _response_of_one(found, error)
+        topics = _topics(found, OffsetFetchResponseTopic, OffsetFetchResponsePartition)
+        return OffsetFetchResponse(topics=topics, error_code=error)
     groups = []
     for group in request.groups:
         found, error = await _fetch(services, group.group_id, group, stable=stable)
-        groups.append(_response_group(group.group_id, found, error))
+        topics = _topics(found, OffsetFetchResponseTopics, OffsetFetchResponsePartitions)
+        groups.append(
+            OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=error)
+        )
     return OffsetFetchResponse(groups=tuple(groups))
 
 
@@ -94,12 +98,13 @@ def _by_topic(found: Found) -> Iterable[tuple[str, list[tuple[int, FetchedOffset
         yield name, [(tp.partition, offset) for tp, offset in items]
 
 
-def _response_of_one(found: Found, error: ErrorCode) -> OffsetFetchResponse:
-    topics = (
-        OffsetFetchResponseTopic(
+def _topics(found: Found, topic_cls: Any, partition_cls: Any) -> tuple[Any, ...]:
+    """What was found, in the classes of a response for one group or for several."""
+    return tuple(
+        topic_cls(
             name=name,
             partitions=tuple(
-                OffsetFetchResponsePartition(
+                partition_cls(
                     partition_index=number,
                     committed_offset=o.offset,
                     committed_leader_epoch=o.leader_epoch,
@@ -111,39 +116,15 @@ def _response_of_one(found: Found, error: ErrorCode) -> OffsetFetchResponse:
         )
         for name, offsets in _by_topic(found)
     )
-    return OffsetFetchResponse(topics=tuple(topics), error_code=error)
-
-
-def _response_group(group_id: str, found: Found, error: ErrorCode) -> OffsetFetchResponseGroup:
-    topics = (
-        OffsetFetchResponseTopics(
-            name=name,
-            partitions=tuple(
-                OffsetFetchResponsePartitions(
-                    partition_index=number,
-                    committed_offset=o.offset,
-                    committed_leader_epoch=o.leader_epoch,
-                    metadata=o.metadata,
-                    error_code=o.error,
-                )
-                for number, o in offsets
-            ),
-        )
-        for name, offsets in _by_topic(found)
-    )
-    return OffsetFetchResponseGroup(group_id=group_id, topics=tuple(topics), error_code=error)
 
 
 # --- authorization --------------------------------------------------------------------------------
 
 
-_GROUPS_FROM = 8  # OffsetFetch: several groups
-
-
 async def _authorize(
     caller: Caller, version: int, request: OffsetFetchRequest, handle: Handle
 ) -> Any:
-    if version < _GROUPS_FROM:
+    if version < _SEVERAL_FROM:
         return await _authorize_one(caller, request, handle)
     allowed, refused_groups = caller.split_by_permission(
         request.groups, lambda group: caller.may_group(Operation.DESCRIBE, group.group_id)

@@ -55,7 +55,6 @@ from lapse.broker.request.authorize import (
     Caller,
     Handle,
     message_of,
-    of_topic,
 )
 from lapse.broker.request.context import CloseConnection, Services, Session
 from lapse.broker.request.endpoint import Endpoint
@@ -119,7 +118,11 @@ async def handle(
     services: Services, session: Session, version: int, request: ProduceRequest
 ) -> ProduceResponse | None:
     """Append the batches, count them, and respond unless acks is 0."""
-    batches = _batches(request)
+    batches = [
+        (TopicPartition(topic.name, data.index), data)
+        for topic in request.topic_data
+        for data in topic.partition_data
+    ]
     try:
         verified = await _verify(services, session, version, request, batches)
     except KafkaError as refusal:
@@ -312,14 +315,6 @@ def _too_few_replicas(services: Services, batches: Batches) -> dict[TopicPartiti
     return refused
 
 
-def _batches(request: ProduceRequest) -> Batches:
-    return [
-        (TopicPartition(topic.name, data.index), data)
-        for topic in request.topic_data
-        for data in topic.partition_data
-    ]
-
-
 def _account(services: Services, result: AppendResult, now_ms: int) -> None:
     if result.error is not None:
         if services.topics.image.topics.get(result.partition.topic):
@@ -398,8 +393,7 @@ def _partition_response(result: AppendResult, version: int) -> PartitionProduceR
 # --- authorization --------------------------------------------------------------------------------
 
 
-async def _authorize(caller: Caller, version: int, request: ProduceRequest, handle: Handle) -> Any:
-    del version
+async def _authorize(caller: Caller, _version: int, request: ProduceRequest, handle: Handle) -> Any:
     transactional_id = request.transactional_id
     allowed: tuple[TopicProduceData, ...]
     if transactional_id is not None and not caller.may_transaction(
@@ -408,7 +402,7 @@ async def _authorize(caller: Caller, version: int, request: ProduceRequest, hand
         allowed, refused_topics, code = (), request.topic_data, TRANSACTION_REFUSED
     else:
         allowed, refused_topics = caller.split_by_permission(
-            request.topic_data, lambda t: of_topic(Operation.WRITE)(caller, t)
+            request.topic_data, lambda t: caller.may_topic(Operation.WRITE, t.name)
         )
         code = TOPIC_REFUSED
     if not refused_topics:

@@ -60,7 +60,14 @@ async def handle(
         await _verify(services, version, request)
     except KafkaError as e:
         error = e.code if version >= _LOADING_KNOWN_FROM else _OLDER.get(e.code, e.code)
-        return _response(request, dict.fromkeys(_partitions(request), error))
+        return _response(
+            request,
+            {
+                TopicPartition(topic.name, p.partition_index): error
+                for topic in request.topics
+                for p in topic.partitions
+            },
+        )
     writer = Writer(
         request.producer_id,
         request.producer_epoch,
@@ -93,14 +100,6 @@ async def _commit(
         request.member_id, request.generation_id, request.group_instance_id, transactional=True
     )
     return errors | dict(await shard.commit_in_transaction(request.group_id, member, known, writer))
-
-
-def _partitions(request: TxnOffsetCommitRequest) -> list[TopicPartition]:
-    return [
-        TopicPartition(topic.name, p.partition_index)
-        for topic in request.topics
-        for p in topic.partitions
-    ]
 
 
 def _response(request: TxnOffsetCommitRequest, errors: Errors) -> TxnOffsetCommitResponse:

@@ -44,6 +44,7 @@ T = TypeVar("T")
 Append = Callable[[Sequence[Entry]], Awaitable[ErrorCode]]
 # Entries that remove a classic group, and a callback that gets the result of their append.
 Retired = tuple[Sequence[Entry], Callable[[ErrorCode], None]]
+NONE_RETIRED: Retired = (), lambda _: None  # there was no classic group to retire
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ class ConsumerShard:
     async def _take(self, group: ConsumerGroup, step: Step) -> None:
         """Append a step and apply it; raises KafkaError where it cannot be appended."""
         is_new = group.state.group_id not in self.groups
-        retired, done = self._around.retire(group.state.group_id) if is_new else ((), _ignore)
+        retired, done = self._around.retire(group.state.group_id) if is_new else NONE_RETIRED
         error = ErrorCode.NONE
         if step.entries:
             error = await self._around.append([*retired, *step.entries])
@@ -297,7 +298,3 @@ class ConsumerShard:
         self._timers.stop_all()
         if self._tasks:
             await asyncio.wait(self._tasks)
-
-
-def _ignore(_error: ErrorCode) -> None:
-    """There was no classic group to retire."""

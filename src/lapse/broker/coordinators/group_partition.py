@@ -17,12 +17,18 @@ import asyncio
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.base.times import after_ms
-from lapse.broker.coordinators.consumer_groups import ConsumerShard, Retired, Surroundings
+from lapse.broker.coordinators.consumer_groups import (
+    NONE_RETIRED,
+    ConsumerShard,
+    Retired,
+    Surroundings,
+)
 from lapse.broker.coordinators.coordinator_log import KeyValue, Parts, StateLog, Writer
 from lapse.broker.coordinators.timers import Timers
 from lapse.coordination.classic.events import (
@@ -165,21 +171,15 @@ class Shard:
                     if waits is not None and not waits.done():
                         waits.set_result(answer)
                 case Store(ticket):
-                    self._log.append([effect.record()], self._stored_callback(group, ticket))
+                    self._log.append([effect.record()], partial(self._stored, group, ticket))
         if group.is_unused or group.state is State.DEAD:
             self._forget(group)
         else:
             self._set_timer(group)
 
-    def _stored_callback(
-        self, group: ClassicGroup, ticket: int
-    ) -> Callable[[ErrorCode, int], None]:
-        def stored(error: ErrorCode, _offset: int) -> None:
-            self._stored(group, ticket, error)
-
-        return stored
-
-    def _stored(self, group: ClassicGroup, ticket: int, error: ErrorCode) -> None:
+    def _stored(
+        self, group: ClassicGroup, ticket: int, error: ErrorCode, _offset: int = -1
+    ) -> None:
         self._carry_out(group, group.stored(ticket, error, self._clock.now_ms()))
         waiting, self._when_stored = self._when_stored, []
         for future in waiting:
@@ -224,7 +224,7 @@ class Shard:
         """
         group = self.groups.get(group_id)
         if group is None:
-            return (), lambda _: None
+            return NONE_RETIRED
         entry = Entry(GROUP_METADATA, GroupMetadataKey(group=group_id), None, NO_VERSION)
         if group.state is State.EMPTY:
             _, effects = group.delete(self._clock.now_ms())
@@ -298,7 +298,8 @@ class Shard:
             self._set_timer(group)
             return error
         if consumer is not None:
-            return check_commit(consumer.state, member, _by_id(offsets))
+            named = [(offset.topic_id, tp.partition) for tp, offset in offsets.items()]
+            return check_commit(consumer.state, member, named)
         # Offsets may be kept without a group.
         return ErrorCode.NONE if member.generation < 0 else unknown
 
@@ -465,7 +466,3 @@ class Shard:
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._log.close()
-
-
-def _by_id(offsets: Mapping[TopicPartition, NewOffset]) -> list[tuple[uuid.UUID, int]]:
-    return [(offset.topic_id, tp.partition) for tp, offset in offsets.items()]

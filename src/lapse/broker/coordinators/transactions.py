@@ -26,6 +26,7 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from lapse.base.config import BrokerConfig
@@ -178,23 +179,25 @@ class Transactions:
         partitions: Collection[TopicPartition],
     ) -> ErrorCode:
         """Partitions that the transaction is about to write to."""
-
-        def act(token: Hashable, now_ms: int) -> list[Effect]:
-            return self._machine.add_partitions(
+        answer = await self._ask(
+            transactional_id,
+            lambda token, now_ms: self._machine.add_partitions(
                 token, transactional_id, producer, partitions, now_ms
-            )
-
-        return (await self._ask(transactional_id, act)).error
+            ),
+        )
+        return answer.error
 
     async def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool
     ) -> ErrorCode:
         """Commit or abort; the decision is final when this returns, the markers come after."""
-
-        def act(token: Hashable, now_ms: int) -> list[Effect]:
-            return self._machine.end(token, transactional_id, producer, now_ms, commit=commit)
-
-        return (await self._ask(transactional_id, act)).error
+        answer = await self._ask(
+            transactional_id,
+            lambda token, now_ms: self._machine.end(
+                token, transactional_id, producer, now_ms, commit=commit
+            ),
+        )
+        return answer.error
 
     async def verify(
         self,
@@ -268,17 +271,15 @@ class Transactions:
                     if waits is not None and not waits.done():
                         waits.set_result(answer)
                 case Store(ticket, number):
-                    self._tenures[number].state.append([effect.record()], self._when_stored(ticket))
+                    stored = partial(self._stored, ticket)
+                    self._tenures[number].state.append([effect.record()], stored)
                 case WriteMarkers():
                     self._begin(self._write_markers(effect))
                 case AllocateProducerIds(count):
                     self._allocating = self._begin(self._take_producer_ids(count))
 
-    def _when_stored(self, ticket: int) -> Callable[[ErrorCode, int], None]:
-        def stored(error: ErrorCode, _offset: int) -> None:
-            self._carry_out(self._machine.stored(ticket, error, self._now_ms()))
-
-        return stored
+    def _stored(self, ticket: int, error: ErrorCode, _offset: int) -> None:
+        self._carry_out(self._machine.stored(ticket, error, self._now_ms()))
 
     async def _write_markers(self, effect: WriteMarkers) -> None:
         writer = Writer(effect.producer_id, effect.producer_epoch)

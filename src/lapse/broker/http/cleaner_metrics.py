@@ -27,6 +27,7 @@ from lapse.base.times import after_ms
 from lapse.broker.conditions import conditions
 from lapse.broker.control import ServiceSeen
 from lapse.broker.http.lateness import lateness_of, overdue
+from lapse.broker.http.metrics import labelled
 from lapse.broker.request.context import Services
 from lapse.lifecycle.clock_guard import ClockGuard
 from lapse.lifecycle.decide.bounds import Bound, record_age_from
@@ -330,11 +331,11 @@ class CleanerCollector(Collector):
     def _kafka(self, rows: list[Row], now_ms: int) -> Iterator[Metric]:
         cleanable = [r for r in rows if not r.uncleanable]
         dirtiest = max((r.ratio for r in cleanable), default=0.0)
-        yield _gauge(
+        yield GaugeMetricFamily(
             f"{_MANAGER}_max_dirty_percent", "Of the dirtiest log that may be cleaned.",
             int(100 * dirtiest),
         )  # fmt: skip
-        yield _gauge(
+        yield GaugeMetricFamily(
             f"{_CLEANER}_max_compaction_delay_secs",
             "By how much the latest log is past max.compaction.lag.ms.",
             max((r.delay_ms(now_ms) for r in rows), default=0) / 1000,
@@ -349,30 +350,28 @@ class CleanerCollector(Collector):
             ("uncleanable_partitions_count", "Logs that rounds leave alone, or part of.", counts),
             ("uncleanable_bytes", "Bytes that rounds leave alone.", sizes),
         ):
-            family = GaugeMetricFamily(f"{_MANAGER}_{name}", doc, labels=["logDirectory"])
-            for path, value in values.items():
-                family.add_metric([path], value)
-            yield family
+            metric = f"{_MANAGER}_{name}"
+            yield labelled(GaugeMetricFamily, metric, doc, "logDirectory", values)
 
     def _service(self) -> Iterator[Metric]:
         """Whether rounds run at all."""
         seen = self._seen()
         progress = None if seen.pid is None else self._progress()
         missing = seen.pid is None and self._services.config.log_cleaner_enable
-        yield _gauge(
+        yield GaugeMetricFamily(
             f"{_MANAGER}_time_since_last_run_ms",
             "Since the lifecycle service last looked at the logs.", round(seen.idle_s * 1000),
         )  # fmt: skip
-        yield _gauge(
+        yield GaugeMetricFamily(
             f"{_CLEANER}_deadthreadcount", "1 while rounds should run and no service is there.",
             int(missing),
         )  # fmt: skip
-        yield _gauge(
+        yield GaugeMetricFamily(
             "lapse_lifecycle_service_up", "Whether a lifecycle service is connected.",
             int(seen.pid is not None),
         )  # fmt: skip
         yield from self._run(progress)
-        yield _gauge(
+        yield GaugeMetricFamily(
             "lapse_lifecycle_clock_ahead_seconds",
             "How far the clock jumped while nobody has confirmed it: nothing is removed then.",
             max(0 if progress is None else progress.clock_ahead_ms, self._guard.ahead_ms) / 1000,
@@ -394,7 +393,7 @@ class CleanerCollector(Collector):
             ("run_seconds_left", "If they go on as they did; 0 where that is not known.",
              max(eta_ms - now_ms, 0) / 1000 if eta_ms else 0),
         ):  # fmt: skip
-            yield _gauge(f"lapse_lifecycle_{name}", doc, float(value))
+            yield GaugeMetricFamily(f"lapse_lifecycle_{name}", doc, float(value))
 
 
 def _deadlines(rows: Iterable[Row]) -> dict[str, tuple[Deadline, ...]]:
@@ -404,26 +403,24 @@ def _deadlines(rows: Iterable[Row]) -> dict[str, tuple[Deadline, ...]]:
 def _of_health(seen: Seen, writes: Iterable[Condition]) -> Iterator[Metric]:
     """Every class of conditions that degrades a broker, and the engine's state."""
     present = {one.reason for one in (*writes, *pipeline_conditions(seen))}
-    degraded = GaugeMetricFamily(
-        "lapse_degraded", "1 where the broker is degraded, by reason.", labels=["reason"]
+    yield labelled(
+        GaugeMetricFamily,
+        "lapse_degraded",
+        "1 where the broker is degraded, by reason.",
+        "reason",
+        {reason: reason in present for reason, kind in KINDS.items() if kind.degrades},
     )
-    for reason, kind in KINDS.items():
-        if kind.degrades:
-            degraded.add_metric([reason], reason in present)
     engine = engine_report(seen)
-    state = GaugeMetricFamily(
-        "lapse_lifecycle_engine", "1 for the state of what runs rounds.", labels=["state"]
+    yield labelled(
+        GaugeMetricFamily,
+        "lapse_lifecycle_engine",
+        "1 for the state of what runs rounds.",
+        "state",
+        {name: name == engine.state for name in ENGINE_STATES},
     )
-    for name in ENGINE_STATES:
-        state.add_metric([name], name == engine.state)
-    failures = _gauge(
+    yield GaugeMetricFamily(
         "lapse_lifecycle_engine_failures", "How often in a row it failed.", engine.failures
     )
-    yield from (degraded, state, failures)
-
-
-def _gauge(name: str, doc: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, doc, value)
 
 
 def _costs(last_run: list[RoundReport]) -> Iterator[Metric]:
@@ -431,15 +428,15 @@ def _costs(last_run: list[RoundReport]) -> Iterator[Metric]:
     read = sum(r.bytes_read for r in last_run)
     written = sum(r.bytes_written for r in last_run)
     fill = (r.map_entries / r.map_entries_max for r in last_run if r.map_entries_max)
-    yield _gauge(
+    yield GaugeMetricFamily(
         f"{_CLEANER}_cleaner_recopy_percent", "Bytes written of those read by the last rounds.",
         100 * written / read if read else 0,
     )  # fmt: skip
-    yield _gauge(
+    yield GaugeMetricFamily(
         f"{_CLEANER}_max_clean_time_secs", "What the longest of the last rounds took.",
         max((r.total_seconds for r in last_run), default=0),
     )  # fmt: skip
-    yield _gauge(
+    yield GaugeMetricFamily(
         f"{_CLEANER}_max_buffer_utilization_percent", "How full a map got in the last rounds.",
         int(100 * max(fill, default=0)),
     )  # fmt: skip

@@ -7,7 +7,7 @@ Names that Grafana boards know are those of jmx_exporter's rules for Kafka; ours
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -38,6 +38,20 @@ _LOG_GAUGES = (
 )
 
 
+def labelled(
+    kind: type[CounterMetricFamily | GaugeMetricFamily],
+    name: str,
+    doc: str,
+    label: str,
+    values: Mapping[str, float],
+) -> Metric:
+    """A metric with one label, and a sample for each of its values."""
+    family = kind(name, doc, labels=[label])
+    for of, value in values.items():
+        family.add_metric([of], value)
+    return family
+
+
 class BrokerCollector(Collector):
     """What one broker has to say."""
 
@@ -57,10 +71,8 @@ class BrokerCollector(Collector):
     def _topics(self) -> Iterable[Metric]:
         topics = dict(self._services.counters.topics)
         for name, field, doc in _TOPIC_COUNTERS:
-            family = CounterMetricFamily(name, doc, labels=["topic"])
-            for topic, counters in topics.items():
-                family.add_metric([topic], getattr(counters, field))
-            yield family
+            values = {topic: getattr(counters, field) for topic, counters in topics.items()}
+            yield labelled(CounterMetricFamily, name, doc, "topic", values)
 
     def _latencies(self) -> Iterable[Metric]:
         services = self._services
@@ -96,56 +108,58 @@ class BrokerCollector(Collector):
             "Directories of log.dirs that failed.",
             sum(states.values()),
         )
-        family = GaugeMetricFamily(
+        yield labelled(
+            GaugeMetricFamily,
             "kafka_log_logmanager_logdirectoryoffline",
             "Whether a directory of log.dirs failed.",
-            labels=["logDirectory"],
+            "logDirectory",
+            states,
         )
-        for path, state in states.items():
-            family.add_metric([path], state)
-        yield family
-        family = GaugeMetricFamily(
+        yield labelled(
+            GaugeMetricFamily,
             "lapse_log_directory_free_bytes",
             "What a directory of log.dirs has room for.",
-            labels=["logDirectory"],
+            "logDirectory",
+            free_bytes(partitions.directories),
         )
-        for name, free in free_bytes(partitions.directories).items():
-            family.add_metric([name], free)
-        yield family
 
     def _writes(self) -> Iterable[Metric]:
         """What is not written, and why."""
         partitions = self._services.partitions
-        failures = CounterMetricFamily(
-            "lapse_failed_appends", "Batches that were not appended.", labels=["reason"]
+        yield labelled(
+            CounterMetricFamily,
+            "lapse_failed_appends",
+            "Batches that were not appended.",
+            "reason",
+            dict(partitions.append_failures.by_reason),
         )
-        for reason, count in dict(partitions.append_failures.by_reason).items():
-            failures.add_metric([reason], count)
-        yield failures
         refusing: Counter[str] = Counter()
         for one in conditions(partitions, self._services.topics.image.topics.values()):
             refusing[one.reason] += one.logs
-        family = GaugeMetricFamily(
-            "lapse_logs_refusing_writes", "Logs that take no writes just now.", labels=["reason"]
+        yield labelled(
+            GaugeMetricFamily,
+            "lapse_logs_refusing_writes",
+            "Logs that take no writes just now.",
+            "reason",
+            refusing,
         )
-        for reason, logs in refusing.items():
-            family.add_metric([reason], logs)
-        yield family
 
     def _broker(self) -> Iterable[Metric]:
         counters = self._services.counters
-        requests = CounterMetricFamily(
-            "lapse_broker_requests", "Requests handled.", labels=["request"]
+        yield labelled(
+            CounterMetricFamily,
+            "lapse_broker_requests",
+            "Requests handled.",
+            "request",
+            dict(counters.requests),
         )
-        for api, count in dict(counters.requests).items():
-            requests.add_metric([api], count)
-        yield requests
-        failures = CounterMetricFamily(
-            "lapse_housekeeping_failures", "Logs not looked after.", labels=["chore"]
+        yield labelled(
+            CounterMetricFamily,
+            "lapse_housekeeping_failures",
+            "Logs not looked after.",
+            "chore",
+            dict(counters.housekeeping_failures),
         )
-        for chore, count in dict(counters.housekeeping_failures).items():
-            failures.add_metric([chore], count)
-        yield failures
         yield GaugeMetricFamily(
             "lapse_broker_connections", "Open connections.", counters.connections
         )
@@ -166,13 +180,10 @@ class BrokerCollector(Collector):
                 counters.connections_delayed,
             ),
         ):
-            family = CounterMetricFamily(
-                f"lapse_broker_connections_{name}", doc, labels=["listener"]
-            )
-            for entrance in self._services.entrances:
-                listener = entrance.listener.name
-                family.add_metric([listener], values.get(listener, 0))
-            yield family
+            names = [entrance.listener.name for entrance in self._services.entrances]
+            by_listener = {listener: values.get(listener, 0) for listener in names}
+            metric = f"lapse_broker_connections_{name}"
+            yield labelled(CounterMetricFamily, metric, doc, "listener", by_listener)
         yield GaugeMetricFamily(
             "lapse_broker_partitions_offline",
             "Partitions whose log could not be opened, or whose directory failed.",
@@ -222,10 +233,7 @@ class BrokerCollector(Collector):
                 held_back_ms,
             ),
         ):
-            family = CounterMetricFamily(metric, doc, labels=["listener"])
-            for name, value in values.items():
-                family.add_metric([name], value)
-            yield family
+            yield labelled(CounterMetricFamily, metric, doc, "listener", values)
         attempts = self._services.attempts.counts
         yield CounterMetricFamily(
             "lapse_broker_logins_untried",

@@ -86,7 +86,7 @@ class RoundPages:
         ]
 
     async def _show(self, request: Request) -> Response:
-        admission = await self.login.admit(*_who(request))
+        admission = await self.login.admit(*who(request))
         if admission is not Admission.GRANTED:
             return REFUSALS[admission]
         try:
@@ -99,7 +99,7 @@ class RoundPages:
 
     def _posted(self, do: Callable[[RoundsCommand], object]) -> Callable[[Request], object]:
         async def handle(request: Request) -> Response:
-            admission = await self.login.admit_change(*_who(request))
+            admission = await self.login.admit_change(*who(request))
             if admission is not Admission.GRANTED:
                 return REFUSALS[admission]
             if request.headers.get("content-type", "").partition(";")[0] != "application/json":
@@ -134,7 +134,8 @@ class RoundPages:
         return pauses.call_off(self.fs, self.data_dir, command.logs, self.clock.now_ms())
 
 
-def _who(request: Request) -> tuple[str | None, str]:
+def who(request: Request) -> tuple[str | None, str]:
+    """The `Authorization` header of a request, if there is one, and its client's address."""
     address = "" if request.client is None else request.client.host
     return request.headers.get("authorization"), address
 

@@ -27,7 +27,7 @@ from starlette.routing import Route
 
 from lapse.broker.access.listeners import Address
 from lapse.broker.http.login import Admission
-from lapse.broker.http.rounds import REFUSALS, RoundPages
+from lapse.broker.http.rounds import REFUSALS, RoundPages, who
 from lapse.broker.net.server import bind
 
 STOP_SECONDS_MAX = 1
@@ -59,21 +59,17 @@ def app(
     async def health(request: Request) -> Response:
         serving, state = is_serving(), await looking.look()
         lines = ["not serving" if not serving else "degraded" if state.is_degraded else "serving"]
-        if await _admit(request) is Admission.GRANTED:
+        if await login.admit(*who(request)) is Admission.GRANTED:
             lines += state.troubles
         text = "".join(f"{line}\n" for line in lines)
         return PlainTextResponse(text, 200 if serving and not state.is_degraded else 503)
 
     async def metrics(request: Request) -> Response:
-        admission = await _admit(request)
+        admission = await login.admit(*who(request))
         if admission is not Admission.GRANTED:
             return REFUSALS[admission]
         text = await asyncio.to_thread(generate_latest, registry)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
-
-    async def _admit(request: Request) -> Admission:
-        address = "" if request.client is None else request.client.host
-        return await login.admit(request.headers.get("authorization"), address)
 
     return Starlette(
         routes=[Route("/health", health), Route("/metrics", metrics), *rounds.routes()]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
+
+from lapse.security.authorizer import parsed_address
 
 _LOOK_UP_SECONDS_MAX = 5
 _MAPPED = "::ffff:"
@@ -17,13 +18,8 @@ def plain(host: str) -> str:
 
 def parsed(name: str) -> str | None:
     """A configured address as the system would write it; None where it is no address."""
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return None
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return str(address)
+    address = parsed_address(name)
+    return None if address is None else str(address)
 
 
 async def resolved(name: str) -> str | None:

@@ -54,8 +54,7 @@ class ClientQuotas:
     ) -> None:  # fmt: skip
         self._store, self._disk, self._clock = store, disk, clock
         self._changing = asyncio.Lock()
-        self._quotas = quotas
-        self._resolve = resolve
+        self._quotas, self._resolve = quotas, resolve
         self._by_address: dict[str, Entity] = {}
 
     @property

@@ -55,8 +55,7 @@ class ConnectionsByAddress:
     def __init__(
         self, most: int, in_all: int = INT_MAX, overrides: Mapping[str, int] | None = None
     ) -> None:
-        self._most = most
-        self._in_all = in_all
+        self._most, self._in_all = most, in_all
         self._overrides = dict(overrides or {})
         self._open: Counter[str] = Counter()
         self._count = 0
@@ -129,6 +128,4 @@ def allowed_bytes(setting: int) -> int:
 
     Of the machine's memory, or of what the container may have of it.
     """
-    if setting > 0:
-        return setting
-    return memory_bytes() // _MEMORY_PART
+    return setting if setting > 0 else memory_bytes() // _MEMORY_PART

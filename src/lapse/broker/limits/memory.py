@@ -42,20 +42,16 @@ class Sender(Protocol):
     @property
     def missing_bytes(self) -> int:
         """What its frame lacks."""
-        ...
 
     @property
     def silent_seconds(self) -> float:
         """How long nothing came of it."""
-        ...
 
     def go_on(self) -> None:
         """There is room: read from it again."""
-        ...
 
     def give_up(self, reason: str) -> None:
         """Close it."""
-        ...
 
 
 class Taker(Protocol):
@@ -63,7 +59,6 @@ class Taker(Protocol):
 
     def give_up(self, reason: str) -> None:
         """Close it."""
-        ...
 
 
 class RequestBytes:

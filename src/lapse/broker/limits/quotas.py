@@ -100,7 +100,6 @@ class Idle(Protocol):
 
     def is_idle(self, now_ms: int) -> bool:
         """Whether it is."""
-        ...
 
 
 T = TypeVar("T", bound=Idle)

@@ -127,7 +127,6 @@ class FetchContext(Protocol):
 
     def answer(self, whole: FetchResponse, now_ms: int) -> FetchResponse:
         """The part of `whole`, the response to the full request, that the client gets."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +136,7 @@ class Refused:
     request: FetchRequest
     code: ErrorCode
 
-    def answer(self, whole: FetchResponse, now_ms: int) -> FetchResponse:
-        del now_ms
+    def answer(self, whole: FetchResponse, _now_ms: int) -> FetchResponse:
         return replace(whole, error_code=self.code)
 
 
@@ -148,8 +146,7 @@ class Sessionless:
 
     request: FetchRequest
 
-    def answer(self, whole: FetchResponse, now_ms: int) -> FetchResponse:
-        del now_ms
+    def answer(self, whole: FetchResponse, _now_ms: int) -> FetchResponse:
         return whole
 
 
@@ -177,8 +174,7 @@ class Incremental:
     session: _Session
     epoch: int
 
-    def answer(self, whole: FetchResponse, now_ms: int) -> FetchResponse:
-        del now_ms
+    def answer(self, whole: FetchResponse, _now_ms: int) -> FetchResponse:
         known = replace(whole, session_id=self.session.id)
         if self.session.epoch != self.epoch:  # a later request of the client came meanwhile
             code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
@@ -217,9 +213,7 @@ class FetchSessions:
     def __init__(self, slots: int, eviction_ms: int, new_id: Callable[[], int]) -> None:
         self.evictions = 0
         self.partitions = 0
-        self._slots = slots
-        self._eviction_ms = eviction_ms
-        self._new_id = new_id
+        self._slots, self._eviction_ms, self._new_id = slots, eviction_ms, new_id
         self._sessions: OrderedDict[int, _Session] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:

@@ -56,11 +56,8 @@ class Housekeeping:
         keep_time: Callable[[], None] = lambda: None,
     ) -> None:
         """`keep_time` makes durable what `guard` said last (ADR-11)."""
-        self._partitions = partitions
-        self._guard = guard
-        self._keep_time = keep_time
-        self._clock = clock
-        self._counters = counters
+        self._partitions, self._guard, self._keep_time = partitions, guard, keep_time
+        self._clock, self._counters = clock, counters
         self._pause_s = config.housekeeping_interval_ms / 1000
         self._retention = _Every(config.log_retention_check_interval_ms)
         self._points = _Every(config.log_flush_offset_checkpoint_interval_ms)
@@ -142,7 +139,8 @@ def chores_at(
         ("roll", roll_if_due, now_ms if clock.held else clock.now_ms),
         ("log start", drop_deleted, now_ms),
         ("sync", sync_sealed, now_ms),
-        ("append times", keep_append_times, now_ms),
+        # Those of the active segment outlive the process, but for those of the last moment.
+        ("append times", lambda log, _: log.keep_append_times(), now_ms),
         ("unlink", lambda log, ms: log.sweep_deleted(ms), now_ms),
     ]
     if not clock.held:
@@ -197,11 +195,6 @@ def sync_sealed(log: PartitionLog, _now_ms: int) -> None:
     """What was rolled is made durable; the active segment is left to the system."""
     if log.offline_reason is None and log.recovery_point < log.segments[-1].base_offset:
         log.flush_sealed()
-
-
-def keep_append_times(log: PartitionLog, _now_ms: int) -> None:
-    """Append times of the active segment outlive the process, but for those of the last moment."""
-    log.keep_append_times()
 
 
 def apply_retention(log: PartitionLog, _now_ms: int, clock: ClockVerdict) -> None:

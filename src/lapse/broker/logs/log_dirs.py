@@ -47,8 +47,7 @@ class LogDirectories:
         self.offline: dict[Path, str] = {}
         self.offline_since_ms: dict[Path, int] = {}
         self._paths = tuple(paths)
-        self._config = config
-        self._env = env
+        self._config, self._env = config, env
         self._failed: list[LogDirectory] = []
         self._changing = threading.Lock()
 

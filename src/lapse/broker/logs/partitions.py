@@ -66,8 +66,7 @@ class Partitions:
         self.append_failures = AppendFailures(env.clock)
         self.when_offline: Callable[[Sequence[TopicPartition]], None] = lambda _: None
         self._directories = LogDirectories(paths, config, env)
-        self._config = config
-        self._env = env
+        self._config, self._env = config, env
         self._believed_ms: int | None = None
         self._noted: tuple[int, float] | None = None
         self._verdict: ClockVerdict | None = None

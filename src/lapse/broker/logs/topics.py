@@ -63,9 +63,7 @@ class Topics:
         purgatory: Purgatory,
         config: BrokerConfig,
     ) -> None:
-        self._store = store
-        self._partitions = partitions
-        self._disk = disk
+        self._store, self._partitions, self._disk = store, partitions, disk
         self._purgatory = purgatory
         self._node_id = config.node_id
         self._changing = asyncio.Lock()

@@ -70,9 +70,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(
         self, services: Services, connections: set[Connection], entrance: Entrance
     ) -> None:
-        self._services = services
-        self._connections = connections
-        self._entrance = entrance
+        self._services, self._connections, self._entrance = services, connections, entrance
         self._frame_bytes_max = services.config.socket_request_max_bytes
         self._reader = FrameReader(
             self._frame_bytes_max

@@ -40,8 +40,7 @@ class Server:
     """
 
     def __init__(self, services: Services, entrance: Entrance) -> None:
-        self._services = services
-        self._entrance = entrance
+        self._services, self._entrance = services, entrance
         self._connections: set[Connection] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._beginning: set[asyncio.Task[object]] = set()

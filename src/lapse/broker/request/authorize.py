@@ -86,8 +86,7 @@ Rule = Callable[[Caller, int, Any, Handle], Coroutine[Any, Any, Any]]
 def whole(may: Callable[[Caller, Any], bool], refused: Callable[[Any], Any]) -> Rule:
     """A rule for a request that is handled or refused as a whole."""
 
-    async def rule(caller: Caller, version: int, request: Any, handle: Handle) -> Any:
-        del version
+    async def rule(caller: Caller, _version: int, request: Any, handle: Handle) -> Any:
         return await handle(request) if may(caller, request) else refused(request)
 
     return rule
@@ -113,8 +112,7 @@ class Items:
 def each(items: Items) -> Rule:
     """A rule for such a request; refusals come after the other results."""
 
-    async def rule(caller: Caller, version: int, request: Any, handle: Handle) -> Any:
-        del version
+    async def rule(caller: Caller, _version: int, request: Any, handle: Handle) -> Any:
         asked = getattr(request, items.asked)
         fine, others = caller.split_by_permission(asked, lambda item: items.may(caller, item))
         if not others:
@@ -134,9 +132,9 @@ def message_of(code: ErrorCode) -> str:
 # --- what several APIs have in common -----------------------------------------------------------
 
 
-def of_topic(operation: Operation, name: str = "name") -> Callable[[Caller, Any], bool]:
-    """Checks `operation` on the topic in an item's field `name`."""
-    return lambda caller, topic: caller.may_topic(operation, getattr(topic, name))
+def of_topic(operation: Operation) -> Callable[[Caller, Any], bool]:
+    """Checks `operation` on the topic that an item names."""
+    return lambda caller, topic: caller.may_topic(operation, topic.name)
 
 
 def with_operations(caller: Caller, topic: Any) -> Any:
@@ -155,11 +153,6 @@ def may_create(caller: Caller, name: str) -> bool:
 def reads_group(caller: Caller, request: Any) -> bool:
     """Whether the caller may READ the group that a request names."""
     return caller.may_group(Operation.READ, request.group_id)
-
-
-def reads_topic(caller: Caller, topic: Any) -> bool:
-    """Whether the caller may READ the topic that an item names."""
-    return caller.may_topic(Operation.READ, topic.name)
 
 
 def described(
@@ -200,13 +193,12 @@ def committed(
 ) -> Rule:
     """The rule for OffsetCommit and TxnOffsetCommit: `may` for the whole, then each topic."""
 
-    async def rule(caller: Caller, version: int, request: Any, handle: Handle) -> Any:
-        del version
+    async def rule(caller: Caller, _version: int, request: Any, handle: Handle) -> Any:
         code = may(caller, request)
         if code:
             return response(topics=tuple(refused(topic, code) for topic in request.topics))
         fine, others = caller.split_by_permission(
-            request.topics, lambda topic: reads_topic(caller, topic)
+            request.topics, lambda topic: caller.may_topic(Operation.READ, topic.name)
         )
         if not others:
             return await handle(request)
@@ -217,14 +209,17 @@ def committed(
     return rule
 
 
-def uncommitted(topic_cls: Any, partition_cls: Any) -> Callable[[Any, ErrorCode], Any]:
-    """Makes a function that builds the refusal of a topic from these response classes."""
+def uncommitted(topic_cls: Any, partition_cls: Any, **fields: Any) -> Callable[..., Any]:
+    """Makes a function that builds the refusal of a topic from these response classes.
 
-    def refused(topic: Any, code: ErrorCode) -> Any:
+    `fields` are what a refused partition has beside its number and the error.
+    """
+
+    def refused(topic: Any, code: ErrorCode = TOPIC_REFUSED) -> Any:
         return topic_cls(
             name=topic.name,
             partitions=tuple(
-                partition_cls(partition_index=p.partition_index, error_code=code)
+                partition_cls(partition_index=p.partition_index, error_code=code, **fields)
                 for p in topic.partitions
             ),
         )

@@ -282,10 +282,6 @@ class ClassicGroup(GroupState):
             handle(self, Event.DELETE, None)
         return error, self.take_effects()
 
-    def begin_rebalance(self) -> None:
-        """All members of a group that was just made are to join anew."""
-        rebalance(self)
-
     def hand_over(self, now_ms: int) -> Effects:
         """The group is one of KIP-848 now, with these members; all who wait are to join that."""
         self.now_ms = now_ms

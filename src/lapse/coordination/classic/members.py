@@ -96,6 +96,7 @@ class Members:
     Attributes:
         leader: None exactly while there are no members.
         pending: ids that were given out and have not joined yet (KIP-394).
+        joining_count: members whose join waits.
         unsynced: those who have not synced since the rebalance (KAFKA-12890).
     """
 
@@ -106,7 +107,7 @@ class Members:
         self._members: dict[str, Member] = {}
         self._static: dict[str, str] = {}
         self._supporters: Counter[str] = Counter()
-        self._joining = 0
+        self.joining_count = 0
 
     def __len__(self) -> int:
         return len(self._members)
@@ -194,7 +195,7 @@ class Members:
     def _count(self, member: Member | None, by: int) -> None:
         if member is None:
             return
-        self._joining += by if member.joining is not None else 0
+        self.joining_count += by if member.joining is not None else 0
         for protocol in member.protocols:
             self._supporters[protocol.name] += by
             if not self._supporters[protocol.name]:
@@ -203,14 +204,9 @@ class Members:
     # --- questions ------------------------------------------------------------------------------
 
     @property
-    def joining_count(self) -> int:
-        """Members whose join waits."""
-        return self._joining
-
-    @property
     def all_joined(self) -> bool:
         """Whether the group waits for no member and no pending id to join."""
-        return self._joining == len(self._members) and not self.pending
+        return self.joining_count == len(self._members) and not self.pending
 
     @property
     def rejoin_timeout_ms(self) -> int:

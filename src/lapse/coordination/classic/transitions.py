@@ -45,7 +45,7 @@ def handle(group: GroupState, event: Event, subject: object = None) -> None:
 # --- the rebalance ----------------------------------------------------------------------------
 
 
-def rebalance(group: GroupState) -> None:
+def rebalance(group: GroupState, _: object = None) -> None:
     """Begin a rebalance: all members are to join again."""
     if group.state is State.COMPLETING:
         _give_nothing(group, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -64,7 +64,7 @@ def rebalance(group: GroupState) -> None:
         group.wait(Phase.JOIN, timeout_ms)
 
 
-def go_on_if_all_joined(group: GroupState) -> None:
+def go_on_if_all_joined(group: GroupState, _: object = None) -> None:
     """End the join phase if no member is missing, but not before the initial delay is over."""
     if group.initial is None and group.members.all_joined:
         _end_join_phase(group)
@@ -109,14 +109,6 @@ def _give_nothing(group: GroupState, error: ErrorCode) -> None:
         group.members.put(replace(member, assignment=b""))
         if group.answer_sync(member, Synced(error)):
             group.extend_session(member)
-
-
-def _rebalance(group: GroupState, _: object) -> None:
-    rebalance(group)
-
-
-def _go_on_if_all_joined(group: GroupState, _: object) -> None:
-    go_on_if_all_joined(group)
 
 
 def _go_on_early_if_all_joined(group: GroupState, _: object) -> None:
@@ -442,14 +434,14 @@ _ROWS: Mapping[Event, Mapping[State, Handler]] = {
     },
     Event.LEFT: {
         State.EMPTY: _nothing,
-        State.PREPARING: _go_on_if_all_joined,
-        State.COMPLETING: _rebalance,
-        State.STABLE: _rebalance,
+        State.PREPARING: go_on_if_all_joined,
+        State.COMPLETING: rebalance,
+        State.STABLE: rebalance,
     },
     Event.EXPIRED: {
         State.PREPARING: _go_on_early_if_all_joined,
-        State.COMPLETING: _rebalance,
-        State.STABLE: _rebalance,
+        State.COMPLETING: rebalance,
+        State.STABLE: rebalance,
     },
     Event.PENDING_EXPIRED: {
         State.EMPTY: _nothing,

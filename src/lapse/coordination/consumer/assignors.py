@@ -36,9 +36,7 @@ Targets = dict[str, Partitions]
 
 def assign(assignor: str, members: Members, partitions_in: Mapping[uuid.UUID, int]) -> Targets:
     """What each member is to have; `partitions_in`: how many partitions topics have, by id."""
-    if not members:
-        return {}
-    return ASSIGNORS[assignor](members, partitions_in)
+    return ASSIGNORS[assignor](members, partitions_in) if members else {}
 
 
 # --- uniform ----------------------------------------------------------------------------------

@@ -151,12 +151,11 @@ def check_commit(
         return ErrorCode.NONE if epoch == member.epoch else ErrorCode.ILLEGAL_GENERATION
     if not commit.transactional and not commit.knows_epochs:
         return ErrorCode.UNSUPPORTED_VERSION
-    stale = ErrorCode.ILLEGAL_GENERATION if commit.transactional else ErrorCode.STALE_MEMBER_EPOCH
     if epoch == member.epoch:
         return ErrorCode.NONE
-    if epoch > member.epoch or not all(_held_since(member, pair, epoch) for pair in partitions):
-        return stale
-    return ErrorCode.NONE
+    if epoch < member.epoch and all(_held_since(member, pair, epoch) for pair in partitions):
+        return ErrorCode.NONE
+    return ErrorCode.ILLEGAL_GENERATION if commit.transactional else ErrorCode.STALE_MEMBER_EPOCH
 
 
 def _held_since(member: Member, pair: tuple[uuid.UUID, int], epoch: int) -> bool:

@@ -18,7 +18,6 @@ from lapse.coordination.classic.events import GroupSettings
 from lapse.coordination.records.consumer_groups import ClassicMemberMetadata
 
 JOINING = 0
-LEAVING = -1
 AWAY = -2
 """Epochs that say what a member is about."""
 

@@ -29,6 +29,7 @@ from lapse.coordination.classic.events import Protocol
 from lapse.coordination.classic.group import ClassicGroup
 from lapse.coordination.classic.members import Member as ClassicMember
 from lapse.coordination.classic.state import State
+from lapse.coordination.classic.transitions import rebalance
 from lapse.coordination.consumer.events import Cluster, ConsumerGroupSettings, Partitions
 from lapse.coordination.consumer.state import ConsumerState, Draft, Holding, Member, plain
 from lapse.coordination.consumer.transitions import Now, metadata_hash
@@ -187,7 +188,7 @@ def downgraded(
     value = record if quiet else replace(record, leader=None)
     draft.entries.append(Entry(GROUP_METADATA, key, value, GROUP_METADATA.written))
     if not quiet:
-        group.begin_rebalance()  # nobody waits in it yet, so nobody is answered
+        rebalance(group)  # nobody waits in it yet, so nobody is answered
     return group
 
 

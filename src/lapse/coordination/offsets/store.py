@@ -233,7 +233,7 @@ class OffsetStore:
 
     def delete_group(self, group_id: str) -> tuple[Entry, ...]:
         """Tombstones of all a group's offsets, for DeleteGroups."""
-        return tuple(_tombstone(group_id, tp) for tp in self._all_of(group_id))
+        return tuple(_tombstone(group_id, tp) for tp in self._topic_ids_of(group_id))
 
     def delete_partitions(self, partitions: Iterable[TopicPartition]) -> tuple[Entry, ...]:
         """Tombstones of all groups' offsets of partitions that are no more."""
@@ -241,7 +241,7 @@ class OffsetStore:
         return tuple(
             _tombstone(group_id, tp)
             for group_id in self.groups()
-            for tp in self._all_of(group_id)
+            for tp in self._topic_ids_of(group_id)
             if tp in gone
         )
 
@@ -289,9 +289,6 @@ class OffsetStore:
     def has_any(self, group_id: str, tp: TopicPartition) -> bool:
         """Whether there is an offset, committed or pending."""
         return tp in self._committed.get(group_id, {}) or self.is_pending(group_id, tp)
-
-    def _all_of(self, group_id: str) -> Iterable[TopicPartition]:
-        return self._topic_ids_of(group_id)
 
     def _topic_ids_of(self, group_id: str) -> dict[TopicPartition, uuid.UUID]:
         """The partitions of a group's offsets; one that was written twice has the later id."""

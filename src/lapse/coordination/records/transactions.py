@@ -84,8 +84,7 @@ TYPES: Types = {TRANSACTION_LOG.id: TRANSACTION_LOG}
 def fold_transactions(events: Iterable[Write | Marker]) -> Mapping[str, TransactionLogValue]:
     """State by transactional id, sorted."""
     values = fold(events).of(TRANSACTION_LOG)
-    return {key.transactional_id: values[key] for key in sorted(values, key=_id)}
-
-
-def _id(key: TransactionLogKey) -> str:
-    return key.transactional_id
+    return {
+        key.transactional_id: values[key]
+        for key in sorted(values, key=lambda key: key.transactional_id)
+    }

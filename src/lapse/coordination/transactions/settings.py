@@ -28,7 +28,6 @@ class TransactionSettings:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            low = 0 if name == "transaction_version" else 1
-            high = 1 if name == "transaction_version" else INT32_MAX
+            low, high = (0, 1) if name == "transaction_version" else (1, INT32_MAX)
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} is {getattr(self, name)}, allowed are {low} to {high}")

@@ -336,9 +336,5 @@ def from_log_value(transactional_id: str, value: TransactionLogValue) -> Transac
 def _by_topic(partitions: Iterable[TopicPartition]) -> tuple[TransactionPartitions, ...]:
     return tuple(
         TransactionPartitions(topic=topic, partition_ids=tuple(tp.partition for tp in group))
-        for topic, group in groupby(sorted(partitions), key=_topic)
+        for topic, group in groupby(sorted(partitions), key=lambda tp: tp.topic)
     )
-
-
-def _topic(tp: TopicPartition) -> str:
-    return tp.topic

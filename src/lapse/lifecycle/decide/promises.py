@@ -48,14 +48,14 @@ _IN_OLD_FORMATS = Promise(
 )
 
 
-def bounds_of(topic: TopicConfig, slack_ms: int = SLACK_MS) -> tuple[Promise, ...]:
+def bounds_of(topic: TopicConfig) -> tuple[Promise, ...]:
     """The promises that hold for a topic."""
     deleted_ms = max(
-        topic.physical_delete_max_lag_ms, after_ms(slack_ms, topic.file_delete_delay_ms)
+        topic.physical_delete_max_lag_ms, after_ms(SLACK_MS, topic.file_delete_delay_ms)
     )
     lags = {"lapse.physical.delete.max.lag.ms, or slack and file.delete.delay.ms": deleted_ms}
     deleted = _at_most(DELETED_IS_GONE, "delete-records", lags)
-    of_rounds = _of_compaction(topic, slack_ms) if topic.compacts else ()
+    of_rounds = _of_compaction(topic) if topic.compacts else ()
     return (*of_rounds, deleted, *_of_retention(topic))
 
 
@@ -71,8 +71,8 @@ def _of_retention(topic: TopicConfig) -> list[Promise]:
     return [_at_most(EXPIRED_IS_GONE, "its last record", lags)]
 
 
-def _of_compaction(topic: TopicConfig, slack_ms: int) -> list[Promise]:
-    slack = {"slack": slack_ms, "file.delete.delay.ms": topic.file_delete_delay_ms}
+def _of_compaction(topic: TopicConfig) -> list[Promise]:
+    slack = {"slack": SLACK_MS, "file.delete.delay.ms": topic.file_delete_delay_ms}
     retention = {"delete.retention.ms": topic.delete_retention_ms}
     lag = {"lapse.tombstone.removal.max.lag.ms": topic.removal_lag_ms}
     return [
@@ -102,7 +102,7 @@ def _of_compaction(topic: TopicConfig, slack_ms: int) -> list[Promise]:
         _at_most(
             MARKER_IS_GONE,
             "the loss of its last batch",
-            {**lag, **retention, "slack of two rounds": 2 * slack_ms, **_without_slack(slack)},
+            {**lag, **retention, "slack of two rounds": 2 * SLACK_MS, **_without_slack(slack)},
         ),
     ]
 

@@ -204,12 +204,10 @@ class _Look:
             for n in np.flatnonzero(states == kernel.BROKEN):
                 self._broken(rows[n], "records do not parse")
         if packed:
-            self._inflate(rows[states == kernel.PACKED])
-
-    def _inflate(self, packed_rows: NDArray[np.void]) -> None:
-        self._look_into_packed(packed_rows[packed_rows["magic"] == 2])
-        for row in packed_rows[packed_rows["magic"] < 2]:
-            self._look_into_wrapper(row)
+            packed_rows = rows[states == kernel.PACKED]
+            self._look_into_packed(packed_rows[packed_rows["magic"] == 2])
+            for row in packed_rows[packed_rows["magic"] < 2]:
+                self._look_into_wrapper(row)
 
     def _look_into_packed(self, rows: NDArray[np.void]) -> None:
         if not len(rows):
@@ -264,8 +262,7 @@ class _Look:
         return states
 
     def _note_spots(self, rows: NDArray[np.void], *, damaged: bool) -> None:
-        known = min(int(self._totals[kernel.HITS]), len(self._hits))
-        for hit in self._hits[len(self._spots) : known]:
+        for hit in self._hits[len(self._spots) : int(self._totals[kernel.HITS])]:
             position = self._window.at + int(rows["position"][hit["batch"]])
             self._spots.append(
                 Spot(

@@ -149,10 +149,9 @@ def _compared_only(
     return seen, _differences(where, before, whats, there), len(known)
 
 
-def _not_searched(units: Sequence[AuditUnit]) -> Iterator[Findings]:
+def _not_searched(units: Sequence[AuditUnit]) -> Iterable[Findings]:
     """In place of a run, if the keys are not known."""
-    for unit in units:
-        yield Findings(unit.path, problem=NOT_SEARCHED)
+    return [Findings(unit.path, problem=NOT_SEARCHED) for unit in units]
 
 
 def _differences(
@@ -210,14 +209,12 @@ def _has_bytes(path: Path, pieces: Iterable[Piece], on_bytes: OnBytes) -> bool:
     """Whether a file's bytes are unchanged, by their hashes."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            return all(_has_piece(fd, piece, on_bytes) for piece in pieces)
+        finally:
+            os.close(fd)
     except OSError:
         return False
-    try:
-        return all(_has_piece(fd, piece, on_bytes) for piece in pieces)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
 
 
 def _has_piece(fd: int, piece: Piece, on_bytes: OnBytes) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +21,6 @@ from lapse.base.clock import Clock
 from lapse.base.errors import ConfigError, LapseError, StorageError
 from lapse.base.fs import Fs
 from lapse.lifecycle.erase import served
-from lapse.lifecycle.erase.findings import Findings
 from lapse.lifecycle.erase.order import (
     Due,
     Forced,
@@ -38,10 +36,10 @@ from lapse.lifecycle.erase.proof import (
     FORMAT,
     GONE,
     NOT_PROVEN,
-    PROVEN,
     Report,
     Verdict,
     cluster_ids_of,
+    doubted,
     encode_report,
     judge,
     keys_seen,
@@ -74,19 +72,15 @@ class Brokers(Protocol):
 
     def replicas(self, topic: str, topic_id: str) -> Mapping[int, Sequence[int]]:
         """Which brokers have each partition now."""
-        ...
 
     def write_tombstones(self, topic: str, keys: Sequence[bytes], due: Sequence[Due]) -> None:
         """All of them are in the logs when this returns."""
-        ...
 
     def force(self, topic: str, forced: Forced) -> bool:
         """Change a setting, repeatably; False if it was set to another value meanwhile."""
-        ...
 
     def put_back(self, topic: str, forced: Forced) -> bool:
         """Restore a setting; False if it was set to another value meanwhile."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +139,12 @@ class Target:
     is_hinted: bool = False
     is_done: bool = False
 
+    @property
+    def looked(self) -> Look:
+        """The last look, once there was one."""
+        assert self.last is not None
+        return self.last
+
 
 def given(order: Order, answers: Iterable[Served], keys: Mapping[str, Sequence[bytes]]) -> Order:
     """The order with all topics in it; pure. Raises ConfigError if a topic was recreated."""
@@ -176,7 +176,8 @@ class Erasure:
     def look(self, target: Target, *, anew: bool = False) -> Look:
         """Look at all replicas; what did not change since the last look is not read again."""
         started_ms = self._clock.now_ms()
-        before = {} if anew or target.last is None else _by_path(target.last.replicas)
+        last = () if anew or target.last is None else target.last.replicas
+        before = {(replica.path, replica.scratch): replica.files for replica in last}
         replicas = tuple(
             look_through(
                 where, target.run, self._clock, before.get((where.path, where.scratch), ())
@@ -184,8 +185,10 @@ class Erasure:
             for where in self._places.of(target.part)
         )
         asked = told(target.search, target.salt, target.part.bounds, target.part.topic_id)
-        self._note_seen(target, replicas)
-        verdict = _doubted(judge(replicas, asked, target.part.topic), target.doubts)
+        part = target.part.having_seen(keys_seen(replicas, len(target.keys)))
+        if part != target.part:  # `_step` saves it, since the keys may be gone by the next run
+            self.order, target.part = self.order.with_topic(part), part
+        verdict = doubted(judge(replicas, asked, target.part.topic), target.doubts)
         verdict = with_never_seen(verdict, target.part.never_seen, len(target.keys))
         left = what_is_left(totals(replicas), asked, verdict)
         ended_ms = self._clock.now_ms()
@@ -194,23 +197,14 @@ class Erasure:
         target.last = Look(replicas, asked, verdict, left, started_ms, ended_ms)
         return target.last
 
-    def _note_seen(self, target: Target, replicas: Sequence[ReplicaFindings]) -> None:
-        """Note which keys were seen; `_step` saves it, since they may be gone by the next run."""
-        part = target.part.having_seen(keys_seen(replicas, len(target.keys)))
-        if part != target.part:
-            self.order, target.part = self.order.with_topic(part), part
-
     def due(self, target: Target) -> list[Due]:
         """Tombstones that are missing according to the target's last look."""
-        assert target.last is not None
-        part = target.part
-        due = tombstones_due(target.last.replicas, len(target.keys), part.bounds)
+        due = tombstones_due(target.looked.replicas, len(target.keys), target.part.bounds)
         return [tombstone for tombstone in due if tombstone not in target.written]
 
     def require_all_replicas(self, target: Target, expected: Mapping[int, Sequence[int]]) -> None:
         """Raise ConfigError if a replica was not given: it could not be proven empty."""
-        assert target.last is not None
-        missing = replicas_missing(target.last.replicas, target.part.topic, expected)
+        missing = replicas_missing(target.looked.replicas, target.part.topic, expected)
         if missing:
             raise ConfigError(f"{missing[0]}; give a --replica for each, of all brokers")
 
@@ -226,8 +220,7 @@ class Erasure:
         except LapseError as e:
             target.doubts = (f"the brokers do not say which replicas topic {topic} has: {e}",)
             return self.look(target)
-        assert target.last is not None
-        target.doubts = tuple(replicas_missing(target.last.replicas, topic, expected))
+        target.doubts = tuple(replicas_missing(target.looked.replicas, topic, expected))
         if not target.doubts:
             look = self.look(target, anew=True)
             target.doubts = (*replicas_missing(look.replicas, topic, expected),
@@ -245,7 +238,7 @@ class Erasure:
 
         `lags`: topics whose rounds may be made to come sooner by a setting.
         """
-        with self._put_back_at_the_end(fs, folder, say):
+        try:
             for target in self.targets:
                 self._report_never_seen(target, say)
                 self._write(target, say)
@@ -261,6 +254,9 @@ class Erasure:
                 if pause >= REST_SECONDS:
                     self._rest()
                 self._clock.sleep(pause if left_ms is None else min(pause, left_ms / 1000))
+        finally:
+            for target in self.targets:
+                self._put_back(target, fs, folder, say)
 
     def _step(
         self, target: Target, lags: Mapping[str, Served], fs: Fs, folder: Path, say: Say
@@ -325,10 +321,9 @@ class Erasure:
     ) -> None:
         """Change the setting; the order records its former value first."""
         topic, answer = target.part.topic, lags.get(target.part.topic)
-        assert target.last is not None
         if answer is None or target.is_forced or not target.may_force:
             return
-        if not target.last.left.values:
+        if not target.looked.left.values:
             return
         forced = served.to_force(answer, target.part.forced)
         if forced is None:
@@ -385,8 +380,7 @@ class Erasure:
         return [_write_proof(fs, folder, target, key) for target in self.targets]
 
     def _note_verdict(self, target: Target, fs: Fs, folder: Path) -> None:
-        look = target.last
-        assert look is not None
+        look = target.looked
         part = target.part.noted(
             look.verdict.state, look.left.values, look.ended_ms,
             tombstones_too=look.asked.tombstones_too,
@@ -398,14 +392,6 @@ class Erasure:
         order = self.order.with_topic(part)
         save_order(fs, folder, order)
         self.order, self._kept, target.part = order, order, part
-
-    @contextmanager
-    def _put_back_at_the_end(self, fs: Fs, folder: Path, say: Say) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            for target in self.targets:
-                self._put_back(target, fs, folder, say)
 
 
 def _sync_removals(replicas: Iterable[ReplicaFindings], fs: Fs) -> Iterator[str]:
@@ -425,8 +411,7 @@ def _sync_removals(replicas: Iterable[ReplicaFindings], fs: Fs) -> Iterator[str]
 
 
 def _write_proof(fs: Fs, folder: Path, target: Target, key: Ed25519PrivateKey) -> Path:
-    look = target.last
-    assert look is not None
+    look = target.looked
     report = Report(
         FORMAT, version("lapse"), platform.node(), target.part.topic, None, look.asked,
         look.started_ms, look.ended_ms, look.replicas, look.verdict,
@@ -444,16 +429,3 @@ def _new_path(folder: Path, topic: str) -> Path:
         n += 1
         path = folder / f"{topic}.proof-{n}.json"
     return path
-
-
-def _doubted(verdict: Verdict, doubts: tuple[str, ...]) -> Verdict:
-    if not doubts:
-        return verdict
-    state = NOT_PROVEN if verdict.state == PROVEN else verdict.state
-    return Verdict(state, verdict.reasons + doubts)
-
-
-def _by_path(
-    replicas: Iterable[ReplicaFindings],
-) -> dict[tuple[str, bool], Iterable[Findings]]:
-    return {(replica.path, replica.scratch): replica.files for replica in replicas}

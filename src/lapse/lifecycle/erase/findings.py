@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lapse.lifecycle.erase.places import FileState
@@ -178,6 +179,7 @@ def joined(before: Findings, after: Findings) -> Findings:
     """The findings of two consecutive byte ranges of one file, joined."""
     kinds = {before.kind, after.kind}
     regions = before.regions + after.regions
+    counts = by_target(before.counts + after.counts)
     return Findings(
         path=after.path,
         folder=after.folder,
@@ -191,7 +193,7 @@ def joined(before: Findings, after: Findings) -> Findings:
         records=before.records + after.records,
         control=before.control + after.control,
         inflated_bytes=before.inflated_bytes + after.inflated_bytes,
-        counts=_added(before.counts + after.counts),
+        counts=tuple(counts[target] for target in sorted(counts)),
         spots=(before.spots + after.spots)[:SPOTS_MAX],
         raw_spots=(before.raw_spots + after.raw_spots)[:SPOTS_MAX],
         regions=regions[:REGIONS_MAX],
@@ -199,8 +201,9 @@ def joined(before: Findings, after: Findings) -> Findings:
     )
 
 
-def _added(counts: tuple[Count, ...]) -> tuple[Count, ...]:
-    by_target: dict[int, Count] = {}
+def by_target(counts: Iterable[Count]) -> dict[int, Count]:
+    """The counts of each target, summed."""
+    summed: dict[int, Count] = {}
     for c in counts:
-        by_target[c.target] = by_target.get(c.target, Count(c.target)) + c
-    return tuple(by_target[target] for target in sorted(by_target))
+        summed[c.target] = summed.get(c.target, Count(c.target)) + c
+    return summed

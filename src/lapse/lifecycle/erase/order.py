@@ -11,9 +11,9 @@ record is a value below the bound: not where it is a tombstone already, nor a ne
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -136,7 +136,7 @@ class Order:
         return replace(self, topics=tuple(topics))
 
 
-@contextmanager
+@contextlib.contextmanager
 def locked(fs: Fs, folder: Path) -> Iterator[None]:
     """Lock the folder, made if need be: two processes would undo each other's settings.
 
@@ -145,11 +145,8 @@ def locked(fs: Fs, folder: Path) -> Iterator[None]:
     Raises LockHeld, naming the holder, and StorageError.
     """
     make_lasting_dir(fs, folder)
-    lock = lock_file(folder / LOCK, fs)
-    try:
+    with contextlib.closing(lock_file(folder / LOCK, fs)):
         yield
-    finally:
-        lock.close()
 
 
 def load_order(folder: Path) -> Order | None:

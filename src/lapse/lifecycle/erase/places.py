@@ -302,7 +302,10 @@ def _why_ours(partition_dir: Path, path: Path, inside: str) -> str | None:
     if inside.count("/") == 1:
         for matches, holds, what in _OURS:
             if matches(name):
-                return what if holds(partition_dir, path) else None
+                try:
+                    return what if holds(partition_dir, path) else None
+                except (LapseError, OSError):
+                    return None
         return None
     digits, dash, _ = name.partition("-")
     if dash and base_offset_of(digits) is not None and name.endswith(_ATTEMPT_INDEXES):
@@ -310,40 +313,24 @@ def _why_ours(partition_dir: Path, path: Path, inside: str) -> str | None:
     return None
 
 
-def _is_ledger(partition_dir: Path, _: Path) -> bool:
-    try:
-        return len(list(read_ledger(partition_dir))) > 0
-    except LapseError:
-        return False
-
-
-def _is_manifest(partition_dir: Path, _: Path) -> bool:
-    try:
-        return read_manifest(partition_dir) is not None
-    except LapseError:
-        return False
-
-
-def _is_start(partition_dir: Path, _: Path) -> bool:
-    try:
-        return read_start(partition_dir) != KeptStart()
-    except LapseError:
-        return False
-
-
-def _holds_append_times(path: Path) -> bool:
-    try:
-        return is_append_times(path.read_bytes())
-    except OSError:
-        return False
-
-
 _Match = Callable[[str], bool]
 _Holds = Callable[[Path, Path], bool]
 _OURS: tuple[tuple[_Match, _Holds, str], ...] = (
-    (lambda name: name == LEDGER_FILE, _is_ledger, "a ledger: offsets of what was removed"),
-    (lambda name: name == LOG_START, _is_start, "offsets at which the log began"),
-    (lambda name: name == MANIFEST, _is_manifest, "offsets and sizes of segments"),
+    (
+        lambda name: name == LEDGER_FILE,
+        lambda partition_dir, _: len(list(read_ledger(partition_dir))) > 0,
+        "a ledger: offsets of what was removed",
+    ),
+    (
+        lambda name: name == LOG_START,
+        lambda partition_dir, _: read_start(partition_dir) != KeptStart(),
+        "offsets at which the log began",
+    ),
+    (
+        lambda name: name == MANIFEST,
+        lambda partition_dir, _: read_manifest(partition_dir) is not None,
+        "offsets and sizes of segments",
+    ),
     (
         lambda name: name.removesuffix(SWAP).endswith(SUMMARY),
         lambda _, path: read_summary(path) is not None,
@@ -351,7 +338,7 @@ _OURS: tuple[tuple[_Match, _Holds, str], ...] = (
     ),
     (
         lambda name: name.removesuffix(SWAP).endswith(APPENDED),
-        lambda _, path: _holds_append_times(path),
+        lambda _, path: is_append_times(path.read_bytes()),
         "append times of a segment: times and offsets",
     ),
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from lapse.base.errors import StorageError
-from lapse.lifecycle.erase.findings import BATCHES, RAW, Count, Findings
+from lapse.lifecycle.erase.findings import BATCHES, RAW, Count, Findings, by_target
 from lapse.lifecycle.erase.replicas import ReplicaFindings
 from lapse.lifecycle.erase.search import SearchSpec
 
@@ -168,11 +168,7 @@ def counts_as_remaining(count: Count, spec: SearchSpec) -> int:
 
 def totals(replicas: Iterable[ReplicaFindings]) -> dict[int, Count]:
     """The counts of each target, summed over all files."""
-    summed: dict[int, Count] = {}
-    for _, found in _files(replicas):
-        for c in found.counts:
-            summed[c.target] = summed.get(c.target, Count(c.target)) + c
-    return summed
+    return by_target(count for _, found in _files(replicas) for count in found.counts)
 
 
 def _files(replicas: Iterable[ReplicaFindings]) -> Iterator[tuple[str, Findings]]:

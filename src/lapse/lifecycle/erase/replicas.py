@@ -47,7 +47,6 @@ class Runs(Protocol):
 
     def rest(self) -> None:
         """Release resources: nothing will be looked through for a while."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

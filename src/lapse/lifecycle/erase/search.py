@@ -167,7 +167,8 @@ def read_keys(path: Path, key_format: str, column: str | None = None) -> list[by
     suffix = path.suffix.lower()
     try:
         if suffix in _TABLES:
-            return _of_table(path, suffix, key_format, column)
+            keys = _column_of_keys(path, suffix, key_format, column)
+            return [key for key in keys if key is not None]
         text = _text_of(path).decode("utf-8", "surrogateescape")
     except OSError as e:
         raise StorageError(f"reading {path}: {e.strerror or e}") from e
@@ -216,11 +217,6 @@ def read_keys_by_topic(
             raise ConfigError(f"{path}: a key has no topic in column {topic_column}")
         found.setdefault(topic, []).append(key)
     return found
-
-
-def _of_table(path: Path, suffix: str, key_format: str, column: str | None) -> list[bytes]:
-    keys = _column_of_keys(path, suffix, key_format, column)
-    return [key for key in keys if key is not None]
 
 
 def _column_of_keys(

@@ -154,8 +154,7 @@ def unseal(data: bytes, where: str) -> Sealed:
 
     That says nothing about whose key it was: compare `public_key`.
     """
-    lines = data.split(b"\n")
-    found = _SIGNATURE.search(data)
+    lines, found = data.split(b"\n"), _SIGNATURE.search(data)
     if len(lines) != 4 or found is None:
         raise BadSeal(f"{where}: not a signed report: it has not the three lines of one")
     body, public_key, signature = lines[1], found[1].decode(), found[2].decode()

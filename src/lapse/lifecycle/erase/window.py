@@ -48,9 +48,7 @@ class Window:
         assert shift >= 0
         assert kept >= 0
         need = min(need, self.end - position)
-        buffer = self._buffer
-        if need > len(buffer):
-            buffer = np.empty(need, np.uint8)
+        buffer = self._buffer if need <= len(self._buffer) else np.empty(need, np.uint8)
         buffer[:kept] = self._buffer[shift : self.filled]
         if buffer is not self._buffer:
             self._take(buffer)

@@ -6,7 +6,7 @@ log that is not understood is not touched (ADR-12).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,10 +27,6 @@ from lapse.log.env import LogEnv
 from lapse.log.partition_log import PartitionLog
 
 
-def _unknown_time() -> int | None:
-    return None
-
-
 class DirectoryOwner:
     """Owns a log directory from construction to `close`; `configs` are the logs to open.
 
@@ -49,12 +45,11 @@ class DirectoryOwner:
         clock: Clock,
         *,
         producer_id_expiration_ms: int = 86_400_000,
-        believed: Callable[[], int | None] = _unknown_time,
+        believed: Callable[[], int | None] = lambda: None,
         heals_txn_indexes: bool = True,
         clock_jump_max_ms: int = 3_600_000,
     ) -> None:
-        self._fs, self._clock = fs, clock
-        env = LogEnv(fs, clock, clock_jump_max_ms=clock_jump_max_ms)
+        env = self._env = LogEnv(fs, clock, clock_jump_max_ms=clock_jump_max_ms)
         self._directory = LogDirectory.open(path, env)
         try:
             believed_ms = believed()
@@ -95,25 +90,19 @@ class DirectoryOwner:
         for log in self._directory.logs.values():
             log.see(now_ms)
 
-    def logs(self, partitions: Collection[TopicPartition] | None = None) -> list[LogInfo]:
-        """Facts of all open logs, or of the named ones."""
+    def logs(self) -> list[LogInfo]:
+        """Facts of all open logs."""
         return [
-            self._info(log)
-            for partition, log in sorted(self._directory.logs.items())
-            if partitions is None or partition in partitions
+            info_of(current_facts(log, self._env.fs), log.config, self._env.clock.now_ms())
+            for _, log in sorted(self._directory.logs.items())
         ]
 
-    def _info(self, log: PartitionLog) -> LogInfo:
-        facts = current_facts(log, self._fs)
-        return info_of(facts, log.config, self._clock.now_ms())
-
     def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
-        env = DirectoryEnv(self._fs, self._clock, self._directory.set_cleaner_offsets)
+        env = DirectoryEnv(self._env.fs, self._env.clock, self._directory.set_cleaner_offsets)
         return commit_all([(self._log(receipt.name), receipt) for receipt in receipts], env)
 
     def adopt_summaries(self, receipts: Sequence[SummaryReceipt]) -> list[str | None]:
-        env = LogEnv(self._fs, self._clock)
-        return [take_over(self._log(receipt.name), receipt, env) for receipt in receipts]
+        return [take_over(self._log(receipt.name), receipt, self._env) for receipt in receipts]
 
     def _log(self, name: str) -> PartitionLog:
         partition = TopicPartition.parse(name)

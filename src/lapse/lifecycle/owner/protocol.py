@@ -26,14 +26,12 @@ class Owner(Protocol):
 
     def logs(self) -> list[LogInfo]:
         """Every log as it stands now."""
-        ...
 
     def commit(self, receipts: Sequence[Receipt]) -> list[CommitResult]:
         """Put the receipts' segments in place, one result each, in the same order.
 
         Receipts that carry an error are booked as failed and swept.
         """
-        ...
 
     def adopt_summaries(self, receipts: Sequence[SummaryReceipt]) -> list[str | None]:
         """Take over the tasks' summaries of segments; one result each: None, or why it was not.
@@ -41,4 +39,3 @@ class Owner(Protocol):
         A segment that is gone or was replaced meanwhile is passed over. The append clock stays
         the owner's.
         """
-        ...

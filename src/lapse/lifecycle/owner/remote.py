@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from lapse.base.errors import ConfigError, CorruptData
 from lapse.lifecycle.decide.select import LogInfo
@@ -38,6 +38,8 @@ from lapse.lifecycle.status.conditions import Condition
 ANSWER_SECONDS_MAX = 300.0
 LOOK_SECONDS_MAX = 5.0
 
+_R = TypeVar("_R", Receipt, SummaryReceipt)
+
 
 class RemoteOwner:
     """`Owner`: the broker of a data directory.
@@ -62,19 +64,19 @@ class RemoteOwner:
         Raises OwnerGone, and then the state of the receipts under way is unknown: the broker
         settles it when it opens its logs.
         """
-        results: list[CommitResult] = []
-        for first in range(0, len(receipts), messages.RECEIPTS_MAX):
-            some = tuple(receipts[first : first + messages.RECEIPTS_MAX])
-            results += self._ask(Commit(some), Committed).results
-        return results
+        return [
+            result
+            for some in _parts(receipts, messages.RECEIPTS_MAX)
+            for result in self._ask(Commit(some), Committed).results
+        ]
 
     def adopt_summaries(self, receipts: Sequence[SummaryReceipt]) -> list[str | None]:
         """In several messages where they are many; raises OwnerGone, and then some may be in."""
-        refusals: list[str | None] = []
-        for first in range(0, len(receipts), messages.SUMMARIES_MAX):
-            some = tuple(receipts[first : first + messages.SUMMARIES_MAX])
-            refusals += self._ask(Adopt(some), Adopted).refusals
-        return refusals
+        return [
+            refusal
+            for some in _parts(receipts, messages.SUMMARIES_MAX)
+            for refusal in self._ask(Adopt(some), Adopted).refusals
+        ]
 
     def close(self) -> None:
         """Disconnect; the broker then accepts another service."""
@@ -83,20 +85,13 @@ class RemoteOwner:
             self._socket = None
 
     def _ask(self, request: Request, wanted: type[messages.T]) -> messages.T:
-        with self._hanging_up():
-            if self._socket is None:
-                self._socket = self._connect()
-                welcome = self._exchange(
-                    self._socket, Hello(messages.VERSION, os.getpid()), Welcome
-                )
-                self.broker_pid = welcome.pid
-            return self._exchange(self._socket, request, wanted)
-
-    @contextmanager
-    def _hanging_up(self) -> Iterator[None]:
-        """A connection over which something went wrong is of no more use."""
+        """A connection over which something goes wrong is of no more use."""
         try:
-            yield
+            if self._socket is None:
+                self._socket = _connected(self.path, ANSWER_SECONDS_MAX)
+                hello = Hello(messages.VERSION, os.getpid())
+                self.broker_pid = _exchanged(self.path, self._socket, hello, Welcome).pid
+            return _exchanged(self.path, self._socket, request, wanted)
         except (OSError, CorruptData) as e:
             self.close()
             raise OwnerGone(f"no broker answers at {self.path}: {e}") from e
@@ -104,13 +99,10 @@ class RemoteOwner:
             self.close()
             raise
 
-    def _connect(self) -> socket.socket:
-        return _connected(self.path, ANSWER_SECONDS_MAX)
 
-    def _exchange(
-        self, connection: socket.socket, request: Request, wanted: type[messages.T]
-    ) -> messages.T:
-        return _exchanged(self.path, connection, request, wanted)
+def _parts(receipts: Sequence[_R], most: int) -> Iterator[tuple[_R, ...]]:
+    for first in range(0, len(receipts), most):
+        yield tuple(receipts[first : first + most])
 
 
 def ask_conditions(data_dir: Path) -> tuple[Condition, ...] | None:

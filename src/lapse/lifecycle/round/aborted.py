@@ -41,8 +41,7 @@ def aborted_entries(
         known = {entry.last_offset: entry for entry in _entries(plan, segment)}
     except CorruptData:
         known = {}  # made again below
-    rows = segment.rows
-    first_offsets = transactions.first_offsets
+    rows, first_offsets = segment.rows, transactions.first_offsets
     entries = []
     for b in kept.tolist():
         marker, first = int(rows["last_offset"][b]), int(first_offsets[found.txns[b]])

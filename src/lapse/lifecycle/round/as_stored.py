@@ -40,8 +40,7 @@ def as_stored(
     Raises CorruptData.
     """
     at = np.searchsorted(segment.rows["base_offset"], rows["base_offset"])
-    source = segment.rows[at]
-    old = segment.old_format[at]
+    source, old = segment.rows[at], segment.old_format[at]
     same = old & (rows["crc"] == source["crc"]) & (rows["size"] == source["size"])
     parts: list[bytes] = []
     found: list[NDArray[np.void]] = []

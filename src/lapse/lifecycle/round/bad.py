@@ -23,9 +23,10 @@ from lapse.base.backoff import backoff_ms
 from lapse.base.errors import StorageError
 from lapse.base.fs import Fs
 from lapse.lifecycle.round.receipt import BadSpot
-from lapse.log.bad import bad_path, file_state, read_bad
+from lapse.log.bad import bad_path, read_bad
 from lapse.log.facts import BadRange, LogFacts
 from lapse.log.partition_log import PartitionLog
+from lapse.log.roster import FileStamp
 from lapse.log.segment import LOG, segment_path
 
 FIRST_BACKOFF_MS = 60_000
@@ -71,8 +72,8 @@ def store(fs: Fs, log_dir: Path, bad: BadRange) -> None:
     """Write the bad range, durably. Raises StorageError."""
     path = bad_path(log_dir)
     fs.make_dir(path.parent)
-    state = file_state(segment_path(log_dir, bad.segment_base, LOG))
-    fs.replace_file(path, msgspec.json.encode({**asdict(bad), **asdict(state)}))
+    stamp = FileStamp.of(segment_path(log_dir, bad.segment_base, LOG))
+    fs.replace_file(path, msgspec.json.encode({**asdict(bad), **msgspec.structs.asdict(stamp)}))
 
 
 def clear(fs: Fs, log_dir: Path) -> None:
@@ -99,6 +100,6 @@ def _is_there(facts: LogFacts, bad: BadRange) -> bool:
         return False
     log_dir = Path(facts.dir)
     segment = segment_path(log_dir, bad.segment_base, LOG)
-    if file_state(segment).size < 0 or not bad_path(log_dir).exists():
+    if FileStamp.of(segment).size < 0 or not bad_path(log_dir).exists():
         return True  # the missing file is the bad place, or `.lapse/bad` could not be written
     return read_bad(log_dir) is not None

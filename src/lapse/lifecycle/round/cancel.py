@@ -21,9 +21,6 @@ CANCELLED = "cancelled"
 class Cancelled(LapseError):
     """The operator cancelled the round."""
 
-    def __init__(self) -> None:
-        super().__init__("cancelled by hand")
-
 
 def cancel_round(fs: Fs, log_dir: Path, round_id: str) -> None:
     """Cancel a round. Raises StorageError."""
@@ -40,4 +37,4 @@ def is_cancelled(log_dir: Path, round_id: str) -> bool:
 def require_wanted(attempt_folder: Path) -> None:
     """Raise Cancelled if the round of this attempt was cancelled."""
     if os.path.exists(attempt_folder.parent / CANCELLED):
-        raise Cancelled
+        raise Cancelled("cancelled by hand")

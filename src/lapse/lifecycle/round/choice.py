@@ -77,10 +77,6 @@ class Choice:
     why: str
     split: Split | None = None
 
-    @property
-    def name(self) -> str:
-        return "small" if self.split is None else "split"
-
 
 def task_memory(total_bytes: int, tasks: int, host_bytes: int | None) -> int:
     """Bytes that each of `tasks` concurrent tasks may use, out of `total_bytes` for all.

@@ -145,24 +145,13 @@ class _Commit:
     intent: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        receipt = self.receipt
-        self.folder = attempt_dir(self.log.dir, receipt.round_id, receipt.attempt_id)
+        self.folder = attempt_dir(self.log.dir, self.receipt.round_id, self.receipt.attempt_id)
         self.intent = intent_path(self.log.dir)
 
 
 def intent_path(log_dir: Path) -> Path:
     """Path of the intent, a file that exists while a commit is under way."""
     return log_dir / FOLDER / INTENT
-
-
-def commit(log: PartitionLog, receipt: Receipt, env: CommitEnv) -> CommitResult:
-    """Put one receipt's segments in place; a refusal comes back as the result's error."""
-
-    def set_checkpoints(offsets: Mapping[TopicPartition, int]) -> None:
-        env.set_checkpoint(offsets[log.partition])
-
-    [result] = commit_all([(log, receipt)], DirectoryEnv(env.fs, env.clock, set_checkpoints))
-    return result
 
 
 def commit_all(
@@ -246,12 +235,8 @@ def _begin(c: _Commit, env: DirectoryEnv) -> None:
     if c.log.offline_reason is not None:  # opening the log settles what is left
         raise StorageError(f"the log is offline: {c.log.offline_reason}")
     receipt = c.receipt = _with_old_sizes(c.receipt, c.log)
-
-    def ignore(_: int) -> None:
-        """Sets nothing: the checkpoint is moved below, for this round."""
-
-    one = CommitEnv(env.fs, env.clock, ignore, c.log.latest_ms)
-    finish_commit(c.log.dir, one)  # of an earlier commit that failed half-way
+    # Of an earlier commit that failed half-way; the checkpoint is moved below, for this round.
+    finish_commit(c.log.dir, CommitEnv(env.fs, env.clock, lambda _: None, c.log.latest_ms))
     if receipt.end_offset >= 0:  # a trim moves no checkpoint
         c.offset = receipt.end_offset
     booked = _booked(c.log.dir, receipt)
@@ -515,8 +500,7 @@ def finish_commit(log_dir: Path, env: CommitEnv) -> str | None:
         ledger.write_anew(env.fs, log_dir)  # nor is it known whether a sync of it has failed
         booked, now_ms = _booked(log_dir, receipt), env.committed_ms()
         for group in (g for g in groups if g.base_offset not in booked):
-            entry = _entry(log_dir, receipt, group, now_ms)
-            ledger.append(env.fs, log_dir, entry)
+            ledger.append(env.fs, log_dir, _entry(log_dir, receipt, group, now_ms))
         env.fs.sync_all(_booked_files(log_dir))
     if receipt.end_offset >= 0 and len(groups) == len(receipt.groups):
         env.set_checkpoint(receipt.end_offset)

@@ -8,8 +8,9 @@ the same plan.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -23,13 +24,21 @@ from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.progress import PROGRESS_FILE, ProgressFile
 from lapse.lifecycle.round.receipt import BadSpot, Receipt, Seconds, attempt_dir
 from lapse.lifecycle.round.rewrite import RewriteResult, rewrite
-from lapse.lifecycle.round.room import in_words
 from lapse.lifecycle.round.run import Run
 from lapse.lifecycle.round.source import BadSegment, Workplace
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest
 
 IO_UNLIMITED = 1e15  # Kafka's default is the greatest double
 NO_ATTEMPT = "none"  # attempt id in receipts of plans that were never started
+
+# A round writes new segments beside the old ones, which are deleted only when the new ones are in
+# place: it needs space before it frees space.
+_NEEDS = "a round needs room for what it keeps of the log, here up to {mib:.1f} MiB, until it is in"
+_WHAT_TO_DO: Mapping[int, str] = {
+    errno.ENOSPC: f"{_NEEDS}: free some on this disk, the round is tried again",
+    errno.EDQUOT: f"{_NEEDS}: the quota of this user on this disk is too small",
+    errno.EFBIG: "files of this process may not grow as large: see its limit (ulimit -f)",
+}
 
 
 class EngineLost(LapseError):
@@ -51,11 +60,22 @@ class Engine(Protocol):
 
         A plan whose attempt failed gives a receipt with `error`.
         """
-        ...
 
     def summarise(self, requests: Sequence[SummaryRequest]) -> Run[SummaryReceipt]:
         """Take on segments to be looked through; order and errors as in `submit`."""
-        ...
+
+
+class Asleep:
+    """In the place of an `Engine` that costs too much to keep while nothing is due."""
+
+    name = "none"
+    can_be_lost = False
+
+    def submit(self, plans: Sequence[RoundPlan]) -> Run[Receipt]:
+        raise EngineWanted(f"rounds of {len(plans)} logs are due")
+
+    def summarise(self, requests: Sequence[SummaryRequest]) -> Run[SummaryReceipt]:
+        raise EngineWanted(f"{len(requests)} segments are to be looked through")
 
 
 class IoBudget:
@@ -63,8 +83,7 @@ class IoBudget:
 
     def __init__(self, bytes_per_second: float, clock: Clock) -> None:
         self._rate, self._clock = bytes_per_second, clock
-        self._began = clock.monotonic()
-        self._bytes = 0
+        self._began, self._bytes = clock.monotonic(), 0
 
     def spend(self, n_bytes: int) -> None:
         """Wait until `n_bytes` more are within the budget."""
@@ -118,7 +137,6 @@ def _run(
     finally:
         for segment in mapped.segments:
             segment.close()
-    trim = plan.kind is RoundKind.TRIM
     return Receipt(
         round_id=plan.round_id,
         attempt_id=attempt_id,
@@ -127,7 +145,7 @@ def _run(
         pid=os.getpid(),
         now_ms=plan.now_ms,
         horizon_ms=plan.horizon_ms,
-        end_offset=-1 if trim else mapped.end_offset,
+        end_offset=-1 if plan.kind is RoundKind.TRIM else mapped.end_offset,
         groups=tuple(done.groups),
         map_entries=mapped.entries,
         records_read=done.records_read,
@@ -171,3 +189,15 @@ def failed(plan: RoundPlan, attempt_id: str, error: str, bad: BadSpot | None = N
         kind=plan.kind.value,
         upper=plan.upper,
     )
+
+
+def in_words(plan: RoundPlan, error: Exception) -> str:
+    """Why a round failed, and what to do if the disk was full."""
+    text = f"{plan.name}: {error}"
+    cause: BaseException | None = error
+    while cause is not None:
+        hint = _WHAT_TO_DO.get(cause.errno or 0) if isinstance(cause, OSError) else None
+        if hint is not None:
+            return f"{text}; {hint.format(mib=plan.bytes_to_read / (1 << 20))}"
+        cause = cause.__cause__
+    return text

@@ -13,10 +13,10 @@ ignored, and recovery writes it again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -118,13 +118,10 @@ def append(fs: Fs, log_dir: Path, entry: LedgerEntry) -> None:
     head = msgspec.msgpack.encode(replace(entry, removed=()))
     body = msgspec.msgpack.encode(entry.removed)
     length = _FRAMED | (len(head) + len(body))
-    file = fs.open_append(path)
-    try:
+    with contextlib.closing(fs.open_append(path)) as file:
         own = _crc(_WORD.pack(len(head)) + head)
         front = _FRONT.pack(length, _crc(head + body), own, len(head))
         file.write(front, head, body, _WORD.pack(length))
-    finally:
-        file.close()
 
 
 def write_anew(fs: Fs, log_dir: Path) -> None:
@@ -188,7 +185,7 @@ class _Frame(NamedTuple):
         return self.payload_at - self.at == _OLD_FRONT.size
 
 
-@contextmanager
+@contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
     """The ledger's file; -1 where there is none."""
     try:

@@ -112,7 +112,10 @@ class _Guard:
             self._table[slot] = first, first + size, 0
             self._open += 1
             if self._open == 1:
-                self._install()
+                action = _Action(handler=self._handler, flags=_SA_SIGINFO | _SA_ONSTACK)
+                self._libc.sigaction(
+                    signal.SIGBUS, ctypes.byref(action), ctypes.byref(self._before)
+                )
             return slot
 
     def hits(self, slot: int) -> int:
@@ -140,10 +143,6 @@ class _Guard:
         self._handler = engine.get_function_address("on_bus_error")
         self._engine = engine
 
-    def _install(self) -> None:
-        action = _Action(handler=self._handler, flags=_SA_SIGINFO | _SA_ONSTACK)
-        self._libc.sigaction(signal.SIGBUS, ctypes.byref(action), ctypes.byref(self._before))
-
 
 _guard = _Guard() if _SUPPORTED else None
 
@@ -158,8 +157,7 @@ class MappedFile:
 
     def __init__(self, path: Path, size: int) -> None:
         """Raises CorruptData if the file is shorter."""
-        self._path = path
-        self._size = size
+        self._path, self._size = path, size
         self._slot: int | None = None
         self._map: mmap.mmap | None = None
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -180,9 +178,6 @@ class MappedFile:
             if self._slot is not None:
                 self._map = pages
                 return data
-        return self._read()
-
-    def _read(self) -> NDArray[np.uint8]:
         data = np.fromfile(self._path, np.uint8, self._size)
         self._require(len(data))
         data.flags.writeable = False
@@ -218,6 +213,5 @@ class MappedFile:
         """Close the map and the file; the array must not be used any more."""
         if self._slot is not None and _guard is not None:
             _guard.leave(self._slot)
-            self._slot = None
-            self._map = None
+            self._slot = self._map = None
         os.close(self.fd)

@@ -13,8 +13,7 @@ class Thrown:
     """A file whose bytes are discarded; only its size is kept."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.size = 0
+        self.path, self.size = path, 0
 
     def fileno(self) -> int:
         return -1

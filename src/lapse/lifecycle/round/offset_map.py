@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,25 +27,21 @@ from lapse.lifecycle.round import map_size
 from lapse.lifecycle.round.kafka_transactions import kafkas_transactions
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.source import (
+    FAULTS,
     SourceSegment,
     Workplace,
     batches_of,
-    marker_types_of,
+    find_transactions,
     marks_of,
     open_source,
     pieces,
 )
-from lapse.lifecycle.round.transactions import RoundTxns, fold, no_transactions
+from lapse.lifecycle.round.transactions import RoundTxns, no_transactions
 from lapse.records.batch import records_of
 
 HUGE_PAGE = 2 << 20
 FILTER_BITS_AN_ENTRY = 16  # of the keys that are not in the map one in sixteen is looked up
 ORDINAL_MAX = (1 << 32) - 2  # a slot holds ordinal + 1 in 32 bits; a round ends before that
-
-_FAULTS = {
-    kernel.BROKEN: "a record of the batch does not parse",
-    kernel.BAD_CRC: "checksum does not match",
-}
 
 Tick = Callable[[int], None]  # called with bytes done
 
@@ -84,8 +80,7 @@ class OffsetMap:
     """Key → last ordinal, for one attempt; the seed never leaves it (ADR-2)."""
 
     def __init__(self, entries_max: int, dirty: int, *, valued: bool = False) -> None:
-        self.entries_max = entries_max
-        self._valued = valued
+        self.entries_max, self._valued = entries_max, valued
         seeds = np.frombuffer(os.urandom(16), np.int64)
         self._table = kernel.Table(
             slots=_zeroed(map_size.SLOTS_MIN),
@@ -120,8 +115,8 @@ class OffsetMap:
                 why, lo = kernel.map_keys(batches, lo, piece.hi, dirty, self._table, marks)
                 if why == kernel.FULL:
                     return False
-                if why in _FAULTS:
-                    raise segment.corrupt(lo, _FAULTS[why])
+                if why in FAULTS:
+                    raise segment.corrupt(lo, FAULTS[why])
                 if why == kernel.GROW:
                     self._grow(int(segment.rows[lo]["count"]))
             tick(segment.bytes_of(piece.lo, piece.hi))
@@ -142,8 +137,8 @@ class OffsetMap:
             why, at = kernel.probe_keys(
                 batches, piece.lo, piece.hi, dirty, self._table, self._filter, marks_of(segment)
             )
-            if why in _FAULTS:
-                raise segment.corrupt(at, _FAULTS[why])
+            if why in FAULTS:
+                raise segment.corrupt(at, FAULTS[why])
             tick(segment.bytes_of(piece.lo, piece.hi))
 
     def probe_unmapped(self, segment: SourceSegment, base: int) -> None:
@@ -194,7 +189,8 @@ def build_map(plan: RoundPlan, tick: Tick, workplace: Workplace | None = None) -
     try:
         for s in plan.segments:
             opened.append(open_source(plan, s, workplace))
-        _refuse_overlap(opened)
+        for segment, following in pairwise(opened):
+            segment.require_below(following.plan.base_offset)
         if plan.kind is RoundKind.TRIM:
             result.latest, result.end_offset = -1, plan.upper
         else:
@@ -207,18 +203,6 @@ def build_map(plan: RoundPlan, tick: Tick, workplace: Workplace | None = None) -
     return result
 
 
-def _refuse_overlap(segments: list[SourceSegment]) -> None:
-    """Raise BadSegment for a batch that reaches into the next segment.
-
-    Which of two records is the newer is then unknown.
-    """
-    for segment, following in pairwise(segments):
-        n, base_offset = segment.first_at(following.plan.base_offset), following.plan.base_offset
-        if n < len(segment.rows):
-            last_offset = segment.rows[n]["last_offset"]
-            raise segment.corrupt(n, f"offset {last_offset} is in the segment of {base_offset} on")
-
-
 def _find_transactions(plan: RoundPlan, result: MapResult) -> None:
     """M-2: how each transaction of the round ended."""
     segments = result.segments
@@ -226,8 +210,7 @@ def _find_transactions(plan: RoundPlan, result: MapResult) -> None:
         if plan.rules is Rules.KAFKA_43:
             result.transactions = kafkas_transactions(plan, segments)
         else:
-            told = [(segment.rows, marker_types_of(segment)) for segment in segments]
-            result.transactions = fold(told, dict(plan.outcomes))
+            result.transactions = find_transactions(segments, dict(plan.outcomes))
         for segment, found in zip(segments, result.transactions.segments, strict=True):
             segment.transactions = found
             segment.check(found.aborted | found.unmapped)  # other batches are checked when mapped
@@ -266,11 +249,8 @@ def _shared_bits(
     segments: list[SourceSegment],
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8], list[int]]:
     """Two bitmaps over all mapped segments, each of which begins at a whole byte."""
-    bases = []
-    total = 0
-    for segment in segments:
-        bases.append(total)
-        total += (segment.records + 7) // 8 * 8
+    sizes = [(segment.records + 7) // 8 * 8 for segment in segments]
+    *bases, total = accumulate(sizes, initial=0)
     zeros = np.zeros(total // 8, np.uint8)
     return zeros, zeros.copy(), bases
 

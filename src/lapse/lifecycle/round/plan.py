@@ -183,8 +183,7 @@ def make_plan(
 ) -> RoundPlan:  # fmt: skip
     """The plan of a decision that has a round due; `keys`: distinct dirty keys, by sketches."""
     facts, config, bounds = decision.info.facts, decision.info.config, decision.bounds
-    exact = rules is Rules.KAFKA_43
-    trim = decision.kind is RoundKind.TRIM
+    exact, trim = rules is Rules.KAFKA_43, decision.kind is RoundKind.TRIM
     sealed = facts.segments[:-1]
     within = _holder(facts) if trim else [s for s in sealed if s.base_offset < bounds.upper]
     load = load_of(facts, bounds.dirty, bounds.upper, keys)

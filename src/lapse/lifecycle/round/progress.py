@@ -56,8 +56,7 @@ class ProgressFile:
 
     def __init__(self, fs: Fs, path: Path, clock: Clock) -> None:
         self._fs, self._path, self._clock = fs, path, clock
-        self._done = 0
-        self._written = 0
+        self._done = self._written = 0
         self._written_at = clock.monotonic()
 
     def tick(self, n_bytes: int) -> None:

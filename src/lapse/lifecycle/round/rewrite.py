@@ -52,7 +52,7 @@ from lapse.lifecycle.round.source import (
 from lapse.lifecycle.round.upgrade import narrowed
 from lapse.log.summary import Marker, Summary, SummaryBuilder
 from lapse.log.txn_index import AbortedTxn, encode_entries
-from lapse.records.batch import Header, as_array, scan_batches
+from lapse.records.batch import as_array, scan_batches
 from lapse.records.compression import deflate
 
 OUT_BYTES = 1 << 20  # stays in cache between being written and being checksummed
@@ -80,7 +80,12 @@ class RewriteResult:
 
 
 def rewrite(
-    plan: RoundPlan, mapped: MapResult, fs: Fs, folder: Path, tick: Tick, spend: Tick | None = None
+    plan: RoundPlan,
+    mapped: MapResult,
+    fs: Fs,
+    folder: Path,
+    tick: Tick,
+    spend: Tick = lambda _: None,
 ) -> RewriteResult:
     """Write the new segments of a round into `folder`; nothing of the log itself changes.
 
@@ -110,7 +115,7 @@ def rewrite(
 
 def write_group(
     round_: Round, members: Sequence[Judged], fs: Fs, folder: Path, tick: Tick,
-    result: RewriteResult, spend: Tick | None = None,
+    result: RewriteResult, spend: Tick,
 ) -> None:  # fmt: skip
     """Write one group and add it to the result; groups come in the order of their offsets.
 
@@ -121,8 +126,7 @@ def write_group(
     for member in members:
         before = writer.position
         writer.add(member, tick)
-        if spend is not None:
-            spend(writer.position - before)
+        spend(writer.position - before)
     if len(members) == 1 and not writer.changed and round_.plan.rules is not Rules.KAFKA_43:
         writer.discard()
         return
@@ -164,8 +168,7 @@ class GroupWriter:
         size_max = sum(m.segment.plan.size for m in members)
         if size_max >= RESERVE_BYTES_MIN:
             self._file.reserve(size_max)
-        self._crc = 0
-        self.position = 0
+        self._crc = self.position = 0
         self._out = np.empty(OUT_BYTES, np.uint8)
         self._rows = np.empty(OUT_ROWS, BATCH)
         self._segment = members[0].segment  # the one that is being added
@@ -285,8 +288,7 @@ class GroupWriter:
             plain = piece.ends[those] - piece.starts[those]
             rows = judged.segment.rows[those]
             self._grow_out(int((rows["size"] + plain + keep.GROWTH_MAX * rows["count"]).max()))
-            places = piece.starts, piece.ends
-            self._rewrite(judged, piece.data, places, piece.lo, piece.hi)
+            self._rewrite(judged, piece.data, (piece.starts, piece.ends), piece.lo, piece.hi)
 
     def _rewrite_alone(self, judged: Judged, b: int) -> None:
         """A batch of an old format, which Kafka turns into one of its own (B-6)."""
@@ -397,26 +399,21 @@ class GroupWriter:
 
     def _account(self) -> None:
         """Index entries and summary for the batches written since the last time."""
-        rows = self._rows[: self._placed]
-        self._count(rows)
+        self._count(self._rows[: self._placed])
         self._placed = self._state[keep.OUT_ROWS] = 0
 
     def _count(self, rows: NDArray[np.void]) -> None:
         entries = np.empty((len(rows), 4), np.int64)
         n = keep.index_entries(rows, self._plan.index_interval_bytes, entries, self._index_state)
         self._entries.append(entries[:n])
-        self._summary.add_rows(rows, self._marker_of)
+        self._summary.add_rows(rows, lambda batch: self._markers.get(batch.last_offset))
         self._appended.add(rows)
-
-    def _marker_of(self, batch: Header) -> Marker | None:
-        return self._markers.get(batch.last_offset)
 
     def _take_removed(self) -> None:
         for reason in range(1, keep.REASONS):
             n = int(self._state[keep.REMOVED + reason])
             if n:
-                offsets = array.array("I")
-                offsets.frombytes(self._removed[reason, :n].tobytes())
+                offsets = array.array("I", self._removed[reason, :n].tobytes())
                 self._bitmaps.setdefault(reason, BitMap()).update(BitMap(offsets))
         self._state[_REMOVED] = 0
 
@@ -446,7 +443,6 @@ class GroupWriter:
         """Write the side files; the attempt's files are then complete, though not yet synced."""
         self._file.close()
         sources = [member.segment for member in members]
-        last = sources[-1].plan
         offsets, times = self._index_files()
         removed = msgspec.msgpack.encode(self._blobs)
         files = [FileReceipt("records", self.position, self._crc)]
@@ -461,7 +457,7 @@ class GroupWriter:
         return GroupReceipt(
             base_offset=self._base_offset,
             old_bases=tuple(s.plan.base_offset for s in sources),
-            mtime_ns=last.mtime_ns,
+            mtime_ns=sources[-1].plan.mtime_ns,
             files=tuple(files),
             summary=self._summary_of(sources),
             stamped=int(self._state[keep.STAMPED]),

@@ -6,6 +6,7 @@ one step a poll, so one thread can have several runs under way and look to other
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeAlias, TypeVar
 
@@ -55,11 +56,9 @@ class Run(Generic[R]):
 
 def receipts_of(run: Run[R], on_progress: OnProgress = lambda _: None) -> Iterator[R]:
     """The receipts of a run as they come; for who has nothing else to do meanwhile."""
-    try:
+    with contextlib.closing(run):
         while (step := run.poll()) is not None:
             if isinstance(step, Progress):
                 on_progress(step)
             else:
                 yield step
-    finally:
-        run.close()

@@ -38,8 +38,7 @@ def kept_keys(facts: LogFacts, dirty: int, upper: int) -> int | None:
     for segment, after in pairwise(facts.segments):
         if after.base_offset <= dirty or segment.base_offset >= upper:
             continue
-        path = summary_path(Path(facts.dir), segment.base_offset)
-        kept = read_keys(path, segment.size)
+        kept = read_keys(summary_path(Path(facts.dir), segment.base_offset), segment.size)
         sketch = None if kept is None else decode_sketch(kept)
         if sketch is None:
             return None

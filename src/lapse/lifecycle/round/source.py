@@ -8,7 +8,7 @@ which names the place, so that rounds can stay below it (L10).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +18,20 @@ from numpy.typing import NDArray
 from lapse.base.errors import CorruptData
 from lapse.base.fs import Fs
 from lapse.kernels import survey
-from lapse.kernels.layout import CODEC_MASK, CONTROL
-from lapse.kernels.offset_map import Batches, Marks
+from lapse.kernels.layout import CODEC_MASK, CONTROL, TRANSACTIONAL
+from lapse.kernels.offset_map import BAD_CRC, BROKEN, Batches, Marks
 from lapse.kernels.scan import first_bad_crc
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.round.mapped import MappedFile
 from lapse.lifecycle.round.plan import PlanSegment, RoundPlan
 from lapse.lifecycle.round.receipt import BadSpot
-from lapse.lifecycle.round.transactions import SegmentTxns, types_of
+from lapse.lifecycle.round.transactions import (
+    RoundTxns,
+    SegmentTxns,
+    fold,
+    no_transactions,
+    types_of,
+)
 from lapse.lifecycle.round.upgrade import upgraded, write_upgraded
 from lapse.log.segment import LOG, segment_path
 from lapse.log.summary import maybe_unhandled, unhandled_reasons
@@ -34,6 +40,11 @@ from lapse.records.compression import INFLATED_BYTES_ALWAYS, INFLATED_RATIO_MAX
 
 SCRATCH_BYTES = 1 << 20  # inflated at a time for a kernel: still in the CPU cache then
 PIECE_BYTES = 32 << 20  # of plain batches at a time, so that progress moves within a segment
+# What a kernel that reads pieces may say of a batch.
+FAULTS = {
+    BROKEN: "a record of the batch does not parse",
+    BAD_CRC: "checksum does not match",
+}
 
 
 class BadSegment(CorruptData):
@@ -160,9 +171,18 @@ class SourceSegment:
 
         No checksum covers a batch's base offset.
         """
-        above = int(self.rows[batch - 1]["last_offset"]) + 1 if batch else self.plan.base_offset
-        spot = BadSpot(self.plan.base_offset, above, int(self.positions[batch]), reason)
-        return BadSegment(self.path, spot)
+        before, position = self.rows[:batch], int(self.positions[batch])
+        return _bad_after(self.path, self.plan, before, position, reason)
+
+    def require_below(self, end: int) -> None:
+        """Raise BadSegment for a batch that reaches into the next segment, which begins at `end`.
+
+        Which of two records is the newer is then unknown.
+        """
+        n = self.first_at(end)
+        if n < len(self.rows):
+            last_offset = self.rows[n]["last_offset"]
+            raise self.corrupt(n, f"offset {last_offset} is in the segment of {end} on")
 
     def require_whole(self) -> None:
         """Raise BadSegment if the file changed, so that other bytes than its own were read."""
@@ -202,10 +222,11 @@ def open_source(
         _require_whole(file, path, segment)
         if reason is not None:
             raise _bad_after(path, segment, rows, position, reason)
-        data, measured = file.data, _measure(rows, segment.base_offset)
-        _refuse_unhandled(rows, measured.surveyed, segment, path)
+        data = file.data
+        ordinals, starts, ends, surveyed = _measure(rows, segment.base_offset)
+        _refuse_unhandled(rows, surveyed, segment, path)
         positions, old_format = rows["position"], np.zeros(len(rows), np.bool_)
-        if measured.surveyed[survey.OLD_FORMAT]:
+        if surveyed[survey.OLD_FORMAT]:
             old_format = rows["magic"] < 2
             nulls = np.zeros(len(rows), np.int32)
             held, data = _image(plan, segment, file, rows, workplace, nulls)
@@ -218,35 +239,28 @@ def open_source(
                     _require_whole(file, path, segment)
                 finally:
                     file.close()
-            ends, rows = rows["last_offset"], scan_batches(data, str(path), check_crc=False)
-            _refuse_beyond(rows, ends, positions, segment, path)
-            measured = _measure(rows, segment.base_offset)
-        _refuse_disorder(rows, measured.surveyed, positions, segment, path)
+            lasts, rows = rows["last_offset"], scan_batches(data, str(path), check_crc=False)
+            _refuse_beyond(rows, lasts, positions, segment, path)
+            ordinals, starts, ends, surveyed = _measure(rows, segment.base_offset)
+        _refuse_disorder(rows, surveyed, positions, segment, path)
     except BaseException:
         for each in opened:
             each.close()
         raise
-    n_bytes = (int(measured.surveyed[survey.RECORDS]) + 7) // 8 + 8
+    n_bytes = (int(surveyed[survey.RECORDS]) + 7) // 8 + 8
     n = len(rows)
     return SourceSegment(
         plan=segment, path=path, file=held, data=data, rows=rows,
-        positions=positions, starts=measured.starts, ends=measured.ends, old_format=old_format,
-        ordinals=measured.ordinals, surveyed=measured.surveyed,
+        positions=positions, starts=starts, ends=ends, old_format=old_format,
+        ordinals=ordinals, surveyed=surveyed,
         superseded=np.zeros(n_bytes, np.uint8), keyless=np.zeros(n_bytes, np.uint8),
         tombstones=np.zeros(n, np.int32), checked=np.zeros(n, np.bool_),
         transactions=SegmentTxns.none(n), stored=stored,
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Measured:
-    ordinals: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    surveyed: NDArray[np.int64]
-
-
-def _measure(rows: NDArray[np.void], base_offset: int) -> _Measured:
+def _measure(rows: NDArray[np.void], base_offset: int) -> tuple[NDArray[np.int64], ...]:
+    """Ordinals, starts and ends of the batches, and what `kernels.survey` finds out about all."""
     ordinals, starts, ends = (np.empty(len(rows), np.int64) for _ in range(3))
     surveyed = np.empty(survey.SURVEY_SIZE, np.int64)
     survey.survey(
@@ -259,15 +273,14 @@ def _measure(rows: NDArray[np.void], base_offset: int) -> _Measured:
         INFLATED_RATIO_MAX,
         surveyed,
     )
-    return _Measured(ordinals, starts, ends, surveyed)
+    return ordinals, starts, ends, surveyed
 
 
 def _mapped(path: Path, segment: PlanSegment) -> MappedFile:
     try:
         return MappedFile(path, segment.size)
     except FileNotFoundError as e:
-        spot = BadSpot(segment.base_offset, segment.base_offset, 0, "the file is gone")
-        raise BadSegment(path, spot) from e
+        raise _bad_after(path, segment, (), 0, "the file is gone") from e
     except CorruptData as e:
         raise _bad(path, segment, e) from e
 
@@ -309,12 +322,13 @@ def _require_whole(file: MappedFile, path: Path, segment: PlanSegment) -> None:
 
 def _bad(path: Path, segment: PlanSegment, e: CorruptData) -> BadSegment:
     """The error for a file that is wrong as a whole."""
-    return BadSegment(path, BadSpot(segment.base_offset, segment.base_offset, e.position, e.reason))
+    return _bad_after(path, segment, (), e.position, e.reason)
 
 
 def _bad_after(
-    path: Path, segment: PlanSegment, rows: NDArray[np.void], position: int, reason: str
-) -> BadSegment:
+    path: Path, segment: PlanSegment, rows: Sequence[np.void] | NDArray[np.void], position: int,
+    reason: str,
+) -> BadSegment:  # fmt: skip
     """The error for unreadable bytes after these sound batches."""
     above = int(rows[-1]["last_offset"]) + 1 if len(rows) else segment.base_offset
     return BadSegment(path, BadSpot(segment.base_offset, above, position, reason))
@@ -348,8 +362,7 @@ def _refuse_disorder(
         reason = f"base offset {rows[n]['base_offset']} is not above what precedes it"
         if n == places[1]:
             reason = f"{rows[n]['count']} records in {rows[n]['size']} bytes"
-        above = int(rows[n - 1]["last_offset"]) + 1 if n else plan.base_offset
-        raise BadSegment(path, BadSpot(plan.base_offset, above, int(positions[n]), reason))
+        raise _bad_after(path, plan, rows[:n], int(positions[n]), reason)
 
 
 def _refuse_beyond(
@@ -370,6 +383,13 @@ def marker_types_of(segment: SourceSegment) -> NDArray[np.uint8]:
     if bad >= 0:
         raise segment.corrupt(bad, "a control record does not parse")
     return types
+
+
+def find_transactions(segments: Sequence[SourceSegment], outcomes: Mapping[int, bool]) -> RoundTxns:
+    """M-2: the transactions of segments, and how each ended; `outcomes` as in `fold`."""
+    if not any(s.some(TRANSACTIONAL | CONTROL) for s in segments):
+        return no_transactions([len(s.rows) for s in segments])
+    return fold([(s.rows, marker_types_of(s)) for s in segments], outcomes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from lapse.log.facts import LogFacts
 
 def stamps_of(facts: LogFacts, now_ms: int) -> tuple[Stamp, ...]:
     """The stamps that matter to a log now, oldest first. Raises CorruptData, StorageError."""
-    return tuple(_that_matter(_read(Path(facts.dir)), facts.horizon_earliest_ms, now_ms))
+    return _that_matter(_read(Path(facts.dir)), facts.horizon_earliest_ms, now_ms)
 
 
 def info_of(facts: LogFacts, config: TopicConfig, now_ms: int) -> LogInfo:
@@ -48,17 +48,18 @@ class StampCache:
         version = (state.st_size, state.st_mtime_ns, horizon_earliest_ms)
         known = self._known.get(log_dir)
         stamps = known[1] if known is not None and known[0] == version else _read(log_dir)
-        still = tuple(_that_matter(stamps, horizon_earliest_ms, now_ms))
+        still = _that_matter(stamps, horizon_earliest_ms, now_ms)
         self._known[log_dir] = (version, still)
         return still
 
 
-def _that_matter(stamps: Iterable[Stamp], earliest_ms: int, now_ms: int) -> Iterable[Stamp]:
+def _that_matter(stamps: Iterable[Stamp], earliest_ms: int, now_ms: int) -> tuple[Stamp, ...]:
     """Stamps whose horizons must wait or may still be in a file (`earliest_ms`; -1: in none)."""
-    for stamp in stamps:
-        may_be_there = 0 <= earliest_ms <= stamp.horizon_ms
-        if may_be_there or stamp.may_pass_ms > now_ms:
-            yield stamp
+    return tuple(
+        stamp
+        for stamp in stamps
+        if stamp.may_pass_ms > now_ms or 0 <= earliest_ms <= stamp.horizon_ms
+    )
 
 
 def _read(log_dir: Path) -> tuple[Stamp, ...]:

@@ -116,8 +116,7 @@ def fold(
     observed[txn[ends == OTHER]] = 1
     txns = np.empty(len(rows), np.int32)
     txns[order] = txn
-    known = np.isin(last["producer_id"], list(outcomes))
-    undecided = (ended == OTHER) & ~known
+    undecided = (ended == OTHER) & ~np.isin(last["producer_id"], list(outcomes))
     is_data = types == OTHER
     either = aborted | undecided
     told = (txns, *(of_txn[txns] & is_data for of_txn in (aborted, undecided, either)))

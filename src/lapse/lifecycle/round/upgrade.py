@@ -7,6 +7,7 @@ tombstones get their delete horizon like any other, which they cannot have in th
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,14 +32,11 @@ def write_upgraded(
     `flat`: LogAppendTime messages lose their create times, as they do when Kafka rewrites them.
     `nulls`: receives the number of tombstones for each of `rows` that is of an old format.
     """
-    file = fs.open_append(path)
     size = 0
-    try:
+    with contextlib.closing(fs.open_append(path)) as file:
         for part in _parts(data, rows, where, flat=flat, nulls=nulls):
             file.write(part)
             size += len(part)
-    finally:
-        file.close()
     return size
 
 

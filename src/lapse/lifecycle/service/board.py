@@ -59,8 +59,7 @@ class Board:
 
     def __init__(self, env: LogEnv, data_dir: Path, engine: EngineReport = NO_ENGINE) -> None:
         self._fs, self._clock = env.fs, env.clock
-        self._data_dir = data_dir
-        self.engine = engine
+        self._data_dir, self.engine = data_dir, engine
         self._told: tuple[str, float] = ("", 0.0)
         self._queue: Queue | None = None
 

@@ -45,8 +45,7 @@ class Job(ABC, Generic[R]):
 
     def __init__(self, run: Run[R], names: Sequence[str], now_ms: int, outcomes: Outcomes) -> None:
         self.run: Run[R] = run
-        self.names = tuple(names)
-        self.now_ms = now_ms
+        self.names, self.now_ms = tuple(names), now_ms
         self.is_over = False
         self._outcomes = outcomes
         self._begun_s = outcomes.clock.monotonic()

@@ -43,9 +43,7 @@ from lapse.lifecycle.decide.select import (
 )
 from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.owner.protocol import Owner, OwnerGone
-from lapse.lifecycle.round.engine import (
-    Engine,
-)
+from lapse.lifecycle.round.engine import Engine
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan
 from lapse.lifecycle.round.sizing import sized_plan
 from lapse.lifecycle.round.summarise import (
@@ -121,8 +119,7 @@ class Service:
     ) -> None:
         self._owner, self._engine = owner, engine
         self._env, self._clock = env, env.clock
-        self._options = options
-        self._data_dir = data_dir
+        self._options, self._data_dir = options, data_dir
         report = engine_report or EngineReport(ENGINE_UP, env.clock.now_ms())
         self._board = Board(env, data_dir, report)
         self._setbacks = Setbacks(env.clock)
@@ -384,8 +381,7 @@ class Service:
                 self._see_through(self._look(chosen, run, now_ms))
 
     def _look(self, requests: Sequence[SummaryRequest], names: Sequence[str], now_ms: int) -> Look:
-        run = self._engine.summarise(requests)
-        job = Look(run, requests, names, now_ms, self._outcomes)
+        job = Look(self._engine.summarise(requests), requests, names, now_ms, self._outcomes)
         logger.info("looking through %d segments of %s", len(requests), some(names))
         job.tell()
         return job

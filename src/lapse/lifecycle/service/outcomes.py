@@ -7,7 +7,6 @@ read goes on below it (L10). Jobs that come to nothing one after the other are t
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,7 @@ from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.service.board import Board
 from lapse.lifecycle.status.backoff import Companions, Setbacks
-from lapse.lifecycle.status.reports import RunOf, round_report
+from lapse.lifecycle.status.reports import round_report
 
 logger = logging.getLogger(__name__)
 
@@ -60,16 +59,22 @@ class Outcomes:
             for r in receipts
             if r.error is not None and is_cancelled(Path(by_id[r.round_id].dir), r.round_id)
         }
-        run = RunOf(self.engine.name, job_ids, os.getpid())
+        made_by = self.engine.name, job_ids
         try:
             results = self.owner.commit(receipts)
         except OwnerGone as e:
-            self._report_gone(run, by_id, receipts, e)
+            now_ms = self.clock.now_ms()
+            self.board.report(
+                [
+                    round_report(*made_by, by_id[r.round_id], r, _gone(r, e, now_ms))
+                    for r in receipts
+                ]
+            )
             raise
         told = []
         for receipt, result in zip(receipts, results, strict=True):
             plan = by_id[receipt.round_id]
-            told.append(round_report(run, plan, receipt, result))
+            told.append(round_report(*made_by, plan, receipt, result))
             if receipt.round_id in called_off:
                 wait_ms = self.setbacks.put_off(plan.name, "its round was cancelled by hand")
                 logger.warning("%s; again in %d s", result.error, wait_ms // 1000)
@@ -101,18 +106,6 @@ class Outcomes:
                 "round %s failed: %s; again in %d s", plan.round_id, result.error, wait_ms // 1000
             )
 
-    def _report_gone(
-        self, run: RunOf, plans: Mapping[str, RoundPlan], receipts: Sequence[Receipt], e: OwnerGone
-    ) -> None:
-        """Nobody knows what became of them: the owner settles that when it is back."""
-        now_ms = self.clock.now_ms()
-        told = []
-        for receipt in receipts:
-            error = receipt.error or f"the owner went away during the commit: {e}"
-            result = CommitResult(receipt.round_id, receipt.name, 0, now_ms, 0.0, error)
-            told.append(round_report(run, plans[receipt.round_id], receipt, result))
-        self.board.report(told)
-
     def no_summaries(self, name: str, why: str) -> None:
         """Leave a log alone whose segments could not be looked through."""
         wait_ms = self.setbacks.set_back(name, why)
@@ -131,6 +124,12 @@ class Outcomes:
         self.has_worked = self.has_worked or not came_to_nothing
         if self.engine.can_be_lost and self._jobs_failed >= JOBS_FAILED_MAX:
             raise EngineLost(f"{self._jobs_failed} jobs in a row came to nothing: {error}")
+
+
+def _gone(receipt: Receipt, reason: OwnerGone, now_ms: int) -> CommitResult:
+    """Nobody knows what became of it: the owner settles that when it is back."""
+    error = receipt.error or f"the owner went away during the commit: {reason}"
+    return CommitResult(receipt.round_id, receipt.name, 0, now_ms, 0.0, error)
 
 
 def _is_futile(plan: RoundPlan, receipt: Receipt, result: CommitResult) -> bool:

@@ -69,8 +69,7 @@ class Setbacks:
 
         If another is met within a minute, more than one place is damaged, and the log is set back.
         """
-        now_s = self._clock.monotonic()
-        before_s = self._met_bad_s.get(log)
+        now_s, before_s = self._clock.monotonic(), self._met_bad_s.get(log)
         self._met_bad_s[log] = now_s
         if before_s is not None and now_s - before_s < BAD_AGAIN_SECONDS:
             return self.set_back(log, reason)

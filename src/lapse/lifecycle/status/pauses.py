@@ -12,19 +12,25 @@ metrics and the service's progress say. A round is called off by a marker that i
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from lapse.base.clock import time_text
-from lapse.base.errors import CorruptData, StorageError, unreadable
+from lapse.base.errors import CorruptData, StorageError
 from lapse.base.fs import Fs
 from lapse.lifecycle.round.cancel import cancel_round
-from lapse.lifecycle.status.reports import UnderWay, is_running, read_progress, read_queue
+from lapse.lifecycle.status.reports import (
+    UnderWay,
+    is_running,
+    read_file,
+    read_progress,
+    read_queue,
+)
 
 PAUSES = "lapse-pauses.json"
 _LOCK = "lapse-pauses.lock"
@@ -83,15 +89,8 @@ def pause_text(pause: Pause) -> str:
 
 def read_pauses(data_dir: Path, now_ms: int) -> Pauses:
     """Read the pauses; raises StorageError, and CorruptData for a file that Lapse did not write."""
-    path = data_dir / PAUSES
-    try:
-        return Pauses(msgspec.json.decode(path.read_bytes(), type=tuple[Pause, ...]), now_ms)
-    except FileNotFoundError:
-        return Pauses((), now_ms)
-    except OSError as e:
-        raise unreadable(e) from e
-    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
-        raise CorruptData(str(path), 0, f"not a list of pauses ({e})") from e
+    kept = read_file(data_dir / PAUSES, tuple[Pause, ...], "a list of pauses")
+    return Pauses(kept or (), now_ms)
 
 
 def pauses_or_all(data_dir: Path, now_ms: int) -> Pauses:
@@ -125,15 +124,12 @@ def resume(fs: Fs, data_dir: Path, logs: Sequence[str], now_ms: int) -> tuple[Pa
     return ended
 
 
-@contextmanager
+@contextlib.contextmanager
 def _locked(fs: Fs, data_dir: Path) -> Iterator[None]:
     """Lock the pauses against changes by other threads and processes."""
-    lock = fs.open_append(data_dir / _LOCK)
-    try:
+    with contextlib.closing(fs.open_append(data_dir / _LOCK)) as lock:
         fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
         yield
-    finally:
-        lock.close()
 
 
 def _write(fs: Fs, data_dir: Path, pauses: Iterable[Pause]) -> None:
@@ -146,10 +142,7 @@ def call_off(fs: Fs, data_dir: Path, logs: Sequence[str], now_ms: int) -> tuple[
     The service must be running: rounds in the queue of a killed service are not under way. A round
     that is being committed at this moment may still succeed. Raises StorageError, CorruptData.
     """
-    try:
-        progress, queue = read_progress(data_dir), read_queue(data_dir)
-    except msgspec.MsgspecError as e:
-        raise CorruptData(str(data_dir), 0, f"what a service said cannot be read ({e})") from e
+    progress, queue = read_progress(data_dir), read_queue(data_dir)
     if progress is None or queue is None or not is_running(progress, now_ms):
         return ()
     present = (r for r in queue.rounds if Path(r.dir).is_dir())  # else the round's topic is gone

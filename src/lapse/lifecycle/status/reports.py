@@ -12,9 +12,10 @@ Nothing depends on them: the ledgers are the history that counts.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,7 +26,7 @@ from lapse.base.fs import Fs
 from lapse.lifecycle.round.commit import CommitResult
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.progress import LogProgress
-from lapse.lifecycle.round.receipt import Receipt
+from lapse.lifecycle.round.receipt import Receipt, Seconds
 from lapse.lifecycle.status.backoff import Held
 from lapse.log.facts import BadRange
 
@@ -37,16 +38,8 @@ QUEUE = "lapse-queue.json"
 ROUNDS_BYTES_MAX = 64 << 20
 TAIL_BYTES = 8 << 20  # of the file's end, read by a new `RoundTail`
 
+_BY_A_SERVICE = "what a lifecycle service writes"
 _File = TypeVar("_File")
-
-
-@dataclass(frozen=True, slots=True)
-class StageSeconds:
-    """Wall time by stage."""
-
-    map: float
-    rewrite: float
-    commit: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +83,7 @@ class RoundReport:
     removed: dict[str, int]
     stamped: int
     horizon_ms: int
-    seconds: StageSeconds
+    seconds: Seconds
     error: str | None
     kind: str = "clean"
     bad: BadRange | None = None
@@ -106,19 +99,10 @@ class RoundReport:
         return self.seconds.map + self.seconds.rewrite + self.seconds.commit
 
 
-@dataclass(frozen=True, slots=True)
-class RunOf:
-    """What the rounds of one run have in common."""
-
-    engine: str
-    job_ids: tuple[int, ...]
-    driver_pid: int
-
-
 def round_report(
-    run: RunOf, plan: RoundPlan, receipt: Receipt, result: CommitResult
+    engine: str, job_ids: tuple[int, ...], plan: RoundPlan, receipt: Receipt, result: CommitResult
 ) -> RoundReport:
-    """The report of a round that was tried, no matter whether it succeeded."""
+    """The report of a round that was tried, no matter whether it succeeded, by its driver."""
     removed: dict[str, int] = {}
     for group in receipt.groups:
         for reason, count in group.removed.items():
@@ -129,10 +113,10 @@ def round_report(
         round_id=plan.round_id,
         log=plan.name,
         due=plan.due,
-        engine=run.engine,
-        job_ids=run.job_ids,
+        engine=engine,
+        job_ids=job_ids,
         task_pid=receipt.pid,
-        driver_pid=run.driver_pid,
+        driver_pid=os.getpid(),
         now_ms=plan.now_ms,
         committed_ms=result.committed_ms,
         first_dirty_before=plan.dirty,
@@ -146,7 +130,7 @@ def round_report(
         removed=removed,
         stamped=sum(group.stamped for group in receipt.groups),
         horizon_ms=plan.horizon_ms,
-        seconds=StageSeconds(receipt.seconds.map, receipt.seconds.rewrite, result.seconds),
+        seconds=replace(receipt.seconds, commit=result.seconds),
         error=result.error,
         kind=plan.kind.value,
         bad=result.bad,
@@ -163,13 +147,10 @@ def append_reports(fs: Fs, data_dir: Path, reports: Sequence[RoundReport]) -> No
     path = data_dir / ROUNDS
     if path.exists() and path.stat().st_size > ROUNDS_BYTES_MAX:
         fs.rename(path, data_dir / ROUNDS_BEFORE)
-    file = fs.open_append(path)
-    try:
+    with contextlib.closing(fs.open_append(path)) as file:
         lines = [msgspec.json.encode(report) + b"\n" for report in reports]
         file.write(b"\n" * _is_torn(path, file.size) + b"".join(lines))
         file.fsync()
-    finally:
-        file.close()
 
 
 def _is_torn(path: Path, size: int) -> bool:
@@ -186,10 +167,8 @@ def read_reports(data_dir: Path) -> Iterator[RoundReport]:
     for name in (ROUNDS_BEFORE, ROUNDS):
         path = data_dir / name
         for line in path.read_bytes().splitlines() if path.exists() else ():
-            try:
+            with contextlib.suppress(msgspec.DecodeError):
                 yield msgspec.json.decode(line, type=RoundReport)
-            except msgspec.DecodeError:
-                continue
 
 
 class RoundTail:
@@ -215,8 +194,7 @@ class RoundTail:
             with self._path.open("rb") as file:
                 state = os.fstat(file.fileno())
                 if self._at is None or state.st_ino != self._inode or state.st_size < self._at:
-                    first = self._at is None
-                    self._at = max(state.st_size - TAIL_BYTES, 0) if first else 0
+                    self._at = max(state.st_size - TAIL_BYTES, 0) if self._at is None else 0
                     self._inode = state.st_ino
                 file.seek(self._at)
                 data = file.read()
@@ -225,10 +203,8 @@ class RoundTail:
         whole = data.rfind(b"\n") + 1  # a line that is being written is read next time
         self._at += whole
         for line in data[:whole].splitlines():
-            try:
+            with contextlib.suppress(msgspec.DecodeError):
                 self._take(msgspec.json.decode(line, type=RoundReport))
-            except msgspec.DecodeError:
-                continue
 
     def _take(self, report: RoundReport) -> None:
         if report.error is not None:
@@ -314,10 +290,11 @@ def _replace(fs: Fs, path: Path, data: bytes) -> None:
 
 def read_progress(data_dir: Path) -> ServiceProgress | None:
     """What the service said last, None if it never did. Raises StorageError, CorruptData."""
-    return _read_file(data_dir / PROGRESS, ServiceProgress)
+    return read_file(data_dir / PROGRESS, ServiceProgress, _BY_A_SERVICE)
 
 
-def _read_file(path: Path, kind: type[_File]) -> _File | None:
+def read_file(path: Path, kind: type[_File], what: str) -> _File | None:
+    """The JSON in a file, None if there is none; `what` it should be, for the error's text."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
@@ -325,7 +302,7 @@ def _read_file(path: Path, kind: type[_File]) -> _File | None:
     except OSError as e:
         raise unreadable(e) from e
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
-        raise CorruptData(str(path), 0, f"not what a lifecycle service writes ({e})") from e
+        raise CorruptData(str(path), 0, f"not {what} ({e})") from e
 
 
 def is_running(progress: ServiceProgress, now_ms: int) -> bool:
@@ -360,10 +337,6 @@ class Queue:
     held: tuple[Held, ...] = ()
     rounds: tuple[UnderWay, ...] = ()
 
-    def behind(self, log: str) -> int:
-        """How many logs go before this one; one that was not due when the run began is last."""
-        return self.logs.index(log) if log in self.logs else len(self.logs)
-
 
 def write_queue(fs: Fs, data_dir: Path, queue: Queue) -> None:
     """Replace the file, whole. Raises StorageError."""
@@ -372,4 +345,4 @@ def write_queue(fs: Fs, data_dir: Path, queue: Queue) -> None:
 
 def read_queue(data_dir: Path) -> Queue | None:
     """What the service said last, None if it never did. Raises StorageError, CorruptData."""
-    return _read_file(data_dir / QUEUE, Queue)
+    return read_file(data_dir / QUEUE, Queue, _BY_A_SERVICE)

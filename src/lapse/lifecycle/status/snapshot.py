@@ -5,13 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from lapse.base.errors import CorruptData
 from lapse.lifecycle.status.pauses import Pause, read_pauses
 from lapse.lifecycle.status.reports import (
-    PROGRESS,
-    QUEUE,
     Queue,
     ServiceProgress,
     is_running,
@@ -39,11 +34,7 @@ class Status:
 
 def read_status(data_dir: Path, now_ms: int) -> Status:
     """Read the files; raises CorruptData if one was not written by a service."""
-    try:
-        progress, queue = read_progress(data_dir), read_queue(data_dir) or Queue()
-    except msgspec.MsgspecError as e:
-        where = f"{data_dir}: {PROGRESS} or {QUEUE}"
-        raise CorruptData(where, 0, f"not a service's ({e})") from e
+    progress, queue = read_progress(data_dir), read_queue(data_dir) or Queue()
     pauses = tuple(read_pauses(data_dir, now_ms))
     return Status(
         now_ms, progress is not None and is_running(progress, now_ms), progress, queue, pauses

@@ -51,13 +51,12 @@ class Chain:
             ago_ms = now_ms - lost.now_ms
             soon = retention_ms is not None and ago_ms < retention_ms
             for offset in offsets[np.isin(keys, lost.keys)].tolist() if soon or not back else ():
-                if not back:
-                    text = "a tombstone is gone in the very pass that removed the value it deletes"
-                else:
-                    text = (
-                        f"a tombstone is gone {ago_ms} ms after the value it deletes, "
-                        f"delete.retention.ms is {retention_ms}"
-                    )
+                text = (
+                    f"a tombstone is gone {ago_ms} ms after the value it deletes, "
+                    f"delete.retention.ms is {retention_ms}"
+                    if back
+                    else "a tombstone is gone in the very pass that removed the value it deletes"
+                )
                 findings.add("L1", offset, text)
 
     def _check_restamped(self, judge: Judge, findings: Findings) -> None:

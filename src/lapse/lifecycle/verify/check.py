@@ -17,7 +17,7 @@ from lapse.lifecycle.verify.chain import Chain
 from lapse.lifecycle.verify.files import LogFiles, Tick, batches
 from lapse.lifecycle.verify.findings import Finding, Findings, Level
 from lapse.lifecycle.verify.judge import Context, Judge, Reach
-from lapse.lifecycle.verify.keys import KeyHash, NewestOffsets
+from lapse.lifecycle.verify.keys import NewestOffsets, hashed
 from lapse.lifecycle.verify.pairs import pairs
 from lapse.lifecycle.verify.transactions import LastBatch, Transactions
 
@@ -120,7 +120,7 @@ def _context(
         reach=reach,
         transactions=transactions,
         newest=newest,
-        key_hash=KeyHash(checked.salt),
+        salt=checked.salt,
         now_ms=checked.now_ms,
         retention_ms=None if config is None else config.delete_retention_ms,
         legacy_horizon_ms=_legacy_horizon(checked.before, config),
@@ -167,7 +167,7 @@ def _note_keys(context: Context, tick: Tick) -> None:
             break
         records = batch.records(valued_tombstones=False)
         keyed = (records.rows["key_length"] >= 0) & (records.offsets < mapped)
-        hashes = context.key_hash(records.keys())
+        hashes = hashed(records.keys(), context.salt)
         context.newest.put(hashes[keyed], records.offsets[keyed])
 
 
@@ -205,7 +205,6 @@ def _older_left(
     stamped: np.ndarray[tuple[int], np.dtype[np.int64]],
 ) -> dict[int, int]:  # fmt: skip
     """Stamped tombstone → an older value of its key that is left."""
-    hashes, offsets = judge.outlived.joined()
     older: dict[int, int] = {}
 
     def note(hashes: np.ndarray, offsets: np.ndarray) -> None:
@@ -213,7 +212,7 @@ def _older_left(
         for tombstone, offset in zip(at[offsets < at], offsets[offsets < at], strict=True):
             older[int(tombstone)] = int(offset)
 
-    note(hashes, offsets)
+    note(*judge.outlived.joined())
     if not len(stamped) or stamped.max() < context.reach.mapped:
         return older
     for batch in batches(checked.after, lambda _: None):
@@ -223,7 +222,7 @@ def _older_left(
             continue
         records = batch.records(valued_tombstones=context.valued_tombstones)
         values = ~records.tombstone & (records.offsets >= context.reach.log_start)
-        note(context.key_hash(records.keys())[values], records.offsets[values])
+        note(hashed(records.keys(), context.salt)[values], records.offsets[values])
     return older
 
 

@@ -18,7 +18,7 @@ from lapse.kernels.layout import (
 )
 from lapse.lifecycle.verify.files import Batch, LogFiles, Records
 from lapse.lifecycle.verify.findings import Findings, Level
-from lapse.lifecycle.verify.keys import KEYLESS, Hashes, KeyHash, NewestOffsets, Offsets
+from lapse.lifecycle.verify.keys import KEYLESS, Hashes, NewestOffsets, Offsets, hashed
 from lapse.lifecycle.verify.pairs import Pair
 from lapse.lifecycle.verify.transactions import Transactions
 
@@ -59,7 +59,7 @@ class Context:
     reach: Reach
     transactions: Transactions
     newest: NewestOffsets
-    key_hash: KeyHash
+    salt: bytes
     now_ms: int
     retention_ms: int | None
     legacy_horizon_ms: int | None
@@ -101,14 +101,11 @@ class Judge:
     """
 
     def __init__(self, context: Context) -> None:
-        self._c = context
-        self._f = context.findings
+        self._c, self._f = context, context.findings
         self.removed: Counter[str] = Counter()
         self.seen = self.kept = 0
-        self.outlived = KeyedOffsets()
-        self.stamped = KeyedOffsets()
-        self.expired = KeyedOffsets()
-        self.superseded = KeyedOffsets()
+        self.outlived, self.stamped = KeyedOffsets(), KeyedOffsets()
+        self.expired, self.superseded = KeyedOffsets(), KeyedOffsets()
         self.restamped: list[int] = []
         self.aborted: list[tuple[int, int, int]] = []
         self._left: Counter[int] = Counter()  # marker → batches of its data that are there after
@@ -133,7 +130,7 @@ class Judge:
         """S-4: nothing from the first uncleanable segment on has changed."""
         if before.head.base_offset < self._c.reach.log_start:
             return  # a trim
-        if after is None or after.head._replace(position=0) != before.head._replace(position=0):
+        if after is None or not _identical(before, after):
             what = "is gone" if after is None else "has changed"
             text = f"a batch of a segment above the cleaned range {what}"
             self._f.add("S-4", before.head.base_offset, text)
@@ -201,7 +198,7 @@ class Judge:
 
     def _judge_data(self, before: Batch, after: Batch | None) -> None:
         records = before.records(valued_tombstones=self._c.valued_tombstones)
-        hashes = self._c.key_hash(records.keys())
+        hashes = hashed(records.keys(), self._c.salt)
         self.seen += len(hashes)
         there = np.zeros(len(hashes), np.bool_)
         if after is not None:
@@ -288,15 +285,13 @@ class Judge:
         self, before: Batch, old: Records, hashes: Hashes, there: NDArray[np.bool_]
     ) -> None:
         """Records that stayed: reports those that should not have, and collects aborted ones."""
-        reach = self._c.reach
-        state = self._state(before)
+        reach, head, state = self._c.reach, before.head, self._state(before)
         if state == "aborted" and there.any():
-            ended = self._c.transactions.outcome(before.head.last_offset, before.head.producer_id)
+            ended = self._c.transactions.outcome(head.last_offset, head.producer_id)
             assert ended is not None
-            entry = before.head.producer_id, before.head.base_offset, ended.marker_offset
-            self.aborted.append(entry)
-            if reach.known and before.head.last_offset < reach.mapped:
-                self._f.warn("X-3", before.head.base_offset, "aborted data is still there")
+            self.aborted.append((head.producer_id, head.base_offset, ended.marker_offset))
+            if reach.known and head.last_offset < reach.mapped:
+                self._f.warn("X-3", head.base_offset, "aborted data is still there")
         if state != "committed":
             return
         below = there & (old.offsets < reach.mapped) & (old.offsets >= reach.log_start)

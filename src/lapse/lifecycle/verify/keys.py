@@ -21,19 +21,12 @@ Hashes = NDArray[np.uint64]
 Offsets = NDArray[np.int64]
 
 
-class KeyHash:
+def hashed(keys: Iterable[bytes | None], salt: bytes) -> Hashes:
     """Keys to numbers."""
-
-    def __init__(self, salt: bytes) -> None:
-        self._salt = salt
-
-    def __call__(self, keys: Iterable[bytes | None]) -> Hashes:
-        salt = self._salt
-        digests = [
-            _NO_KEY if key is None else blake2b(key, digest_size=8, key=salt).digest()
-            for key in keys
-        ]
-        return np.frombuffer(b"".join(digests), np.uint64)
+    digests = [
+        _NO_KEY if key is None else blake2b(key, digest_size=8, key=salt).digest() for key in keys
+    ]
+    return np.frombuffer(b"".join(digests), np.uint64)
 
 
 class NewestOffsets:
@@ -42,8 +35,7 @@ class NewestOffsets:
     def __init__(self, pending_max: int = PENDING_MAX) -> None:
         self._hashes: list[Hashes] = []
         self._offsets: list[Offsets] = []
-        self._pending = 0
-        self._pending_max = pending_max
+        self._pending, self._pending_max = 0, pending_max
 
     def put(self, hashes: Hashes, offsets: Offsets) -> None:
         self._hashes.append(hashes)

@@ -15,39 +15,31 @@ from lapse.lifecycle.verify.findings import Findings
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """A batch before and after; None on the side where there is none.
-
-    `low`: the first offset that the batch before can hold, if its header does not say.
-    """
+    """A batch before and after; None on the side where there is none."""
 
     before: Batch | None
     after: Batch | None
-    low: int = 0
 
 
 def pairs(before: LogFiles, after: LogFiles, tick: Tick, findings: Findings) -> Iterator[Pair]:
     """All pairs, ascending; batches appended since are left out. Raises CorruptData."""
     old = batches(before, tick)
-    current = next(old, None)
-    low = 0
+    current, low = next(old, None), 0
     for batch in _in_order(after, tick, findings):
         base, last = batch.head.base_offset, batch.head.last_offset
         while current is not None and current.head.last_offset < base:
-            yield Pair(current, None, low)
-            low = current.head.last_offset + 1
-            current = next(old, None)
+            yield Pair(current, None)
+            low, current = current.head.last_offset + 1, next(old, None)
         if current is None and base >= low:
             return  # appended since
         if current is None or not _is_of(batch, current, low):
             findings.add("F-3", base, f"a batch {base}–{last} that was not there before")
             yield Pair(None, batch)
             continue
-        yield Pair(current, batch, low)
-        low = current.head.last_offset + 1
-        current = next(old, None)
+        yield Pair(current, batch)
+        low, current = current.head.last_offset + 1, next(old, None)
     while current is not None:
-        yield Pair(current, None, low)
-        low = current.head.last_offset + 1
+        yield Pair(current, None)
         current = next(old, None)
 
 

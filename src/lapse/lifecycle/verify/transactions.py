@@ -22,7 +22,6 @@ class EndedTransaction:
     """A marker and what it ends; `batches` counts those of its data that are there."""
 
     producer_id: int
-    first_offset: int
     marker_offset: int
     committed: bool
     batches: int
@@ -88,10 +87,8 @@ class Transactions:
         )
         if marker is not None:
             offset = head.base_offset
-            first, count = self.open.pop(head.producer_id, (offset, 0))
-            self.ended[offset] = EndedTransaction(
-                head.producer_id, first, offset, marker.commit, count
-            )
+            _, count = self.open.pop(head.producer_id, (offset, 0))
+            self.ended[offset] = EndedTransaction(head.producer_id, offset, marker.commit, count)
             self._markers[head.producer_id].append(offset)
 
     def outcome(self, head_offset: int, producer_id: int) -> EndedTransaction | None:

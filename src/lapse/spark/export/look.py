@@ -16,8 +16,8 @@ from lapse.client.settings import TOPIC, Resource
 from lapse.log.checkpoints import read_topic_id
 from lapse.metadata.policies import find_policies
 from lapse.spark.export.decide import LogNow
+from lapse.spark.scan import place
 from lapse.spark.scan.options import TOMBSTONE_VALUES, parse_options
-from lapse.spark.scan.place import place_of
 
 _RETENTION, _POLICY = "delete.retention.ms", "cleanup.policy"
 
@@ -41,7 +41,7 @@ class SourceTopic:
         """As it is now; raises what the data source raises."""
         now_ms = clock.now_ms()  # before the end is asked for
         asked = {**self.options, "subscribe": self.topic, "kafka.isolation.level": "read_committed"}
-        extents = place_of(parse_options(asked)).extents()
+        extents = place.extents(parse_options(asked))
         found = {p.partition: (e.start_offset, e.end_offset) for p, e in extents.items()}
         return LogNow(self.topic, self.topic_id, found, now_ms, self.delete_retention_ms)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -30,7 +30,7 @@ from lapse.spark.export.decide import (
     is_late,
     only_more,
 )
-from lapse.spark.export.table import LOCK, Table, is_there
+from lapse.spark.export.table import LOCK, Table, is_there, names_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def export(
         log = look()
         run = decide(state, log, wish.kind, anew=wish.anew)
         if state is None:
-            before = delta_of(wish, BEFORE_DELTA)
+            before = BEFORE_DELTA if wish.delta else None
             table.commit(ExportState(log.topic, log.topic_id, wish.kind, 0, {}, before))
         partitions = _written(table, source, run, wish.kind)
         if not (run.anew or run.late) and state is not None and _is_slow(state, log, clock):
@@ -103,21 +103,12 @@ def export(
 
 @contextmanager
 def _locked(table: Table) -> Iterator[None]:
-    lock = table.fs.open_append(table.folder / LOCK)
-    try:
-        fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as e:
-        lock.close()
-        raise ConfigError(f"--to {table.folder}: another export is writing to it") from e
-    try:
+    with closing(table.fs.open_append(table.folder / LOCK)) as lock:
+        try:
+            fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as e:
+            raise ConfigError(f"--to {table.folder}: another export is writing to it") from e
         yield
-    finally:
-        lock.close()
-
-
-def delta_of(wish: ExportOptions, version: int) -> int | None:
-    """What the state of a table says of Delta."""
-    return version if wish.delta else None
 
 
 def _require_format(table: Table, state: ExportState | None, wish: ExportOptions) -> None:
@@ -168,8 +159,8 @@ def _put_in_place(
 ) -> int:
     """Make the new files count; returns how many others are gone."""
     if wish.delta:
-        before = set() if state is None else {n for p in state.partitions.values() for n in p.files}
-        after = {n for p in left.partitions.values() for n in p.files}
+        before = set() if state is None else names_of(state.partitions)
+        after = names_of(left.partitions)
         change = delta.Change(tuple(sorted(after - before)), tuple(sorted(before - after)))
         version = 0 if newest is None else newest + 1
         left = replace(left, delta_version=version)

@@ -69,15 +69,21 @@ def _dealt(costs: Sequence[int], task_slots: int) -> list[list[int]]:
     small = [i for i, cost in enumerate(costs) if cost < BIN_COST_BYTES_MAX]
     wanted = -(-sum(costs[i] for i in small) // BIN_COST_BYTES_MIN)
     n_bins = min(wanted, task_slots * BINS_PER_SLOT, len(small))
-    heap = [(0, n) for n in range(n_bins)]
-    members: list[list[int]] = [[] for _ in range(n_bins)]
-    for i in sorted(small, key=lambda i: -costs[i]):
-        load, n = heapq.heappop(heap)
-        members[n].append(i)
-        heapq.heappush(heap, (load + costs[i], n))
+    dealt = even_bins([costs[i] for i in small], n_bins)
     bins = [[i] for i in giants]
-    bins += [some for numbers in members for some in _short(sorted(numbers))]
+    bins += [some for numbers in dealt for some in _short(sorted(small[n] for n in numbers))]
     return sorted(bins, key=lambda numbers: -sum(costs[i] for i in numbers))
+
+
+def even_bins(costs: Sequence[int], n_bins: int) -> list[list[int]]:
+    """Members by their place in `costs`: the largest first, each to the emptiest bin."""
+    heap = [(0, n) for n in range(n_bins)]
+    bins: list[list[int]] = [[] for _ in range(n_bins)]
+    for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
+        load, n = heapq.heappop(heap)
+        bins[n].append(i)
+        heapq.heappush(heap, (load + costs[i], n))
+    return bins
 
 
 def _short(members: list[int]) -> Iterator[list[int]]:

@@ -15,9 +15,7 @@ from pyspark.daemon import manager
 from lapse.base.errors import StorageError
 from lapse.base.fs import RealFs
 from lapse.lifecycle.warm_up import warm_up
-from lapse.spark.rounds import split_task, task
-
-__all__ = ["split_task", "task"]
+from lapse.spark.rounds import split_task, task  # noqa: F401  (for the workers that it forks)
 
 logger = logging.getLogger(__name__)
 

@@ -24,9 +24,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from py4j.protocol import Py4JError
 from pyspark.accumulators import _accumulatorRegistry
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lapse.base.clock import Clock, SystemClock
@@ -46,14 +44,13 @@ from lapse.spark.rounds.split import Cluster, run_split_plan
 from lapse.spark.rounds.split_task import run_split_bins
 from lapse.spark.rounds.task import (
     AsTheyCome,
-    encode_plans,
-    encode_requests,
+    encode_bin,
     run_bins,
     summarise_bins,
     tell_bins,
 )
 from lapse.spark.rounds.watch import Watch
-from lapse.spark.session.errors import in_one_line
+from lapse.spark.session.errors import SPARK_ERRORS, in_one_line, text_of
 from lapse.spark.session.session import BULK, MUST_CLEAN, SessionOptions, open_session, stop_jvm
 
 logger = logging.getLogger(__name__)
@@ -62,7 +59,6 @@ POLL_SECONDS = 0.03
 _JOB_IDS_WAIT_SECONDS = 1.0
 _NAMED_LOGS_MAX = 3
 _THREADS = 4  # of one run and one that overtakes it: a job, and the driver of a split plan
-_SPARK_ERRORS = (Py4JError, PySparkException, OSError, EOFError)
 
 
 def open_engine(master: str, app_name: str = "lapse", cores_max: int = 0) -> SparkEngine:
@@ -123,16 +119,16 @@ class SparkEngine:
 
     def warm_up(self) -> None:
         """Have a worker for each slot, its kernels loaded; raises EngineLost if that fails."""
-        job = Job("warm-up", run_bins, [encode_plans(())] * self.task_slots)
+        job = Job("warm-up", run_bins, [encode_bin(())] * self.task_slots)
         try:
             self._driver.submit(self._collect, "lapse-warm-up", job).result()
-        except _SPARK_ERRORS as e:
+        except SPARK_ERRORS as e:
             raise EngineLost(f"Spark cannot start Python workers: {_reason(e)}") from e
 
     def close(self) -> None:
         """Stop Spark and see its JVM end."""
         self._is_closing = True
-        with contextlib.suppress(*_SPARK_ERRORS):  # gone already is what was wanted
+        with contextlib.suppress(*SPARK_ERRORS):  # gone already is what was wanted
             self._spark.cancelAllJobs()
             self._spark.stop()
         self._driver.shutdown(wait=False, cancel_futures=True)
@@ -170,7 +166,7 @@ class SparkEngine:
         self._require_alive()
         bins = pack(plans, self.task_slots)
         watch = Watch(bins, self._clock)
-        encoded = [encode_plans(b.plans) for b in bins]
+        encoded = [encode_bin(b.plans) for b in bins]
         told = self._spark.accumulator(list[bytes](), AsTheyCome())
         job = Job(describe(plans), partial(tell_bins, told), encoded, pool)
         running = self._start(job, run)
@@ -226,7 +222,7 @@ class SparkEngine:
             return
         self._require_alive()
         total = sum(request.size for request in requests)
-        encoded = [encode_requests(b) for b in pack_requests(requests, self.task_slots)]
+        encoded = [encode_bin(b) for b in pack_requests(requests, self.task_slots)]
         running = self._start(Job(describe_look(requests), summarise_bins, encoded), run)
         for _ in self._until_done(running):
             yield Progress(0, total)
@@ -283,13 +279,13 @@ class SparkEngine:
     def _end(self, running: _Running, job: Future[list[bytes]]) -> None:
         try:
             running.answers, running.error = job.result(), "its task left no receipt"
-        except _SPARK_ERRORS as e:
+        except SPARK_ERRORS as e:
             running.error = f"the Spark job failed: {_reason(e)}"
             if self._is_cancelled(running.run):
                 running.error = "cancelled"
 
     def _cancel(self, group: str) -> None:
-        with contextlib.suppress(*_SPARK_ERRORS):  # the job's own outcome says what is wrong
+        with contextlib.suppress(*SPARK_ERRORS):  # the job's own outcome says what is wrong
             self._spark.cancelJobGroup(group)
 
     def _note_job_ids(self, running: _Running, wait_seconds: float = 0.0) -> None:
@@ -297,7 +293,7 @@ class SparkEngine:
         if running.has_ids:
             return
         until = self._clock.monotonic() + wait_seconds
-        with contextlib.suppress(*_SPARK_ERRORS):
+        with contextlib.suppress(*SPARK_ERRORS):
             while True:
                 ids = self._spark.statusTracker().getJobIdsForGroup(running.group)
                 if ids or self._clock.monotonic() >= until:
@@ -309,7 +305,7 @@ class SparkEngine:
     def _require_alive(self) -> None:
         try:
             stopped = self._spark._jsc is None or self._spark._jsc.sc().isStopped()
-        except _SPARK_ERRORS as e:
+        except SPARK_ERRORS as e:
             raise EngineLost(f"Spark is gone: {_reason(e)}") from e
         if stopped:
             raise EngineLost("Spark has stopped")
@@ -317,28 +313,24 @@ class SparkEngine:
 
 def describe(plans: Sequence[RoundPlan]) -> str:
     """What a Spark page or log calls the job."""
-    names = ", ".join(plan.name for plan in plans[:_NAMED_LOGS_MAX])
-    more = len(plans) - _NAMED_LOGS_MAX
-    mebibytes = sum(plan.bytes_to_read for plan in plans) / (1 << 20)
-    logs = f"{names} and {more} more" if more > 0 else names
-    return f"cleaning {logs}: {mebibytes:.1f} MiB"
+    n_bytes = sum(plan.bytes_to_read for plan in plans)
+    return _described("cleaning", [plan.name for plan in plans], n_bytes)
 
 
 def describe_look(requests: Sequence[SummaryRequest]) -> str:
     """The same for a look through segments."""
-    names = dict.fromkeys(request.name for request in requests)
-    some = ", ".join(list(names)[:_NAMED_LOGS_MAX])
+    names = list(dict.fromkeys(request.name for request in requests))
+    n_bytes = sum(request.size for request in requests)
+    return _described(f"looking through {len(requests)} segments of", names, n_bytes)
+
+
+def _described(doing: str, names: Sequence[str], n_bytes: int) -> str:
+    some = ", ".join(names[:_NAMED_LOGS_MAX])
     more = len(names) - _NAMED_LOGS_MAX
-    mebibytes = sum(request.size for request in requests) / (1 << 20)
     logs = f"{some} and {more} more" if more > 0 else some
-    return f"looking through {len(requests)} segments of {logs}: {mebibytes:.1f} MiB"
+    return f"{doing} {logs}: {n_bytes / (1 << 20):.1f} MiB"
 
 
 def _reason(error: BaseException) -> str:
     """What happened, and what to do where that is known, without a Java stack."""
-    java = getattr(error, "java_exception", None)
-    text = str(error)
-    if java is not None:
-        with contextlib.suppress(*_SPARK_ERRORS):  # the JVM that could have told may be gone
-            text = str(java.getMessage())
-    return in_one_line(text) or type(error).__name__
+    return in_one_line(text_of(error)) or type(error).__name__

@@ -14,7 +14,6 @@ is not, since it grew meanwhile as well, is looked through here.
 from __future__ import annotations
 
 import contextlib
-import heapq
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -24,9 +23,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-from py4j.protocol import Py4JError
 from pyspark import SparkContext, TaskContext
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lapse.base.clock import Clock, SystemClock
@@ -40,6 +37,8 @@ from lapse.lifecycle.erase.search import Search
 from lapse.lifecycle.erase.table import table_of
 from lapse.lifecycle.erase.warm_up import warm_up
 from lapse.lifecycle.round.progress import OnProgress, Progress
+from lapse.spark.rounds.bins import BIN_COST_BYTES_MIN, BINS_PER_SLOT, even_bins
+from lapse.spark.session.errors import SPARK_ERRORS, text_of
 from lapse.spark.session.session import SessionOptions, open_session, stop_jvm
 
 DEATHS_MAX = 2
@@ -47,9 +46,6 @@ DIED = f"could not be looked through: {DEATHS_MAX} of Spark's workers died over 
 HERE_BYTES_MAX = 256 << 20  # less than Java's start takes
 _POLL_SECONDS = 0.03
 _FILE_COST_BYTES = 256 << 10
-_BIN_COST_BYTES_MIN = 16 << 20  # below this another task costs more than it saves
-_BINS_PER_SLOT = 4
-_SPARK_ERRORS = (Py4JError, PySparkException, OSError, EOFError)
 
 _Numbered = tuple[int, AuditUnit]
 _Bin = Sequence[_Numbered]
@@ -109,7 +105,7 @@ class SparkRuns:
         if session is None:
             return
         self._has_rested = True
-        with contextlib.suppress(*_SPARK_ERRORS):  # gone already is what was wanted
+        with contextlib.suppress(*SPARK_ERRORS):  # gone already is what was wanted
             session.sparkContext.cancelAllJobs()
             session.stop()
         stop_jvm()
@@ -139,14 +135,10 @@ class SparkAudits:
         alone = [n for n, findings in found.items() if findings.problem == DIED]
         if len(units) > 1 and alone:
             found |= self._run([[numbered[n]] for n in alone])
-        self.count(sum(sizes))
+        self._done += sum(sizes)
+        self._tell(0)
         for n, unit in numbered:
             yield self._settled(unit, found.get(n), seen[n])
-
-    def count(self, more: int) -> None:
-        """So many bytes more were looked through."""
-        self._done += more
-        self._tell(0)
 
     def _settled(self, unit: AuditUnit, found: Findings | None, here: FileState | None) -> Findings:
         if found is None:
@@ -172,7 +164,7 @@ class SparkAudits:
                 while not wait([running], _POLL_SECONDS).done:
                     self._tell(int(size * self._share_done(group)))
             except BaseException:
-                with contextlib.suppress(*_SPARK_ERRORS):  # what broke it off is raised anyway
+                with contextlib.suppress(*SPARK_ERRORS):  # what broke it off is raised anyway
                     self._context.cancelJobGroup(group)
                 raise
         return self._outcome(running, bins)
@@ -188,7 +180,7 @@ class SparkAudits:
     def _outcome(self, running: Future[list[bytes]], bins: Sequence[_Bin]) -> dict[int, Findings]:
         try:
             answers = running.result()
-        except _SPARK_ERRORS as e:
+        except SPARK_ERRORS as e:
             problem = f"was not looked through: the Spark job failed: {_reason(e)}"
             return {n: Findings(unit.path, problem=problem) for some in bins for n, unit in some}
         decoded = (msgspec.json.decode(data, type=tuple[int, Findings]) for data in answers)
@@ -196,7 +188,7 @@ class SparkAudits:
 
     def _share_done(self, group: str) -> float:
         tracker = self._context.statusTracker()
-        with contextlib.suppress(*_SPARK_ERRORS):
+        with contextlib.suppress(*SPARK_ERRORS):
             for job in tracker.getJobIdsForGroup(group):
                 told = tracker.getJobInfo(job)
                 for stage in told.stageIds if told is not None else ():
@@ -221,24 +213,13 @@ def is_same(there: FileState, here: FileState | None) -> bool:
 def dealt(numbered: _Bin, sizes: Sequence[int], task_slots: int) -> list[list[_Numbered]]:
     """The largest first, each to the emptiest bin."""
     costs = [_FILE_COST_BYTES + size for size in sizes]
-    n_bins = min(-(-sum(costs) // _BIN_COST_BYTES_MIN), task_slots * _BINS_PER_SLOT, len(costs))
-    heap = [(0, n) for n in range(n_bins)]
-    bins: list[list[_Numbered]] = [[] for _ in range(n_bins)]
-    for n, unit in sorted(numbered, key=lambda one: -costs[one[0]]):
-        load, emptiest = heapq.heappop(heap)
-        bins[emptiest].append((n, unit))
-        heapq.heappush(heap, (load + costs[n], emptiest))
-    return bins
+    n_bins = min(-(-sum(costs) // BIN_COST_BYTES_MIN), task_slots * BINS_PER_SLOT, len(costs))
+    return [[numbered[i] for i in members] for members in even_bins(costs, n_bins)]
 
 
 def _reason(error: BaseException) -> str:
     """The first line that says what happened, without a Java stack."""
-    java = getattr(error, "java_exception", None)
-    text = str(error)
-    if java is not None:
-        with contextlib.suppress(*_SPARK_ERRORS):  # the JVM that could have told may be gone
-            text = str(java.getMessage())
-    return next(iter(text.strip().splitlines()), type(error).__name__)[:500]
+    return next(iter(text_of(error).strip().splitlines()), type(error).__name__)[:500]
 
 
 # --- in a task ------------------------------------------------------------------------------------

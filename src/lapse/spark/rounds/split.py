@@ -99,7 +99,8 @@ class _Jobs:
             lambda: self._tell(watch.look()),
         )  # fmt: skip
         if len(collected) != len(job.requests):
-            return self._unanswered(job, error + blame(folder, prefix, job))
+            text = f"{self._plan.name}: {error}{blame(folder, prefix, job)}"
+            return [Answer(_NOBODY, os.getpid(), 0.0, 0, None, text)] * len(job.requests)
         answers = [decode_answer(job.stage, data) for data in collected]
         self._bytes_done += sum(answer.bytes_read for answer in answers)
         self._tell(0)
@@ -107,10 +108,6 @@ class _Jobs:
 
     def _tell(self, more_bytes: int) -> None:
         self._on_bytes(min(self._bytes_done + more_bytes, work_bytes(self._plan)))
-
-    def _unanswered(self, job: Job, error: str) -> list[Answer[Any]]:
-        text = f"{self._plan.name}: {error}"
-        return [Answer(_NOBODY, os.getpid(), 0.0, 0, None, text)] * len(job.requests)
 
 
 def bins_of(job: Job, prefix: str, task_slots: int) -> list[bytes]:

@@ -26,10 +26,9 @@ from pyspark import Accumulator, AccumulatorParam, TaskContext
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import StorageError
 from lapse.base.fs import Fs, RealFs
-from lapse.lifecycle.round.engine import failed, run_plan
+from lapse.lifecycle.round.engine import failed, in_words, run_plan
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt, attempt_dir
-from lapse.lifecycle.round.room import in_words
 from lapse.lifecycle.round.summarise import (
     SummaryReceipt,
     SummaryRequest,
@@ -50,7 +49,7 @@ def run_bins(bins: Iterable[bytes]) -> Iterator[bytes]:
     number, attempt = context.partitionId(), context.attemptNumber()
     fs, clock = RealFs(), SystemClock()
     for encoded in bins:
-        for plan in decode_plans(encoded):
+        for plan in msgspec.json.decode(encoded, type=tuple[RoundPlan, ...]):
             attempt_id = f"p{number}-a{attempt}-{secrets.token_hex(4)}"
             yield msgspec.json.encode(run_one(plan, attempt_id, attempt, fs, clock))
 
@@ -78,18 +77,8 @@ def summarise_bins(bins: Iterable[bytes]) -> Iterator[bytes]:
     assert context is not None, "runs in a Spark task only"
     attempt = context.attemptNumber()
     for encoded in bins:
-        for request in decode_requests(encoded):
+        for request in msgspec.json.decode(encoded, type=tuple[SummaryRequest, ...]):
             yield msgspec.json.encode(summarise_one(request, attempt))
-
-
-def encode_requests(requests: Iterable[SummaryRequest]) -> bytes:
-    """A bin as it travels."""
-    return msgspec.json.encode(tuple(requests))
-
-
-def decode_requests(data: bytes) -> tuple[SummaryRequest, ...]:
-    """Inverse of `encode_requests`."""
-    return msgspec.json.decode(data, type=tuple[SummaryRequest, ...])
 
 
 def summarise_one(request: SummaryRequest, attempt: int) -> SummaryReceipt:
@@ -103,14 +92,9 @@ def summarise_one(request: SummaryRequest, attempt: int) -> SummaryReceipt:
         return failed_summary(request, f"{type(e).__name__}: {e}")
 
 
-def encode_plans(plans: Iterable[RoundPlan]) -> bytes:
+def encode_bin(members: Iterable[RoundPlan] | Iterable[SummaryRequest]) -> bytes:
     """A bin as it travels."""
-    return msgspec.json.encode(tuple(plans))
-
-
-def decode_plans(data: bytes) -> tuple[RoundPlan, ...]:
-    """Inverse of `encode_plans`."""
-    return msgspec.json.decode(data, type=tuple[RoundPlan, ...])
+    return msgspec.json.encode(tuple(members))
 
 
 def run_one(plan: RoundPlan, attempt_id: str, attempt: int, fs: Fs, clock: Clock) -> Receipt:

@@ -26,8 +26,8 @@ from lapse.client.fetched import Fetched
 from lapse.client.login import login
 from lapse.client.range_reader import DEFAULTS, Patience, Wanted, read_range
 from lapse.spark.scan.files import DataLost
-from lapse.spark.scan.options import EARLIEST, LATEST, Bounds, SourceOptions
-from lapse.spark.scan.plan import BrokerSlice, Extent, Pruning, Split, named, not_there
+from lapse.spark.scan.options import Bounds, SourceOptions
+from lapse.spark.scan.plan import BrokerSlice, Extent, Pruning, Split, named, offset_in
 
 T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,37 +48,7 @@ def plan(options: SourceOptions, pruning: Pruning) -> list[Split]:
     Raises ConfigError where something named is not there, DataLost where offsets are not,
     KafkaError and ConnectionLost.
     """
-    return asyncio.run(_plan(options, pruning))
 
-
-def starts(options: SourceOptions) -> dict[TopicPartition, int]:
-    """Where a stream begins in each partition asked for; raises as `plan`."""
-
-    async def ask(consumer: Consumer) -> dict[TopicPartition, int]:
-        extents = await _extents(consumer, options)
-        return await _resolved(consumer, extents, options.starting, options)
-
-    return asyncio.run(_with_consumer(options, ask))
-
-
-def extents(options: SourceOptions, *, lenient: bool = False) -> dict[TopicPartition, Extent]:
-    """Each partition asked for as it is now; `lenient` leaves out what is named and not there."""
-
-    async def ask(consumer: Consumer) -> dict[TopicPartition, Extent]:
-        return await _extents(consumer, options, lenient=lenient)
-
-    return asyncio.run(_with_consumer(options, ask))
-
-
-async def _with_consumer(options: SourceOptions, ask: Callable[[Consumer], Awaitable[T]]) -> T:
-    config = ConsumerConfig(
-        read_committed=options.committed, default_api_timeout_ms=options.api_timeout_ms
-    )
-    async with Consumer(options.bootstrap, config, login=login(options.client)) as consumer:
-        return await ask(consumer)
-
-
-async def _plan(options: SourceOptions, pruning: Pruning) -> list[Split]:
     async def ask(consumer: Consumer) -> list[Split]:
         extents = {
             p: e for p, e in (await _extents(consumer, options)).items() if pruning.admits(p)
@@ -94,7 +64,31 @@ async def _plan(options: SourceOptions, pruning: Pruning) -> list[Split]:
         }
         return [Split((one,)) for one in _cut(options, ranges)]
 
-    return await _with_consumer(options, ask)
+    return asyncio.run(_with_consumer(options, ask))
+
+
+def starts(options: SourceOptions) -> dict[TopicPartition, int]:
+    """Where a stream begins in each partition asked for; raises as `plan`."""
+
+    async def ask(consumer: Consumer) -> dict[TopicPartition, int]:
+        extents = await _extents(consumer, options)
+        return await _resolved(consumer, extents, options.starting, options)
+
+    return asyncio.run(_with_consumer(options, ask))
+
+
+def extents(options: SourceOptions, *, lenient: bool = False) -> dict[TopicPartition, Extent]:
+    """Each partition asked for as it is now; `lenient` leaves out what is named and not there."""
+    ask = partial(_extents, options=options, lenient=lenient)
+    return asyncio.run(_with_consumer(options, ask))
+
+
+async def _with_consumer(options: SourceOptions, ask: Callable[[Consumer], Awaitable[T]]) -> T:
+    config = ConsumerConfig(
+        read_committed=options.committed, default_api_timeout_ms=options.api_timeout_ms
+    )
+    async with Consumer(options.bootstrap, config, login=login(options.client)) as consumer:
+        return await ask(consumer)
 
 
 def _cut(
@@ -132,20 +126,9 @@ async def _resolved(
     """Offsets between the start and the end of each log."""
     if bounds.timestamp_ms is not None:
         return await _at_time(consumer, extents, bounds.timestamp_ms)
-    return {p: _offset(p, extent, bounds, options) for p, extent in extents.items()}
-
-
-def _offset(
-    partition: TopicPartition, extent: Extent, bounds: Bounds, options: SourceOptions
-) -> int:
-    offset = bounds.offsets.get(partition, bounds.everywhere)
-    if offset == EARLIEST:
-        return extent.start_offset
-    if offset == LATEST:
-        return extent.end_offset
-    if not extent.start_offset <= offset <= extent.end_offset and options.fail_on_data_loss:
-        raise not_there(partition, offset, extent.start_offset, extent.end_offset)
-    return min(max(offset, extent.start_offset), extent.end_offset)
+    return {
+        p: offset_in(p, extent, bounds, options, extent.end_offset) for p, extent in extents.items()
+    }
 
 
 async def _at_time(

@@ -27,8 +27,8 @@ from lapse.log.swap import SWAP
 from lapse.records.append_times import NOTHING, AppendTimes
 from lapse.records.batch import scan_prefix
 
-_TRIES_MAX = 50
-_PAUSE_SECONDS = 0.01  # a swap takes a millisecond or two
+TRIES_MAX = 50
+PAUSE_SECONDS = 0.01  # a swap takes a millisecond or two
 
 _OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
@@ -46,6 +46,7 @@ class DataLost(LapseError):
         self.goes_on_at = goes_on_at
 
 
+@dataclass(frozen=True, slots=True)
 class OpenedSegment:
     """The segment that holds an offset, open for reading; it stays readable if it is replaced.
 
@@ -53,11 +54,10 @@ class OpenedSegment:
         next_base: where the next segment begins; None for the last one.
     """
 
-    def __init__(self, path: Path, base_offset: int, next_base: int | None, fd: int) -> None:
-        self.path = path
-        self.base_offset = base_offset
-        self.next_base = next_base
-        self._fd = fd
+    path: Path
+    base_offset: int
+    next_base: int | None
+    _fd: int
 
     def fileno(self) -> int:
         return self._fd
@@ -103,13 +103,13 @@ def list_segments(partition_dir: Path, clock: Clock) -> list[int]:
 
     Raises StorageError where a swap does not come to its end.
     """
-    for _ in range(_TRIES_MAX):
+    for _ in range(TRIES_MAX):
         bases = _list_once(partition_dir)
         if bases is not None and bases == _list_once(partition_dir):
             if not bases:
                 raise DataLost(f"{partition_dir}: there is no segment in it")
             return bases
-        clock.sleep(_PAUSE_SECONDS)
+        clock.sleep(PAUSE_SECONDS)
     raise StorageError(
         f"{partition_dir}: its segments keep changing, or a crash left a swap unfinished"
     )
@@ -121,7 +121,7 @@ def open_segment(partition_dir: Path, offset: int, clock: Clock) -> OpenedSegmen
     What was opened is the segment of that listing: a swap may put other offsets behind a name.
     Raises DataLost and StorageError as `list_segments` does.
     """
-    for _ in range(_TRIES_MAX):
+    for _ in range(TRIES_MAX):
         bases = list_segments(partition_dir, clock)
         n = max(bisect_right(bases, offset) - 1, 0)
         path = segment_path(partition_dir, bases[n], LOG)

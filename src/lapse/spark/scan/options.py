@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -192,7 +193,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
     default = LATEST if streaming else EARLIEST
     begins = replace(
         take("startingOffsets", starting, Bounds(default)),
-        timestamp_ms=take("startingTimestamp", _not_negative, None),
+        timestamp_ms=take("startingTimestamp", not_negative, None),
     )
     return SourceOptions(
         paths=_paths(options),
@@ -204,16 +205,16 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
         starting=begins,
         ending=Bounds(
             LATEST,
-            take("endingOffsets", _ending_offsets, {}),
-            take("endingTimestamp", _not_negative, None),
+            take("endingOffsets", partial(_offsets, whole="latest", refused=EARLIEST), {}),
+            take("endingTimestamp", not_negative, None),
         ),
         columns=_columns(take),
-        control=take("includeControl", _boolean, False),
-        committed=take("kafka.isolation.level", _isolation, False),
-        fail_on_data_loss=take("failOnDataLoss", _boolean, True),
+        control=take("includeControl", boolean, False),
+        committed=take("kafka.isolation.level", isolation, False),
+        fail_on_data_loss=take("failOnDataLoss", boolean, True),
         partitions_min=take("minPartitions", _positive, 1),
         partition_bytes_max=take("maxPartitionBytes", _positive, _MAX_PARTITION_BYTES),
-        valued_tombstones=take(TOMBSTONE_VALUES, _boolean, True),
+        valued_tombstones=take(TOMBSTONE_VALUES, boolean, True),
         offsets_max=take("maxOffsetsPerTrigger", _positive, None),
         deletion=_deletion(options, take, begins),
         api_timeout_ms=take("kafka.default.api.timeout.ms", _positive, _API_TIMEOUT_MS),
@@ -221,7 +222,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
 
 
 def _deletion(options: Mapping[str, str], take: _Taker, begins: Bounds) -> DeletionOptions | None:
-    if not take("deleteConsumed", _boolean, False):
+    if not take("deleteConsumed", boolean, False):
         alone = [name for name in _DELETE_MORE if name in options]
         if alone:
             raise ConfigError(f"option {', '.join(alone)}: has a meaning with deleteConsumed=true")
@@ -233,15 +234,15 @@ def _deletion(options: Mapping[str, str], take: _Taker, begins: Bounds) -> Delet
             "option deleteConsumed: needs startingOffsets=earliest; all that lies before where a "
             "query begins would be deleted, and nobody had read it"
         )
-    if not take("failOnDataLoss", _boolean, True):
+    if not take("failOnDataLoss", boolean, True):
         raise ConfigError(
             "option deleteConsumed: not with failOnDataLoss=false; what a query that goes on has "
             "passed over would be deleted, and nobody had read it"
         )
     return DeletionOptions(
-        take("deleteConsumedCheckpoint", _directory, None),
+        take("deleteConsumedCheckpoint", directory, None),
         take("deleteConsumedCheckpoints", _directories, ()),
-        take("deleteConsumedGroups", _names, ()) or (),
+        take("deleteConsumedGroups", names, ()),
         take("kafka.request.timeout.ms", _positive, _REQUEST_TIMEOUT_MS),
     )
 
@@ -270,7 +271,7 @@ def parse_write_options(
         topic=take("topic", str, None),
         codec=take("kafka.compression.type", _codec, Codec.NONE),
         producer={name: number for name, number in numbers.items() if number},
-        valued_tombstones=take(TOMBSTONE_VALUES, _boolean, False),
+        valued_tombstones=take(TOMBSTONE_VALUES, boolean, False),
     )
 
 
@@ -361,14 +362,18 @@ def _strategy(
     asked = [n for n in ("subscribe", "topic", "subscribePattern", "assign") if n in options]
     if len(asked) > 1:
         raise ConfigError(f"options {' and '.join(asked)} exclude each other")
-    topics = take("subscribe", _names, None) or take("topic", _names, None)
-    return topics, take("subscribePattern", _pattern, None), take("assign", _assigned, None)
+    topics = take("subscribe", names, None) or take("topic", names, None)
+    return (
+        topics,
+        take("subscribePattern", lambda text: re.compile(text).pattern, None),
+        take("assign", _assigned, None),
+    )
 
 
 def _columns(take: _Taker) -> tuple[str, ...]:
-    chosen = take("columns", _names, None)
+    chosen = take("columns", names, None)
     if chosen is None:
-        return tuple(TYPES) if take("includeHeaders", _boolean, False) else WITHOUT_HEADERS
+        return tuple(TYPES) if take("includeHeaders", boolean, False) else WITHOUT_HEADERS
     for name in chosen:
         if name not in TYPES:
             raise ConfigError(f"option columns: no column {name!r}: there are {', '.join(TYPES)}")
@@ -380,11 +385,12 @@ def _columns(take: _Taker) -> tuple[str, ...]:
 # --- parsers: ValueError says what is wrong -------------------------------------------------------
 
 
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names:
+def names(text: str) -> tuple[str, ...]:
+    """Names with commas between them."""
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not found:
         raise ValueError("names nothing")
-    return names
+    return found
 
 
 def _codec(text: str) -> Codec:
@@ -394,7 +400,8 @@ def _codec(text: str) -> Codec:
     return found
 
 
-def _directory(text: str) -> Path | None:
+def directory(text: str) -> Path:
+    """A directory of this machine; Spark's `file:` before it is fine."""
     scheme, colon, rest = text.partition(":")
     if not colon or "/" in scheme:
         return Path(text)
@@ -404,22 +411,18 @@ def _directory(text: str) -> Path | None:
 
 
 def _directories(text: str) -> tuple[Path, ...]:
-    found = (_directory(name) for name in _names(text) or ())
-    return tuple(path for path in found if path is not None)
+    return tuple(map(directory, names(text)))
 
 
-def _pattern(text: str) -> str | None:
-    re.compile(text)
-    return text
-
-
-def _boolean(text: str) -> bool:
+def boolean(text: str) -> bool:
+    """True or false."""
     if text.lower() not in {"true", "false"}:
         raise ValueError("neither true nor false")
     return text.lower() == "true"
 
 
-def _isolation(text: str) -> bool:
+def isolation(text: str) -> bool:
+    """Whether only committed records are read."""
     if text not in {"read_committed", "read_uncommitted"}:
         raise ValueError("no isolation level")
     return text == "read_committed"
@@ -432,7 +435,8 @@ def _positive(text: str) -> int:
     return number
 
 
-def _not_negative(text: str) -> int | None:
+def not_negative(text: str) -> int:
+    """A number from 0 on."""
     number = int(text)
     if number < 0:
         raise ValueError("must not be negative")
@@ -454,10 +458,6 @@ def _stream_offsets(text: str) -> Bounds:
     # As in Spark's Kafka source, what JSON does not name is read from its end.
     everywhere = EARLIEST if text.lower() == "earliest" else LATEST
     return Bounds(everywhere, _offsets(text, whole="earliest", refused=None))
-
-
-def _ending_offsets(text: str) -> Mapping[TopicPartition, int]:
-    return _offsets(text, whole="latest", refused=EARLIEST)
 
 
 def _offsets(text: str, *, whole: str, refused: int | None) -> Mapping[TopicPartition, int]:

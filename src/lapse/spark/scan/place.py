@@ -1,66 +1,34 @@
-"""Where records are read from: files or brokers, with one interface for the driver."""
+"""Where records are read from: files or brokers, with one interface for the driver.
+
+All raise ConfigError and DataLost.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
-
-from lapse.base.clock import Clock, SystemClock
+from lapse.base.clock import SystemClock
 from lapse.base.ids import TopicPartition
-from lapse.spark.scan import broker, plan
+from lapse.spark.scan import broker
+from lapse.spark.scan import plan as files
 from lapse.spark.scan.options import SourceOptions
 from lapse.spark.scan.plan import Extent, Pruning, Split
 
 
-class LogSource(Protocol):
-    """Asked in the driver; raises ConfigError and DataLost."""
-
-    def plan(self, pruning: Pruning) -> list[Split]:
-        """What to read, in tasks."""
-        ...
-
-    def starts(self) -> dict[TopicPartition, int]:
-        """Where a stream begins in each partition asked for."""
-        ...
-
-    def extents(self, *, lenient: bool = False) -> dict[TopicPartition, Extent]:
-        """Each partition asked for as it is now; `lenient` leaves out what is not there."""
-        ...
+def plan(options: SourceOptions, pruning: Pruning) -> list[Split]:
+    """What to read, in tasks."""
+    if options.bootstrap:
+        return broker.plan(options, pruning)
+    return files.plan(options, pruning, SystemClock())
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
-    """Log directories."""
-
-    options: SourceOptions
-    clock: Clock
-
-    def plan(self, pruning: Pruning) -> list[Split]:
-        return plan.plan(self.options, pruning, self.clock)
-
-    def starts(self) -> dict[TopicPartition, int]:
-        return plan.starts(self.options, self.clock)
-
-    def extents(self, *, lenient: bool = False) -> dict[TopicPartition, Extent]:
-        return plan.extents(self.options, self.clock, lenient=lenient)
+def starts(options: SourceOptions) -> dict[TopicPartition, int]:
+    """Where a stream begins in each partition asked for."""
+    if options.bootstrap:
+        return broker.starts(options)
+    return files.starts(options, SystemClock())
 
 
-@dataclass(frozen=True, slots=True)
-class Brokers:
-    """Whoever answers at `kafka.bootstrap.servers`."""
-
-    options: SourceOptions
-
-    def plan(self, pruning: Pruning) -> list[Split]:
-        return broker.plan(self.options, pruning)
-
-    def starts(self) -> dict[TopicPartition, int]:
-        return broker.starts(self.options)
-
-    def extents(self, *, lenient: bool = False) -> dict[TopicPartition, Extent]:
-        return broker.extents(self.options, lenient=lenient)
-
-
-def place_of(options: SourceOptions) -> LogSource:
-    """Where options say that records are."""
-    return Brokers(options) if options.bootstrap else Files(options, SystemClock())
+def extents(options: SourceOptions, *, lenient: bool = False) -> dict[TopicPartition, Extent]:
+    """Each partition asked for as it is now; `lenient` leaves out what is not there."""
+    if options.bootstrap:
+        return broker.extents(options, lenient=lenient)
+    return files.extents(options, SystemClock(), lenient=lenient)

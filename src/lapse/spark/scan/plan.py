@@ -118,8 +118,7 @@ class Log:
     dir: Path
     partition: TopicPartition
     start_offset: int
-    bases: tuple[int, ...]
-    parts: tuple[LogPart, ...] = field(default=())
+    parts: tuple[LogPart, ...]
 
     @property
     def end_offset(self) -> int:
@@ -212,7 +211,7 @@ def _partitions_in(path: Path) -> Iterator[tuple[TopicPartition, tuple[Path, int
     """Of a log directory, or of one that is a partition's itself."""
     path = path.absolute()
     itself = TopicPartition.parse(path.name)
-    if itself is not None and _has_segments(path):
+    if itself is not None and has_segments(path):
         yield itself, (path, _log_start(path, _log_starts(path.parent).get(itself, 0)))
         return
     starts = _log_starts(path)
@@ -226,7 +225,8 @@ def _log_start(directory: Path, checkpointed: int) -> int:
     return max(checkpointed, read_start(directory).offset)
 
 
-def _has_segments(path: Path) -> bool:
+def has_segments(path: Path) -> bool:
+    """Whether a directory is a partition's itself."""
     try:
         names = os.listdir(path)
     except OSError:
@@ -279,12 +279,22 @@ def _mentioned(options: SourceOptions) -> set[TopicPartition]:
     return {*(options.partitions or ()), *options.starting.offsets, *options.ending.offsets}
 
 
-def not_there(partition: TopicPartition, offset: int, start: int, end: int) -> DataLost:
-    """An offset that was asked for is not, or no more, in the log."""
-    return DataLost(
-        f"{partition}: offset {offset} is not in [{start}, {end}]; "
-        "failOnDataLoss=false reads what is there"
-    )
+def offset_in(
+    partition: TopicPartition, extent: Extent, bounds: Bounds, options: SourceOptions, latest: int
+) -> int:
+    """The offset asked for of a partition, not by time; raises DataLost where it is not there."""
+    offset = bounds.offsets.get(partition, bounds.everywhere)
+    start, end = extent.start_offset, extent.end_offset
+    if offset == EARLIEST:
+        return start
+    if offset == LATEST:
+        return latest
+    if not start <= offset <= end and options.fail_on_data_loss:
+        raise DataLost(
+            f"{partition}: offset {offset} is not in [{start}, {end}]; "
+            "failOnDataLoss=false reads what is there"
+        )
+    return min(max(offset, start), end)
 
 
 # --- one log --------------------------------------------------------------------------------------
@@ -292,17 +302,14 @@ def not_there(partition: TopicPartition, offset: int, start: int, end: int) -> D
 
 def look(directory: Path, partition: TopicPartition, log_start: int, clock: Clock) -> Log:
     """A log as it is now; a torn end of the last segment is where it ends."""
-    last = open_segment(directory, OFFSET_MAX, clock)
-    try:
+    with contextlib.closing(open_segment(directory, OFFSET_MAX, clock)) as last:
         bases = [b for b in list_segments(directory, clock) if b < last.base_offset]
         bases.append(last.base_offset)
         end = _end_of(last)
-    finally:
-        last.close()
     parts = [
         LogPart(base, next_base, _size(directory, base)) for base, next_base in pairwise(bases)
     ]
-    return Log(directory, partition, max(log_start, bases[0]), tuple(bases), (*parts, end))
+    return Log(directory, partition, max(log_start, bases[0]), (*parts, end))
 
 
 def _end_of(last: OpenedSegment) -> LogPart:
@@ -359,16 +366,8 @@ def _resolved(log: Log, bounds: Bounds, options: SourceOptions, upper: int, cloc
     if bounds.timestamp_ms is not None:
         found = offset_for_time(log, bounds.timestamp_ms, log.start_offset, clock)
         return upper if found is None else found
-    offset = bounds.offsets.get(log.partition, bounds.everywhere)
-    if offset == EARLIEST:
-        return log.start_offset
-    if offset == LATEST:
-        return upper
-    if log.start_offset <= offset <= log.end_offset:
-        return offset
-    if options.fail_on_data_loss:
-        raise not_there(log.partition, offset, log.start_offset, log.end_offset)
-    return min(max(offset, log.start_offset), log.end_offset)
+    extent = Extent(log.start_offset, log.end_offset)
+    return offset_in(log.partition, extent, bounds, options, upper)
 
 
 def _cuts(wanted: Range, bytes_max: int) -> list[tuple[int, int]]:
@@ -379,7 +378,7 @@ def _cuts(wanted: Range, bytes_max: int) -> list[tuple[int, int]]:
     """
     log, begin, until = wanted.log, wanted.begin, wanted.until
     cuts: list[tuple[int, int]] = []
-    first = max(bisect_right(log.bases, begin) - 1, 0)
+    first = max(bisect_right(log.parts, begin, key=lambda part: part.base_offset) - 1, 0)
     for part in log.parts[first:]:
         if part.base_offset >= until:
             break
@@ -425,14 +424,11 @@ def offset_for_time(log: Log, timestamp: int, start_offset: int, clock: Clock) -
     """The first record at or after a time from `start_offset` on (T-16, L8)."""
     offset = start_offset
     while offset < log.end_offset:
-        segment = open_segment(log.dir, offset, clock)
-        try:
+        with contextlib.closing(open_segment(log.dir, offset, clock)) as segment:
             if _may_hold(log.dir, segment, timestamp):
                 found = _first_at(log, segment, timestamp, offset)
                 if found is not None:
                     return found
-        finally:
-            segment.close()
         if segment.next_base is None:
             break
         offset = max(offset, segment.next_base)

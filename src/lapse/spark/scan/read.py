@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -80,10 +81,8 @@ def read_split(
             yield from read_slice(one, spec, clock)
 
 
-@functools.cache
-def _load_kernels() -> None:
-    """Once a worker; the first on a machine compiles them, the others wait for it."""
-    columns.warm_up()
+# Once a worker; the first on a machine compiles them, the others wait for it.
+_load_kernels = functools.cache(columns.warm_up)
 
 
 def read_slice(part: Slice, spec: ReadSpec, clock: Clock) -> Iterator[pa.RecordBatch]:
@@ -161,12 +160,9 @@ class _SliceReader:
     def run(self) -> Iterator[pa.RecordBatch]:
         until = self._slice.offset_until
         while self._offset < until:
-            segment = open_segment(self._dir, self._offset, self._clock)
-            try:
+            with closing(open_segment(self._dir, self._offset, self._clock)) as segment:
                 self._check_start(segment)
                 yield from self._segment(segment)
-            finally:
-                segment.close()
             if self._offset < until:
                 if segment.next_base is None:
                     self._lost(f"offsets from {self._offset} to {until - 1} are not there any more")

@@ -1,14 +1,19 @@
 """What Spark says of a job that failed, in one line; and what to do about it, where that is known.
 
 Spark tells of an executor that lacks something with four Java stacks and a line of Python's between
-them. Pure.
+them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+SPARK_ERRORS = (Py4JError, PySparkException, OSError, EOFError)
 _LENGTH_MAX = 500
 _SEE = 'docs/cluster.md, "Getting Lapse onto the executors"'
 # What a line says → what that means.
@@ -32,6 +37,15 @@ _KNOWN: Mapping[re.Pattern[str], str] = {
         f"the executors' Python is another than the driver's: {{what}} ({_SEE})"
     ),
 }
+
+
+def text_of(error: BaseException) -> str:
+    """What happened, without a Java stack."""
+    java = getattr(error, "java_exception", None)
+    if java is not None:
+        with contextlib.suppress(*SPARK_ERRORS):  # the JVM that could have told may be gone
+            return str(java.getMessage())
+    return str(error)
 
 
 def in_one_line(text: str) -> str:

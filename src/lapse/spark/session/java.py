@@ -88,7 +88,7 @@ class _Unfit(Exception):
     """Why a candidate is passed over."""
 
 
-def find_java(env: Mapping[str, str], fs: Fs | None = None) -> Java:
+def find_java(env: Mapping[str, str]) -> Java:
     """The first Java that runs and is new enough; `env` is the environment it is sought in.
 
     Raises:
@@ -103,7 +103,7 @@ def find_java(env: Mapping[str, str], fs: Fs | None = None) -> Java:
         else:
             return replace(java, passed_over=tuple(passed_over))
     try:
-        home = _bundled_home(fs or RealFs(), env)
+        home = _bundled_home(RealFs(), env)
         bundled = _Candidate(f"the {_BUNDLED} wheel", home / "bin" / "java", home)
         return replace(_ask(bundled, env), passed_over=tuple(passed_over))
     except (_Unfit, StorageError) as reason:

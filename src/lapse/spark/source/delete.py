@@ -23,7 +23,6 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from lapse.base.clock import Clock
@@ -76,7 +75,9 @@ class Deletion:
         """Ask, decide, delete; unless that was done a moment ago of the same positions."""
         if not self._query.due():
             return
-        others = (self._query.consumer(), *map(checkpoint_consumer, self._checkpoints()))
+        own = () if self._wish.checkpoint is None else (self._wish.checkpoint,)
+        checkpoints = map(checkpoint_consumer, (*own, *self._wish.checkpoints))
+        others = (self._query.consumer(), *checkpoints)
         now = self._clock.monotonic()
         moment, asked = self._last
         if (asked == others or not asked) and now - moment < _AGAIN_SECONDS:
@@ -90,10 +91,6 @@ class Deletion:
             self._say(frozenset({str(e)}))
         else:
             self._take_note(done)
-
-    def _checkpoints(self) -> tuple[Path, ...]:
-        own = self._wish.checkpoint
-        return self._wish.checkpoints if own is None else (own, *self._wish.checkpoints)
 
     async def _ask(self, wish: ConsumedOptions) -> Pass:
         who = login(self._options.client)

@@ -121,8 +121,7 @@ class LapseSource(DataSource):
             from lapse.spark.views.reader import view_schema  # noqa: PLC0415
 
             return view_schema(self.options)
-        columns = columns_of(self.options)
-        return StructType([StructField(name, TYPES[name]) for name in columns])
+        return StructType([StructField(name, TYPES[name]) for name in columns_of(self.options)])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if VIEW in self.options:
@@ -181,10 +180,10 @@ class LapseReader(DataSourceReader):
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        from lapse.spark.scan.place import place_of  # noqa: PLC0415
+        from lapse.spark.scan import place  # noqa: PLC0415
         from lapse.spark.scan.plan import Split  # noqa: PLC0415
 
-        return place_of(self._options).plan(self._pruning) or [Split(())]
+        return place.plan(self._options, self._pruning) or [Split(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from lapse.spark.scan.read import read_split  # noqa: PLC0415

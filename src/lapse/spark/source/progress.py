@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,9 +70,6 @@ class _Source:
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, uuid.UUID]
 
-    def topics(self) -> set[str]:
-        return {partition.topic for partition in self.offsets}
-
 
 # --- checkpoints ----------------------------------------------------------------------------------
 
@@ -111,7 +108,7 @@ def _together(batch_id: int, sources: Sequence[_Source]) -> FinishedBatch:
     unknown = {p: "its sources have read several topics of this name" for p in offsets
                if p.topic in several}  # fmt: skip
     for source in sources:
-        topics = source.topics()
+        topics = {partition.topic for partition in source.offsets}
         for partition in offsets.keys() - source.offsets.keys():
             if partition.topic in topics:
                 unknown[partition] = "one of its sources has no offset of it yet"
@@ -119,13 +116,11 @@ def _together(batch_id: int, sources: Sequence[_Source]) -> FinishedBatch:
     return FinishedBatch(batch_id, known, ids, unknown)
 
 
-def checkpoint_consumer(
-    path: Path, read: Callable[[Path], FinishedBatch] = read_checkpoint
-) -> Consumer:
+def checkpoint_consumer(path: Path) -> Consumer:
     """The query of a checkpoint, as somebody who must have read."""
     name = f"checkpoint {path}"
     try:
-        return read(path).consumer(name)
+        return read_checkpoint(path).consumer(name)
     except CheckpointError as e:
         return Consumer(name, problem=str(e))
 

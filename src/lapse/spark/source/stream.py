@@ -35,9 +35,9 @@ from pyspark.sql.streaming.datasource import (
 
 from lapse.base.clock import SystemClock
 from lapse.base.ids import TopicPartition, format_topic_id
+from lapse.spark.scan import place
 from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import EARLIEST, Bounds, SourceOptions
-from lapse.spark.scan.place import place_of
 from lapse.spark.scan.plan import Extent, Pruning
 from lapse.spark.scan.read import read_split
 from lapse.spark.source.delete import Deletion
@@ -62,9 +62,8 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a query begins that has no checkpoint yet."""
-        place = place_of(self._options)
-        before = place.extents()
-        begin = place.starts()
+        before = place.extents(self._options)
+        begin = place.starts(self._options)
         none = Extent(0, 0)
         self._held = {p: at for p, at in begin.items() if at >= before.get(p, none).end_offset}
         position = position_of(begin, ids_of(before))
@@ -74,7 +73,7 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """What comes from now on is the next query's."""
-        self._until = place_of(self._options).extents(lenient=True)
+        self._until = place.extents(self._options, lenient=True)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         limit = self._options.offsets_max
@@ -84,7 +83,7 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends; raises DataLost where a partition, or its end, is gone."""
         if self._deletion is not None:
             self._deletion.goes_on(start)
-        there = self._seen = self._until or place_of(self._options).extents(lenient=True)
+        there = self._seen = self._until or place.extents(self._options, lenient=True)
         begin, ids = offsets_of(start), parse_topic_ids(start)
         anew = self._made_anew(ids, there)
         begin = {p: at for p, at in begin.items() if p.topic not in anew}
@@ -126,12 +125,12 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starting=Bounds(EARLIEST, {p: begin.get(p, EARLIEST) for p in wanted}),
             ending=Bounds(EARLIEST, wanted),
         )
-        return place_of(options).plan(Pruning())
+        return place.plan(options, Pruning())
 
     def _still_there(self, wanted: Offsets, ids: TopicIds) -> Offsets:
         """A topic may have been deleted since the batch was planned, perhaps in another life."""
         asked = replace(self._options, topics=None, pattern=None, partitions=tuple(wanted))
-        there = place_of(asked).extents(lenient=True) if wanted else {}
+        there = place.extents(asked, lenient=True) if wanted else {}
         if self._options.fail_on_data_loss:
             _check_all_there(wanted, there, ())
         anew = self._made_anew(ids, there)

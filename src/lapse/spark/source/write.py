@@ -99,6 +99,12 @@ class _Writer:
         warm_up()
         return Written(task, attempt, asyncio.run(write_all(iterator, self._options, task)))
 
+    def commit(self, messages: list[WriterCommitMessage | None], _batch_id: int = -1) -> None:
+        self._tell(messages, aborted=False)
+
+    def abort(self, messages: list[WriterCommitMessage | None], _batch_id: int = -1) -> None:
+        self._tell(messages, aborted=True)
+
     def _tell(self, messages: Sequence[WriterCommitMessage | None], *, aborted: bool) -> None:
         told = [one for one in messages if isinstance(one, Written)]
         again = sorted(one.task for one in told if one.attempt)
@@ -116,21 +122,9 @@ class _Writer:
 class LapseWriter(_Writer, DataSourceArrowWriter):
     """Of a batch job."""
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._tell(messages, aborted=False)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._tell(messages, aborted=True)
-
 
 class LapseStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Of a streaming query."""
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        self._tell(messages, aborted=False)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        self._tell(messages, aborted=True)
 
 
 # --- in a task ------------------------------------------------------------------------------------

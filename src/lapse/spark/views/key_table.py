@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lapse.kernels import key_table as kernel
 from lapse.records.arrow_fields import bytes_column, nulls_of
-from lapse.records.column_chunk import split
+from lapse.records.batch_writer import split
 
 KEYS_MIN = 16
 KEY_BYTES = kernel.ENTRY_BYTES + 2 * 8  # of one key and its two slots, beside its own bytes
@@ -89,7 +89,7 @@ class KeyTable:
         """Keys and rows of `ENTRY`, some at a time."""
         entries = self._entries[: len(self)]
         sizes = entries["key_length"].astype(np.int64)
-        for begin, end in split(sizes, _ROWS_MAX, _BYTES_MAX):
+        for begin, end in split(sizes, _BYTES_MAX, _ROWS_MAX):
             some = entries[begin:end]
             ends = np.empty(end - begin + 1, np.int32)
             data = np.empty(int(sizes[begin:end].sum()), np.uint8)

@@ -31,9 +31,8 @@ from lapse.kernels.key_table import PARTS
 from lapse.log import checkpoints
 from lapse.log.reader import aborted_transactions
 from lapse.log.replay import producers_at_end
-from lapse.log.sketch import Sketch, decode_sketch, estimate
+from lapse.log.sketch import estimate
 from lapse.log.start import read_start
-from lapse.log.summary import read_keys, summary_path
 from lapse.log.txn_index import AbortedTxn
 from lapse.records.batch import scan_batches
 from lapse.records.builder import NewRecord, build_batch
@@ -42,7 +41,7 @@ from lapse.spark.scan.plan import Log, Slice, look
 from lapse.spark.scan.read import ReadSpec, read_slice
 from lapse.spark.views.key_table import KEY_BYTES, NO_TIME, KeyTable
 from lapse.spark.views.logs import logs_of, of_log, partitions_of, unless_gone
-from lapse.spark.views.plan import policies_of
+from lapse.spark.views.plan import kept_sketch, policies_of
 from lapse.spark.views.schema import SCHEMAS
 from lapse.spark.views.spec import KEYS, KeyRange, ViewOptions, ViewUnit
 
@@ -133,7 +132,8 @@ def _wanted_of(
     if begin >= until:
         return
     seed0, seed1 = np.frombuffer(os.urandom(16), np.int64).tolist()
-    ranges = _ranges_for(_keys_in(log), options.memory_bytes)
+    bytes_wanted = _keys_in(log) * (KEY_BYTES + _OWN_BYTES) * _SLACK
+    ranges = max(-(-bytes_wanted // options.memory_bytes), 1)
     size = sum(part.size for part in log.parts)
     for part_from, part_until in pairwise(PARTS * n // ranges for n in range(ranges + 1)):
         keys = KeyRange(begin, until, part_from, part_until, seed0, seed1, aborted=aborted)
@@ -160,18 +160,10 @@ def _packed(wanted: Iterable[_Wanted], log_dir: Path, options: ViewOptions) -> I
         yield unit()
 
 
-def _ranges_for(keys: int, memory_bytes: int) -> int:
-    return max(-(-keys * (KEY_BYTES + _OWN_BYTES) * _SLACK // memory_bytes), 1)
-
-
 def _keys_in(log: Log) -> int:
     """Distinct keys by the sketches that are kept with summaries; some are better than none."""
-    sketches: list[Sketch] = []
-    for part in log.parts:
-        kept = read_keys(summary_path(log.dir, part.base_offset), part.size)
-        sketch = None if kept is None else decode_sketch(kept)
-        if sketch is not None:
-            sketches.append(sketch)
+    found = (kept_sketch(log.dir, part.base_offset, part.size) for part in log.parts)
+    sketches = [sketch for sketch in found if sketch is not None]
     return estimate(sketches) if sketches else 0
 
 

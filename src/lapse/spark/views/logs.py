@@ -6,7 +6,6 @@ because its topic was deleted, has no rows.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,8 +13,8 @@ from typing import Any, TypeVar
 from lapse.base.errors import ConfigError, LapseError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.log.directory import list_partitions
-from lapse.log.segment import LOG, base_offset_of
 from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
+from lapse.spark.scan.plan import has_segments
 from lapse.spark.views.schema import micros
 from lapse.spark.views.spec import KEYS, ViewOptions, ViewUnit
 
@@ -56,10 +55,8 @@ def units_of(options: ViewOptions) -> list[ViewUnit]:
 
 def partitions_of(unit: ViewUnit) -> Iterator[TopicPartition]:
     """The unit's logs."""
-    for name in unit.logs:
-        partition = TopicPartition.parse(name)
-        if partition is not None:
-            yield partition
+    parsed = map(TopicPartition.parse, unit.logs)
+    return (partition for partition in parsed if partition is not None)
 
 
 def unless_gone(partition_dir: Path, read: Callable[[], T]) -> T | None:
@@ -91,19 +88,9 @@ def of_log(unit: ViewUnit, partition: TopicPartition) -> dict[str, Any]:
 def _logs_in(path: Path) -> tuple[Path, list[TopicPartition]]:
     """Of a log directory, or of one that is a partition's itself."""
     itself = TopicPartition.parse(path.name)
-    if itself is not None and _has_segments(path):
+    if itself is not None and has_segments(path):
         return path.parent, [itself]
     return path, list_partitions(path)
-
-
-def _has_segments(path: Path) -> bool:
-    try:
-        names = os.listdir(path)
-    except FileNotFoundError as e:
-        raise StorageError(f"listing {path}: {e.strerror or e}") from e
-    except OSError:
-        return False  # said when it is listed as a log directory
-    return any(name.endswith(LOG) and base_offset_of(name) is not None for name in names)
 
 
 def _is_asked(options: ViewOptions, partition: TopicPartition) -> bool:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from lapse.base.config import split_settings
 from lapse.base.errors import ConfigError
+from lapse.spark.scan.options import boolean, isolation, names, not_negative
 from lapse.spark.views.spec import ViewFilter, ViewOptions
 
 OPTIONS: Mapping[str, str] = {
@@ -27,8 +28,6 @@ OPTIONS: Mapping[str, str] = {
 }
 _BROKERS = "kafka.bootstrap.servers"
 _BY_LOWER = {name.lower(): name for name in OPTIONS}
-_ISOLATION = {"read_uncommitted": False, "read_committed": True}
-_BOOLEANS = {"true": True, "false": False}
 
 T = TypeVar("T")
 
@@ -50,40 +49,22 @@ def parse_view_options(given: Mapping[str, str], now_ms: int) -> ViewOptions:
         text = options.get(name)
         try:
             return default if text is None else parse(text.strip())
-        except (ValueError, KeyError) as e:
+        except ValueError as e:
             raise ConfigError(f"option {name}={text!r}: allowed is {OPTIONS[name]}") from e
 
-    topics = take("subscribe", _names, none)
+    topics = take("subscribe", names, none)
     found = ViewOptions(
         view=plain.view,
-        paths=tuple(re.sub(r"^file:(//)?", "", p) for p in take("path", _names, none)),
-        now_ms=take("now", _count, now_ms),
+        paths=tuple(re.sub(r"^file:(//)?", "", p) for p in take("path", names, none)),
+        now_ms=take("now", not_negative, now_ms),
         filter=ViewFilter(topics=topics or None),
         topics=topics,
         settings=tuple(sorted(settings.items())),
-        estimates=take("estimates", _boolean, plain.estimates),
-        logs_per_unit=take("maxLogsPerPartition", _count, plain.logs_per_unit),
-        committed=take("kafka.isolation.level", _ISOLATION.__getitem__, plain.committed),
-        fail_on_data_loss=take("failOnDataLoss", _boolean, plain.fail_on_data_loss),
-        memory_bytes=take("maxMemoryBytes", _count, plain.memory_bytes),
+        estimates=take("estimates", boolean, plain.estimates),
+        logs_per_unit=take("maxLogsPerPartition", not_negative, plain.logs_per_unit),
+        committed=take("kafka.isolation.level", isolation, plain.committed),
+        fail_on_data_loss=take("failOnDataLoss", boolean, plain.fail_on_data_loss),
+        memory_bytes=take("maxMemoryBytes", not_negative, plain.memory_bytes),
     )
     found.check()
     return found
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names:
-        raise ValueError("names nothing")
-    return names
-
-
-def _boolean(text: str) -> bool:
-    return _BOOLEANS[text.lower()]
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError("must not be negative")
-    return number

@@ -99,6 +99,12 @@ def _row(decision: Decision) -> tuple[Row, int | None]:
     return row, None if deadline is None else deadline.ms
 
 
+def kept_sketch(partition_dir: Path, base_offset: int, size: int) -> Sketch | None:
+    """Of a segment's keys, if it is kept with a summary that is of a segment of that size."""
+    kept = read_keys(summary_path(partition_dir, base_offset), size)
+    return None if kept is None else decode_sketch(kept)
+
+
 def _keys_of(decision: Decision) -> int | None:
     """Distinct keys of what a round reaches, by the sketches that are kept; None if one lacks."""
     if decision.kind is RoundKind.TRIM:
@@ -108,8 +114,7 @@ def _keys_of(decision: Decision) -> int | None:
     for segment, _ in pairwise(facts.segments):
         if segment.base_offset >= decision.bounds.upper or not segment.size:
             continue
-        kept = read_keys(summary_path(Path(facts.dir), segment.base_offset), segment.size)
-        sketch = None if kept is None else decode_sketch(kept)
+        sketch = kept_sketch(Path(facts.dir), segment.base_offset, segment.size)
         if sketch is None:
             return None
         sketches.append(sketch)

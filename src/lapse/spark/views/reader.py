@@ -100,8 +100,7 @@ def _checked(there: StructType, wanted: StructType) -> list[str]:
         if types.get(field.name) != field.dataType:
             known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in types.items())
             raise ConfigError(f"no column {field.simpleString()}: there are {known}")
-    names: list[str] = wanted.fieldNames()
-    return names
+    return [field.name for field in wanted.fields]
 
 
 # --- filters --------------------------------------------------------------------------------------

@@ -21,13 +21,10 @@ from lapse.log.reader import DirectoryView
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, segment_path
 from lapse.log.summary import Summary, read_summary, summary_path
 from lapse.log.time_index import TimeIndex
-from lapse.spark.scan.files import list_segments, offset_index, time_index
+from lapse.spark.scan.files import PAUSE_SECONDS, TRIES_MAX, list_segments, offset_index, time_index
 from lapse.spark.views.logs import of_log, partitions_of, unless_gone
 from lapse.spark.views.schema import Row, known, micros
 from lapse.spark.views.spec import ViewUnit
-
-_TRIES_MAX = 50
-_PAUSE_SECONDS = 0.01
 
 
 def segment_rows(unit: ViewUnit, clock: Clock) -> Iterator[Row]:
@@ -84,12 +81,12 @@ def estimated_segments(partition_dir: Path, clock: Clock) -> list[SegmentFacts]:
 
     Raises DataLost where there is no such log, StorageError where its files keep changing.
     """
-    for _ in range(_TRIES_MAX):
+    for _ in range(TRIES_MAX):
         bases = list_segments(partition_dir, clock)
         try:
             found = [_told_of(partition_dir, base, bases) for base in bases]
         except FileNotFoundError:
-            clock.sleep(_PAUSE_SECONDS)  # replaced or deleted after it was listed
+            clock.sleep(PAUSE_SECONDS)  # replaced or deleted after it was listed
             continue
         if list_segments(partition_dir, clock)[: len(bases)] == bases:
             return found

@@ -299,9 +299,7 @@ class Account:
             raise ValueError(f"{producer}#{number} is answered and was not sent") from None
 
     def _transaction(self, producer: str, name: str, at_ms: int) -> Transaction:
-        if (producer, name) not in self.transactions:
-            self.transactions[producer, name] = Transaction(at_ms)
-        return self.transactions[producer, name]
+        return self.transactions.setdefault((producer, name), Transaction(at_ms))
 
     def _running_of(self, event: Read | ReadTo) -> Run:
         try:
@@ -322,12 +320,13 @@ class Account:
             partition.records.sort(key=lambda record: record.offset)
             partition.offsets = [record.offset for record in partition.records]
             partition.runs.sort(key=lambda run: run.began_ms)
-            for record in partition.records:
-                if record.sent.key is not None:
-                    partition.by_key.setdefault(record.sent.key, []).append(record)
-            for record in partition.adrift:
-                if record.sent.key is not None:
-                    partition.adrift_by_key.setdefault(record.sent.key, []).append(record)
+            for records, by_key in (
+                (partition.records, partition.by_key),
+                (partition.adrift, partition.adrift_by_key),
+            ):
+                for record in records:
+                    if record.sent.key is not None:
+                        by_key.setdefault(record.sent.key, []).append(record)
             seen = {id(r.transaction): r.transaction
                     for r in (*partition.records, *partition.adrift) if r.transaction}  # fmt: skip
             partition.transactions = sorted(seen.values(), key=lambda t: t.began_ms)

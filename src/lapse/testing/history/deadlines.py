@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import cache
 from itertools import accumulate
 
 from lapse.base.times import after_ms
@@ -25,10 +26,10 @@ class Deadlines:
         self._partition = partition
         self._topic = partition.name[0]
         self._promised = account.promised(self._topic)
-        self._stable: dict[Record, int] = {}
-        self._from: dict[bytes, list[tuple[int, int]]] = {}
-        self._after: dict[bytes, list[tuple[int, int]]] = {}
-        self._ends: dict[Transaction, int] = {}
+        self._stable_ms = cache(self._find_stable_ms)
+        self._from = cache(self._from_after)
+        self._after = cache(self._stable_after)
+        self._end_ms = cache(self._find_end_ms)
         self._decided: list[int] | None = None
         self._passed = _Passed(partition)
         self._last_sweep_ms = max(map(self._swept_ms, partition.runs), default=-1)
@@ -37,18 +38,14 @@ class Deadlines:
 
     def may_go_from(self, record: Record) -> int | None:
         """When an acknowledged and committed record may be gone at the earliest; None: never."""
-        times = [*self._deleted_from(record), *self._expires_from(record)]
+        deleted = [d for d in self._partition.deleted if d.before_offset > record.offset]
+        times = [*(d.asked_ms for d in deleted), *self._expires_from(record)]
         compacted = [self._superseded_from(record), self._tombstone_goes_from(record)]
         return min([*times, *(ms for ms in compacted if ms is not None)], default=None)
 
     def is_superseded(self, record: Record) -> bool:
         """Whether a later record of its key is known to have been in the log, or may have been."""
         return self._superseded_from(record) is not None
-
-    def _deleted_from(self, record: Record) -> Iterator[int]:
-        for deleted in self._partition.deleted:
-            if deleted.before_offset > record.offset:
-                yield deleted.asked_ms
 
     def _expires_from(self, record: Record) -> Iterator[int]:
         for promise in self._account.in_force_since(self._topic, record.sent.at_ms):
@@ -62,9 +59,7 @@ class Deadlines:
         key = record.sent.key
         if key is None:
             return None
-        if key not in self._from:
-            self._from[key] = self._from_after(key)
-        found = self._from[key]
+        found = self._from(key)
         at = bisect_right(found, record.offset, key=lambda pair: pair[0])
         return found[at][1] if at < len(found) else None
 
@@ -183,7 +178,7 @@ class Deadlines:
             promise = promise.in_files()
         superseded_ms = promise.superseded_gone_ms
         if superseded_ms is not None and promise.compacts:
-            if record.transaction is not None and self._was_aborted(record):
+            if record.outcome is Outcome.ABORTED and record.acknowledged_ms is not None:
                 yield "aborted", self._held_until(self._stable_ms(record), promise), superseded_ms
             else:
                 from_ms = self._superseded_ms(record)
@@ -194,9 +189,6 @@ class Deadlines:
             yield "tombstone", from_ms, promise.tombstone_gone_ms
         if record.acknowledged_ms is not None:
             yield "expired", record.acknowledged_ms, promise.expired_gone_ms
-
-    def _was_aborted(self, record: Record) -> bool:
-        return record.outcome is Outcome.ABORTED and record.acknowledged_ms is not None
 
     def _deleted_ms(self, record: Record) -> int:
         return min(
@@ -213,9 +205,7 @@ class Deadlines:
         key = record.sent.key
         if key is None or record.outcome is not Outcome.COMMITTED:
             return NEVER_MS
-        if key not in self._after:
-            self._after[key] = self._stable_after(key)
-        after = self._after[key]
+        after = self._after(key)
         at = bisect_right(after, record.offset, key=lambda pair: pair[0])
         if at == len(after):
             return NEVER_MS
@@ -230,13 +220,9 @@ class Deadlines:
                 found.append((record.offset, least_ms))
         return found[::-1]
 
-    def _stable_ms(self, record: Record) -> int:
+    def _find_stable_ms(self, record: Record) -> int:
         """When the record and all below it were decided; NEVER_MS if that is unknown."""
-        if record not in self._stable:
-            self._stable[record] = min(
-                self._passed.at(record.offset), self._acknowledged_ms(record)
-            )
-        return self._stable[record]
+        return min(self._passed.at(record.offset), self._acknowledged_ms(record))
 
     def _acknowledged_ms(self, record: Record) -> int:
         if record.acknowledged_ms is None:
@@ -251,18 +237,16 @@ class Deadlines:
         at = bisect_right(self._partition.transactions, ms, key=lambda t: t.began_ms)
         return self._decided[at - 1] if at else 0
 
-    def _end_ms(self, transaction: Transaction) -> int:
+    def _find_end_ms(self, transaction: Transaction) -> int:
         """When it ended: by the producer's response, or when a read_committed reader passed it."""
         if transaction.was_answered:
             return transaction.ended_ms
-        if transaction not in self._ends:
-            later = (
-                self._passed.at(record.offset)
-                for record in self._partition.records
-                if record.sent.at_ms > transaction.ended_ms
-            )
-            self._ends[transaction] = min(later, default=NEVER_MS)
-        return self._ends[transaction]
+        later = (
+            self._passed.at(record.offset)
+            for record in self._partition.records
+            if record.sent.at_ms > transaction.ended_ms
+        )
+        return min(later, default=NEVER_MS)
 
     def _held_until(self, stable_ms: int, promise: Promise) -> int:
         """Segments go whole: a transaction that begins in the same one holds it back."""

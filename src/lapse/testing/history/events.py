@@ -38,6 +38,26 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class _OfRecord:
+    """Of a record, by its name."""
+
+    at_ms: int
+    producer: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class _OfReader:
+    """Of a reader, at an offset."""
+
+    at_ms: int
+    reader: str
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Promised:
     """A topic's settings from then on, as times; the first comes before its first record."""
 
@@ -47,7 +67,7 @@ class Promised:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(_OfRecord):
     """Handed to a client, before it can be with the broker.
 
     Attributes:
@@ -59,9 +79,6 @@ class Sent:
         once: False of a producer without idempotence, whose retries may double and reorder.
     """
 
-    at_ms: int
-    producer: str
-    number: int
     topic: str
     partition: int
     key: bytes | None
@@ -72,23 +89,17 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Acknowledged(_OfRecord):
     """The broker's answer came, with the offset."""
 
-    at_ms: int
-    producer: str
-    number: int
     partition: int
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(_OfRecord):
     """The client gave up. Unless `is_sure`, the record may be in the log all the same."""
 
-    at_ms: int
-    producer: str
-    number: int
     error: str
     is_sure: bool = False
 
@@ -104,7 +115,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadFrom:
+class ReadFrom(_OfReader):
     """A reader begins a run over a partition; what it holds from before is thrown away.
 
     Attributes:
@@ -113,24 +124,14 @@ class ReadFrom:
         from_start: it stands at the log's start, so that all below is known to be gone.
     """
 
-    at_ms: int
-    reader: str
-    topic: str
-    partition: int
-    offset: int
     isolation: Isolation
     from_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class Read(_OfReader):
     """A record as it was handed out; producer and number are of its header ("" and -1: none)."""
 
-    at_ms: int
-    reader: str
-    topic: str
-    partition: int
-    offset: int
     producer: str
     number: int
     key: bytes | None
@@ -139,7 +140,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadTo:
+class ReadTo(_OfReader):
     """A reader's position: all below was handed out or passed over.
 
     Attributes:
@@ -147,11 +148,6 @@ class ReadTo:
             and lies at or above `offset` is gone.
     """
 
-    at_ms: int
-    reader: str
-    topic: str
-    partition: int
-    offset: int
     at_end: bool = False
 
 

@@ -70,8 +70,8 @@ class Promise:
         waits_ms = max(config.max_compaction_lag_ms, held_ms)
         stays_ms = after_ms(waits_ms, config.delete_retention_ms, config.removal_lag_ms)
         expired_ms = after_ms(config.segment_ms, config.retention_ms) if expires else FOREVER_MS
-        return Promise(
-            **{name: getattr(promise, name) for name in _EARLY},
+        return replace(
+            promise,
             superseded_gone_ms=_bound(waits_ms, slack_ms) if config.compacts else None,
             tombstone_gone_ms=_bound(stays_ms, 2 * slack_ms) if config.compacts else None,
             expired_gone_ms=_bound(expired_ms, slack_ms),
@@ -87,9 +87,6 @@ class Promise:
             tombstone_gone_ms=_sum(self.tombstone_gone_ms, self.unlinked_ms),
             expired_gone_ms=_sum(self.expired_gone_ms, self.unlinked_ms),
         )
-
-
-_EARLY = ("compacts", "min_lag_ms", "delete_retention_ms", "retention_ms", "by_size", "segment_ms")
 
 
 def _bound(lags_ms: int, slack_ms: int) -> int | None:

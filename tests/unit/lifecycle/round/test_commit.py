@@ -16,7 +16,7 @@ from lapse.base.ids import TopicPartition
 from lapse.kernels.crc32c import crc32c
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round import ledger
-from lapse.lifecycle.round.commit import CommitEnv, commit, finish_commit, intent_path
+from lapse.lifecycle.round.commit import CommitEnv, finish_commit, intent_path
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.receipt import FileReceipt, Receipt, attempt_dir, attempt_file
 from lapse.lifecycle.round.run import receipts_of
@@ -29,6 +29,7 @@ from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.rounds import (
     NOW,
     Pair,
+    commit,
     compacted,
     make_logs,
     overwritten,

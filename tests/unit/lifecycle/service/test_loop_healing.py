@@ -425,4 +425,3 @@ def test_the_queue_says_who_waits_behind_whom(tmp_path: Path) -> None:
         [queue] = seen
         assert queue is not None
         assert (queue.running, queue.logs) == (3, ("a-0", "b-0", "c-0"))
-        assert [queue.behind(name) for name in ("a-0", "c-0", "later-0")] == [0, 2, 3]

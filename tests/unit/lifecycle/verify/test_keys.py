@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lapse.lifecycle.verify.keys import KEYLESS, KeyHash, NewestOffsets
+from lapse.lifecycle.verify.keys import KEYLESS, NewestOffsets, hashed
 
 
 @pytest.mark.parametrize("pending_max", [1, 7, 1000])
@@ -28,10 +28,9 @@ def test_nothing_put() -> None:
 
 
 def test_keys_to_numbers() -> None:
-    one, other = KeyHash(b"one"), KeyHash(b"other")
     keys = [b"a", None, b"", b"a"]
-    hashes = one(keys)
+    hashes = hashed(keys, b"one")
     assert hashes[0] == hashes[3] != hashes[2]
     assert hashes[1] == KEYLESS not in {hashes[0], hashes[2]}
-    assert hashes[0] != other(keys)[0]
-    assert len(one([])) == 0
+    assert hashes[0] != hashed(keys, b"other")[0]
+    assert len(hashed([], b"one")) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from lapse.base.clock import SystemClock
@@ -13,7 +14,7 @@ from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import attempt_dir
 from lapse.spark.rounds import task
-from lapse.spark.rounds.task import decode_plans, encode_plans, run_one
+from lapse.spark.rounds.task import encode_bin, run_one
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritten, plan_of
 
@@ -29,7 +30,7 @@ def plan(tmp_path: Path) -> Iterator[RoundPlan]:
 
 
 def test_plans_travel_whole(plan: RoundPlan) -> None:
-    assert decode_plans(encode_plans([plan, plan])) == (plan, plan)
+    assert msgspec.json.decode(encode_bin([plan, plan]), type=tuple[RoundPlan, ...]) == (plan, plan)
 
 
 def died(plan: RoundPlan, attempt_id: str) -> None:

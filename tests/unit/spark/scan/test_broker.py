@@ -20,9 +20,9 @@ from lapse.client.admin import Admin
 from lapse.client.range_reader import Patience
 from lapse.records.builder import NewRecord, build_batch
 from lapse.spark.scan import broker as source_broker
+from lapse.spark.scan import place
 from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import parse_options
-from lapse.spark.scan.place import Brokers, Files, place_of
 from lapse.spark.scan.plan import BrokerSlice, Pruning, Split
 from lapse.spark.scan.read import read_split
 from tests.support.broker.running import connect, create, running_node
@@ -91,7 +91,7 @@ def read(broker: Broker, pruning: Pruning | None = None, **given: str) -> list[s
     options = parse_options(asked(broker, **given))
     return [
         f"{row['partition']}:{row['offset']}"
-        for split in place_of(options).plan(pruning or Pruning())
+        for split in place.plan(options, pruning or Pruning())
         for part in read_split(options, split)
         for row in part.to_pylist()
     ]
@@ -102,9 +102,9 @@ def of(partition: int, first: int, until: int) -> list[str]:
 
 
 def test_options_say_where(broker: Broker, tmp_path: Path) -> None:
-    assert isinstance(place_of(parse_options({"path": str(tmp_path)})), Files)
+    assert not parse_options({"path": str(tmp_path)}).bootstrap
     there = parse_options(asked(broker, **{"kafka.Security.Protocol": "SSL"}))
-    assert isinstance(place_of(there), Brokers)
+    assert there.bootstrap == broker.bootstrap
     assert dict(there.client) == {"security.protocol": "SSL"}
     assert "SSL" not in repr(there)  # secrets travel there
     assert "SSL" not in repr(BrokerSlice("b:1", there.client, A0, 0, 1))
@@ -118,7 +118,7 @@ def test_every_record_once(broker: Broker) -> None:
     cut = read(broker, minPartitions="7")
     assert cut == of(0, 0, 100) + of(1, 0, 20)
     options = parse_options(asked(broker, minPartitions="7"))
-    splits = place_of(options).plan(Pruning())
+    splits = place.plan(options, Pruning())
     assert [len(split.slices) for split in splits] == [1] * 7
 
 
@@ -171,14 +171,14 @@ def test_lost_data_is_said_or_passed_over(broker: Broker) -> None:
     broker.write(lost, 0, 10)
     given = {"subscribe": "lost", "startingOffsets": '{"lost":{"0":2}}'}
     options = parse_options(asked(broker, **given))
-    (split,) = place_of(options).plan(Pruning())
+    (split,) = place.plan(options, Pruning())
     broker.node.services.partitions.get(lost).delete_records(8)
     with pytest.raises(DataLost, match="lost-0: offset 2 is gone"):
         list(read_split(options, split))
     with pytest.raises(DataLost, match=r"offset 2 is not in \[8, 20\]"):
-        place_of(options).plan(Pruning())
+        place.plan(options, Pruning())
     lenient = replace(options, fail_on_data_loss=False)
-    (again,) = place_of(lenient).plan(Pruning())
+    (again,) = place.plan(lenient, Pruning())
     found = [row["offset"] for part in read_split(lenient, again) for row in part.to_pylist()]
     assert found == list(range(8, 20))
 
@@ -192,7 +192,7 @@ def test_what_is_left_of_a_slice_is_read(broker: Broker, deleted: int) -> None:
     options = parse_options(
         asked(broker, subscribe=name, failOnDataLoss="false", minPartitions="2")
     )
-    first, second = place_of(options).plan(Pruning())
+    first, second = place.plan(options, Pruning())
 
     def found(split: Split) -> list[int]:
         return [row["offset"] for part in read_split(options, split) for row in part.to_pylist()]
@@ -216,7 +216,7 @@ def test_what_goes_in_the_middle_of_a_slice(
     patience = partial(Patience, partition_bytes_max=1)  # an answer has one batch
     monkeypatch.setattr("lapse.spark.scan.read.Patience", patience)
     options = parse_options(asked(broker, subscribe="middle", failOnDataLoss="false"))
-    (split,) = place_of(options).plan(Pruning())
+    (split,) = place.plan(options, Pruning())
     reading = read_split(options, split)
     seen = [row["offset"] for row in next(reading).to_pylist()]
     broker.node.services.partitions.get(middle).delete_records(91)
@@ -238,7 +238,7 @@ def test_nothing_is_read_twice_of_a_log_that_was_cut(
     monkeypatch.setattr("lapse.spark.scan.read.Patience", patience)
     given = {"subscribe": "cut", "failOnDataLoss": "false", "kafka.default.api.timeout.ms": "2000"}
     options = parse_options(asked(broker, **given))
-    (split,) = place_of(options).plan(Pruning())
+    (split,) = place.plan(options, Pruning())
     reading = read_split(options, split)
     seen = [row["offset"] for _ in range(15) for row in next(reading).to_pylist()]
 
@@ -271,7 +271,7 @@ def test_a_topic_that_is_gone(broker: Broker) -> None:
     options = parse_options(
         asked(broker, subscribe="gone", **{"kafka.default.api.timeout.ms": "200"})
     )
-    (split,) = place_of(options).plan(Pruning())
+    (split,) = place.plan(options, Pruning())
 
     async def delete(node: Node) -> None:
         async with await connect(node) as connection:

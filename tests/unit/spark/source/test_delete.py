@@ -20,9 +20,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
 from lapse.client.admin import Admin
+from lapse.spark.scan import place
 from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import DeletionOptions, parse_options
-from lapse.spark.scan.place import place_of
 from lapse.spark.source.delete import Deletion
 from lapse.spark.source.progress import parse_topic_ids
 from lapse.spark.source.stream import LapseStreamReader
@@ -85,7 +85,7 @@ class Spark:
         return int(self._position(done[-1])[self._topic]["0"]) if done else 0
 
     def low_watermark(self) -> int:
-        [extent] = place_of(self._options).extents().values()
+        [extent] = place.extents(self._options).values()
         return extent.start_offset
 
     def live(self) -> Iterator[str]:
@@ -273,7 +273,7 @@ class Reader:
         ]
 
     def log_start(self) -> int:
-        return place_of(self._options).extents()[TopicPartition(self._topic, 0)].start_offset
+        return place.extents(self._options)[TopicPartition(self._topic, 0)].start_offset
 
     def made_anew(self, batches: int) -> None:
         async def drop(node: Any) -> None:

@@ -18,10 +18,9 @@ import numpy as np
 from lapse.base.clock import Clock
 from lapse.base.errors import LapseError
 from lapse.base.fs import Fs
-from lapse.lifecycle.round.engine import cleared_to, failed
+from lapse.lifecycle.round.engine import cleared_to, failed, in_words
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import THIS_PROCESS, BadSpot, Receipt, Seconds, attempt_file
-from lapse.lifecycle.round.room import in_words
 from lapse.lifecycle.round.split.requests import Answer, Stage, folder_of
 from lapse.lifecycle.round.split.rounds import Job, Result, steps
 from lapse.lifecycle.round.split.stages import run_request
@@ -39,8 +38,7 @@ def run_split(
     plan: RoundPlan, attempt_id: str, fs: Fs, clock: Clock, run_job: RunJob, merge_tasks: int
 ) -> Receipt:
     """Carry out a split plan; `attempt_id` names the folder that the new segments end up in."""
-    seconds = dict.fromkeys(Stage, 0.0)
-    bytes_read = 0
+    seconds, bytes_read = dict.fromkeys(Stage, 0.0), 0
     jobs = steps(plan, draw_seed(), merge_tasks)
     try:
         answers: Sequence[Answer[Any]] | None = None

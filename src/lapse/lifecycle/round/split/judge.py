@@ -5,19 +5,19 @@ All that a rewrite needs is in one file then, and the files of the earlier stage
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 import numpy as np
 
 from lapse.base.errors import CorruptData
 from lapse.kernels import keep
-from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.kernels.runs import set_bits
 from lapse.lifecycle.round.judged import Judged, Round, judge
 from lapse.lifecycle.round.nowhere import Nowhere
 from lapse.lifecycle.round.offset_map import MapResult
 from lapse.lifecycle.round.rewrite import GroupWriter, let_live
-from lapse.lifecycle.round.source import SourceSegment, marker_types_of, open_source
+from lapse.lifecycle.round.source import SourceSegment, find_transactions, open_source
 from lapse.lifecycle.round.split.edges import open_at_end
 from lapse.lifecycle.round.split.parts import PartsReader
 from lapse.lifecycle.round.split.requests import (
@@ -27,15 +27,13 @@ from lapse.lifecycle.round.split.requests import (
     superseded_file,
 )
 from lapse.lifecycle.round.split.task import Attempt, read_bits, write_bits
-from lapse.lifecycle.round.transactions import fold, no_transactions
 
 
 def judge_segment(request: JudgeRequest, this: Attempt) -> JudgedSegment:
     """Judge one segment. Raises BadSegment, CorruptData, StorageError."""
     plan = request.plan
     [planned] = plan.segments
-    segment = open_source(plan, planned, this.workplace, sparing=True)
-    try:
+    with contextlib.closing(open_source(plan, planned, this.workplace, sparing=True)) as segment:
         segment.forget()
         read_bits(plan, request.index, request.bits, segment)
         gather(request, segment)
@@ -43,18 +41,13 @@ def judge_segment(request: JudgeRequest, this: Attempt) -> JudgedSegment:
             forget_clean(segment, plan.dirty)
         bits = write_bits(this, request.index, segment)
         mapped = MapResult([segment], request.latest, request.latest + 1)
-        mapped.transactions = no_transactions([len(segment.rows)])
-        if segment.some(TRANSACTIONAL | CONTROL):
-            types = marker_types_of(segment)
-            mapped.transactions = fold([(segment.rows, types)], dict(request.outcomes))
-            [segment.transactions] = mapped.transactions.segments
+        mapped.transactions = find_transactions([segment], dict(request.outcomes))
+        [segment.transactions] = mapped.transactions.segments
         round_ = Round.of(plan, mapped)
         judged = judge(round_, segment)
         staying = _staying(request, round_, judged, this) if judged.touched else ()
         segment.require_whole()
-    finally:
-        segment.close()
-    return JudgedSegment(request.index, judged.touched, bits, staying)
+    return JudgedSegment(judged.touched, bits, staying)
 
 
 def gather(request: JudgeRequest, segment: SourceSegment) -> None:
@@ -98,9 +91,7 @@ def _staying(
     changing = np.where(theirs, judged.classes, np.uint8(keep.UNTOUCHED)).astype(np.uint8)
     if changing.any():
         only = replace(judged, classes=changing)
-        writer = GroupWriter(round_, Nowhere(), this.folder, [only])
-        writer.add(only, lambda _: None)
+        GroupWriter(round_, Nowhere(), this.folder, [only]).add(only, lambda _: None)
     else:
         let_live(round_, segment)
-    alive = round_.alive
-    return tuple(producer for producer, number in numbers.items() if alive[number])
+    return tuple(producer for producer, number in numbers.items() if round_.alive[number])

@@ -11,6 +11,7 @@ found again then: a number may be reported twice.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -47,14 +48,11 @@ def merge(request: MergeRequest, this: Attempt) -> Merged:
     ]  # fmt: skip
     path = this.folder / superseded_file(request.first)
     segments = max((run.index for run in request.runs), default=-1) + 1
-    parts = PartsWriter(this.fs, path, segments)
-    try:
+    with contextlib.closing(PartsWriter(this.fs, path, segments)) as parts:
         merging = _Merging(plan.split, tuple(zip(request.runs, readers, strict=True)), parts, this)
         for number in range(request.first, request.after):
             merging.take(number)
         receipt = parts.finish()
-    finally:
-        parts.close()
     return Merged(request.first, receipt, merging.entries)
 
 

@@ -58,14 +58,9 @@ class PartsWriter:
     """Writes one file; the caller closes it in any case."""
 
     def __init__(self, fs: Fs, path: Path, keys: int) -> None:
-        self._file = fs.open_append(path)
-        self._n_keys = keys
+        self._file, self._n_keys = fs.open_append(path), keys
         self._keys: list[NDArray[np.int64]] = []
         self._rows: list[NDArray[np.void]] = []
-
-    @property
-    def size(self) -> int:
-        return self._file.size
 
     def add(self, key: int, data: NDArray[np.uint8]) -> None:
         """Add one part; an empty one is skipped."""
@@ -111,10 +106,9 @@ class PartsWriter:
 class PartsReader:
     """Reads the parts of some keys; no file stays open. Raises CorruptData, StorageError."""
 
-    def __init__(self, path: Path, receipt: PartsReceipt, first: int = 0, after: int = -1) -> None:
-        """For keys first..after-1; without `after` all from `first` on."""
+    def __init__(self, path: Path, receipt: PartsReceipt, first: int, after: int) -> None:
+        """For keys first..after-1."""
         self._path, self._first = path, first
-        after = receipt.keys if after < 0 else after
         at = receipt.entries_at + first * _ENTRY.itemsize
         self._entries = _typed(read_at(path, at, (after - first) * _ENTRY.itemsize), _ENTRY)
         self._rows_first, rows = 0, 0
@@ -159,15 +153,12 @@ def read_at(path: Path, position: int, length: int) -> NDArray[np.uint8]:
     data = np.empty(length, np.uint8)
     done = 0
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with path.open("rb", buffering=0) as file:
             while done < length:
-                n = os.preadv(fd, [data.data[done:]], position + done)
+                n = os.preadv(file.fileno(), [data.data[done:]], position + done)
                 if n == 0:
                     raise CorruptData(str(path), position + done, "the file ends here")
                 done += n
-        finally:
-            os.close(fd)
     except OSError as e:
         raise StorageError(f"reading {path}: {e.strerror or e}") from e
     return data

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.lifecycle.round.judged import Round, judge
 from lapse.lifecycle.round.offset_map import MapResult, Tick
 from lapse.lifecycle.round.rewrite import (
@@ -14,13 +13,12 @@ from lapse.lifecycle.round.rewrite import (
 from lapse.lifecycle.round.source import (
     PIECE_BYTES,
     SourceSegment,
-    marker_types_of,
+    find_transactions,
     open_source,
 )
 from lapse.lifecycle.round.split.edges import continue_begun
 from lapse.lifecycle.round.split.requests import RewriteRequest, Rewritten
 from lapse.lifecycle.round.split.task import Attempt, read_bits
-from lapse.lifecycle.round.transactions import fold, no_transactions
 
 
 def rewrite_group(request: RewriteRequest, this: Attempt) -> Rewritten:
@@ -46,9 +44,7 @@ def rewrite_group(request: RewriteRequest, this: Attempt) -> Rewritten:
         for segment in segments:
             segment.close()
     group = result.groups[0] if result.groups else None
-    return Rewritten(
-        request.first, group, result.records_read, result.records_kept, result.bytes_written
-    )
+    return Rewritten(group, result.records_read, result.records_kept, result.bytes_written)
 
 
 def _forgetting(segments: list[SourceSegment], tick: Tick) -> Tick:
@@ -69,11 +65,7 @@ def _forgetting(segments: list[SourceSegment], tick: Tick) -> Tick:
 
 def _round_of(request: RewriteRequest, segments: list[SourceSegment]) -> Round:
     mapped = MapResult(segments, request.latest, request.latest + 1)
-    mapped.transactions = no_transactions([len(s.rows) for s in segments])
-    if not any(s.some(TRANSACTIONAL | CONTROL) for s in segments):
-        return Round.of(request.plan, mapped)
-    told = [(segment.rows, marker_types_of(segment)) for segment in segments]
-    mapped.transactions = fold(told, dict(request.outcomes))
+    mapped.transactions = find_transactions(segments, dict(request.outcomes))
     for segment, found in zip(segments, mapped.transactions.segments, strict=True):
         segment.transactions = found
     round_ = Round.of(request.plan, mapped)

@@ -150,7 +150,6 @@ class JudgedSegment:
             the segment is rewritten.
     """
 
-    index: int
     touched: bool
     bits: Blob
     staying: tuple[int, ...]
@@ -180,7 +179,6 @@ class RewriteRequest:
 class Rewritten:
     """A group's new segment, None if it stays as it is; counts as in a round's receipt."""
 
-    first: int
     group: GroupReceipt | None
     records_read: int = 0
     records_written: int = 0

@@ -104,8 +104,7 @@ def _steps(this: _Round) -> Steps:
     crossing = [n for n, (_, s) in enumerate(scanned) if s.runs is None]
     if crossing:
         known = tuple(replace(scans[n], outcomes=outcomes[n]) for n in crossing)
-        told = tuple(scanned[n][0] for n in crossing)
-        answers = yield Job(Stage.SCAN, known, told)
+        answers = yield Job(Stage.SCAN, known, tuple(scanned[n][0] for n in crossing))
         for n, found in zip(crossing, _done(answers), strict=True):
             scanned[n] = found
     answers = yield Job(Stage.MERGE, this.merges(scanned))
@@ -147,7 +146,8 @@ class _Round:
 
     def __init__(self, plan: RoundPlan, seed: tuple[int, int], merge_tasks: int) -> None:
         assert plan.split is not None, "a split plan"
-        self.plan, self._seed, self._merge_tasks = plan, seed, merge_tasks
+        self.plan, self._split = plan, plan.split
+        self._seed, self._merge_tasks = seed, merge_tasks
         self._guarded = sorted(plan.guarded_last_offsets)
         self._ends = [after.base_offset for _, after in pairwise(plan.segments)] + [plan.upper]
         mapped = bool(plan.segments) and self._ends[-1] > plan.dirty
@@ -165,8 +165,7 @@ class _Round:
 
     def _for_keys(self, first: int, after: int) -> RoundPlan:
         """The same where only keys count."""
-        plan = self._with(first, after)
-        return replace(plan, guarded_last_offsets=(), guarded_markers=())
+        return replace(self._with(first, after), guarded_last_offsets=(), guarded_markers=())
 
     def scans(self) -> tuple[ScanRequest, ...]:
         """One a segment."""
@@ -180,10 +179,8 @@ class _Round:
         runs = tuple(
             Run(s.index, by, s.runs, s.mapped_from) for by, s in scanned if s.runs is not None
         )
-        split = self.plan.split
-        assert split is not None
-        n = min(self._merge_tasks, split.ranges)
-        cuts = [split.ranges * k // n for k in range(n + 1)]
+        ranges, n = self._split.ranges, min(self._merge_tasks, self._split.ranges)
+        cuts = [ranges * k // n for k in range(n + 1)]
         return tuple(
             MergeRequest(self._for_keys(0, 0), first, after, runs)
             for first, after in pairwise(cuts)

@@ -8,6 +8,8 @@ into at least two ranges, runs are always cheaper, and the log itself is read on
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,7 @@ from lapse.kernels import survey
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.lifecycle.round.choice import SLOT_BYTES, Split
 from lapse.lifecycle.round.source import (
+    FAULTS,
     SourceSegment,
     batches_of,
     marker_types_of,
@@ -29,20 +32,14 @@ from lapse.lifecycle.round.split.requests import Scanned, ScanRequest, runs_file
 from lapse.lifecycle.round.split.task import Attempt, write_bits
 from lapse.lifecycle.round.transactions import fold
 
-_FAULTS = {
-    kernel.BROKEN: "a record of the batch does not parse",
-    kernel.BAD_CRC: "checksum does not match",
-}
-
 
 def scan(request: ScanRequest, this: Attempt) -> Scanned:
     """Read one segment. Raises BadSegment, LapseError."""
     plan = request.plan
     [planned] = plan.segments
-    segment = open_source(plan, planned, this.workplace, sparing=True)
-    try:
+    with contextlib.closing(open_source(plan, planned, this.workplace, sparing=True)) as segment:
         segment.forget()  # the headers are rows now
-        _refuse_overlap(segment, request.end)
+        segment.require_below(request.end)
         edges: tuple[Edge, ...] = ()
         markers = segment.some(CONTROL)
         if segment.some(TRANSACTIONAL | CONTROL):
@@ -52,8 +49,6 @@ def scan(request: ScanRequest, this: Attempt) -> Scanned:
         runs, mapped_from = _write_runs(request, segment, this)
         bits = write_bits(this, request.index, segment)
         segment.require_whole()
-    finally:
-        segment.close()
     return Scanned(request.index, segment.records, edges, markers, runs, mapped_from, bits)
 
 
@@ -67,13 +62,6 @@ def set_transactions(segment: SourceSegment, outcomes: Outcomes | None) -> tuple
     return edges_of(segment.rows, types)
 
 
-def _refuse_overlap(segment: SourceSegment, end: int) -> None:
-    n = segment.first_at(end)
-    if n < len(segment.rows):
-        last_offset = segment.rows[n]["last_offset"]
-        raise segment.corrupt(n, f"offset {last_offset} is in the segment of {end} on")
-
-
 def _write_runs(
     request: ScanRequest, segment: SourceSegment, this: Attempt
 ) -> tuple[PartsReceipt, int]:
@@ -85,18 +73,17 @@ def _write_runs(
         int(segment.surveyed[survey.COUNT_MAX]), segment.records, this,
     )  # fmt: skip
     filled, mapped_from = 0, -1
-    try:
+    with contextlib.closing(writer.parts):
         for piece in pieces(segment, 0, len(segment.rows), skipped):
-            ordinals = segment.ordinals
-            batches = batches_of(segment, piece, skipped, ordinals, valued=plan.flags_count)
+            batches = batches_of(segment, piece, skipped, segment.ordinals, valued=plan.flags_count)
             lo = piece.lo
             while lo < piece.hi:
                 why, lo, filled, mapped_from = kernel.collect_keys(
                     batches, lo, piece.hi, plan.dirty, request.seed, writer.entries, filled,
                     mapped_from, marks_of(segment),
                 )  # fmt: skip
-                if why in _FAULTS:
-                    raise segment.corrupt(lo, _FAULTS[why])
+                if why in FAULTS:
+                    raise segment.corrupt(lo, FAULTS[why])
                 if why == kernel.NO_ROOM:
                     writer.write(filled)
                     filled = 0
@@ -104,8 +91,6 @@ def _write_runs(
             this.tick(segment.bytes_of(piece.lo, piece.hi))
         writer.write(filled)
         receipt = writer.parts.finish()
-    finally:
-        writer.parts.close()
     return receipt, segment.records if mapped_from < 0 else mapped_from
 
 

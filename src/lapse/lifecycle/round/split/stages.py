@@ -54,19 +54,13 @@ def run_request(stage: Stage, request: Any, attempt_id: str, fs: Fs, clock: Cloc
     return attempt(request.plan, attempt_id, fs, clock, lambda this: do(request, this))
 
 
-def run_encoded(stage: Stage, data: bytes, attempt_id: str, fs: Fs, clock: Clock) -> bytes:
-    """As `run_request`, with encoded request and answer."""
-    answer = run_request(stage, decode_request(stage, data), attempt_id, fs, clock)
-    return msgspec.json.encode(answer)
-
-
-def encode(request: Any) -> bytes:
-    """A request in encoded form."""
-    return msgspec.json.encode(request)
+def encode(message: Any) -> bytes:
+    """A request or an answer in encoded form."""
+    return msgspec.json.encode(message)
 
 
 def decode_request(stage: Stage, data: bytes) -> Any:
-    """Inverse of `encode`."""
+    """The request from its encoded form."""
     return msgspec.json.decode(data, type=_WORK[stage].request)
 
 

@@ -18,10 +18,9 @@ from lapse.base.clock import Clock
 from lapse.base.errors import CorruptData, LapseError
 from lapse.base.fs import Fs
 from lapse.lifecycle.round.cancel import require_wanted
-from lapse.lifecycle.round.engine import IoBudget
+from lapse.lifecycle.round.engine import IoBudget, in_words
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.progress import PROGRESS_FILE, ProgressFile
-from lapse.lifecycle.round.room import in_words
 from lapse.lifecycle.round.source import BadSegment, SourceSegment, Workplace
 from lapse.lifecycle.round.split.parts import checksum, read_at
 from lapse.lifecycle.round.split.requests import Answer, Blob, bits_file, folder_of

@@ -42,7 +42,7 @@ def superseded(driver: Driver, answers: list[Answer[Merged]]) -> dict[int, set[i
     for answer in answers:
         assert answer.done is not None, answer.error
         path = folder_of(driver.plan, answer.attempt_id) / superseded_file(answer.done.first)
-        reader = PartsReader(path, answer.done.parts)
+        reader = PartsReader(path, answer.done.parts, 0, answer.done.parts.keys)
         for index in range(answer.done.parts.keys):
             for part in reader.parts(index):
                 found[index] |= set(part.view(np.uint32).tolist())
@@ -91,7 +91,7 @@ def told(driver: Driver, answers: list[Answer[Merged]]) -> list[int]:
     for answer in answers:
         assert answer.done is not None, answer.error
         path = folder_of(driver.plan, answer.attempt_id) / superseded_file(answer.done.first)
-        reader = PartsReader(path, answer.done.parts)
+        reader = PartsReader(path, answer.done.parts, 0, answer.done.parts.keys)
         keys = range(answer.done.parts.keys)
         sizes.append(sum(sum(reader.sizes(index)) for index in keys) // 4)
     return sizes

@@ -27,8 +27,8 @@ def written(path: Path, parts: list[tuple[int, bytes]] = PARTS, keys: int = 5) -
 def read(
     path: Path, receipt: PartsReceipt, first: int = 0, after: int = -1
 ) -> dict[int, list[bytes]]:
-    reader = PartsReader(path, receipt, first, after)
     after = receipt.keys if after < 0 else after
+    reader = PartsReader(path, receipt, first, after)
     return {key: [bytes(part) for part in reader.parts(key)] for key in range(first, after)}
 
 
@@ -43,7 +43,7 @@ def test_parts_come_back_by_key_in_the_order_in_which_they_came(tmp_path: Path) 
             some = {key: everything[key] for key in range(first, min(after, 5))}
             if after <= 5:
                 assert read(tmp_path / "f", receipt, first, after) == some
-    reader = PartsReader(tmp_path / "f", receipt)
+    reader = PartsReader(tmp_path / "f", receipt, 0, receipt.keys)
     assert [bytes(p) for p in reader.parts(2, newest_first=True)] == [b"and two", b"two"]
     assert [reader.sizes(key) for key in range(5)] == [[4], [], [3, 7], [1], []]
 

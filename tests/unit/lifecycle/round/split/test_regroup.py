@@ -33,7 +33,7 @@ def test_a_marker_far_behind_its_data(tmp_path: Path, stays: bool, touched: bool
     asked = {request.first: request for request in job.requests}
     assert asked[4 // 2].begun == (Begun(1, 0, alive=stays),)
     assert asked[2].for_its_markers
-    answers = {a.done.first: a.done for a in driver.run(job)}
+    answers = {r.first: a.done for r, a in zip(job.requests, driver.run(job), strict=True)}
     assert (answers[2].group is None) == stays
     if not stays:
         assert answers[2].group.stamped == 1

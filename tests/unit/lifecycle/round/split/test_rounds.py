@@ -37,9 +37,7 @@ def merged(job: Job) -> list[Answer[Any]]:
 
 def judged(job: Job, *touched: int) -> list[Answer[Any]]:
     return [
-        answer(
-            f"j{r.index}", JudgedSegment(r.index, r.index in touched, Blob(f"j{r.index}", 3, 4), ())
-        )
+        answer(f"j{r.index}", JudgedSegment(r.index in touched, Blob(f"j{r.index}", 3, 4), ()))
         for r in job.requests
     ]
 

@@ -31,7 +31,7 @@ def numbers(directory: Path, scanned: Scanned, attempt_id: str, driver: Driver) 
     """Of the records in each range."""
     assert scanned.runs is not None
     path = folder_of(driver.plan, attempt_id) / runs_file(scanned.index)
-    reader = PartsReader(path, scanned.runs)
+    reader = PartsReader(path, scanned.runs, 0, scanned.runs.keys)
     return [
         [int(n) & 0xFFFFFFFF for part in reader.parts(r) for n in part.view("<u8")[1::2]]
         for r in range(scanned.runs.keys)

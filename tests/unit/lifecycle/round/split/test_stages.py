@@ -13,7 +13,12 @@ import pytest
 from lapse.base.errors import StorageError
 from lapse.base.fs import Buffer, RealFs
 from lapse.lifecycle.round.split.requests import Answer, Stage, runs_file
-from lapse.lifecycle.round.split.stages import decode_answer, encode, run_encoded, run_request
+from lapse.lifecycle.round.split.stages import (
+    decode_answer,
+    decode_request,
+    encode,
+    run_request,
+)
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.round.split.splits import Driver, data, marker, planned
 
@@ -39,7 +44,8 @@ def test_every_stage_says_the_same_through_bytes(tmp_path: Path) -> None:
             data_ = encode(request)
             assert msgspec.json.decode(data_, type=type(request)) == request
             name = f"{number}-{n}"
-            told = run_encoded(job.stage, data_, name, RealFs(), ManualClock())
+            read = decode_request(job.stage, data_)
+            told = encode(run_request(job.stage, read, name, RealFs(), ManualClock()))
             answer: Answer[Any] = decode_answer(job.stage, told)
             assert answer == run_request(job.stage, request, name, AsIf(), ManualClock())
             assert (answer.attempt_id, answer.pid) == (name, os.getpid())

@@ -9,8 +9,7 @@ import pytest
 
 from lapse.base.fs import RealFs
 from lapse.lifecycle.owner.directory import DirectoryOwner
-from lapse.lifecycle.round.engine import EngineWanted
-from lapse.lifecycle.service.asleep import Asleep
+from lapse.lifecycle.round.engine import Asleep, EngineWanted
 from lapse.lifecycle.service.loop import Service, ServiceOptions
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause
 from lapse.lifecycle.status.reports import read_progress, read_queue, read_reports

@@ -13,10 +13,9 @@ from lapse.base.clock import SystemClock
 from lapse.base.errors import LapseError, StorageError
 from lapse.base.fs import AppendFile, RealFs
 from lapse.lifecycle.owner.directory import DirectoryOwner
-from lapse.lifecycle.round.engine import run_plan
+from lapse.lifecycle.round.engine import in_words, run_plan
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import attempt_dir
-from lapse.lifecycle.round.room import in_words
 from lapse.testing.clock import ManualClock
 from tests.support.lifecycle.rounds import NOW, compacted, make_logs, overwritten, plan_of
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lapse.base.errors import ConfigError
-from lapse.records.arrow_headers import headers_column
+from lapse.records.arrow_fields import headers_column
 from lapse.records.batch_writer import Bytes, encoded_headers
 from lapse.records.column_spec import HEADERS
 
