@@ -17,6 +17,7 @@ from typing import Protocol
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TIMEX_BYTES = 512  # struct timex has 208
+_SLICE_SECONDS, _SLICE_SECONDS_MIN = 0.1, 0.001
 _TIME_ERROR = 5  # the kernel's word for a clock that nobody synchronises
 
 
@@ -83,6 +84,13 @@ class SystemClock:
 def cpu_seconds() -> float:
     """CPU time of this process, all threads, user and system (for measuring)."""
     return time.process_time()
+
+
+def sleep_in_slices(clock: Clock, seconds: float, is_over: Callable[[], bool]) -> None:
+    """Sleep so long, or until something is over, which is looked at ten times a second."""
+    until_s = clock.monotonic() + seconds
+    while not is_over() and (left_s := until_s - clock.monotonic()) > 0:
+        clock.sleep(max(min(_SLICE_SECONDS, left_s), _SLICE_SECONDS_MIN))
 
 
 def thread_cpu_seconds() -> float:

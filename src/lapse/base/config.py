@@ -550,8 +550,17 @@ def split_settings(pairs: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """A `server.properties`, which is a Java properties file."""
+    """The settings in a Java properties file."""
     return parse_properties(path.read_text(encoding="utf-8"))
+
+
+def server_properties(path: Path) -> dict[str, str]:
+    """The settings in a `server.properties`; raises ConfigError naming it."""
+    try:
+        return read_properties(path)
+    except (OSError, UnicodeDecodeError) as e:
+        reason = getattr(e, "strerror", None) or "not a text file"
+        raise ConfigError(f"{path}: {reason}; allowed is a server.properties file") from e
 
 
 assert {s.field for s in TOPIC_SETTINGS} == {f.name for f in fields(TopicConfig)}

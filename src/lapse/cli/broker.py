@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 
 from lapse.base.clock import SystemClock
-from lapse.base.config import BrokerConfig, broker_config, read_properties
-from lapse.base.errors import ConfigError
+from lapse.base.config import BrokerConfig, broker_config, server_properties
 from lapse.base.fs import RealFs
 from lapse.base.scheduling import take_short_slices
 from lapse.broker.limits.connections import raise_open_files
@@ -42,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    config = read_config(args.config)
+    config = broker_config(server_properties(args.config))
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -51,16 +50,6 @@ def run(args: argparse.Namespace) -> int:
     take_short_slices()
     asyncio.run(serve(config))
     return 0
-
-
-def read_config(path: Path) -> BrokerConfig:
-    """The settings in a file; raises ConfigError naming it or the setting."""
-    try:
-        properties = read_properties(path)
-    except (OSError, UnicodeDecodeError) as e:
-        reason = getattr(e, "strerror", None) or "not a text file"
-        raise ConfigError(f"{path}: {reason}; allowed is a server.properties file") from e
-    return broker_config(properties)
 
 
 async def serve(config: BrokerConfig) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from lapse.base.clock import SystemClock
-from lapse.base.config import BrokerConfig, broker_config, read_properties
+from lapse.base.config import BrokerConfig, broker_config, server_properties
 from lapse.base.errors import ConfigError
 from lapse.base.extras import needed_for
 from lapse.base.fs import RealFs
@@ -66,7 +66,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
-    config = broker_config({**properties(args.config), **broker_settings(args.settings)})
+    config = broker_config({**server_properties(args.config), **broker_settings(args.settings)})
     if not config.log_cleaner_enable:
         raise ConfigError("log.cleaner.enable=false: allowed is true, for a service to run")
     logging.basicConfig(
@@ -179,15 +179,6 @@ class LifecycleProcess:
         where = "starts Spark when a round is due" if isinstance(engine, Asleep) else engine.name
         logger.info("the lifecycle service of %s: %s", self._data_dir, where)
         return service.run()
-
-
-def properties(path: Path) -> dict[str, str]:
-    """The settings in a file; raises ConfigError naming it."""
-    try:
-        return read_properties(path)
-    except (OSError, UnicodeDecodeError) as e:
-        reason = getattr(e, "strerror", None) or "not a text file"
-        raise ConfigError(f"{path}: {reason}; allowed is a server.properties file") from e
 
 
 def broker_settings(pairs: list[str]) -> dict[str, str]:

@@ -17,14 +17,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lapse.base.config import BrokerConfig, broker_config, broker_setting
+from lapse.base.config import BrokerConfig, broker_config, broker_setting, server_properties
 from lapse.base.errors import ConfigError
 from lapse.base.fs import Fs
 from lapse.base.properties import properties_text
 from lapse.base.secret import Secret
 from lapse.broker.access.listeners import Listener, kafka_listeners
 from lapse.broker.node import log_dirs
-from lapse.cli.lifecycle import first_log_dir, properties
+from lapse.cli.lifecycle import first_log_dir
 from lapse.metadata.foreign import refuse_foreign
 
 SETTINGS = "server.properties"
@@ -81,7 +81,7 @@ class Settings:
         Raises ConfigError, before anything is written, and StorageError.
         """
         path = self.data / SETTINGS
-        given = properties(path) if path.exists() else {}
+        given = server_properties(path) if path.exists() else {}
         self.in_force = self.said.over({**self._first_settings(), **given})
         config = broker_config(self.in_force)
         kafka_listeners(config)
@@ -123,7 +123,7 @@ class Settings:
         self._write()
         if self._started is None:
             return ""
-        found = weaker(self._started, broker_config(properties(self.running_path)))
+        found = weaker(self._started, broker_config(server_properties(self.running_path)))
         return "; ".join(found)
 
     def _write(self) -> None:

@@ -134,9 +134,6 @@ class Producers:
             if p.transaction_first_offset >= 0
         }
 
-    def __len__(self) -> int:
-        return len(self._producers)
-
     def __iter__(self) -> Iterator[Producer]:
         """By producer id."""
         return iter(p for _, p in sorted(self._producers.items()))

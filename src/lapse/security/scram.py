@@ -150,13 +150,8 @@ def fresh_nonce() -> str:
     return secrets.token_urlsafe(24)
 
 
-def fresh_salt() -> bytes:
-    """A salt of the shape that Kafka's own admin client makes."""
-    return _salt_of(secrets.token_bytes(_SALT_LENGTH))
-
-
-def _salt_of(entropy: bytes) -> bytes:
-    """130 bits in base 36."""
+def salt_of(entropy: bytes) -> bytes:
+    """A salt of the shape that Kafka's own admin client makes: 130 bits in base 36."""
     number = int.from_bytes(entropy, "big")
     digits = bytearray()
     for _ in range(_SALT_LENGTH):
@@ -184,7 +179,7 @@ class UnknownUsers:
             mechanism.mac(self.key, b"%s\0%s" % (part, user.encode()))
             for part in (b"salt", b"stored", b"server")
         ]
-        return ScramCredential(_salt_of(drawn[0]), drawn[1], drawn[2], self.iterations)
+        return ScramCredential(salt_of(drawn[0]), drawn[1], drawn[2], self.iterations)
 
 
 @dataclass(frozen=True, slots=True)

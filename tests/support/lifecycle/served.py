@@ -15,7 +15,7 @@ from lapse.lifecycle.round.engine import Engine, failed
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
-from lapse.lifecycle.round.run import Run, Step
+from lapse.lifecycle.round.run import Run, Steps
 from lapse.lifecycle.service.loop import Service, ServiceOptions
 from lapse.log.partition_log import PartitionLog
 from lapse.log.segment import LOG, segment_path
@@ -42,7 +42,7 @@ class Recorded(InlineEngine):
         self.plans: list[RoundPlan] = []
         self.failing: dict[str, str] = {}
 
-    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Steps[Receipt]:
         self.runs.append([plan.name for plan in plans])
         self.plans += plans
         for plan in plans:

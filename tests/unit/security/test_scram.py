@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Callable
 
 import pytest
@@ -22,7 +23,7 @@ from lapse.security.scram import (
     check_upsertion,
     credential_of,
     fresh_nonce,
-    fresh_salt,
+    salt_of,
     salted_password,
 )
 
@@ -260,7 +261,7 @@ def test_an_unknown_user_looks_like_one_with_a_wrong_password() -> None:
         assert broker.user is None
         return said, failed.told, failed.reason
 
-    shaped = ScramCredential(fresh_salt(), PENCIL.stored_key, PENCIL.server_key, 4096)
+    shaped = ScramCredential(salt_of(os.urandom(17)), PENCIL.stored_key, PENCIL.server_key, 4096)
     (known,), known_told, known_reason = exchange("alice", shaped)
     (unknown,), unknown_told, unknown_reason = exchange("mallory", None)
     assert known_told == unknown_told == ""
@@ -282,9 +283,9 @@ def test_credentials_of_nobody() -> None:
     assert len({c.salt for c in [one, *others]}) == 4
     assert len(one.stored_key) == 32
     assert UnknownUsers(b"k", 8192).credential(SHA_256, "m").iterations == 8192
-    assert len(fresh_salt()) == len(one.salt) == 26
-    assert fresh_salt().isalnum()
-    assert fresh_salt() != fresh_salt()
+    assert len(salt_of(os.urandom(17))) == len(one.salt) == 26
+    assert salt_of(os.urandom(17)).isalnum()
+    assert salt_of(os.urandom(17)) != salt_of(os.urandom(17))
 
 
 def test_an_unknown_user_is_refused_even_with_the_key_that_fits() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from lapse.base.clock import Clock
@@ -11,7 +11,7 @@ from lapse.lifecycle.round.engine import run_plan
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.progress import Progress, work_bytes
 from lapse.lifecycle.round.receipt import THIS_PROCESS, Receipt
-from lapse.lifecycle.round.run import Run, Step
+from lapse.lifecycle.round.run import Run, Steps
 from lapse.lifecycle.round.split.drive import run_split_here
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, summarise
 
@@ -31,7 +31,7 @@ class InlineEngine:
     def summarise(self, requests: Sequence[SummaryRequest]) -> Run[SummaryReceipt]:
         return Run(partial(self.looks, requests))
 
-    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Steps[Receipt]:
         """The steps of a run of plans."""
         total, done = sum(work_bytes(plan) for plan in plans), 0
         for plan in plans:
@@ -44,7 +44,7 @@ class InlineEngine:
 
     def looks(
         self, requests: Sequence[SummaryRequest], run: Run[SummaryReceipt]
-    ) -> Iterator[Step[SummaryReceipt]]:
+    ) -> Steps[SummaryReceipt]:
         """The steps of a look through segments."""
         total, done = sum(request.size for request in requests), 0
         for request in requests:

@@ -7,13 +7,14 @@ one step a poll, so one thread can have several runs under way and look to other
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Generic, TypeAlias, TypeVar
 
 from lapse.lifecycle.round.progress import OnProgress, Progress
 
 R = TypeVar("R")
 Step: TypeAlias = Progress | R
+Steps: TypeAlias = Generator[Step[R], None, None]
 
 
 class Run(Generic[R]):
@@ -28,12 +29,9 @@ class Run(Generic[R]):
         is_cancelled: the run is to end soon.
     """
 
-    def __init__(
-        self, steps: Callable[[Run[R]], Iterator[Step[R]]], *, works_alone: bool = False
-    ) -> None:
-        self.works_alone = works_alone
+    def __init__(self, steps: Callable[[Run[R]], Steps[R]], *, works_alone: bool = False) -> None:
+        self.works_alone, self.is_cancelled = works_alone, False
         self.job_ids: tuple[int, ...] = ()
-        self.is_cancelled = False
         self._steps = steps(self)
 
     def poll(self) -> Step[R] | None:
@@ -49,9 +47,7 @@ class Run(Generic[R]):
 
     def close(self) -> None:
         """End it at once, whatever is under way; nothing more comes of it."""
-        close = getattr(self._steps, "close", None)
-        if close is not None:
-            close()
+        self._steps.close()
 
 
 def receipts_of(run: Run[R], on_progress: OnProgress = lambda _: None) -> Iterator[R]:

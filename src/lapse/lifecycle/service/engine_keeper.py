@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from lapse.base.backoff import backoff_ms
-from lapse.base.clock import time_text
+from lapse.base.clock import sleep_in_slices, time_text
 from lapse.base.errors import CorruptData, LapseError, StorageError
 from lapse.base.times import after_ms
 from lapse.lifecycle.round.engine import EngineLost
@@ -39,7 +39,6 @@ logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_MS, BACKOFF_MS_MAX = 1000, 300_000
 START_MS_MAX = 120_000  # that a start may take until somebody takes its service for dead
-_SLICE_SECONDS, _SLICE_SECONDS_MIN = 0.1, 0.001  # how soon a request to stop is noticed
 
 
 class Closing(Protocol):
@@ -138,9 +137,7 @@ class EngineKeeper(Generic[E]):
         failures = max(self._lost, self.told.failures)
         self._tell(EngineReport(ENGINE_FAILED, self.told.since_ms, failures, str(error), next_ms))
         logger.error("the engine failed: %s; another is started in %d s", error, wait_ms // 1000)
-        until_s = self._clock.monotonic() + wait_ms / 1000
-        while not self._is_stopping() and (left := until_s - self._clock.monotonic()) > 0:
-            self._clock.sleep(max(min(_SLICE_SECONDS, left), _SLICE_SECONDS_MIN))
+        sleep_in_slices(self._clock, wait_ms / 1000, self._is_stopping)
         if not self._is_stopping():
             return self._lost
         self._board.engine = NO_ENGINE

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from lapse.base.errors import LapseError
 from lapse.lifecycle.round.engine import NO_ATTEMPT, failed
 from lapse.lifecycle.round.plan import RoundPlan
-from lapse.lifecycle.round.progress import NO_PROGRESS, Progress, work_bytes
+from lapse.lifecycle.round.progress import Progress, work_bytes
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.run import Run
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest
@@ -43,13 +43,15 @@ class Job(ABC, Generic[R]):
     state: str
     under_way: tuple[UnderWay, ...] = ()
 
-    def __init__(self, run: Run[R], names: Sequence[str], now_ms: int, outcomes: Outcomes) -> None:
+    def __init__(
+        self, run: Run[R], names: Sequence[str], total_bytes: int, now_ms: int, outcomes: Outcomes
+    ) -> None:
         self.run: Run[R] = run
         self.names, self.now_ms = tuple(names), now_ms
         self.is_over = False
         self._outcomes = outcomes
         self._begun_s = outcomes.clock.monotonic()
-        self.progress = NO_PROGRESS
+        self.progress = Progress(0, total_bytes)
 
     def advance(self) -> bool:
         """Poll once, and see to what came; returns whether it got further.
@@ -105,8 +107,8 @@ class Rounds(Job[Receipt]):
     def __init__(
         self, run: Run[Receipt], plans: Sequence[RoundPlan], now_ms: int, outcomes: Outcomes
     ) -> None:
-        super().__init__(run, [plan.name for plan in plans], now_ms, outcomes)
-        self.progress = Progress(0, sum(work_bytes(plan) for plan in plans))
+        names, total_bytes = [plan.name for plan in plans], sum(map(work_bytes, plans))
+        super().__init__(run, names, total_bytes, now_ms, outcomes)
         self.under_way = tuple(UnderWay(plan.name, plan.round_id, plan.dir) for plan in plans)
         self._by_id = {plan.round_id: plan for plan in plans}
         self._missing = dict(self._by_id)
@@ -156,8 +158,7 @@ class Look(Job[SummaryReceipt]):
         self, run: Run[SummaryReceipt], requests: Sequence[SummaryRequest], names: Sequence[str],
         now_ms: int, outcomes: Outcomes,
     ) -> None:  # fmt: skip
-        super().__init__(run, names, now_ms, outcomes)
-        self.progress = Progress(0, sum(request.size for request in requests))
+        super().__init__(run, names, sum(r.size for r in requests), now_ms, outcomes)
         self._requests = requests
         self._receipts: list[SummaryReceipt] = []
         self._refused: dict[str, str] = {}

@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lapse.base.backoff import backoff_ms
+from lapse.base.clock import sleep_in_slices
 from lapse.base.errors import LapseError
 from lapse.base.times import after_ms
 from lapse.lifecycle.clock_guard import ClockGuard
@@ -72,7 +73,6 @@ logger = logging.getLogger(__name__)
 OWNER_BACKOFF_MS_MAX = 5000
 _FIRST_OWNER_BACKOFF_MS = 100
 _NOTICE_MS = 1000  # how soon a confirmation of the clock is noticed, or the end of a pause
-_SLICE_SECONDS, _SLICE_SECONDS_MIN = 0.1, 0.001  # how soon a request to stop is noticed
 _PAUSE_MS_MIN = 10
 LOOK_BYTES_MAX = 16 << 30  # looked through in one step, or one segment if that is larger
 
@@ -164,11 +164,8 @@ class Service:
         return False
 
     def _rest(self, pause_ms: int) -> None:
-        until, said = self._clock.monotonic() + pause_ms / 1000, self._said()
-        while not self._stopping and (left := until - self._clock.monotonic()) > 0:
-            self._clock.sleep(max(min(_SLICE_SECONDS, left), _SLICE_SECONDS_MIN))
-            if self._said() != said:
-                return
+        said, seconds = self._said(), pause_ms / 1000
+        sleep_in_slices(self._clock, seconds, lambda: self._stopping or self._said() != said)
 
     def _said(self) -> int:
         """Moves when somebody pauses or resumes."""

@@ -37,7 +37,7 @@ from lapse.lifecycle.round.progress import (
     work_bytes,
 )
 from lapse.lifecycle.round.receipt import Receipt
-from lapse.lifecycle.round.run import Run, Step
+from lapse.lifecycle.round.run import Run, Steps
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, failed_summary
 from lapse.spark.rounds.bins import pack, pack_requests
 from lapse.spark.rounds.split import Cluster, run_split_plan
@@ -145,7 +145,7 @@ class SparkEngine:
         """One receipt a segment, once all are there; raises EngineLost where there is no Spark."""
         return Run(partial(self._looks, requests), works_alone=True)
 
-    def _rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+    def _rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Steps[Receipt]:
         total, done = sum(work_bytes(plan) for plan in plans), 0
         pool = MUST_CLEAN if all(plan.is_urgent for plan in plans) else BULK
         small = [plan for plan in plans if plan.split is None]
@@ -160,9 +160,7 @@ class SparkEngine:
             done += sum(work_bytes(plan) for plan in some)
             yield Progress(done, total)
 
-    def _small(
-        self, plans: Sequence[RoundPlan], pool: str, run: Run[Receipt]
-    ) -> Iterator[Step[Receipt]]:
+    def _small(self, plans: Sequence[RoundPlan], pool: str, run: Run[Receipt]) -> Steps[Receipt]:
         self._require_alive()
         bins = pack(plans, self.task_slots)
         watch = Watch(bins, self._clock)
@@ -187,9 +185,7 @@ class SparkEngine:
         for plan in missing.values():
             yield failed(plan, NO_ATTEMPT, f"{plan.name}: {running.error}")
 
-    def _split(
-        self, plans: Sequence[RoundPlan], pool: str, run: Run[Receipt]
-    ) -> Iterator[Step[Receipt]]:
+    def _split(self, plans: Sequence[RoundPlan], pool: str, run: Run[Receipt]) -> Steps[Receipt]:
         """One plan; a thread waits for its jobs, one after the other."""
         self._require_alive()
         [plan] = plans
@@ -217,7 +213,7 @@ class SparkEngine:
 
     def _looks(
         self, requests: Sequence[SummaryRequest], run: Run[SummaryReceipt]
-    ) -> Iterator[Step[SummaryReceipt]]:
+    ) -> Steps[SummaryReceipt]:
         if not requests:
             return
         self._require_alive()

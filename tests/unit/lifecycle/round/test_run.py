@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from lapse.lifecycle.round.engine import EngineLost
 from lapse.lifecycle.round.progress import Progress
-from lapse.lifecycle.round.run import Run, Step, receipts_of
+from lapse.lifecycle.round.run import Run, Steps, receipts_of
 
 FIRST, LAST = Progress(1, 2), Progress(2, 2)
 
 
-def steps(run: Run[str]) -> Iterator[Step[str]]:
+def steps(run: Run[str]) -> Steps[str]:
     yield FIRST
     if run.is_cancelled:
         return
@@ -54,7 +52,7 @@ def test_receipts_come_in_order_and_progress_in_between() -> None:
 def test_whoever_has_enough_ends_the_run() -> None:
     ended: list[type[BaseException]] = []
 
-    def endless(_: Run[str]) -> Iterator[Step[str]]:
+    def endless(_: Run[str]) -> Steps[str]:
         try:
             while True:
                 yield "a"
@@ -69,7 +67,7 @@ def test_whoever_has_enough_ends_the_run() -> None:
 
 
 def test_an_engine_that_is_lost_comes_out_and_then_it_is_over() -> None:
-    def lost(_: Run[str]) -> Iterator[Step[str]]:
+    def lost(_: Run[str]) -> Steps[str]:
         yield "a"
         raise EngineLost("gone")
 

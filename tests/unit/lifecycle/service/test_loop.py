@@ -24,7 +24,7 @@ from lapse.lifecycle.round.engine import failed
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan
 from lapse.lifecycle.round.progress import Progress
 from lapse.lifecycle.round.receipt import Receipt
-from lapse.lifecycle.round.run import Run, Step
+from lapse.lifecycle.round.run import Run, Steps
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest, failed_summary
 from lapse.lifecycle.service import loop as service_module
 from lapse.lifecycle.service.loop import Service, ServiceOptions
@@ -198,9 +198,7 @@ def test_asked_to_stop_it_commits_what_is_done_and_no_more(tmp_path: Path) -> No
     with parts(tmp_path / "data", {"a": overwritten(), "b": overwritten()}) as p:
 
         class Stopping(Recorded):
-            def rounds(
-                self, plans: Sequence[RoundPlan], run: Run[Receipt]
-            ) -> Iterator[Step[Receipt]]:
+            def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Steps[Receipt]:
                 for step in super().rounds(plans, run):
                     service.request_stop()
                     yield step
@@ -229,7 +227,7 @@ def test_a_round_that_changes_nothing_is_not_repeated_for_ever(tmp_path: Path) -
     """An engine that maps nothing and rewrites nothing: the log stays due, and has to wait."""
 
     class Idle(Recorded):
-        def rounds(self, plans: Sequence[RoundPlan], _: Run[Receipt]) -> Iterator[Step[Receipt]]:
+        def rounds(self, plans: Sequence[RoundPlan], _: Run[Receipt]) -> Steps[Receipt]:
             self.runs.append([plan.name for plan in plans])
             yield Progress(0, 1)
             for plan in plans:
@@ -314,7 +312,7 @@ class Looking(Recorded):
 
     def looks(
         self, requests: Sequence[SummaryRequest], run: Run[SummaryReceipt]
-    ) -> Iterator[Step[SummaryReceipt]]:
+    ) -> Steps[SummaryReceipt]:
         self.looked.append([f"{r.name} {r.base_offset}" for r in requests])
         for request in requests:
             if request.name in self.failing:
@@ -420,7 +418,7 @@ def test_asked_to_stop_it_keeps_what_it_has_found(tmp_path: Path) -> None:
         class Stopping(Looking):
             def looks(
                 self, requests: Sequence[SummaryRequest], run: Run[SummaryReceipt]
-            ) -> Iterator[Step[SummaryReceipt]]:
+            ) -> Steps[SummaryReceipt]:
                 for step in super().looks(requests, run):
                     service.request_stop()
                     yield step
@@ -438,7 +436,7 @@ def test_small_logs_do_not_wait_for_a_split_one(tmp_path: Path) -> None:
     class AsSparkDoes(Recorded):
         """Small plans first; notes what is committed when a split one begins."""
 
-        def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+        def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Steps[Receipt]:
             yield from super().rounds([plan for plan in plans if plan.split is None], run)
             self.before = {name: len(p.records(name)) for name in ("a-0", "b-0", "huge-0")}
             yield from super().rounds([plan for plan in plans if plan.split], run)
@@ -490,7 +488,7 @@ def test_the_time_is_durable_before_a_round_goes_by_it(tmp_path: Path) -> None:
     """ADR-11: a clock that is set back over a restart is never before what was removed by."""
 
     class Looking(Recorded):
-        def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+        def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Steps[Receipt]:
             record = read_record(p.data / SERVICE)
             kept.append(-1 if record is None else record.now_ms)
             yield from super().rounds(plans, run)

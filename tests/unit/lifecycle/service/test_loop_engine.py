@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from lapse.base.clock import time_text
 from lapse.lifecycle.round.engine import NO_ATTEMPT, EngineLost, failed
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
-from lapse.lifecycle.round.run import Run, Step
+from lapse.lifecycle.round.run import Run, Steps
 from lapse.lifecycle.service.loop import Service, ServiceOptions
 from lapse.lifecycle.status.backoff import BACKOFF_MS_MAX
 from lapse.lifecycle.status.reports import read_progress
@@ -25,7 +25,7 @@ class Broken(Recorded):
     can_be_lost = True
     broken = True
 
-    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Steps[Receipt]:
         if not self.broken:
             yield from super().rounds(plans, run)
             return

@@ -6,7 +6,7 @@ behaviour is shown in tests/oracle/test_differences.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.ledger import read_heads
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
-from lapse.lifecycle.round.run import Run, Step
+from lapse.lifecycle.round.run import Run, Steps
 from lapse.lifecycle.service import loop as service_module
 from lapse.lifecycle.service.loop import ServiceOptions
 from lapse.lifecycle.status.reports import read_progress, read_queue, read_reports
@@ -188,7 +188,7 @@ class Meanwhile(Recorded):
         super().__init__(p.clock)
         self.doing = doing
 
-    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Steps[Receipt]:
         receipts = list(super().rounds(plans, run))
         doing, self.doing = self.doing, None
         if doing is not None:
@@ -279,7 +279,7 @@ class Breaking(Recorded):
 
     culprit = "c-0"
 
-    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Steps[Receipt]:
         for plan in plans:
             if plan.name == self.culprit:
                 self.runs.append([p.name for p in plans])
@@ -316,7 +316,7 @@ class Lost(LapseError):
 
 def test_an_engine_that_is_lost_comes_out_after_what_is_done_is_committed(tmp_path: Path) -> None:
     class Losing(Recorded):
-        def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+        def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Steps[Receipt]:
             yield from super().rounds(plans[:1], run)
             raise Lost("Spark is gone")
 

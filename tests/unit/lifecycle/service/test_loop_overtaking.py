@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lapse.base.fs import RealFs
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.progress import Progress
 from lapse.lifecycle.round.receipt import Receipt
-from lapse.lifecycle.round.run import Run, Step
+from lapse.lifecycle.round.run import Run, Steps
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest
 from lapse.lifecycle.service.loop import ServiceOptions
 from lapse.lifecycle.status.pauses import EVERY_LOG, Pause, pause
@@ -29,7 +29,7 @@ class Long(Recorded):
         self.meanwhile: Callable[[], None] | None = meanwhile
         self.takes_ms = takes_ms
 
-    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Steps[Receipt]:
         steps = list(super().rounds(plans, run))
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
@@ -79,7 +79,7 @@ def test_the_queue_has_both_meanwhile(tmp_path: Path) -> None:
     seen: list[Queue] = []
 
     class Watched(Long):
-        def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+        def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Steps[Receipt]:
             seen.append(read_queue(p.data))
             yield from super().rounds(plans, run)
             seen.append(read_queue(p.data))
@@ -99,7 +99,7 @@ def test_what_is_left_alone_stays_in_the_queue_after_a_look_was_overtaken(tmp_pa
     class Looking(Recorded):
         def looks(
             self, requests: Sequence[SummaryRequest], run: Run[SummaryReceipt]
-        ) -> Iterator[Step[SummaryReceipt]]:
+        ) -> Steps[SummaryReceipt]:
             steps = list(super().looks(requests, run))
             make_urgent(p, "lazy-0")()
             p.clock.advance(PAUSE_MS)

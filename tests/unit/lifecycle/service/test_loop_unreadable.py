@@ -19,7 +19,7 @@ from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
-from lapse.lifecycle.round.run import Run, Step
+from lapse.lifecycle.round.run import Run, Steps
 from lapse.lifecycle.round.summarise import SummaryReceipt, SummaryRequest
 from lapse.lifecycle.service.loop import ServiceOptions
 from lapse.lifecycle.status.reports import read_queue
@@ -69,7 +69,7 @@ class Looking(Recorded):
 
     def looks(
         self, requests: Sequence[SummaryRequest], run: Run[SummaryReceipt]
-    ) -> Iterator[Step[SummaryReceipt]]:
+    ) -> Steps[SummaryReceipt]:
         self.looked += [(self.clock.now_ms() - NOW, r.base_offset) for r in requests]
         return super().looks(requests, run)
 
@@ -221,7 +221,7 @@ def test_what_this_version_does_not_clean_is_tried_later_and_later_for_a_trim(
 class Stampless(Recorded):
     """Rounds that stamp nothing, whatever they are made for."""
 
-    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Steps[Receipt]:
         self.plans += plans
         stampless = [replace(plan, probe_always=False) for plan in plans]
         return InlineEngine.rounds(self, stampless, run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from lapse.base.fs import RealFs
 from lapse.lifecycle.round.cancel import is_cancelled
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
-from lapse.lifecycle.round.run import Run, Step
+from lapse.lifecycle.round.run import Run, Steps
 from lapse.lifecycle.status.backoff import BACKOFF_MS_MAX
 from lapse.lifecycle.status.pauses import (
     EVERY_LOG,
@@ -152,7 +152,7 @@ class Asking(Recorded):
         super().__init__(clock)
         self.say = say
 
-    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Iterator[Step[Receipt]]:
+    def rounds(self, plans: Sequence[RoundPlan], run: Run[Receipt]) -> Steps[Receipt]:
         self.say()  # type: ignore[operator]
         yield from super().rounds(plans, run)
 
