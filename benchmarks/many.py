@@ -45,14 +45,14 @@ from lapse.lifecycle.decide.verdict import Rules
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round.engine import Engine, failed
 from lapse.lifecycle.round.inline import InlineEngine
-from lapse.lifecycle.round.plan import MapMemory
+from lapse.lifecycle.round.plan import MapMemory, RoundPlan
 from lapse.lifecycle.round.receipt import Receipt
 from lapse.lifecycle.round.run import receipts_of
 from lapse.lifecycle.round.sizing import sized_plan
 from lapse.lifecycle.service.commits import committed
 from lapse.lifecycle.warm_up import warm_up
 from lapse.spark.rounds.bins import pack
-from lapse.spark.rounds.task import decode_plans, encode_plans
+from lapse.spark.rounds.task import encode_bin
 
 NOW_MS = START_MS + 1000
 MEMORY = MapMemory(256 << 20)
@@ -188,10 +188,10 @@ def measure_planning(count: int) -> dict[str, Any]:
     with stages.stage("pack"):
         bins = pack(plans, 2)
     with stages.stage("encode"):
-        encoded = [encode_plans(b.plans) for b in bins]
+        encoded = [encode_bin(b.plans) for b in bins]
     with stages.stage("decode"):  # by tasks
         for data in encoded:
-            decode_plans(data)
+            msgspec.json.decode(data, type=tuple[RoundPlan, ...])
     with stages.stage("receipts"):
         receipts = [msgspec.json.encode(failed(plan, "attempt", "")) for plan in plans]
         for data in receipts:

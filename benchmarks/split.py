@@ -109,9 +109,9 @@ def on_spark(sized: Callable[[], RoundPlan], workers: int) -> Measured:
         engine = open_engine(f"local[{workers}]")
     run_job = engine._run_job
 
-    def timed(job: Any, on_wait: Any) -> Any:
+    def timed(job: Any, run: Any, on_wait: Any) -> Any:
         with stages.stage(job.description.partition("split: ")[2].partition(" ")[0]):
-            return run_job(job, on_wait)
+            return run_job(job, run, on_wait)
 
     engine._run_job = timed  # type: ignore[method-assign]
     try:

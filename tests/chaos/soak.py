@@ -124,14 +124,22 @@ class Samples:
 
 
 def _of_process(pid: int) -> Iterator[tuple[str, float]]:
-    """Memory that is its own, handles and threads; nothing of one that is gone."""
+    """Memory that is its own, handles (sockets apart too), threads; nothing of one that is gone."""
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text()
         fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
         if "VmRSS" in fields:
             yield "rss", 1024.0 * int(fields["VmRSS"].split()[0])
         yield "threads", float(fields["Threads"])
-        yield "handles", float(len(os.listdir(f"/proc/{pid}/fd")))
+        handles = list(_handles(pid))
+        yield "handles", float(len(handles))
+        yield "sockets", float(sum(name.startswith("socket:") for name in handles))
+
+
+def _handles(pid: int) -> Iterator[str]:
+    for handle in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            yield os.readlink(handle)
 
 
 def _files(folder: Path) -> Iterator[tuple[str, int]]:
@@ -158,6 +166,7 @@ GROWTH_MAX: Mapping[str, Bound] = {
     "rss": Bound(0.05, 12 * MIB),
     "java rss": Bound(0.25, 64 * MIB),  # its heap has a limit, which it nears as it likes
     "handles": Bound(0.05, 10),
+    "sockets": Bound(0.05, 10),
     "threads": Bound(0.05, 4),
     "data files": Bound(0.15, 40),  # ledgers, append times and topics in the making come and go
     "data bytes": Bound(0.25, 4 * MIB),

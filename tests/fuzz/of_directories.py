@@ -348,7 +348,9 @@ def fence_maps() -> None:
     """A round's segments end at a fence, where a map would go on with zeros to its page's end."""
 
     def load(self: MappedFile) -> NDArray[np.uint8]:
-        return fenced(self._read())
+        data = np.fromfile(self._path, np.uint8, self._size)
+        self._require(len(data))
+        return fenced(data)
 
     MappedFile._load = load  # type: ignore[method-assign]
 

@@ -18,8 +18,9 @@ from lapse.lifecycle.decide.transactions import (
     undecided_from,
 )
 from lapse.lifecycle.round.summarise import SummaryRequest, requests_of, summarise
+from lapse.log.headers import read_at
 from lapse.log.look import SegmentFile, look
-from lapse.log.markers import read_marker
+from lapse.log.markers import parse_marker
 from lapse.log.partition_log import PartitionLog
 from lapse.log.sketch import decode_sketch, empty_sketch
 from lapse.log.summary import Begun, Summary, with_clock_of
@@ -222,7 +223,7 @@ def walked(log: PartitionLog) -> tuple[list[Whole], dict[int, int]]:
             if not row.attributes & CONTROL:
                 open_at.setdefault(row.producer_id, (n, row.base_offset))
                 continue
-            marker = read_marker(files.fileno(), row, "t")
+            marker = parse_marker(read_at(files.fileno(), row.position, row.size), "t")
             begun = open_at.pop(row.producer_id, None)
             assert marker is not None
             if begun is not None and begun[0] < n:

@@ -64,14 +64,15 @@ class House:
         self.openings += 1
         self.fs = CrashFs(Unsynced(), None)
         self.guard = ClockGuard(self.fs, self.clock, self.path, JUMP_MAX_MS, BROKER)
+        self._latest_ms: int | None = None
         self.owner = DirectoryOwner(
             self.path, self.configs, self.fs, self.clock,
             producer_id_expiration_ms=self.producer_id_expiration_ms, believed=self._believed,
         )  # fmt: skip
         self.happened()  # a new service remembers nothing
-        if self.guard.latest_ms is not None:  # as `Partitions` does, believed or not
+        if self._latest_ms is not None:  # as `Partitions` does, believed or not
             for partition in self.configs:
-                self.log(partition).believe(self.guard.latest_ms)
+                self.log(partition).believe(self._latest_ms)
         env = LogEnv(self.fs, self.clock)
         engine = InlineEngine(self.fs, self.clock)
         options = ServiceOptions(MapMemory(1 << 20), self.pause_ms, clock_jump_max_ms=JUMP_MAX_MS)
@@ -80,6 +81,7 @@ class House:
     def _believed(self) -> int | None:
         """The time to note by, as `lapse clean` asks for it."""
         clock = self.guard.look()
+        self._latest_ms = clock.latest_ms
         return None if clock.held else clock.latest_ms
 
     def log(self, partition: TopicPartition) -> PartitionLog:
