@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from lapse.base.clock import SystemClock
 from lapse.base.config import BrokerConfig, broker_config, server_properties
 from lapse.base.errors import ConfigError
-from lapse.base.extras import needed_for
+from lapse.base.extras import needed_for, require
 from lapse.base.fs import RealFs
 from lapse.base.scheduling import yield_to_others
 from lapse.cli import options
@@ -128,10 +128,12 @@ class LifecycleProcess:
 
     def _wait_for_work(self) -> bool:
         """Without Spark until something is due; False where somebody asked to stop before."""
-        with needed_for("--engine spark"):
-            from lapse.spark.session.java import find_java  # noqa: PLC0415
+        require("pyspark", "--engine spark")  # what is wrong is said now, not when Spark is wanted
+        from lapse.spark.session.java import find_java  # noqa: PLC0415
+        from lapse.spark.session.master import check_form  # noqa: PLC0415
 
-        find_java(os.environ)  # not only when it is wanted
+        check_form(self._config.lifecycle_master)
+        find_java(os.environ)
         try:
             self._serve(Asleep(), 1, NO_ENGINE, -1)
         except EngineWanted as e:

@@ -23,8 +23,7 @@ class Flusher:
     """Syncs one open log."""
 
     def __init__(self, log: LogCore, appender: Appender) -> None:
-        self._log = log
-        self._appender = appender
+        self._log, self._appender = log, appender
 
     def flush(self, *, force: bool = False) -> int:
         """Sync everything written so far; returns the new recovery point.

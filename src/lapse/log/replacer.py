@@ -19,9 +19,7 @@ class Replacer:
     """Replaces segments of one open log."""
 
     def __init__(self, log: LogCore, flusher: Flusher, deleter: Deleter) -> None:
-        self._log = log
-        self._flusher = flusher
-        self._deleter = deleter
+        self._log, self._flusher, self._deleter = log, flusher, deleter
 
     def replace_segments(
         self, replacement: swap.Replacement, generation: int, *, sync: bool = True

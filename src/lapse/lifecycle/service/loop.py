@@ -124,7 +124,6 @@ class Service:
         self._board = Board(env, data_dir, report)
         self._setbacks = Setbacks(env.clock)
         self._outcomes = Outcomes(owner, engine, env.clock, self._board, self._setbacks)
-        self._companions = self._outcomes.companions
         self._guard = ClockGuard(env.fs, env.clock, data_dir, options.clock_jump_max_ms)
         self._undecided: set[str] = set()
         self._owner_missed = 0  # how often in a row
@@ -137,10 +136,6 @@ class Service:
         """Whether the engine has made anything yet."""
         return self._outcomes.has_worked
 
-    @property
-    def _stopping(self) -> bool:
-        return self._outcomes.is_stopping
-
     def request_stop(self) -> None:
         """End soon: the round under way is cancelled or finished. Fit for a signal handler."""
         self._outcomes.is_stopping = True
@@ -151,7 +146,7 @@ class Service:
         What the engine cannot go on after (EngineLost, EngineWanted) comes out.
         """
         quiet_s = self._clock.monotonic()
-        while not self._stopping:
+        while not self._outcomes.is_stopping:
             pause_ms = self.step()
             now_s = self._clock.monotonic()
             if not self._is_quiet:
@@ -165,7 +160,9 @@ class Service:
 
     def _rest(self, pause_ms: int) -> None:
         said, seconds = self._said(), pause_ms / 1000
-        sleep_in_slices(self._clock, seconds, lambda: self._stopping or self._said() != said)
+        sleep_in_slices(
+            self._clock, seconds, lambda: self._outcomes.is_stopping or self._said() != said
+        )
 
     def _said(self) -> int:
         """Moves when somebody pauses or resumes."""
@@ -195,7 +192,7 @@ class Service:
             if ready:
                 self._run_rounds(ready, now_ms)
             lacking = [d for d in decisions if wants_look(d) and not self._is_held(d, pauses)]
-            if lacking and not self._stopping:
+            if lacking and not self._outcomes.is_stopping:
                 self._look_through(lacking, now_ms)
             if ready or lacking:
                 return 0
@@ -236,11 +233,11 @@ class Service:
         left = [
             run
             for is_urgent in (True, False)
-            for run in self._companions.runs(
+            for run in self._outcomes.companions.runs(
                 [name for name, d in decided.items() if must_be_made(d) is is_urgent]
             )
         ]
-        while left and not self._stopping:
+        while left and not self._outcomes.is_stopping:
             names, pauses = left.pop(0), self._pauses()
             # What overtook the run before was decided on later than this.
             wanted = [n for n in names if pauses.of(n) is None and n not in self._overtaken]
@@ -267,7 +264,7 @@ class Service:
             while jobs:
                 self._board.queue(self._queue(jobs, waiting))
                 for job in reversed(jobs):
-                    if self._stopping or lost is not None:
+                    if self._outcomes.is_stopping or lost is not None:
                         job.run.cancel()
                     try:
                         self._advance(job, is_ahead=job is jobs[-1], is_first=job is first)
@@ -323,7 +320,7 @@ class Service:
 
         One such run at a time; the engine gives it the task slots that fall free.
         """
-        if self._stopping or self._clock.monotonic() < self._overtake_s:
+        if self._outcomes.is_stopping or self._clock.monotonic() < self._overtake_s:
             return None
         self._overtake_later()
         try:
@@ -337,7 +334,9 @@ class Service:
             return None
         decisions = order(self._decide(infos, verdict))
         urgent = [d for d in decisions if must_be_made(d) and self._is_ready(d, pauses)]
-        for names in self._companions.runs([str(d.info.facts.partition) for d in urgent])[:1]:
+        for names in self._outcomes.companions.runs([str(d.info.facts.partition) for d in urgent])[
+            :1
+        ]:
             chosen = [d for d in urgent if str(d.info.facts.partition) in set(names)]
             plans = self._plans(chosen, verdict.now_ms, beside=True)
             if plans:
@@ -372,8 +371,8 @@ class Service:
         """Have summaries made where they are missing, and the owner take them over."""
         requests = _some_of(requests_due(lacking, records=True))
         names = list(dict.fromkeys(request.name for request in requests))
-        for run in self._companions.runs(names):
-            if not self._stopping:
+        for run in self._outcomes.companions.runs(names):
+            if not self._outcomes.is_stopping:
                 chosen = [r for r in requests if r.name in set(run)]
                 self._see_through(self._look(chosen, run, now_ms))
 

@@ -225,7 +225,7 @@ def _mute(seen: Seen, service: ServiceProgress, connection: Connection) -> Condi
 
 def _away(seen: Seen, service: ServiceProgress, connection: Connection) -> Condition | None:
     """The condition of a service that is no longer connected to this or an earlier broker."""
-    if service.state == RESTARTING and seen.now_ms - service.updated_ms <= RESTART_MS_MAX:
+    if service.state == RESTARTING and abs(seen.now_ms - service.updated_ms) <= RESTART_MS_MAX:
         return None  # the same process runs its program anew
     left_ms, alive = connection.left_ms, is_running(service, seen.now_ms)
     if left_ms is not None and (service.updated_ms <= left_ms or not alive):

@@ -29,13 +29,18 @@ class NoMaster(LapseError):
     """Nobody answers where a master should be, or it does not let us in."""
 
 
-def check_master(master: str) -> None:
-    """Raises ConfigError for what is no master; NoMaster where none of Spark's own answers."""
+def check_form(master: str) -> None:
+    """Raises ConfigError for what is no master, without looking for it."""
     if not _KNOWN.fullmatch(master):
         raise ConfigError(
             f"{master!r} is no Spark master: local[N], local[*], local-cluster[N,CORES,MIB], "
             "spark://HOST:PORT, yarn or k8s://…"
         )
+
+
+def check_master(master: str) -> None:
+    """Raises ConfigError for what is no master; NoMaster where none of Spark's own answers."""
+    check_form(master)
     if not master.startswith(_STANDALONE):
         return
     reasons = []

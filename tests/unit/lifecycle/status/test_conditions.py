@@ -70,6 +70,11 @@ def test_all_is_well() -> None:
                     connection=Connection(None, NOW, 7), now_ms=NOW + 20_000),
             c.SERVICE_GONE, "process 7, is gone",
         ),
+        (  # the wall clock was set back, and it never came
+            replace(WELL, service=replace(IDLE, state="restarting"),
+                    connection=Connection(None, NOW, 7), now_ms=NOW - 86_400_000),
+            c.SERVICE_GONE, "process 7, is gone",
+        ),
         # Of a broker's earlier life: by its files, and not before it could have come.
         (replace(WELL, connection=Connection(None), now_ms=NOW + 15_000 + LONG), None, ""),
         (
