@@ -337,15 +337,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"=== {name} (scale {scale:g}, seed {seed})", flush=True)
         if name == "lint":
             results.append(run_linters())
-            continue
-        in_memory = name in IN_MEMORY and scale <= SCALE_DEFAULT and has_room(MEMORY)
-        memory = MEMORY if in_memory else None
-        results.append(run_pytest(name, where, seconds_max, seed=seed, memory=memory))
+        else:
+            in_memory = name in IN_MEMORY and scale <= SCALE_DEFAULT and has_room(MEMORY)
+            memory = MEMORY if in_memory else None
+            results.append(run_pytest(name, where, seconds_max, seed=seed, memory=memory))
+        if options.record:  # after each tier: a run of hours that is cut short keeps what it has
+            record(options.record, results, scale=scale, seed=seed)
     outcomes = [o for tier in results for o in tier.outcomes]
     unlisted = unlisted_skips(outcomes, (TESTS / "allowed-skips.txt").read_text())
     print_summary(results, unlisted)
-    if options.record:
-        record(options.record, results, scale=scale, seed=seed)
     print(closing_line(results), flush=True)
     return 0 if succeeded(results, unlisted, in_ci=os.environ.get("CI") == "true") else 1
 
