@@ -14,7 +14,7 @@ from lapse.client.producer import Producer
 from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, judge, totals
 from lapse.lifecycle.erase.replicas import ReplicaFindings, Where, look_through
-from lapse.lifecycle.erase.search import make_search, told
+from lapse.lifecycle.erase.search import make_search, spec_of
 from lapse.testing.broker_process import BrokerProcess
 from tests.compat.rounds_beside import rounds_beside
 
@@ -90,7 +90,7 @@ def test_a_record_is_found_in_every_scan_wherever_its_file_goes(tmp_path: Path) 
 def look_again_and_again(data: Path) -> tuple[set[tuple[int, ...]], list[str]]:
     """Inodes of the files where the record was, and what was said of the other key."""
     search = make_search([KEPT, NEVER])
-    asked = told(make_search([NEVER]), "00")
+    asked = spec_of(make_search([NEVER]), "00")
     homes: set[tuple[int, ...]] = set()
     states: list[str] = []
     for _ in range(SCANS_MAX):

@@ -14,7 +14,7 @@ from lapse.lifecycle.erase.findings import BATCHES, KEYLESS
 from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.proof import PROVEN, REMAINS, judge, totals
 from lapse.lifecycle.erase.replicas import ReplicaFindings, Where, look_through
-from lapse.lifecycle.erase.search import Search, make_search, told
+from lapse.lifecycle.erase.search import Search, make_search, spec_of
 from lapse.records.batch import records_of, scan_prefix
 
 NEVER, THERE = b"never-written-anywhere", b"k10"
@@ -73,6 +73,6 @@ def test_a_verdict_on_what_kafka_left(stage: str, goldens: Path) -> None:
     for keys, state in (([NEVER], PROVEN), ([NEVER, THERE], REMAINS)):
         search = make_search(keys)
         seen = looked(goldens / stage, "compact-none", search)
-        verdict = judge([seen], told(search, "5a17"), "compact-none")
+        verdict = judge([seen], spec_of(search, "5a17"), "compact-none")
         assert verdict.state == state, verdict
         assert {f.kind for f in seen.files if f.path.endswith("index")} == {KEYLESS}

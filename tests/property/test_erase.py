@@ -20,7 +20,7 @@ from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.order import Due, tombstones_due
 from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, REMAINS, judge, totals
 from lapse.lifecycle.erase.replicas import ReplicaFindings, Where, look_through
-from lapse.lifecycle.erase.search import Bound, make_search, told
+from lapse.lifecycle.erase.search import Bound, make_search, spec_of
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.records.layout import Codec
 from lapse.records.legacy import Message, MessageSpec, build_messages
@@ -112,7 +112,7 @@ def looked(root: Path, wanted: tuple[bytes, ...]) -> tuple[ReplicaFindings, str]
     search, clock = make_search(wanted), ManualClock(NOW)
     run = InlineAudits(search, clock, lambda _: None, threads=1)
     seen = look_through(Where(str(root), "t"), run, clock)
-    return seen, judge([seen], told(search, "5a17"), "t").state
+    return seen, judge([seen], spec_of(search, "5a17"), "t").state
 
 
 def written(root: Path, made: dict[str, list[Part]]) -> None:

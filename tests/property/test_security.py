@@ -180,7 +180,7 @@ def test_whoever_has_the_password_gets_in_and_nobody_else(
         return
     with pytest.raises(AuthenticationFailed) as refused:
         broker.respond(final)
-    assert (refused.value.told, broker.user, us.complete) == ("", None, False)
+    assert (refused.value.client_message, broker.user, us.complete) == ("", None, False)
 
 
 scram_bytes = st.binary(max_size=60) | st.text("n,a=pucrsi1y=23DCvem\0ü ", max_size=60).map(

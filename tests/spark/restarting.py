@@ -66,7 +66,7 @@ def main(data: str) -> None:
             sys.stdout.write(msgspec.json.encode(said.engine).decode() + "\n")
             (stop_executor, kill_java, nothing)[engines_lost()]()
             options = ServiceOptions(MEMORY, PAUSE_MS)
-            made = Service(owner, engine, env, path, options, keeper.told)
+            made = Service(owner, engine, env, path, options, keeper.report)
             service.append(made)
             while not made.has_worked:
                 env.clock.sleep(min(made.step(), PAUSE_MS) / 1000)

@@ -18,7 +18,7 @@ from lapse.cli.main import main
 from lapse.lifecycle.erase.inline import InlineAudits
 from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, REMAINS, judge
 from lapse.lifecycle.erase.replicas import NOT_THERE, ReplicaFindings, Run, Where, look_through
-from lapse.lifecycle.erase.search import Search, make_search, told
+from lapse.lifecycle.erase.search import Search, make_search, spec_of
 from lapse.lifecycle.round.progress import Progress
 from lapse.records.layout import Codec
 from lapse.spark.rounds import erase as erase_job
@@ -109,7 +109,7 @@ def report_of(
 
 
 def verdict_of(replica: ReplicaFindings, search: Search) -> str:
-    return judge([replica], told(search, "00"), "t").state
+    return judge([replica], spec_of(search, "00"), "t").state
 
 
 @pytest.mark.parametrize("deaths", [1, 99])

@@ -1,4 +1,4 @@
-"""How long whoever failed waits before the next try: twice as long each time, up to a most."""
+"""How long to wait after a failure before the next try: twice as long each time, up to a most."""
 
 from __future__ import annotations
 

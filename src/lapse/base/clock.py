@@ -18,7 +18,7 @@ from typing import Protocol
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TIMEX_BYTES = 512  # struct timex has 208
 _SLICE_SECONDS, _SLICE_SECONDS_MIN = 0.1, 0.001
-_TIME_ERROR = 5  # the kernel's word for a clock that nobody synchronises
+_TIME_ERROR = 5  # the kernel's word for a clock that is not synchronised
 
 
 class Clock(Protocol):
@@ -34,7 +34,7 @@ class Clock(Protocol):
         """Seconds since the machine was started, asleep or not; comparable between processes."""
 
     def boot_id(self) -> str:
-        """Which start of the machine those are counted from; "" where nobody says."""
+        """Which start of the machine those are counted from; "" where that is unknown."""
 
     def is_synchronised(self) -> bool:
         """Whether the system says that its wall clock is held right by NTP."""
@@ -70,7 +70,7 @@ class SystemClock:
         return _boot_id()
 
     def is_synchronised(self) -> bool:
-        """From Linux's `adjtimex`; elsewhere nobody says so."""
+        """From Linux's `adjtimex`; elsewhere unknown."""
         if sys.platform != "linux":
             return False
         answer = ctypes.create_string_buffer(_TIMEX_BYTES)  # modes = 0: only looks

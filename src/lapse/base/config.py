@@ -8,10 +8,10 @@ Kafka 4.3's (C-2 … C-7). Docs and help are made from the table, so it is the d
 
 A value arrives as text from a file, a command line or a client, and leaves as a Python value in a
 frozen `TopicConfig` or `BrokerConfig`; anything unknown or out of range raises `ConfigError` (a
-client is told INVALID_CONFIG). A password leaves as a `Secret`, and is in no message.
+client gets INVALID_CONFIG). A password leaves as a `Secret`, and is in no message.
 
-Which broker settings may be changed while a broker runs is told by `is_dynamic`; how those lie over
-the file's is `metadata.settings`.
+Which broker settings may be changed while a broker runs is decided by `is_dynamic`; how those lie
+over the file's is `metadata.settings`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
             "The shortest time a record stays untouched by compaction.",
             (("log.cleaner.min.compaction.lag.ms", 1),)),
     Setting("min.insync.replicas", whole(1, INT_MAX), "1",
-            "In-sync replicas that acks=all asks for. There is one, so that with more such a "
+            "In-sync replicas that acks=all requires. There is one, so that with more such a "
             "Produce is refused.",
             (("min.insync.replicas", 1),)),
     Setting("retention.bytes", whole(-1), "-1",
@@ -142,18 +142,18 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
     Setting("listeners", TEXT, "PLAINTEXT://127.0.0.1:9092",
             "Where clients connect; port 0 picks a free one."),
     Setting("advertised.listeners", TEXT, "",
-            "What clients are told to connect to, as NAME://HOST:PORT by listener; nothing: what "
+            "The addresses that clients connect to, as NAME://HOST:PORT by listener; nothing: what "
             "listeners says."),
     Setting("lapse.http.port", whole(-1, 65535), "9093",
             "Port of health and metrics, on the listener's host; 0 picks a free one, -1 none."),
     Setting("num.partitions", whole(1, INT_MAX), "1", "Partitions of a topic that names none."),
     Setting("auto.create.topics.enable", BOOLEAN, "true",
-            "Whether a client that asks for an unknown topic creates it; it must ask for that, as "
+            "Whether asking for an unknown topic creates it; the request must say so, as "
             "producers do."),
     Setting("socket.request.max.bytes", whole(1, INT_MAX), str(100 << 20),
             "The largest request accepted; a larger one ends its connection."),
     Setting("fetch.max.bytes", whole(1024, INT_MAX), str(55 << 20),
-            "The most that one Fetch may return, however much it asks for."),
+            "The most that one Fetch may return, however much it requests."),
     Setting("max.incremental.fetch.session.cache.slots", whole(0, INT_MAX), "1000",
             "Fetch sessions that are kept (KIP-227); 0 is none, then every fetch is a full one."),
     Setting("min.incremental.fetch.session.eviction.ms", MILLISECONDS, "120000",
@@ -173,8 +173,8 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "on until there is room. Those of which a part has come may hold 64 MiB of it. -1: an "
             "eighth of the memory that the broker may use."),
     Setting("lapse.queued.max.response.bytes", whole(-1), "-1",
-            "Bytes of answers in memory that clients have yet to read; beyond it whoever takes "
-            "longest is disconnected. What is sent right from a file does not count. -1: an "
+            "Bytes of answers in memory that clients have yet to read; beyond it the slowest "
+            "client is disconnected. What is sent right from a file does not count. -1: an "
             "eighth of the memory that the broker may use."),
     Setting("connections.max.idle.ms", whole(-1), "600000",
             "How long a client may be silent, with no request in work, until its connection is "
@@ -225,8 +225,8 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "service, and stays."),
     Setting("lapse.lifecycle.nice", whole(0, 19), "10",
             "By how much the service, with Java and all tasks on its machine, yields to others, "
-            "the broker above all: nice(1), and from 1 on Linux's SCHED_BATCH, so that whoever "
-            "wakes up need not wait for them. Where nothing else wants the processor it costs "
+            "the broker above all: nice(1), and from 1 on Linux's SCHED_BATCH, so that others "
+            "that wake up need not wait for them. Where nothing else wants the processor it costs "
             "nothing; at 10 rounds keep a tenth of one that is wanted all the time, so that they "
             "meet their deadlines."),
     *COORDINATION_SETTINGS,
@@ -411,7 +411,7 @@ def topic_config(
 def settled_config(
     overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None
 ) -> tuple[TopicConfig, tuple[Contradiction, ...]]:
-    """The same, with contradictions settled and told; raises ConfigError for a bad value."""
+    """The same, with contradictions settled and logged; raises ConfigError for a bad value."""
     for name in overrides:
         if name not in _TOPIC and name != TINY_SEGMENTS.name:
             raise _unknown(name, _TOPIC)

@@ -2,8 +2,8 @@
 
 Where settings are set, a contradiction is refused (`config.topic_config`). It can be found all the
 same: a broker default that was edited beside one topic's own setting, a store from before a rule.
-Then the topic keeps what is its own, the other setting gives way as far as it must, and whoever
-found it says so; no other topic may suffer.
+Then the topic keeps what is its own, the other setting gives way as far as it must, and
+the one who found it says so; no other topic may suffer.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _lags(values: dict[str, Any], own: Container[str]) -> Iterator[Contradiction
 
 
 def _codec(values: dict[str, Any]) -> Iterator[Contradiction]:
-    """Old formats have no zstd (KIP-110); who asks for one has readers that know no newer one."""
+    """Old formats have no zstd (KIP-110); who sets one has readers that know no newer one."""
     if values["compression_type"] != "zstd" or values["message_format_version"] >= _V2:
         return
     values["compression_type"] = "producer"

@@ -25,7 +25,7 @@ COORDINATION_SETTINGS: tuple[Setting, ...] = (
             "The longest transaction.timeout.ms a producer may ask for; an open transaction that "
             "is older than its timeout is aborted."),
     Setting("transactional.id.expiration.ms", whole(1, INT_MAX), str(7 * _DAY_MS),
-            "How long a transactional id is known that nobody uses."),
+            "How long a transactional id is kept that is not used."),
     Setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", whole(1, INT_MAX),
             "10000", "How often open transactions are looked through for those that timed out."),
     Setting("transaction.remove.expired.transaction.cleanup.interval.ms", whole(1, INT_MAX),
@@ -45,7 +45,7 @@ COORDINATION_SETTINGS: tuple[Setting, ...] = (
     Setting("group.consumer.session.timeout.ms", whole(1, INT_MAX), "45000",
             "How long a member of KIP-848 may be silent."),
     Setting("group.consumer.heartbeat.interval.ms", whole(1, INT_MAX), "5000",
-            "How often such a member is told to send a heartbeat."),
+            "How often such a member is to send a heartbeat."),
     Setting("group.consumer.max.size", whole(1, INT_MAX), str(INT_MAX),
             "Members a group of KIP-848 may have."),
     Setting("group.consumer.assignors", list_of("uniform", "range"), "uniform,range",

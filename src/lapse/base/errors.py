@@ -1,7 +1,7 @@
 """Kafka's error table and our exceptions.
 
 Everything that can go wrong on purpose is a `LapseError`. One that has an answer in Kafka's
-protocol is a `KafkaError` and carries the code a client is told. Programming errors stay
+protocol is a `KafkaError` and carries the code that the client gets. Programming errors stay
 ordinary Python exceptions: they are bugs and must not be dressed up.
 
 Codes and names: Kafka's `Errors`, as of 4.3 (the part Lapse answers with).
@@ -118,7 +118,7 @@ class LapseError(Exception):
 
 
 class KafkaError(LapseError):
-    """A refusal that a Kafka client can be told: `code` goes on the wire, the text beside it."""
+    """A refusal with an error code of Kafka's: `code` goes on the wire, the text beside it."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -149,7 +149,7 @@ class MissingData(LapseError):
 
 
 class StorageError(LapseError):
-    """The file system failed us (disk full, I/O error); a client is told KAFKA_STORAGE_ERROR."""
+    """The file system failed us (disk full, I/O error); a client gets KAFKA_STORAGE_ERROR."""
 
 
 class LockHeld(LapseError):

@@ -65,7 +65,7 @@ class Fs(Protocol):
     def write_file(self, path: Path, data: Buffer | Secret) -> None:
         """Write a small file whole, in place, unsynced.
 
-        A secret is written to a new file that nobody but its owner may read.
+        A secret is written to a new file that only its owner may read.
         """
 
     def replace_file(self, path: Path, data: Buffer | Secret) -> None:
@@ -293,7 +293,7 @@ def make_private(path: Path) -> None:
 
 
 def make_own_dir(path: Path) -> None:
-    """Have a folder in which nobody else may change anything; what is made has mode 0700.
+    """Have a folder in which no other user may change anything; what is made has mode 0700.
 
     Raises:
         StorageError: it cannot be made, or others may change it or a folder above it.

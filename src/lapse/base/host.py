@@ -13,7 +13,7 @@ _GROUP = Path("/sys/fs/cgroup")
 
 
 def memory_bytes(group: Path = _GROUP) -> int:
-    """All that may be used, whoever uses it now."""
+    """All that may be used, also what is in use now."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError, ValueError):  # "max" is no limit
         memory = min(memory, int((group / "memory.max").read_text()))

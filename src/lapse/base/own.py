@@ -1,13 +1,13 @@
-"""Whether a folder is our own: nobody but we and root decides what lies there.
+"""Whether a folder is our own: only we and root decide what lies there.
 
 Whatever we run, unpickle or believe because it lies at a path of our choosing must lie in such a
 folder: compiled kernels (Numba pickles their index), the launcher of Java, temporary folders. Its
-owner is asked, and so is every folder on the way, since whoever may rename one of those decides
-too. A folder that others may write to is in order on the way if its sticky bit is set, as that of
-the temporary directory is: there one removes and renames only what is one's own.
+owner counts, and so does that of every folder on the way, since a user who may rename one of those
+decides too. A folder that others may write to is in order on the way if its sticky bit is set, as
+that of the temporary directory is: there one removes and renames only what is one's own.
 
-A group counts as nobody else if it is the user's private group, that is, has his name and no other
-member (Debian's sshd decides likewise about keys), or is root's and has nobody else in it. Rights
+A group is no other user if it is the user's private group, that is, has his name and no other
+member (Debian's sshd decides likewise about keys), or is root's and has no other member. Rights
 by POSIX ACL show in the group's bits.
 """
 
@@ -65,7 +65,7 @@ def _by_mode(path: Path, found: os.stat_result, *, is_last: bool) -> str:
 
 
 def _is_private_group(gid: int) -> bool:
-    """Whether nobody is in a group but this user and root."""
+    """Whether only this user and root are in a group."""
     try:
         group, user = grp.getgrgid(gid), pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:  # neither has to have a name, in a container say

@@ -1,6 +1,6 @@
 """Who gets the processor first where broker and rounds share a machine: Linux's scheduler.
 
-Rounds may take all of it that nobody else wants. Whoever answers clients must not wait for them: a
+Rounds may take all of it that is left over. What answers clients must not wait for them: a
 task that wakes up on Linux waits until the one that runs has had its time slice, some milliseconds,
 even if that one is nicer. Within the broker, threads share Python's interpreter too: work that is
 long takes breaks.
@@ -29,7 +29,7 @@ _RUNTIME = 5
 
 
 def yield_to_others(nice: int) -> None:
-    """Be at least so nice, and let whoever wakes up run at once; who yields more stays so.
+    """Be at least so nice, and let others run once they wake up; who yields more stays so.
 
     Linux keeps even a nice process on a processor for some milliseconds after a better one woke
     up, and lets one that wakes up take it from others. SCHED_BATCH does neither, at the same share.
@@ -54,7 +54,7 @@ def take_short_slices() -> bool:
 
 
 def slice_ns(pid: int) -> int:
-    """The time slices that a process asks for; 0 where that is not known."""
+    """The time slices that a process has set; 0 where that is not known."""
     attributes = _attributes(pid)
     return 0 if attributes is None else attributes[_RUNTIME]
 

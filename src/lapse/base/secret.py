@@ -29,7 +29,7 @@ class Secret:
         return self._value
 
     def octets(self) -> bytes:
-        """Likewise as UTF-8, for a file that its owner alone may read: `base/fs` asks for it."""
+        """Likewise as UTF-8, for a file that its owner alone may read: `base/fs` writes it so."""
         return _octets(self._value)
 
     def matches(self, text: str) -> bool:

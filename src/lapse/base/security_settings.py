@@ -54,7 +54,7 @@ _OF_BROKER = (
             "What is spoken on the HTTP port; the ssl.* settings of https may be its own, with "
             "listener.name.http. in front."),
     Setting("lapse.http.login", one_of("auto", "required", "none"), "auto",
-            "Whether the HTTP port asks for a user and a password of the SASL listeners; auto: if "
+            "Whether the HTTP port requires a user and a password of the SASL listeners; auto: if "
             "there is such a listener."),
 )  # fmt: skip
 

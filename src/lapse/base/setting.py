@@ -72,7 +72,7 @@ class Setting:
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether nobody may be shown its value."""
+        """Whether its value is never shown."""
         return self.kind is Kind.PASSWORD
 
     def parse(self, text: str) -> Any:

@@ -4,7 +4,7 @@ The only place where the parts of `broker` meet. Order of starting: lock the dir
 store, open the logs, warm the kernels up, then listen; stopping is the reverse, and leaves the
 clean-shutdown marker only where every log was closed in order.
 
-A log directory that fails stops no other; when the last one has failed, the node asks to stop.
+A log directory that fails stops no other; when the last one has failed, the node stops.
 """
 
 from __future__ import annotations

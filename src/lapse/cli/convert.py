@@ -2,7 +2,7 @@
 
 --to-kafka --to DIR: a copy of a data directory that is safe for Kafka. Tombstones with values
 (KIP-87) lose their value, since Kafka would take it for a live one; not on topics without compact,
-where it is plain data. Where nobody knows the policy they lose it: -c cleanup.policy=delete keeps
+where it is plain data. Where the policy is unknown they lose it: -c cleanup.policy=delete keeps
 it. Lapse's own files are left out.
 Everything else is copied as it is: batches, indexes, producer snapshots, aborted transactions,
 leader epochs, checkpoints. Stopped at any point, the same command begins anew.
@@ -138,7 +138,7 @@ def _converted(name: str, done: Exported | CorruptData) -> Converted:
 
 
 def _kraft(source: Path, chosen: list[str]) -> list[TopicPartition]:
-    """Kafka's metadata log, if there is one, where not only some logs are asked for."""
+    """Kafka's metadata log, if there is one, unless only some logs are selected."""
     kraft = TopicPartition.parse(KRAFT_FOLDER)
     return [partition for partition in list_partitions(source) if partition == kraft and not chosen]
 

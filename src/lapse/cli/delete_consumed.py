@@ -1,7 +1,7 @@
 """`lapse delete-consumed`: what every listed consumer has read is served no more (KIP-107).
 
 Consumers are groups, by their committed offsets, and streaming queries of Spark, by their
-checkpoints. The least of their offsets decides, and whoever has none blocks.
+checkpoints. The least of their offsets decides, and a consumer without any blocks deletion.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def watch(task: Task, seconds: int, clock: Clock) -> NoReturn:
-    """Pass after pass for ever; one that fails is told, and the next one tries again."""
+    """Pass after pass for ever; a failed one is reported, and the next one tries again."""
     last: dict[TopicPartition, ConsumedResult] = {}
     while True:
         try:
@@ -147,7 +147,7 @@ def _local(text: str) -> Path:
 
 
 def _pass(task: Task) -> Pass:
-    """Checkpoints are read before the ends of the logs are asked for."""
+    """Checkpoints are read before the ends of the logs."""
     others = tuple(checkpoint_consumer(path) for path in task.checkpoints)
     return asyncio.run(_connected(task, replace(task.wish, others=others)))
 

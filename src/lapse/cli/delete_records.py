@@ -2,7 +2,7 @@
 
 Options and file are those of Kafka's `kafka-delete-records`; the KIP's own name of the file's
 option is taken too. A time instead of the file, or in place of the file's offsets, is ours; it goes
-no further than every group has read, unless told to. `--dry-run` is ours, too.
+no further than every group has read, unless --force. `--dry-run` is ours, too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ an age such as 30d, 12h, 90m, 45s; records are kept from the first one on that i
 without a time is as old as its append.
 
 By a time, a partition stays as it is where a group has yet to read what would go: --force deletes
-it all the same. Offsets in a file are obeyed as by Kafka's tool, whoever has read what.
+it all the same. Offsets in a file are obeyed as by Kafka's tool, also where a group has not read so
+far.
 
 --dry-run reads what would go, so that it takes as long.
 """
@@ -132,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What the options say: partitions of the file, and topics whose partitions are asked for."""
+    """What the options say: partitions of the file, and topics with all their partitions."""
 
     bootstrap: str
     who: Login
@@ -144,12 +145,12 @@ class _Task:
 
     async def before(self, admin: Admin) -> dict[TopicPartition, Before]:
         """All partitions. Raises KafkaError where a topic is not there."""
-        asked = dict(self.file)
+        before = dict(self.file)
         for name in self.topics:
             topic = await admin.describe_topic(name)
             if self.moment is not None:
-                asked |= {TopicPartition(name, p.partition): self.moment for p in topic.partitions}
-        return asked
+                before |= {TopicPartition(name, p.partition): self.moment for p in topic.partitions}
+        return before
 
 
 async def _delete(task: _Task, *, force: bool) -> Mapping[TopicPartition, DeleteRecordsResult]:
@@ -177,7 +178,7 @@ def _held(partition: TopicPartition, judged: Judged) -> KafkaError:
 
 
 async def _look(task: _Task) -> dict[TopicPartition, tuple[Judged, Extent | None]]:
-    """What would go of each partition; no extent where that cannot be told."""
+    """What would go of each partition; no extent where that is unknown."""
     async with await Admin.open(task.bootstrap, task.timeout_ms, login=task.who) as admin:
         before = await task.before(admin)
         barred = await _barred(admin, {partition.topic for partition in before})
@@ -194,17 +195,17 @@ async def _look(task: _Task) -> dict[TopicPartition, tuple[Judged, Extent | None
             except KafkaError as e:
                 looked[partition] = Judged(error=e), None
             except CorruptData as e:
-                told = KafkaError(ErrorCode.CORRUPT_MESSAGE, str(e))
-                looked[partition] = Judged(error=told), None
+                error = KafkaError(ErrorCode.CORRUPT_MESSAGE, str(e))
+                looked[partition] = Judged(error=error), None
         return looked
 
 
 async def _barred(admin: Admin, topics: Iterable[str]) -> dict[str, KafkaError]:
-    """Topics that the broker lets nobody delete from (D-4), as far as it tells their settings."""
+    """Topics from which the broker refuses to delete (D-4), by the settings that it shows us."""
     resources = [Resource(TOPIC, name) for name in sorted(topics)]
-    told = await admin.describe_configs(resources, ["cleanup.policy"])
+    described = await admin.describe_configs(resources, ["cleanup.policy"])
     barred = {}
-    for resource, one in told.items():
+    for resource, one in described.items():
         entry = one.entries.get("cleanup.policy")
         policy = set((entry.value or "").split(",")) if entry is not None else set()
         if "compact" in policy and "delete" not in policy:

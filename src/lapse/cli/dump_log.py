@@ -1,7 +1,7 @@
 """Lines of `lapse dump` for a log file: one a batch, one a record.
 
 A v0 or v1 message is a batch of its own; a wrapper's records are the messages inside. Called by
-`dump`, and by `dump_topics` for whoever wants records rather than lines.
+`dump`, and by `dump_topics`, which wants records rather than lines.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DumpOptions:
 
     Attributes:
         decode: for records of an internal topic.
-        report: told of what cannot be read, which is then left out.
+        report: called with what cannot be read, which is then left out.
     """
 
     records: bool
@@ -170,7 +170,7 @@ def _timestamp_type(row: np.void) -> str:
 
 
 def _codec_name(codec: int) -> str:
-    """Kafka's name, or the number of a codec nobody knows."""
+    """Kafka's name, or the number of an unknown codec."""
     return Codec(codec).name.lower() if codec <= Codec.ZSTD else str(codec)
 
 

@@ -62,7 +62,7 @@ from lapse.lifecycle.erase.warm_up import warm_up
 
 MET, MISSED, OPEN = "met", "missed", "open"
 _SALT_BYTES = 16
-_REASONS_MAX = 10  # told here; the report has more
+_REASONS_MAX = 10  # printed here; the report has more
 EXAMPLES = """\
 examples:
   lapse erase --topic users --keys gone.csv --replica /data/kafka --dry-run
@@ -119,7 +119,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     add_remote(parser)
     add = parser.add_argument
-    add("--topic", metavar="T", help="whose records; without it --keys is a table that tells")
+    add(
+        "--topic", metavar="T", help="whose records; without it --keys is a table that names topics"
+    )
     add("--topic-column", default="topic", metavar="NAME", help="that column (default: topic)")
     add("--key", action="append", default=[], metavar="K", help="a key; may be repeated")
     add("--keys", type=Path, action="append", default=[], metavar="FILE",
@@ -195,7 +197,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """SIGTERM too lets settings be put back; only the main thread is told of signals."""
+    """SIGTERM too lets settings be put back; only the main thread gets signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -210,7 +212,7 @@ def _say(line: str) -> None:
     print(f"lapse: {line}", file=sys.stderr, flush=True)
 
 
-# --- what is asked --------------------------------------------------------------------------------
+# --- the search ----------------------------------------------------------------------------------
 
 
 def _keys(args: argparse.Namespace) -> dict[str, list[bytes]]:
@@ -346,7 +348,7 @@ def _row(target: Target, order: Order, proof: Path) -> Row:
     look = _last(target)
     proven_ms = None
     if look.verdict.state in GONE:
-        proven_ms = target.part.since_ms(tombstones_too=look.asked.tombstones_too)
+        proven_ms = target.part.since_ms(tombstones_too=look.spec.tombstones_too)
     return Row(
         target.part.topic, look.verdict.state, look.left.values, look.left.tombstones,
         sum(count.beyond for count in totals(look.replicas).values()),

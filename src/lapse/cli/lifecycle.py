@@ -65,14 +65,14 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until told to stop."""
+    """Serve until a signal stops it."""
     config = broker_config({**server_properties(args.config), **broker_settings(args.settings)})
     if not config.log_cleaner_enable:
         raise ConfigError("log.cleaner.enable=false: allowed is true, for a service to run")
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    # py4j tells every call that a stopping JVM does not answer; our own lines say what matters.
+    # py4j logs every call that a stopping JVM does not answer; our own lines say what matters.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     yield_to_others(config.lifecycle_nice)  # before there is a JVM, which inherits it
     LifecycleProcess(config, args.engine).run()
@@ -88,7 +88,7 @@ def begin_again(lost: int) -> NoReturn:
     """Run this very program anew, as this process: with the same command line and the same pid."""
     os.environ[_LOST] = str(lost)
     sys.stdout.flush()
-    os.execv(sys.executable, sys.orig_argv)  # noqa: S606  (a shell is what nobody wants here)
+    os.execv(sys.executable, sys.orig_argv)  # noqa: S606  (no shell is involved)
 
 
 class LifecycleProcess:
@@ -114,7 +114,7 @@ class LifecycleProcess:
             begin_again(lost)
 
     def _run_on_spark(self) -> int | None:
-        """How many engines were lost in a row, for the next process; None: nobody goes on."""
+        """How many engines were lost in a row, for the next process; None: the service ends."""
         idle_ms = self._config.lifecycle_idle_ms
         if idle_ms >= 0 and not engines_lost() and not self._wait_for_work():
             return None
@@ -122,12 +122,12 @@ class LifecycleProcess:
             self._env, self._data_dir, self._start, lambda: self._stopping, engines_lost()
         )
         return keeper.run(
-            lambda engine: self._serve(engine, engine.task_slots, keeper.told, idle_ms),
+            lambda engine: self._serve(engine, engine.task_slots, keeper.report, idle_ms),
             lambda: self._service is not None and self._service.has_worked,
         )
 
     def _wait_for_work(self) -> bool:
-        """Without Spark until something is due; False where somebody asked to stop before."""
+        """Without Spark until something is due; False where a signal came before."""
         require("pyspark", "--engine spark")  # what is wrong is said now, not when Spark is wanted
         from lapse.spark.session.java import find_java  # noqa: PLC0415
         from lapse.spark.session.master import check_form  # noqa: PLC0415
@@ -142,7 +142,7 @@ class LifecycleProcess:
         return False
 
     def _start(self) -> SparkEngine:
-        with needed_for("--engine spark"):  # no JVM unless asked for
+        with needed_for("--engine spark"):  # no JVM unless it is wanted
             from lapse.spark.rounds.engine import open_engine  # noqa: PLC0415
 
         for number in (signal.SIGTERM, signal.SIGINT):  # while Spark starts there is nothing to end
@@ -163,7 +163,7 @@ class LifecycleProcess:
             signal.signal(number, stop)
 
     def _serve(self, engine: Engine, slots: int, report: EngineReport, quiet_ms: int) -> bool:
-        """The loop, until somebody asks to stop; True where nothing was due for `quiet_ms`."""
+        """The loop, until a signal stops it; True where nothing was due for `quiet_ms`."""
         config = self._config
         settings = ServiceOptions(
             memory=memory_of(config.lifecycle_memory_bytes, slots, config.lifecycle_master),

@@ -106,7 +106,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     return parser
 
 
-# Whatever umask a process was started with, nobody but its user writes to what it or its children
+# Whatever umask a process was started with, only its user writes to what it or its children
 # make: who may change a log's files is its owner.
 _NO_OTHER_WRITERS = 0o022
 
@@ -127,9 +127,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LapseError as e:
         return _say(e, ENVIRONMENT)
     except BrokenPipeError:
-        sys.stdout = None  # nobody reads; flushing at exit would complain
+        sys.stdout = None  # the reader is gone; flushing at exit would fail
         return 128 + signal.SIGPIPE
-    except PermissionError as e:  # of a file; where it matters more is told by the command itself
+    except PermissionError as e:  # of a file; commands for which it matters say more
         return _say(unreadable(e), ENVIRONMENT)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

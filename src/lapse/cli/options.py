@@ -98,7 +98,8 @@ def partition(name: str) -> TopicPartition:
 def policies_in(logdir: Path, args: argparse.Namespace) -> Policies:
     """Settings of the logs in a directory, by `-c` and by what its metadata says.
 
-    Where a broker was named, by what that says. Metadata that cannot be read is told by `trouble`.
+    Where a broker was named, by what that says. Metadata that cannot be read is reported through
+    `trouble`.
     """
     said, given_defaults = settings(args.settings)
     found = look_for_policies(logdir, said, given_defaults)

@@ -1,4 +1,4 @@
-"""Tables for people, JSON lines for scripts, a progress bar for whoever waits."""
+"""Tables for people, JSON lines for scripts, a progress bar for long work."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ segment's keys is kept, its records are read for that (--no-keys does without). 
 --memory could not hold all it needs, the plan is split into stages of smaller tasks. What the round
 costs is at most what is said of it: it reads each segment up to the first uncleanable offset once,
 and reads and writes again those that lose something. --count finds out: it goes through the round
-in memory, throwing away what it would write, and tells how many records would go for which reason.
+in memory, throwing away what it would write, and counts how many records would go for which reason.
 
 What cannot be read, a log, a file, the metadata, is a line that says so. Exit 1 if there is one, or
 if a compacted log cannot be judged or cleaned.
@@ -136,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
 def _found(
     args: argparse.Namespace, now_ms: int, memory: MapMemory
 ) -> Iterator[tuple[PlanLine, Decision | None]]:
-    """Lines of the logs, and of what keeps them from being told."""
+    """Lines of the logs, and of what could not be read."""
     try:
         remembered = Remembered.of(args.logdir)
         partitions = options.chosen_partitions(args, also=remembered.missing_partitions())
@@ -198,7 +198,7 @@ def plan_lines(
     view: DirectoryView, remembered: Remembered, partitions: list[TopicPartition],
     policies: Policies, now_ms: int, memory: MapMemory,
 ) -> Iterator[tuple[PlanLine, Decision | None]]:  # fmt: skip
-    """One line a log, with the decision it tells; a log that cannot be read is a line too."""
+    """One line a log, with its decision; a log that cannot be read is a line too."""
     for partition in partitions:
         policy = "unknown"
         try:
@@ -209,9 +209,9 @@ def plan_lines(
                 continue
             policy = policy_text(config)
             line, decision = _line(view, partition, config, now_ms, memory)
-            told = policies.contradictions_of(partition)
-            if told:
-                line = replace(line, explanation=f"{line.explanation}; {told}")
+            contradictions = policies.contradictions_of(partition)
+            if contradictions:
+                line = replace(line, explanation=f"{line.explanation}; {contradictions}")
             yield line, decision
         except (LapseError, OSError) as e:
             yield _without_facts(str(partition), policy, _why(e)), None

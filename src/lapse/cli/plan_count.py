@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from lapse.base.fs import RealFs, temporary_folder
 from lapse.lifecycle.decide.select import Decision
 from lapse.lifecycle.decide.verdict import Rules
-from lapse.lifecycle.round.nowhere import Nowhere
+from lapse.lifecycle.round.discard_fs import DiscardFs
 from lapse.lifecycle.round.offset_map import ORDINAL_MAX, Tick, build_map
 from lapse.lifecycle.round.plan import MapMemory, RoundPlan, make_plan
 from lapse.lifecycle.round.rewrite import rewrite
@@ -58,7 +58,7 @@ def count(plan: RoundPlan, tick: Tick) -> Counted:
     with temporary_folder("plan") as folder:
         mapped = build_map(plan, tick, Workplace(RealFs(), folder))
         try:
-            done = rewrite(plan, mapped, Nowhere(), folder, tick)
+            done = rewrite(plan, mapped, DiscardFs(), folder, tick)
         finally:
             for segment in mapped.segments:
                 segment.close()

@@ -63,7 +63,7 @@ from lapse.lifecycle.erase.search import (
     parse_key,
     read_keys,
     recalled,
-    told,
+    spec_of,
 )
 from lapse.lifecycle.erase.warm_up import warm_up
 from lapse.lifecycle.round.progress import OnProgress, Progress
@@ -143,10 +143,10 @@ def _prove(args: argparse.Namespace, clock: Clock) -> int:
     ):
         run_units = runs(search)
         replicas = tuple(look_through(where, run_units, clock) for where in places)
-    asked = told(search, secrets.token_hex(_SALT_BYTES))
+    spec = spec_of(search, secrets.token_hex(_SALT_BYTES))
     report = Report(
-        FORMAT, version("lapse"), platform.node(), args.topic, args.partition, asked, started_ms,
-        clock.now_ms(), replicas, judge(replicas, asked, args.topic),
+        FORMAT, version("lapse"), platform.node(), args.topic, args.partition, spec, started_ms,
+        clock.now_ms(), replicas, judge(replicas, spec, args.topic),
         cluster_ids=cluster_ids_of(replicas), topic_ids=topic_ids_of(replicas),
         key_id="" if key is None else sign.fingerprint(sign.public_key_of(key)),
     )  # fmt: skip
@@ -154,7 +154,7 @@ def _prove(args: argparse.Namespace, clock: Clock) -> int:
         _hand_out(args, sign.seal(encode_report(report), key))
     if not args.json:
         _show_what(report)
-        show_verdict(replicas, asked, report.verdict)
+        show_verdict(replicas, spec, report.verdict)
         print("This cannot see:")
         for text in CANNOT_SEE:
             print(f"  - {text}")
@@ -169,7 +169,7 @@ def audits(args: argparse.Namespace, clock: Clock, on_progress: OnProgress) -> I
     if args.engine == "inline":
         yield InlineRuns(clock, on_progress)
         return
-    from lapse.spark.rounds.erase import spark_audits  # noqa: PLC0415  (no JVM unless asked for)
+    from lapse.spark.rounds.erase import spark_audits  # noqa: PLC0415  (no JVM unless it is wanted)
 
     with spark_audits(args.master, clock, on_progress) as runs:
         yield runs
@@ -254,7 +254,7 @@ def _check(args: argparse.Namespace, clock: Clock) -> int:
         if getattr(args, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')}: not allowed with --check")
     if args.offset or args.spark_local_dir or args.tombstones_too:
-        raise ConfigError("--check: what was asked, and where, is in the report")
+        raise ConfigError("--check: the report says what was searched for, and where")
     path: Path = args.check
     try:
         sealed = sign.unseal(path.read_bytes(), str(path))
@@ -332,17 +332,17 @@ def _show_what(report: Report) -> None:
     print(f"topic {report.topic}, id {of_topic or 'unknown'}; cluster {of_cluster or 'unknown'}")
 
 
-def show_verdict(replicas: Sequence[ReplicaFindings], asked: SearchSpec, verdict: Verdict) -> None:
+def show_verdict(replicas: Sequence[ReplicaFindings], spec: SearchSpec, verdict: Verdict) -> None:
     """What was looked through, what is there, and what follows."""
     for replica in replicas:
         what = replica.problem or ", ".join(replica.partitions) or _nothing_there(replica)
         print(f"{replica.path}: {what}")
     print(looked_through(replicas))
-    _show_targets(totals(replicas), asked)
+    _show_targets(totals(replicas), spec)
     for reason in verdict.reasons:
         print(f"  {reason}")
     for n in verdict.never_seen[:_ROWS_MAX]:
-        print(f"  of {name_of(n, asked)} nothing was ever seen, from the order on")
+        print(f"  of {name_of(n, spec)} nothing was ever seen, from the order on")
     print(f"verdict: {verdict.state}")
 
 
@@ -350,10 +350,10 @@ def _nothing_there(replica: ReplicaFindings) -> str:
     return f"{len(replica.files)} files" if replica.scratch else "no partition of this topic"
 
 
-def _show_targets(counts: dict[int, Count], asked: SearchSpec) -> None:
-    targets = len(asked.keys) + len(asked.offsets)
+def _show_targets(counts: dict[int, Count], spec: SearchSpec) -> None:
+    targets = len(spec.keys) + len(spec.offsets)
     shown = [t for t in range(targets) if t in counts] if targets > _ROWS_MAX else range(targets)
-    rows = [(name_of(t, asked), counts.get(t, Count(t))) for t in shown][:_ROWS_MAX]
+    rows = [(name_of(t, spec), counts.get(t, Count(t))) for t in shown][:_ROWS_MAX]
     columns = {
         "target": lambda row: row[0],
         "records": lambda row: str(row[1].records),
@@ -361,7 +361,7 @@ def _show_targets(counts: dict[int, Count], asked: SearchSpec) -> None:
         "at or above the bound": lambda row: str(row[1].beyond),
         "bytes in what cannot be read": lambda row: str(row[1].raw),
     }
-    if asked.below_offset is None and not asked.bounds:
+    if spec.below_offset is None and not spec.bounds:
         del columns["at or above the bound"]
     if rows:
         show_table(rows, columns, as_json=False)

@@ -92,7 +92,7 @@ class RepairLine:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look, decide what was asked for, and print a line for each finding."""
+    """Look, decide what the options allow, and print a line for each finding."""
     options.partitions_in(args.logdir)  # refuses what is no directory
     wanted = [options.partition(name) for name in args.partition]
     chosen = {choice for choice in Choice if getattr(args, choice.replace("-", "_"))}

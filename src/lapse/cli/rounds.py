@@ -1,7 +1,7 @@
 """`lapse rounds show|pause|resume|cancel LOGDIR`: what the lifecycle service does, and to steer it.
 
-LOGDIR is the first data directory of the broker. The service is reached by files there, so whoever
-may write to the directory may pause and cancel, and a pause holds for the service that runs and
+LOGDIR is the first data directory of the broker. The service is reached by files there, so a user
+who may write to the directory may pause and cancel, and a pause holds for the service that runs and
 for those to come. Only rounds wait: rolls and retention go on.
 """
 
@@ -58,13 +58,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             )  # fmt: skip
         if name == "pause":
             verb.add_argument("--for", dest="duration", metavar="TIME", help="such as 90s, 2h, 1d")
-            verb.add_argument("--reason", default="", help="what others are told")
+            verb.add_argument("--reason", default="", help="shown beside the pause")
             verb.add_argument("--now", action="store_true", help="cancel what is under way too")
         verb.set_defaults(say=say)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what is asked of the service in that directory."""
+    """Carry out one verb on the service of that directory."""
     if not args.logdir.is_dir():
         raise StorageError(f"{args.logdir}: no such directory")
     for name in getattr(args, "partition", ()):
@@ -95,14 +95,15 @@ def _looks(args: argparse.Namespace, clock: Clock) -> Iterator[Status]:
 
 
 def _lines(status: Status) -> Iterator[str]:
-    told = status.service
-    if told is None:
+    service = status.service
+    if service is None:
         yield "no lifecycle service has run here: `lapse up`, or `lapse lifecycle CONFIG`"
     elif not status.running:
-        yield f"rounds are not running: {told.state}, silent since {time_text(told.updated_ms)}"
+        since = time_text(service.updated_ms)
+        yield f"rounds are not running: {service.state}, silent since {since}"
     else:
-        yield f"{told.state}: {told.detail}" if told.detail else told.state
-        yield from _far(told)
+        yield f"{service.state}: {service.detail}" if service.detail else service.state
+        yield from _far(service)
     queue = status.queue
     if status.running and queue.logs:
         yield f"{queue.running} logs have a round, {len(queue.logs) - queue.running} wait for one"
@@ -119,11 +120,11 @@ def _what(pause: Pause) -> str:
     return "all logs" if pause.log == EVERY_LOG else pause.log
 
 
-def _far(told: ServiceProgress) -> Iterator[str]:
-    if told.bytes_total:
-        share = 100 * told.bytes_done // told.bytes_total
-        text = f"{_mebibytes(told.bytes_done)} of {_mebibytes(told.bytes_total)} MiB, {share} %"
-        yield text + (f", done about {time_text(told.eta_ms)}" if told.eta_ms else "")
+def _far(service: ServiceProgress) -> Iterator[str]:
+    if service.bytes_total:
+        done, total = service.bytes_done, service.bytes_total
+        text = f"{_mebibytes(done)} of {_mebibytes(total)} MiB, {100 * done // total} %"
+        yield text + (f", done about {time_text(service.eta_ms)}" if service.eta_ms else "")
 
 
 def _mebibytes(n_bytes: int) -> str:

@@ -1,7 +1,7 @@
 """Settings of logs as the broker that serves them says: `--bootstrap-server` of plan and explain.
 
 What stands in a broker's properties file is in no metadata, and a running Kafka may hold settings
-that its log on disk does not show yet; DescribeConfigs tells what is in force. A log of which the
+that its log on disk does not show yet; DescribeConfigs answers what is in force. A log of which the
 broker knows no topic has no policy: it is not judged.
 """
 
@@ -25,13 +25,13 @@ _FROM_TOPIC = 1
 def ask_broker(address: str, topics: Sequence[str], policies: Policies) -> Policies:
     """`policies`, with the broker's word instead of what lies in the directory.
 
-    Raises ConnectionLost, UnsupportedVersion, and KafkaError where the broker does not tell.
+    Raises ConnectionLost, UnsupportedVersion, and KafkaError where the broker refuses.
     """
     host, port = parse_address(address)
-    told = asyncio.run(_ask(host, port, topics))
+    configs = asyncio.run(_ask(host, port, topics))
     overrides: dict[str, dict[str, str]] = {}
     defaults: dict[str, str] = {}
-    for name, config in told.items():
+    for name, config in configs.items():
         if config.error is None:
             overrides[name], below = _settings(config.entries)
             defaults |= below
@@ -41,13 +41,13 @@ def ask_broker(address: str, topics: Sequence[str], policies: Policies) -> Polic
 
 
 async def _ask(host: str, port: int, topics: Sequence[str]) -> dict[str, ResourceConfig]:
-    told = {}
+    configs = {}
     async with await BrokerConnection.open(host, port) as connection:
         for first in range(0, len(topics), TOPICS_AT_ONCE):
             some = [Resource(TOPIC, name) for name in topics[first : first + TOPICS_AT_ONCE]]
             found = await Admin(connection).describe_configs(some)
-            told.update({resource.name: config for resource, config in found.items()})
-    return told
+            configs.update({resource.name: config for resource, config in found.items()})
+    return configs
 
 
 def _settings(entries: Mapping[str, ConfigEntry]) -> tuple[dict[str, str], dict[str, str]]:

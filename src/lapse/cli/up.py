@@ -61,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Keep both running until told to stop."""
+    """Keep both running until a signal stops them."""
     if args.brokers != 1:
         raise ConfigError(f"--brokers {args.brokers}: allowed is 1; clusters come later")
     if args.engine == "spark" and not args.no_lifecycle:

@@ -194,7 +194,7 @@ def _weaker_listeners(start: BrokerConfig, restart: BrokerConfig) -> list[str]:
         elif one.protocol.has_tls < was.protocol.has_tls:
             lines.append(f"listener {one.name} has no TLS any more")
         elif one.protocol.has_sasl < was.protocol.has_sasl:
-            lines.append(f"listener {one.name} asks for no SASL any more")
+            lines.append(f"listener {one.name} requires no SASL any more")
         elif one.address.host != was.address.host:
             lines.append(f"listener {one.name} is at another address")
     return lines

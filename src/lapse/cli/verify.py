@@ -5,7 +5,7 @@ Each DIR is a Kafka data directory or one partition's directory, before and afte
 
 Nothing newer may be lost, nothing may appear or change, tombstones and markers go only after their
 delete horizon, and no tombstone too soon after the value that it deletes, whichever pass took that.
-Transactions stay whole, every producer's last sequence can be told.
+Transactions stay whole, every producer's last sequence can be stated.
 Only looks. Findings are lines: partition, offset, rule, text; docs/verify.md explains the rules.
 
 Exit 0 if all is as it must be (warnings alone are fine), 1 on a finding, 2 on wrong usage.
@@ -179,10 +179,10 @@ def _show_json(verdicts: Sequence[Numbered]) -> None:
             {"type": "finding", **msgspec.to_builtins(f), **of_pass} for f in verdict.findings
         ]
     for number, verdict in verdicts:
-        told = msgspec.to_builtins(verdict)
-        told["findings"] = len(verdict.findings)
+        document = msgspec.to_builtins(verdict)
+        document["findings"] = len(verdict.findings)
         of_pass = {"pass": number} if number else {}
-        lines.append({"type": "log", **told, "fine": verdict.is_fine, **of_pass})
+        lines.append({"type": "log", **document, "fine": verdict.is_fine, **of_pass})
     show_table(lines, {}, as_json=True)
 
 

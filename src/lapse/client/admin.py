@@ -282,6 +282,6 @@ class Admin(AbstractAsyncContextManager["Admin"]):
             return await delete_records_before(cluster, before, self._request_timeout_ms, by=by)
 
     async def _offsets(self, topic: MetadataResponseTopic, where: OffsetSpec) -> dict[int, int]:
-        asked = [TopicPartition(topic.name or "", p.partition_index) for p in topic.partitions]
-        found = await list_offsets(self._connection, dict.fromkeys(asked, where))
+        wanted = [TopicPartition(topic.name or "", p.partition_index) for p in topic.partitions]
+        found = await list_offsets(self._connection, dict.fromkeys(wanted, where))
         return {p.partition: at for p, at in found.items() if isinstance(at, int)}

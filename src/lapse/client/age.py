@@ -18,7 +18,7 @@ from lapse.base.ids import TopicPartition
 from lapse.client.cluster import Cluster
 from lapse.client.connection import BrokerConnection
 from lapse.client.offsets import EARLIEST, LATEST, By, list_offsets, list_offsets_by, to_ms
-from lapse.client.range_reader import Wanted, read_range
+from lapse.client.range_reader import OffsetRange, read_range
 from lapse.records.batch import not_older_in
 
 
@@ -53,7 +53,7 @@ async def older_until(
     for partition, moment in times.items():
         start, end = starts[partition], ends[partition]
         if isinstance(start, int) and isinstance(end, int):
-            wanted = Wanted(partition, start, end)
+            wanted = OffsetRange(partition, start, end)
             until[partition] = await _read(cluster, wanted, to_ms(moment))
         else:
             until[partition] = _least(start, end)
@@ -67,7 +67,7 @@ def _least(one: int | KafkaError, other: int | KafkaError) -> int | KafkaError:
     return other if isinstance(other, KafkaError) else min(one, other)
 
 
-async def _read(cluster: Cluster, wanted: Wanted, cutoff_ms: int) -> int | KafkaError:
+async def _read(cluster: Cluster, wanted: OffsetRange, cutoff_ms: int) -> int | KafkaError:
     where = str(wanted.partition)
     try:
         async for some in read_range(cluster, wanted, committed=False):

@@ -192,7 +192,7 @@ class Cluster(AbstractAsyncContextManager["Cluster"]):
             )
         if leader == NO_LEADER or leader not in self._brokers:
             self.forget(partition.topic)
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition}: nobody leads it")
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition}: it has no leader")
         return leader
 
     async def leader_connection(self, partition: TopicPartition) -> BrokerConnection:
@@ -241,7 +241,7 @@ class Cluster(AbstractAsyncContextManager["Cluster"]):
 
 
 def take_note(done: asyncio.Future[Any]) -> None:
-    """Retrieve a future's error: whoever asked for it may never look at it."""
+    """Retrieve a future's error: its caller may be gone."""
     if not done.cancelled():
         done.exception()
 

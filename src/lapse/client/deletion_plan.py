@@ -27,7 +27,7 @@ from lapse.client.connection import BrokerConnection
 from lapse.client.deletion import HIGH_WATERMARK, Before
 from lapse.client.groups import GroupOffsets, group_ids, group_offsets
 from lapse.client.offsets import CONSUMER, EARLIEST, LATEST, By, list_offsets
-from lapse.client.range_reader import Wanted, read_range
+from lapse.client.range_reader import OffsetRange, read_range
 from lapse.client.settings import refusal
 from lapse.records.batch import decode_rows
 from lapse.records.layout import NO_TIMESTAMP, TimestampType, timestamp_type_of
@@ -175,7 +175,7 @@ async def extent(cluster: Cluster, partition: TopicPartition, judged: Judged) ->
     if not judged.goes:
         return Extent(segments=0)
     count, size, first_ms, last_ms = 0, 0, NO_TIMESTAMP, NO_TIMESTAMP
-    wanted = Wanted(partition, judged.start, judged.until)
+    wanted = OffsetRange(partition, judged.start, judged.until)
     async for some in read_range(cluster, wanted, committed=False):
         for row in some.rows[some.counts]:
             records, share, times = _below(some.data, row, judged, str(partition))
@@ -206,12 +206,12 @@ def _below(
 
 async def _segments(cluster: Cluster, partition: TopicPartition, judged: Judged) -> int | None:
     """Return how many segments would go whole; ListOffsets v0 has the segments' base offsets."""
-    asked = ListOffsetsPartition(
+    wanted = ListOffsetsPartition(
         partition_index=partition.partition, timestamp=LATEST_TIMESTAMP,
         max_num_offsets=SEGMENTS_MAX,
     )  # fmt: skip
     request = ListOffsetsRequest(
-        replica_id=CONSUMER, topics=(ListOffsetsTopic(name=partition.topic, partitions=(asked,)),)
+        replica_id=CONSUMER, topics=(ListOffsetsTopic(name=partition.topic, partitions=(wanted,)),)
     )
     connection = await cluster.leader_connection(partition)
     if not connection.speaks(LIST_OFFSETS, 0):

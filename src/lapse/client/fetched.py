@@ -1,6 +1,6 @@
 """What a Fetch brought of one partition: which batches count, and as what they are handed out.
 
-Pure: bytes in, records or columns out. A batch may begin below the offset asked for (Y-1)
+Pure: bytes in, records or columns out. A batch may begin below the requested offset (Y-1)
 and the last may be cut short; control batches and, for a read_committed consumer, those of aborted
 transactions are left out (Y-3).
 """

@@ -1,7 +1,7 @@
 """Offsets of a partition's log: its ends, and the first at or after a time (ListOffsets).
 
 `OffsetSpec` says where: `EARLIEST`, `LATEST`, or a time as an aware `datetime`. All partitions that
-one leader has are asked together. Used by `consumer`, `deletion` and `age`.
+one leader has are looked up together. Used by `consumer`, `deletion` and `age`.
 """
 
 from __future__ import annotations

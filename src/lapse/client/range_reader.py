@@ -35,7 +35,7 @@ _BY_ID_FROM = 13
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class OffsetRange:
     """Offsets of a partition, `offset_until` excluded."""
 
     partition: TopicPartition
@@ -44,7 +44,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class FetchLimits:
     """How many bytes one Fetch requests, and how long a broker that does not answer is retried."""
 
     partition_bytes_max: int = 8 << 20
@@ -53,11 +53,11 @@ class Patience:
     retry_backoff_max_ms: int = 1000
 
 
-DEFAULTS = Patience()
+DEFAULTS = FetchLimits()
 
 
 async def read_range(
-    cluster: Cluster, wanted: Wanted, *, committed: bool, patience: Patience = DEFAULTS
+    cluster: Cluster, wanted: OffsetRange, *, committed: bool, limits: FetchLimits = DEFAULTS
 ) -> AsyncGenerator[Fetched]:
     """Whole batches in order; the first may begin below the range, the last may reach beyond it.
 
@@ -68,7 +68,7 @@ async def read_range(
         ConnectionLost: no broker answers for `api_timeout_ms`.
         CorruptData: a batch does not parse, or is not one that was requested.
     """
-    reader = _Reader(cluster, wanted.partition, wanted.offset_until, committed, patience)
+    reader = _Reader(cluster, wanted.partition, wanted.offset_until, committed, limits)
     offset = wanted.offset_from
     fetching = asyncio.create_task(reader.ask(offset)) if offset < wanted.offset_until else None
     try:
@@ -97,14 +97,14 @@ class _Reader:
     partition: TopicPartition
     offset_until: int
     committed: bool
-    patience: Patience
+    limits: FetchLimits
 
     async def ask(self, offset: int) -> Fetched | None:
         """Fetch from an offset on, with retries until the timeout; None: no records are left."""
-        patience, failures = self.patience, 0
+        limits, failures = self.limits, 0
         last: KafkaError | ConnectionLost | None = None
         try:
-            async with asyncio.timeout(patience.api_timeout_ms / 1000):
+            async with asyncio.timeout(limits.api_timeout_ms / 1000):
                 while True:
                     try:
                         return await self._ask_once(offset)
@@ -117,7 +117,7 @@ class _Reader:
                     self.cluster.forget(self.partition.topic)
                     failures += 1
                     wait_ms = backoff_ms(
-                        failures, patience.retry_backoff_ms, patience.retry_backoff_max_ms
+                        failures, limits.retry_backoff_ms, limits.retry_backoff_max_ms
                     )
                     await asyncio.sleep(wait_ms / 1000)
         except TimeoutError as e:
@@ -129,7 +129,7 @@ class _Reader:
         version = connection.version_of(FETCH)
         if not topic.topic_id.int:
             version = min(version, _BY_ID_FROM - 1)
-        size = self.patience.partition_bytes_max
+        size = self.limits.partition_bytes_max
         fetch_partition = FetchPartition(
             partition=self.partition.partition, fetch_offset=offset, partition_max_bytes=size
         )

@@ -16,7 +16,7 @@ def full_matches(pattern: str, names: Sequence[str]) -> list[bool]:
     Raises INVALID_REGULAR_EXPRESSION. The pattern is tried by itself first: `a)|(b` must not
     become one by the brackets that are put around it.
     """
-    import re2  # noqa: PLC0415  (most brokers are never asked)
+    import re2  # noqa: PLC0415  (most brokers never need it)
 
     options = re2.Options()
     options.log_errors = False  # to standard error

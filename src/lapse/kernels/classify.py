@@ -71,9 +71,10 @@ def classify(
 ) -> int:  # fmt: skip
     """out[b] = what headers and bitmaps alone say of batch b; returns how many change for sure.
 
-    A batch is TOUCHED too when its horizon has passed or is nobody's, when it has none and holds a
-    tombstone that may be stamped, and when the log starts within it. GONE promises that the rules
-    remove every record of it, and offsets without gaps, so that nobody need look into the records.
+    A batch is TOUCHED too when its horizon has passed or is of none of its records, when it has
+    none and holds a tombstone that may be stamped, and when the log starts within it. GONE promises
+    that the rules remove every record of it, and offsets without gaps, so that the records need not
+    be read.
     """
     drop_superseded = always_drops_superseded(record_table)
     n = 0

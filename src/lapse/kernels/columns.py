@@ -89,7 +89,7 @@ def find_flattened(
 ) -> None:  # fmt: skip
     """Which v2 batches have an append time and no record with any other time.
 
-    Mostly the first record tells. One that does not parse ends the search: decoding refuses it.
+    Mostly the first record decides. One that does not parse ends the search: decoding refuses it.
     """
     for b in range(batches.shape[0]):
         row = batches[b]

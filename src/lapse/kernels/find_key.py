@@ -46,7 +46,7 @@ _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ONE = np.uint64(1)
 _LOW_BITS = np.uint64(0x0101010101010101)
 _TOP_BITS = np.uint64(0x8080808080808080)
-_ATTRIBUTES_KNOWN = 0x407F  # of a v2 batch; bits nobody has set yet are not expected in a log
+_ATTRIBUTES_KNOWN = 0x407F  # of a v2 batch; bits without a meaning yet are not expected in a log
 _LEGACY_ATTRIBUTES_KNOWN = 0x0F
 _CODEC_MAX = 4
 _LEGACY_CODEC_MAX = 3
@@ -85,7 +85,7 @@ class KeyTable(NamedTuple):
         low, high: hashes of each key under `seeds`.
         slots: open addressing by `low`; a key's number, or -1.
         raw_first: 1 at each byte value that a key begins with.
-        raw_bytes: how many of a key's first bytes `find_raw` tells keys apart by, 1 to 8.
+        raw_bytes: how many of a key's first bytes `find_raw` compares, 1 to 8.
         raw_filter, raw_slots, raw_words, raw_next: likewise by those bytes; keys that begin alike
             are a list by `raw_next`.
         offsets: ascending; their targets are numbered from the number of keys on.
@@ -471,7 +471,7 @@ def next_candidate(buf: NDArray[np.uint8], start: int, end: int, room: int) -> i
 
     It says that it ends at position `room` at the latest. Returns -1 if there is none; a header
     of which less than `HEADER_SIZE` bytes lie before `end` may be missed. Whether there is a
-    batch, its checksum tells.
+    batch, its checksum decides.
     """
     i = start - 1
     last = end - MESSAGE_SIZE_MIN

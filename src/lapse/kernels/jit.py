@@ -9,7 +9,7 @@ Measured traps this file exists for (each cost minutes to find):
 - Numba looks for compiled code by the path and the time of the source, so a package that was
   unpacked somewhere else, as on an executor, would compile again: `KernelCacheLocator` does not.
 
-Compiled code is unpickled and run. So it is kept in folders alone that nobody else may change
+Compiled code is unpickled and run. So it is kept in folders alone that no other user may change
 (`base.own`); where there is none it is kept nowhere, and every process compiles for itself.
 """
 
@@ -63,7 +63,7 @@ def cache_key() -> str:
 
 
 def cache_dir() -> Path | None:
-    """A folder that nobody else may change: in the virtual environment, the user's cache, or /tmp.
+    """A folder that only we may change: in the virtual environment, the user's cache, or /tmp.
 
     None where there is no such folder, or `LAPSE_KERNEL_CACHE` names another: the log says so.
     """
@@ -80,7 +80,7 @@ def cache_dir() -> Path | None:
             refused.append(f"{path} cannot be written to")
     logger.warning(
         "compiled kernels are not kept, so that each process compiles them anew, which takes "
-        "minutes: there is no folder for them that nobody else may change (%s); set "
+        "minutes: there is no folder for them that no other user may change (%s); set "
         "LAPSE_KERNEL_CACHE to one", "; ".join(refused),
     )  # fmt: skip
     return None
@@ -104,7 +104,7 @@ class KernelCacheLocator(caching.UserProvidedCacheLocator):
     """Where Numba keeps our kernels: in `CACHE_DIR`, which is keyed by all their sources.
 
     Only ours: what else is compiled in this process lies where it would without us. Without a
-    `CACHE_DIR` nobody asks.
+    `CACHE_DIR` nothing of ours is kept.
     """
 
     def __init__(self, function: Callable[..., Any], _source: str) -> None:
@@ -142,8 +142,8 @@ CACHE_DIR = _configure()
 def first_compile(what: str) -> Iterator[None]:
     """Hold the machine-wide lock under which kernels are compiled for the first time.
 
-    Once a block for `what` has ended, its kernels are in the cache and nobody waits any more.
-    Without a cache nobody ever does.
+    Once a block for `what` has ended, its kernels are in the cache and no process waits for them
+    any more. Without a cache none ever does.
     """
     if CACHE_DIR is None:
         yield

@@ -38,7 +38,7 @@ from lapse.kernels.machine import copy_bytes, prefetch, store_i16_be, store_i32_
 from lapse.kernels.varint import read_varint, read_varlong, size_of_varlong, write_varlong
 
 # Record facts: the index into the record table. Those from HORIZON_SET on but DELETED are the same
-# for all records of a batch; whoever calls works them out, SPENT is worked out here.
+# for all records of a batch; the caller works them out, SPENT is worked out here.
 COVERED = 1  # at or below the offset the map reaches
 KEYED = 2
 SUPERSEDED = 4  # the map knows a later record with this key
@@ -171,7 +171,7 @@ class Output(NamedTuple):
 
 
 PLAIN = -1  # instead of a checksum: records that are yet to be deflated
-AHEAD = 8 << 10  # bytes to come that are asked for: a walk over lengths waits for each one
+AHEAD = 8 << 10  # bytes to come that are prefetched: a walk over lengths waits for each one
 # A re-encoded record grows by at most its two varints' full lengths.
 GROWTH_MAX = 16
 
@@ -186,8 +186,8 @@ def always_drops_superseded(record_table: NDArray[np.uint8]) -> bool:
     """Whether the rules remove a covered, superseded record of live data whatever else is true."""
     for facts in range(RECORD_FACTS):
         known = COVERED | KEYED | SUPERSEDED
-        asked = known | DELETED | ABORTED | CONTROL | UNDECIDED
-        if facts & asked == known and record_table[facts] != REMOVE_SUPERSEDED:
+        looked_at = known | DELETED | ABORTED | CONTROL | UNDECIDED
+        if facts & looked_at == known and record_table[facts] != REMOVE_SUPERSEDED:
             return False
     return True
 

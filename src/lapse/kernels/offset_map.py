@@ -25,7 +25,7 @@ from lapse.kernels.layout import ATTRIBUTES, RECORD_TOMBSTONE, VALUED_TOMBSTONES
 from lapse.kernels.machine import multiply_high, prefetch
 
 WINDOW = 256
-# Bytes to come are asked for while keys are hashed, so that the next checksum finds them in the
+# Bytes to come are prefetched while keys are hashed, so that the next checksum finds them in the
 # second-level cache instead of waiting for DRAM; about two batches of the usual size.
 AHEAD = 128 << 10
 CACHE_LINE = 64

@@ -55,7 +55,7 @@ def stretches(
         elif packed and _may_change(classes[b]):
             how = PACKED
         elif n > 0 and out[n - 1, 2] == PACKED and not _may_change(classes[b]):
-            how = PACKED  # nobody looks into it
+            how = PACKED  # its records are not read
         else:
             how = KERNEL
         goes_on = n > 0 and how != ALONE and out[n - 1, 2] == how

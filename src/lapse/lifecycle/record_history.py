@@ -139,7 +139,7 @@ def _nowhere(decision: Decision, offset: int) -> RecordHistory:
     if offset < start:
         text = f"below the log start {start}: deleted by retention or on request"
         return RecordHistory(offset, GONE, text, reason="below the log start")
-    text = "no batch covers it and no ledger tells of it: removed by another cleaner, or never used"
+    text = "no batch covers it and no ledger names it: removed by another cleaner, or never used"
     return RecordHistory(offset, UNKNOWN, text)
 
 
@@ -149,7 +149,7 @@ def _header_only(offset: int, header: Header, place: RecordLocation) -> RecordHi
         if header.count
         else f"only the bare header of its batch is left, for producer {header.producer_id}"
     )
-    text = f"{what}; no ledger tells of its record: removed by another cleaner, or never used"
+    text = f"{what}; no ledger names its record: removed by another cleaner, or never used"
     return RecordHistory(offset, UNKNOWN, text, place=place)
 
 

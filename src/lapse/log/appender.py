@@ -295,7 +295,7 @@ class Appender:
         return Appended(base_offset, last_offset, time_ms, self._log.state.log_start_offset)
 
     def _write_messages(self, batch: Header, checked: CheckedBatch, now_ms: int) -> None:
-        """A batch in the old format that the topic's message.format.version asks for."""
+        """A batch in the old format that the topic's message.format.version requires."""
         where = str(self._log.partition)
         messages = to_messages(checked.data, row_of(batch), checked.write_magic, where)
         self._write_old(messages, checked.tombstones, now_ms)

@@ -89,7 +89,7 @@ class Learner:
     def txn_index(self, segment: Segment) -> TxnIndex:
         """A segment's transaction index, once it is known to be right.
 
-        While a segment's summary is an estimate nobody has read its markers, and opening the log
+        While a segment's summary is an estimate its markers are unread, and opening the log
         could not tell whether the index lacks any. So they are read before the first reader may be
         handed aborted records. Raises StorageError where an index made anew cannot be written.
         """

@@ -165,7 +165,7 @@ class Segment:
 
     @property
     def may_lack_aborts(self) -> bool:
-        """Whether its transaction index may be wrong: nobody has held it against its markers."""
+        """Whether its transaction index may be wrong: it was not compared with its markers."""
         return not (self.txn_index_checked or self._summary.is_complete)
 
     @property

@@ -1,4 +1,4 @@
-"""When records were appended, by offset and to the second: what is known of it, for whoever reads.
+"""When records were appended, by offset and to the second: what is known of it, for readers.
 
 `log.append_times` keeps it beside segments and says what its numbers mean; Fetch hands it to our
 own client, and `columns` shows it.

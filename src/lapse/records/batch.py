@@ -54,7 +54,7 @@ class Header(NamedTuple):
     crc: int
     leader_epoch: int
     base_sequence: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used
     attributes: int
     producer_epoch: int
     magic: int
@@ -230,7 +230,7 @@ def not_older_in(
 ) -> tuple[int, int] | None:
     """Offset and time of a batch's first record, from `from_offset` on, that may not be older.
 
-    Who has no time may be of any age from `untimed_from` on; its time is told as -1. Raises
+    Who has no time may be of any age from `untimed_from` on; its time is given as -1. Raises
     CorruptData.
     """
     is_v2 = row["magic"] == 2

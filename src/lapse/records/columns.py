@@ -67,7 +67,7 @@ class ArrowColumns:
 
     Attributes:
         schema: of every record batch.
-        spec: what is asked for; between two calls of `convert` anything but `names` may change.
+        spec: what to make; between two calls of `convert` anything but `names` may change.
     """
 
     def __init__(self, partition: TopicPartition, spec: ColumnSpec) -> None:
@@ -231,7 +231,7 @@ class ArrowColumns:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _constant(self, name: str, count: int) -> pa.Array:
-        """Topic or partition, as often as needed: made once, as long as was ever asked for."""
+        """Topic or partition, as often as needed: made once, as long as was ever needed."""
         held = self._constants.get(name)
         if held is None or len(held) < count:
             value = getattr(self._partition, name)

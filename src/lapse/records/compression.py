@@ -1,8 +1,8 @@
 """The five codecs, both ways, as Kafka's clients write and read them.
 
-Inflating is bounded, since a batch does not say how large it becomes and whoever sent it may lie:
+Inflating is bounded, since a batch does not say how large it becomes and its sender may lie:
 by `INFLATED_BYTES_MAX`, by `bytes_allowed` for its size, and by what its codec can make of so many
-bytes at the very most. Memory is asked for by that bound and never by a length in the payload.
+bytes at the very most. Memory is allocated by that bound and never by a length in the payload.
 
 Which library does what, and why: cramjam does zstd and raw snappy blocks (Xerial's
 framing around them is ours), inflating into a buffer it is given; python-lz4 does lz4, because

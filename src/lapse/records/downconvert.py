@@ -5,7 +5,7 @@ know tombstones that carry a value (KIP-87) and would take one for a live value.
 `broker.logs.fetch_records`, only where `reads_all` says no: everything else goes out untouched.
 
 As in Kafka's own down-conversion headers, producers, control batches and leader epochs are dropped,
-and a batch keeps its codec. Unlike there, records below the offset asked for are left out of
+and a batch keeps its codec. Unlike there, records below the requested offset are left out of
 compressed batches too, so that what is converted always lets the client go on.
 """
 

@@ -44,7 +44,7 @@ from lapse.records.builder import BatchSpec
 from lapse.records.column_spec import HEADERS, TYPES
 from lapse.records.layout import NO_TIMESTAMP, Codec
 
-_BATCH_BYTES_MAX = 1 << 20  # what every broker takes unless it is told otherwise
+_BATCH_BYTES_MAX = 1 << 20  # what a broker takes by default
 _TICKS_A_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
 _NO_PARTITION = -1
 
@@ -100,12 +100,12 @@ def place_records(rows: Rows, spec: WriteSpec) -> list[PlacedRecords]:
     """The rows by topic and partition, ascending; for who numbers batches himself (KIP-98).
 
     Raises ConfigError, which names the column and the first record, where something cannot be
-    written as asked.
+    written so.
     """
     check_columns(rows.schema.names)
     control = typed_column(rows, "control", pa.bool_())
     if control is not None:
-        _refuse_first(_true(control), "is a control record, which nobody but a broker writes")
+        _refuse_first(_true(control), "is a control record, which only a broker writes")
     count = len(rows)
     if not count:
         return []

@@ -4,8 +4,8 @@ A log of these formats is a run of *messages*. A compressed message is a *wrappe
 the messages. On disk all have absolute offsets but one: inside a v1 wrapper they count from its
 first message, and the wrapper's own offset is that of its last one.
 
-`decode_message` gives the same rows as a v2 batch gives, so that nobody above needs to know;
-`build_messages` writes them, for topics whose `message.format.version` asks for it.
+`decode_message` gives the same rows as a v2 batch gives, so that callers need not know;
+`build_messages` writes them, for topics whose `message.format.version` is that old.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _wrapped(payload: NDArray[np.uint8], magic: int, codec: int) -> NDArray[np.u
 def unread_of_wrapper(data: NDArray[np.uint8], row: np.void) -> Spans:
     """The bytes of `data` that could be anything, of a wrapper that `decode_message` has read.
 
-    They are its own key, which nobody asks for, and what `compression.inflate_and_tell` tells of.
+    They are its own key, which is not used, and what `compression.inflate_and_tell` reports.
     """
     start, magic = int(row["position"]), int(row["magic"])
     codec = int(row["attributes"]) & CODEC_MASK

@@ -20,7 +20,7 @@ from lapse.records.builder import BatchSpec
 from lapse.records.layout import Codec, TimestampType
 from lapse.records.legacy import decode_message, decode_plain
 
-# What a producer's batch has at most unless it is told otherwise.
+# What a producer's batch has at most by default.
 BATCH_BYTES_MAX = 16 << 10
 _NO_EPOCH = -1  # old requests carry no leader epoch
 _SPAN_MAX = (1 << 31) - 1

@@ -243,7 +243,7 @@ def _settled_tombstones(
 ) -> tuple[memoryview, Header, int]:
     """KIP-87: bits that agree where the topic knows them, else null for a flagged value.
 
-    The number tells how many values were dropped so.
+    The number says how many values were dropped so.
     """
     if not topic.tombstone_values_enable and not topic.compacts:
         return data, header, 0  # the flag has no effect there

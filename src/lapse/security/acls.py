@@ -3,7 +3,7 @@
 A binding says of one principal, from one host, that one operation is allowed or denied on the
 resources of a pattern. A set of them is a `frozenset`, and the functions here give a new one;
 `authorizer` decides by it. Numbers are those on the wire and in Kafka's metadata log (KIP-140,
-KIP-290; `TWO_PHASE_COMMIT` is KIP-939's); a number that nobody knows becomes UNKNOWN, which no
+KIP-290; `TWO_PHASE_COMMIT` is KIP-939's); an unknown number becomes UNKNOWN, which no
 binding and no filter may have.
 
 Called by the handlers of CreateAcls, DescribeAcls and DeleteAcls.
@@ -89,7 +89,7 @@ class Permission(_Code):
 
 _O = Operation
 
-# What can be asked of each type: the answer to "authorized operations" is made of these.
+# The operations of each type: the answer to "authorized operations" is made of these.
 SUPPORTED_OPERATIONS = {
     ResourceType.TOPIC: (
         _O.READ, _O.WRITE, _O.CREATE, _O.DELETE, _O.ALTER, _O.DESCRIBE, _O.DESCRIBE_CONFIGS,
@@ -107,7 +107,7 @@ SUPPORTED_OPERATIONS = {
     ResourceType.USER: (_O.CREATE_TOKENS, _O.DESCRIBE_TOKENS),
 }  # fmt: skip
 
-# What a client is told that may not.
+# The error for a client that may not.
 REFUSALS = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -151,7 +151,7 @@ class AclFilter:
     """Which bindings are meant; the fields are those of a binding.
 
     Attributes:
-        pattern_type: ANY compares names as they are; MATCH asks which patterns are of the
+        pattern_type: ANY compares names as they are; MATCH finds the patterns that are of the
             resource called `name`; LITERAL and PREFIXED compare type and name.
         name, principal, host: None matches everything.
     """
@@ -221,7 +221,7 @@ def create_acls(existing: frozenset[AclBinding], wanted: Iterable[AclBinding]) -
 
 
 def delete_acls(existing: frozenset[AclBinding], filters: Iterable[AclFilter]) -> Deleted:
-    """Take away what any filter means; a binding that two filters mean is told by both."""
+    """Remove what any filter matches; a binding that two filters match is in both answers."""
     gone: set[AclBinding] = set()
     results: list[tuple[AclBinding, ...] | KafkaError] = []
     for wanted in filters:

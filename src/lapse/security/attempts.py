@@ -10,11 +10,11 @@ failures alone use them up, parallel ones too. `N` is `lapse.login.failures.per.
 | address | of users who never logged in from it | 10 N | the same |
 | user | from addresses he never logged in from | 10 N | wait `WAIT_MAX_MS` at most, are judged |
 
-Half a minute's worth may come at once. So nobody locks a user out from elsewhere: whoever guesses
-his password from many addresses makes him wait a while where he never was, and nowhere else; and
-what neighbours behind his address fail at with other names does not count against him once he was
-there. (That is OWASP's defence by device cookies, with the address in the cookie's place.) Only who
-guesses his password from his own address makes him wait in line with the guesses.
+Half a minute's worth may come at once. So no stranger locks a user out from elsewhere: a client
+that guesses his password from many addresses makes him wait a while where he never was, and nowhere
+else; and what neighbours behind his address fail at with other names does not count against him
+once he was there. (That is OWASP's defence by device cookies, with the address in the cookie's
+place.) Only who guesses his password from his own address makes him wait in line with the guesses.
 
 Users that do not exist count like any other. IPv6 counts by network of 64 bits. What is remembered
 is bounded: what was used longest ago goes first.
@@ -128,7 +128,7 @@ class _Budgets(Generic[K]):
         return max(0, math.ceil(level_ms - self._tolerance_ms))
 
     def take(self, key: K, now_ms: int) -> None:
-        """Never more than what makes the next one wait too long: nobody fills it for hours."""
+        """Never more than what makes the next one wait too long: it is never full for hours."""
         empty_ms = max(self._empty_ms.pop(key, now_ms), now_ms) + self._interval_ms
         most_ms = now_ms + self._tolerance_ms + self._interval_ms + WAIT_MAX_MS
         self._empty_ms[key] = min(empty_ms, most_ms)

@@ -8,11 +8,11 @@ The rules, in their order (KIP-11, KIP-290):
 2. A DENY that fits says no, whatever else there is.
 3. An ALLOW that fits says yes. READ, WRITE, DELETE and ALTER allow DESCRIBE too, ALTER_CONFIGS
    allows DESCRIBE_CONFIGS.
-4. Where nothing fits, the answer is no, unless no binding at all is of the resource, whoever it
-   is for: then `allow.everyone.if.no.acl.found` answers.
+4. Where nothing fits, the answer is no, unless no binding at all is of the resource, whichever
+   principal it is for: then `allow.everyone.if.no.acl.found` answers.
 
 A binding fits if its pattern is of the resource, its principal is the client's or `User:*`, its
-host the client's or `*`, and its operation the one asked or ALL.
+host the client's or `*`, and its operation the requested one or ALL.
 
 An `AclAuthorizer` never changes: with other bindings one makes another and puts it in its place,
 so a decision needs no lock. It costs a few microseconds, however many bindings there are: the
@@ -50,7 +50,7 @@ _ANY_RESOURCE = "hardcode"  # the name that Kafka asks about when it asks about 
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Who asks.
+    """Who sends the request.
 
     Attributes:
         principal: `User:alice`.
@@ -75,7 +75,7 @@ class Authorizer(Protocol):
         """Whether it is allowed on some resource of the type (KIP-679: idempotent producers)."""
 
     def is_super_user(self, session: RequestContext) -> bool:
-        """Whether it is one of `super.users`; nobody is where no ACLs are wanted."""
+        """Whether it is one of `super.users`; always False without an authorizer."""
 
 
 class AllowAll:

@@ -17,7 +17,7 @@ from lapse.security.tls import PemStore, TlsSettings, server_context
 
 @dataclass(frozen=True, slots=True)
 class _Print:
-    """What tells a file from the one that was there before; None where there is none."""
+    """What distinguishes a file from the one that was there before; None where there is none."""
 
     inode: int
     size: int

@@ -12,13 +12,13 @@ class AuthenticationFailed(KafkaError):
 
     Attributes:
         reason: for our log; never holds a password, may say whether a user exists.
-        told: what the client may be told; empty means only that it failed.
+        client_message: what the client may be told; empty means only that it failed.
     """
 
-    def __init__(self, reason: str, told: str = "") -> None:
+    def __init__(self, reason: str, client_message: str = "") -> None:
         super().__init__(ErrorCode.SASL_AUTHENTICATION_FAILED, reason)
         self.reason = reason
-        self.told = told
+        self.client_message = client_message
 
 
 class ServerMechanism(Protocol):

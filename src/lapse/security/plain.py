@@ -69,8 +69,8 @@ def _parse(message: bytes) -> tuple[str, str, str]:
     except UnicodeDecodeError:
         raise _failed("the PLAIN message is not UTF-8") from None
     if len(parts) != 3:
-        told = f"Invalid SASL/PLAIN response: expected 3 tokens, got {min(len(parts), 4)}"
-        raise AuthenticationFailed(told, told)
+        text = f"Invalid SASL/PLAIN response: expected 3 tokens, got {min(len(parts), 4)}"
+        raise AuthenticationFailed(text, text)
     authorization_id, user, password = parts
     if not user:
         raise _failed("username not specified")
@@ -80,5 +80,5 @@ def _parse(message: bytes) -> tuple[str, str, str]:
 
 
 def _failed(why: str) -> AuthenticationFailed:
-    told = f"Authentication failed: {why}"
-    return AuthenticationFailed(told, told)
+    text = f"Authentication failed: {why}"
+    return AuthenticationFailed(text, text)

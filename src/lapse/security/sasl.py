@@ -1,7 +1,7 @@
 """The SASL exchange of one connection, both sides, without the connection.
 
-A broker asks `SaslServer` before it handles a request (`admit`), and hands it what SaslHandshake
-and SaslAuthenticate carry; a client asks `SaslClient` what to send. Kafka's rules:
+A broker calls `SaslServer` before it handles a request (`admit`), and hands it what SaslHandshake
+and SaslAuthenticate carry; a client gets from `SaslClient` what to send. Kafka's rules:
 
 | state | a client may send | leads to |
 |---|---|---|
@@ -14,7 +14,7 @@ Re-authentication (KIP-368): with `connections.max.reauth.ms` a session ends. A 
 first handshakes again, with the same mechanism and as the same principal, at most once a second;
 one that does not is disconnected at its next request.
 
-A failure tells the client no more than Kafka does: what it sent is in the answer's `reason`, which
+A failure shows the client no more than in Kafka: what it sent is in the answer's `reason`, which
 is for the log. Times are milliseconds of a clock that never goes back.
 """
 
@@ -183,7 +183,7 @@ class SaslServer:
     def authenticate(self, message: bytes, now_ms: int) -> AuthenticateAnswer:
         """SaslAuthenticate, or a bare token."""
         if self.state is not SaslState.AUTHENTICATE:
-            told = "SaslAuthenticate request received " + (
+            text = "SaslAuthenticate request received " + (
                 "after successful authentication"
                 if self.state is SaslState.COMPLETE
                 else "without a SaslHandshake before it"
@@ -192,7 +192,7 @@ class SaslServer:
             if closes:
                 self._fail()
             return AuthenticateAnswer(
-                ErrorCode.ILLEGAL_SASL_STATE, told, closes=closes, reason=told
+                ErrorCode.ILLEGAL_SASL_STATE, text, closes=closes, reason=text
             )
         exchange = self._exchange
         assert exchange is not None  # the handshake made it
@@ -211,11 +211,11 @@ class SaslServer:
     def _complete(self, principal: str, auth_bytes: bytes, now_ms: int) -> AuthenticateAnswer:
         before = self._before
         if before not in (None, principal):
-            told = (
+            text = (
                 "Cannot change principals during re-authentication from "
                 f"{before.replace(':', '.', 1)}: {principal.replace(':', '.', 1)}"
             )
-            raise AuthenticationFailed(told, told)
+            raise AuthenticationFailed(text, text)
         lifetime_ms = max(0, self._settings.max_reauth_ms.get(self._mechanism, 0))
         self.session_expires_ms = after_ms(now_ms, lifetime_ms) if lifetime_ms else None
         self.state, self.principal = SaslState.COMPLETE, principal
@@ -223,12 +223,12 @@ class SaslServer:
 
     def _failure(self, failed: AuthenticationFailed) -> AuthenticateAnswer:
         again = "authentication" if self._before is None else "re-authentication"
-        told = failed.told or (
+        text = failed.client_message or (
             f"Authentication failed during {again} due to invalid credentials with SASL "
             f"mechanism {self._mechanism}"
         )
         return AuthenticateAnswer(
-            ErrorCode.SASL_AUTHENTICATION_FAILED, told, closes=True, reason=failed.reason
+            ErrorCode.SASL_AUTHENTICATION_FAILED, text, closes=True, reason=failed.reason
         )
 
     def _fail(self) -> None:

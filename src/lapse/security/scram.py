@@ -10,7 +10,7 @@ and two keys, by which each side can prove itself to the other.
 - Each side adds a fresh nonce, and the proof is made over all of it: a recorded exchange played
   again fails. Nonces are handed in (`fresh_nonce` makes them).
 - A user that does not exist is given a salt that stays the same (`UnknownUsers`) and fails where
-  a wrong password fails. Kafka refuses at the first message, which tells who exists.
+  a wrong password fails. Kafka refuses at the first message, which shows who exists.
 - Extensions are ignored, Kafka's `tokenauth` too: there are no delegation tokens here, so a token
   id is a user that does not exist. The reserved extension `m` is refused, as the RFC demands.
 - Kafka compares neither the whole nonce nor the channel binding of the last message; this does.
@@ -166,7 +166,7 @@ class UnknownUsers:
 
     Attributes:
         key: random, and as durable as the real credentials: a salt that changes with a restart
-            would tell that there is nobody behind it.
+            would show that the user does not exist.
         iterations: as most real users have them.
     """
 
@@ -302,7 +302,7 @@ class ScramClient:
             raise AuthenticationFailed("the broker's nonce does not go on from ours")
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
             raise AuthenticationFailed(
-                f"the broker asks for {iterations} iterations; allowed are {ITERATIONS_MIN} to "
+                f"the broker wants {iterations} iterations; allowed are {ITERATIONS_MIN} to "
                 f"{ITERATIONS_MAX}"
             )
         mechanism, salt = self._mechanism, _decode(match["salt"])

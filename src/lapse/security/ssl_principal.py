@@ -22,7 +22,8 @@ _ENCODINGS = {
     0x0C: "utf-8", 0x12: "ascii", 0x13: "ascii", 0x14: "latin-1", 0x16: "ascii", 0x1A: "ascii",
     0x1C: "utf-32-be", 0x1E: "utf-16-be",
 }  # fmt: skip
-# The attributes that have a name in RFC 2253; all others are told by number and in hexadecimal.
+# The attributes that have a name in RFC 2253; all others are written as a number and in
+# hexadecimal.
 _KEYWORDS = {
     "2.5.4.3": "CN", "2.5.4.6": "C", "2.5.4.7": "L", "2.5.4.8": "ST", "2.5.4.9": "STREET",
     "2.5.4.10": "O", "2.5.4.11": "OU", "0.9.2342.19200300.100.1.25": "DC",

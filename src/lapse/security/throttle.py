@@ -1,11 +1,11 @@
 """How long an answer to a failed authentication is held back, by address; pure.
 
 Kafka holds back each by `connection.failed.authentication.delay.ms`. With many connections at once
-that slows nobody down, so here failures from one address queue: each is answered a delay after
+that slows no client down, so here failures from one address queue: each is answered a delay after
 the one before, though none waits longer than `WAIT_DELAYS_MAX` delays. Successes never wait, so
-nobody behind a shared address is locked out by a neighbour.
+no client behind a shared address is locked out by a neighbour.
 
-IPv6 counts by network of 64 bits, since whoever has one address there has them all. The memory
+IPv6 counts by network of 64 bits, since one owner has all addresses of it. The memory
 is bounded: the address that failed longest ago is forgotten first.
 """
 

@@ -63,7 +63,7 @@ class TlsSettings:
         keystore: own key and certificates, own first; a client may have none.
         key_password: of an encrypted key.
         truststore: whose certificates are believed; None: those that the system believes.
-        client_auth: what a listener asks of clients.
+        client_auth: what a listener requires of clients.
         protocols: TLS versions, a subset of 1.2 and 1.3.
         checks_host_name: whether a client compares the broker's name with its certificate.
     """
@@ -245,12 +245,12 @@ def _context(protocol: int, settings: TlsSettings) -> ssl.SSLContext:
 
 
 def _load_key(context: ssl.SSLContext, store: PemStore, password: Secret | None) -> None:
-    asked = False
+    was_asked = False
 
     def ask() -> str:
-        # Without an answer from here, OpenSSL would ask whoever sits at the terminal.
-        nonlocal asked
-        asked = True
+        # Without an answer from here, OpenSSL would prompt at the terminal.
+        nonlocal was_asked
+        was_asked = True
         if password is None:
             raise ConfigError("ssl.key.password is missing: the key is encrypted")
         return password.reveal()
@@ -268,7 +268,7 @@ def _load_key(context: ssl.SSLContext, store: PemStore, password: Secret | None)
                 context.load_cert_chain(chain, key, password=ask)
     except ConfigError as e:
         # What OpenSSL says of a wrong password depends on the kind of key and of file.
-        hint = "; is ssl.key.password the right one?" if asked and password is not None else ""
+        hint = "; is ssl.key.password the right one?" if was_asked and password is not None else ""
         raise ConfigError(f"{e}{hint}") from None
 
 

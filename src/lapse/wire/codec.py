@@ -3,7 +3,7 @@
 For each message class and version there is one decode and one encode function, written as plain
 Python source at first use (`decoder`, `encoder`), compiled and kept; their source stays in
 `linecache`, so a debugger steps through it and tracebacks show it. Called by `envelope`, and by
-whoever needs a bare message.
+callers that need a bare message.
 
 Invariants: decoding raises MalformedMessage and nothing else, whatever the bytes; records come out
 as slices of the given buffer and go in as parts, so they are never copied; unknown tagged fields

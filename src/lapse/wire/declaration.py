@@ -38,7 +38,7 @@ OWN_TAG = 10_000  # of fields that are ours: far from Kafka's own, which count f
 
 
 class RecordsSlice(Protocol):
-    """Records that are not in memory: a slice of a file. The codec only asks for the size."""
+    """Records that are not in memory: a slice of a file. The codec only uses the size."""
 
     @property
     def size(self) -> int:

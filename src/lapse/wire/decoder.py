@@ -49,7 +49,7 @@ from lapse.wire.source import Source, default_name, letter_of
 
 # Decoded, the smallest elements take fifty times their bytes, and the event loop handles no other
 # request meanwhile: this bounds both, at some 50 MiB and some tenths of a second. Answers are not
-# bounded: whom one of ours asks is trusted that far.
+# bounded: the server that our client calls is trusted that far.
 ELEMENTS_MAX = 1 << 18
 
 Decode: TypeAlias = Callable[[memoryview, int], tuple[Any, int]]

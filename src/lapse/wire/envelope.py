@@ -132,7 +132,7 @@ def correlation_id_of(frame: memoryview) -> int:
 def decode_response(cls: type[M], version: int, frame: memoryview) -> M:
     """Decode the answer to a request sent in `version`.
 
-    An ApiVersions answer with error 35 is in version 0, whatever was asked (KIP-511).
+    An ApiVersions answer with error 35 is in version 0, whatever was requested (KIP-511).
     """
     api = message_spec(cls).api
     assert api is not None, "headers are not responses"

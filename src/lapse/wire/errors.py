@@ -1,7 +1,7 @@
 """What can be wrong with bytes or versions on the wire.
 
 Raised for what a peer sent, so none of these is a bug of ours; the connection that sent them is
-closed (or, for a version, told so). Wrong values in a message that *we* build stay ordinary
+closed (or, for a version, answered so). Wrong values in a message that *we* build stay ordinary
 Python exceptions.
 """
 

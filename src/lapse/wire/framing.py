@@ -10,7 +10,7 @@ reserved is not touched (`numpy.empty`; a `bytearray` is zeros that were written
 gives it page by page. That is also what makes an idle connection's read buffer nearly free.
 
 Invariants: a frame handed out is writable (an append patches base offset and epoch in place), is
-nobody else's, and stays valid as long as someone holds it. After FrameSizeError the stream has lost
+no one else's, and stays valid as long as someone holds it. After FrameSizeError the stream has lost
 its place: the reader refuses everything.
 """
 

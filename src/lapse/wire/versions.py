@@ -21,7 +21,7 @@ Quirks, each a rule here:
 1. Produce is advertised from 0, as by Kafka, which serves 3 at the oldest: older librdkafka takes a
    raised minimum for a broker that knows no compression, and says so only in its log.
 2. An ApiVersions request newer than ours is answered in version 0, with error 35 and the table;
-   the client then asks again with a version from it (KIP-511).
+   the client then tries again with a version from it (KIP-511).
 3. The response header of ApiVersions is never flexible, so that the above can be read.
 4. Every row has min <= max: aiokafka asserts it of each and cannot connect otherwise.
 5. FindCoordinator must be served: without it librdkafka takes the broker for one that knows no
@@ -66,7 +66,7 @@ FINALIZED_FEATURES = (
 FEATURES_EPOCH = 0
 
 
-# Quirk 2: the version in which `too_new` is sent, whatever was asked.
+# Quirk 2: the version in which `too_new` is sent, whatever was requested.
 FALLBACK_VERSION = 0
 
 

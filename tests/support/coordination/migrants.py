@@ -100,7 +100,7 @@ class Both(Driver):
         """The answer; None if that is yet to come."""
         if self.classic is None and self.state.members:
             try:
-                step = self.group.ask(request, self.cluster, self.now_ms)
+                step = self.group.handle(request, self.cluster, self.now_ms)
             except KafkaError as e:
                 return refusal(request, e.code).answer
             self.append(step)

@@ -167,7 +167,7 @@ def test_a_topic_misspelt_is_not_proven(replica: Path, capsys: pytest.CaptureFix
         (("--topic", "t", "--offset", "1", "--replica", "."), "needs --partition"),
         (("--topic", "t", "--key", "k", "--replica", ".", "--public-key", "x"), "--check"),
         (("--check", "r", "--topic", "t"), "not allowed with --check"),
-        (("--check", "r", "--offset", "3"), "in the report"),
+        (("--check", "r", "--offset", "3"), "the report says"),
     ],
 )  # fmt: skip
 def test_wrong_usage_is_told_in_a_line(

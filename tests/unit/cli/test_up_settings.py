@@ -127,7 +127,7 @@ def test_a_weaker_restart_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "line"),
     [
-        ("listener.security.protocol.map", "IN:PLAINTEXT,OUT:SASL_SSL", "IN asks for no SASL"),
+        ("listener.security.protocol.map", "IN:PLAINTEXT,OUT:SASL_SSL", "IN requires no SASL"),
         ("listener.security.protocol.map", "IN:SASL_SSL,OUT:SASL_PLAINTEXT", "OUT has no TLS"),
         ("listeners", "IN://0.0.0.0:0", "IN is at another address"),
         ("listeners", "IN://127.0.0.1:0,OUT://:1,CONTROLLER://:0,SSL://:2", None),

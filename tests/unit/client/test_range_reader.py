@@ -14,7 +14,7 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.connection import ConnectionLost
-from lapse.client.range_reader import Patience, Wanted, read_range
+from lapse.client.range_reader import FetchLimits, OffsetRange, read_range
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.wire.schema.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
 from lapse.wire.schema.fetch import PartitionData as Data
@@ -24,8 +24,8 @@ from tests.support.broker.transaction_requests import TransactionalProducer
 from tests.support.client.peers import HANG_UP, Peer, in_turn, metadata, running_peers
 
 T0 = TopicPartition("t", 0)
-A_BATCH = Patience(partition_bytes_max=1)  # an answer has one batch, however large
-BRIEF = Patience(api_timeout_ms=300, retry_backoff_ms=1, retry_backoff_max_ms=5)
+A_BATCH = FetchLimits(partition_bytes_max=1)  # an answer has one batch, however large
+BRIEF = FetchLimits(api_timeout_ms=300, retry_backoff_ms=1, retry_backoff_max_ms=5)
 
 
 def pair(base_offset: int = 0) -> bytes:
@@ -44,12 +44,17 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 async def read(
-    bootstrap: str, first: int, until: int, patience: Patience = A_BATCH, *, committed: bool = False
+    bootstrap: str,
+    first: int,
+    until: int,
+    limits: FetchLimits = A_BATCH,
+    *,
+    committed: bool = False,
 ) -> list[int]:
     """Offsets of the records of a range."""
     async with Cluster(parse_bootstrap(bootstrap)) as cluster:
-        reading = read_range(cluster, Wanted(T0, first, until), committed=committed,
-                             patience=patience)  # fmt: skip
+        reading = read_range(cluster, OffsetRange(T0, first, until), committed=committed,
+                             limits=limits)  # fmt: skip
         return [r.offset async for one in reading for r in one.records()]
 
 
@@ -58,7 +63,7 @@ def of(node: Node) -> str:
     return f"{address.host}:{address.port}"
 
 
-@pytest.mark.parametrize("patience", [A_BATCH, Patience()])
+@pytest.mark.parametrize("limits", [A_BATCH, FetchLimits()])
 @pytest.mark.parametrize(
     ("first", "until", "offsets"),
     [
@@ -69,11 +74,11 @@ def of(node: Node) -> str:
     ],
 )
 async def test_a_range(
-    node: Node, first: int, until: int, offsets: range, patience: Patience
+    node: Node, first: int, until: int, offsets: range, limits: FetchLimits
 ) -> None:
-    found = await read(of(node), first, until, patience)
+    found = await read(of(node), first, until, limits)
     assert found[: len(offsets)] == list(offsets)
-    if patience is A_BATCH:
+    if limits is A_BATCH:
         assert found == list(offsets)
 
 
@@ -99,7 +104,7 @@ async def test_offsets_that_are_gone(node: Node) -> None:
 
 async def test_who_stops_leaves_no_request_behind(node: Node) -> None:
     async with Cluster(parse_bootstrap(of(node))) as cluster:
-        reading = read_range(cluster, Wanted(T0, 0, 20), committed=False, patience=A_BATCH)
+        reading = read_range(cluster, OffsetRange(T0, 0, 20), committed=False, limits=A_BATCH)
         assert [r.offset for r in (await anext(reading)).records()] == [0, 1]
         await reading.aclose()
         others = asyncio.all_tasks() - {asyncio.current_task()}

@@ -386,7 +386,7 @@ async def test_a_partition_without_leader_blocks() -> None:
     one.script[MetadataRequest] = metadata({0: one}, {"t": [-1]})
     async with running_peers(one):
         done = await ask(one)
-    assert done.outcomes[0].blocked == ("t-0: nobody leads it",)
+    assert done.outcomes[0].blocked == ("t-0: it has no leader",)
 
 
 UNSTABLE = KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, "offset of t-1: UNSTABLE")

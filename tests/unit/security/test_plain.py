@@ -53,8 +53,8 @@ def test_is_refused(message: bytes, told: str) -> None:
     with pytest.raises(AuthenticationFailed, match=told) as refused:
         server.respond(message)
     assert server.user is None
-    assert refused.value.told
-    for text in (refused.value.told, refused.value.reason):
+    assert refused.value.client_message
+    for text in (refused.value.client_message, refused.value.reason):
         assert "secret" not in text
         assert "alice" not in text
 

@@ -162,7 +162,7 @@ def test_extensions_are_ignored_and_an_own_authorization_id_is_taken(first: byte
 
 def test_another_authorization_id_is_refused_in_kafkas_words() -> None:
     failed = refusal(lambda: server().respond(b"n,a=root,n=user,r=abc"))
-    assert "authorization id that is different from username" in failed.told
+    assert "authorization id that is different from username" in failed.client_message
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_an_unknown_user_looks_like_one_with_a_wrong_password() -> None:
         final = sent(us.respond(said[0]))
         failed = refusal(lambda: broker.respond(final))
         assert broker.user is None
-        return said, failed.told, failed.reason
+        return said, failed.client_message, failed.reason
 
     shaped = ScramCredential(salt_of(os.urandom(17)), PENCIL.stored_key, PENCIL.server_key, 4096)
     (known,), known_told, known_reason = exchange("alice", shaped)

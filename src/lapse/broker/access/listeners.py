@@ -128,7 +128,7 @@ def _advertised(config: BrokerConfig, listeners: Mapping[str, Address]) -> dict[
     if not value.strip():
         return {}
     if any(match["host"] in UNROUTABLE for match in _LISTENER.finditer(value)):
-        raise ConfigError(f"{setting}={value}: nobody can connect to 0.0.0.0; name a host")
+        raise ConfigError(f"{setting}={value}: no client can connect to 0.0.0.0; name a host")
     advertised = _addresses(config, setting, value)
     if unknown := advertised.keys() - listeners.keys():
         raise ConfigError(

@@ -50,7 +50,7 @@ async def handle(
     for alteration in alterations:
         errors.setdefault(alteration.name, None)
         try:
-            mechanism, credential = judge(alteration, services.access.credentials)
+            mechanism, credential = validate(alteration, services.access.credentials)
             if (alteration.name, mechanism) in changes:
                 raise KafkaError(
                     ErrorCode.DUPLICATE_RESOURCE,
@@ -77,7 +77,7 @@ async def handle(
     )
 
 
-def judge(
+def validate(
     alteration: Alteration, existing: Credentials
 ) -> tuple[ScramMechanism, ScramCredential | None]:
     """The mechanism and its new credential, None to delete it; raises KafkaError."""

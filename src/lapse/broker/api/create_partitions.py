@@ -2,12 +2,12 @@
 
 Needs ALTER topic.
 
-Behaviour: topics are judged and grown one by one; the answer comes when the new number is durable
-and the new logs are open. `count` is of all partitions: one that is not greater than what the topic
-has is INVALID_PARTITIONS, more than 10,000 new ones are POLICY_VIOLATION. Assignments by hand must
-name this broker once for each new partition, else INVALID_REPLICA_ASSIGNMENT. A topic named twice
-in one request is INVALID_REQUEST. `validate_only` judges and creates nothing; as in Kafka it counts
-for the client's quota of partitions all the same.
+Behaviour: topics are validated and grown one by one; the answer comes when the new number is
+durable and the new logs are open. `count` is of all partitions: one that is not greater than what
+the topic has is INVALID_PARTITIONS, more than 10,000 new ones are POLICY_VIOLATION. Assignments by
+hand must name this broker once for each new partition, else INVALID_REPLICA_ASSIGNMENT. A topic
+named twice in one request is INVALID_REQUEST. `validate_only` validates and creates nothing; as in
+Kafka it counts for the client's quota of partitions all the same.
 
 Differs from Kafka: the internal topics are INVALID_TOPIC_EXCEPTION, since a group or transactional
 id finds its coordinator by the number of their partitions.
@@ -51,7 +51,7 @@ async def handle(
         try:
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
-            added = judge(
+            added = validate(
                 requested, services.topics.image.topics.get(name), services.config.node_id
             )
             charge_mutations(services, session, added, strict=version >= STRICT_FROM)
@@ -65,7 +65,7 @@ async def handle(
     return CreatePartitionsResponse(results=tuple(answers))
 
 
-def judge(requested: CreatePartitionsTopic, topic: Topic | None, node_id: int) -> int:
+def validate(requested: CreatePartitionsTopic, topic: Topic | None, node_id: int) -> int:
     """The number of new partitions; raises the KafkaError that says why a topic cannot grow."""
     if topic is None:
         raise KafkaError(

@@ -2,13 +2,13 @@
 
 Needs CREATE cluster or topic; DESCRIBE_CONFIGS topic, to get its settings in the response.
 
-Behaviour: topics are judged and created one by one; the answer comes when a topic is durable and
+Behaviour: topics are validated and created one by one; the answer comes when a topic is durable and
 its logs are open. INVALID_CONFIG names the setting and what is allowed. There is one broker, so a
 replication factor is 1 (or -1), and assignments by hand name it for each partition, from 0 on
 without gaps, else INVALID_REPLICA_ASSIGNMENT; with them both counts are -1, else INVALID_REQUEST.
 Names that differ only in '.' and '_' collide in metrics and are refused, as in Kafka. A topic named
 twice in one request is INVALID_REQUEST; so is `__cluster_metadata`, whose folder would be taken for
-Kafka's metadata log. `validate_only` judges and creates nothing; as in Kafka it counts for the
+Kafka's metadata log. `validate_only` validates and creates nothing; as in Kafka it counts for the
 client's quota of partitions all the same.
 
 v2-3 the same · v4 -1 partitions: the broker's `num.partitions` · v5 the answer lists the settings
@@ -68,7 +68,7 @@ async def handle(
         try:
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
-            new = judge(requested, services.topics, services.config)
+            new = validate(requested, services.topics, services.config)
             charge_mutations(services, session, new.partitions, strict=version >= STRICT_FROM)
             topic = None if request.validate_only else await services.topics.create(new)
             answers.append(_created(new, topic, services.topics.settings))
@@ -77,7 +77,7 @@ async def handle(
     return CreateTopicsResponse(topics=tuple(answers))
 
 
-def judge(requested: CreatableTopic, topics: Topics, config: BrokerConfig) -> NewTopic:
+def validate(requested: CreatableTopic, topics: Topics, config: BrokerConfig) -> NewTopic:
     """The topic to create; raises the KafkaError that says why it cannot be created."""
     image = topics.image
     check_topic_name(requested.name)

@@ -62,12 +62,12 @@ async def handle(
     services: Services, _session: Session, _version: int, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
     """Delete, and wait until the deletions are durable or the timeout has passed."""
-    asked = [
+    deletions = [
         (TopicPartition(topic.name, partition.partition_index), partition.offset)
         for topic in request.topics
         for partition in topic.partitions
     ]
-    outcomes = iter(await _delete_all(services, asked, request.timeout_ms))
+    outcomes = iter(await _delete_all(services, deletions, request.timeout_ms))
     return DeleteRecordsResponse(
         topics=tuple(
             DeleteRecordsTopicResult(
@@ -83,7 +83,7 @@ async def handle(
 
 
 async def _delete_all(
-    services: Services, asked: Sequence[tuple[TopicPartition, int]], timeout_ms: int
+    services: Services, deletions: Sequence[tuple[TopicPartition, int]], timeout_ms: int
 ) -> list[DeleteResult]:
     """One outcome for each, in order."""
     turns = asyncio.Semaphore(_THREADS_AT_ONCE)
@@ -96,7 +96,7 @@ async def _delete_all(
         services.purgatory.changed(where)  # a fetch may wait below the new log start
         return outcome
 
-    tasks = [asyncio.create_task(delete(where, offset)) for where, offset in asked]
+    tasks = [asyncio.create_task(delete(where, offset)) for where, offset in deletions]
     if tasks:
         await asyncio.wait(tasks, timeout=max(timeout_ms, LEAST_WAIT_MS) / 1000)
     return [task.result() if task.done() else _TIMED_OUT for task in tasks]

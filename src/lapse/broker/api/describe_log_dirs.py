@@ -8,7 +8,7 @@ its offset lag is 0, it is the leader's own, and no log is on its way to another
 topics mean all; what is not there is passed over.
 
 v1-2 the same · v3 an error for the whole (none) · v4 size of the volume and what is free there for
-us, -1 where that cannot be told.
+us, -1 where that is unknown.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Behaviour:
 - waits up to `max_wait_ms` for `min_bytes` in all; an error in any partition ends the wait at once,
   and costs no other partition its records (`broker.logs.faults`);
 - a partition gives whole batches up to its own limit and what is left of `max_bytes`, but the first
-  that has anything gives at least one batch, however large; it may begin below the offset asked for
+  that has anything gives at least one batch, however large; it may begin below the requested offset
   (Y-1);
 - nothing is shown beyond the high watermark, with isolation level 1 beyond the last stable offset;
   between that and the end of the log the answer is empty; outside of the log it is
@@ -19,10 +19,10 @@ Behaviour:
   that carry a value (KIP-87), for which null is sent unless it says that it knows them;
 - a client that sends the epoch of its last record (v12; followers do) gets the end of that epoch,
   and no records, if its log must have diverged from the leader's (KIP-595);
-- within a session (KIP-227) what is asked for is the session's and the answer only what is new:
+- within a session (KIP-227) the partitions are the session's and the answer has only what is new:
   `in_session` goes around authorization, quotas and `handle`, which see every fetch as a full one.
 
-v0-1 messages of format v0 · v2-3 of v1 · v0-2 never more than was asked for, so that a large
+v0-1 messages of format v0 · v2-3 of v1 · v0-2 never more than was requested, so that a large
 message comes cut · v4 isolation level · v5 log start · v0-5 NOT_LEADER_OR_FOLLOWER for
 KAFKA_STORAGE_ERROR, which came later (KIP-112) · v7 sessions, top-level error · v9 leader epoch ·
 v10 zstd (an older client gets UNSUPPORTED_COMPRESSION_TYPE) · v11 rack (ignored) · v12 flexible;
@@ -44,7 +44,7 @@ from lapse.broker.logs.faults import code_of
 from lapse.broker.logs.fetch_records import (
     Client,
     Fetched,
-    Stretch,
+    ReadRange,
     client_of,
     converts,
     made_bytes_max,
@@ -86,11 +86,11 @@ AT_ONCE_PARTITIONS_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedPartition:
     """One partition of the request; `partition` None where the topic id is unknown."""
 
     partition: TopicPartition | None
-    asked: FetchPartition
+    request: FetchPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Got:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class FetchWait:
     """How long a fetch waits, and for how many bytes."""
 
     seconds: float
@@ -148,7 +148,7 @@ async def handle(
     got = _read_at_once(services, wanted, limits)
     if got is None or _is_too_little(got, bytes_min):
         got = await _read_until(
-            services, session, wanted, limits, Patience(request.max_wait_ms / 1000, bytes_min)
+            services, session, wanted, limits, FetchWait(request.max_wait_ms / 1000, bytes_min)
         )
     for want, g in zip(wanted, got, strict=True):
         if want.partition is not None and g.size:
@@ -161,12 +161,12 @@ async def handle(
 async def _read_until(
     services: Services,
     session: Session,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[WantedPartition],
     limits: Limits,
-    patience: Patience,
+    wait: FetchWait,
 ) -> list[Got]:
     """Look, and look again whenever enough has come, until there is enough or time is up."""
-    deadline = services.clock.monotonic() + patience.seconds
+    deadline = services.clock.monotonic() + wait.seconds
     partitions = [w.partition for w in wanted if w.partition is not None]
     with services.purgatory.watch(partitions) as watch:
         session.watch = watch
@@ -174,9 +174,9 @@ async def _read_until(
             watch.reset()
             got = await _read(services, wanted, limits)
             seconds = deadline - services.clock.monotonic()
-            if not _is_too_little(got, patience.bytes_min) or seconds <= 0 or session.lost:
+            if not _is_too_little(got, wait.bytes_min) or seconds <= 0 or session.lost:
                 break
-            missing = patience.bytes_min - sum(g.size for g in got)
+            missing = wait.bytes_min - sum(g.size for g in got)
             got = []  # it is read again, and may be much
             # Where a transaction holds the last stable offset back, any batch may be its marker,
             # and that lets far more be seen than its own few bytes.
@@ -194,7 +194,7 @@ def _is_too_little(got: Sequence[Got], bytes_min: int) -> bool:
     )
 
 
-def _wanted(image: Image, version: int, topics: Sequence[FetchTopic]) -> list[Wanted]:
+def _wanted(image: Image, version: int, topics: Sequence[FetchTopic]) -> list[WantedPartition]:
     wanted = []
     for topic in topics:
         name: str | None = topic.topic
@@ -202,8 +202,8 @@ def _wanted(image: Image, version: int, topics: Sequence[FetchTopic]) -> list[Wa
             known = image.ids.get(topic.topic_id)
             name = None if known is None else known.name
         wanted += [
-            Wanted(None if name is None else TopicPartition(name, asked.partition), asked)
-            for asked in topic.partitions
+            WantedPartition(None if name is None else TopicPartition(name, one.partition), one)
+            for one in topic.partitions
         ]
     return wanted
 
@@ -224,7 +224,9 @@ def _by_topic(
     )
 
 
-def _read_at_once(services: Services, wanted: Sequence[Wanted], limits: Limits) -> list[Got] | None:
+def _read_at_once(
+    services: Services, wanted: Sequence[WantedPartition], limits: Limits
+) -> list[Got] | None:
     """What needs no disk: most clients read what was just written. None if a file has to be read.
 
     Active segments are open, and what was just written is in memory; all else is for a worker.
@@ -240,7 +242,7 @@ def _read_at_once(services: Services, wanted: Sequence[Wanted], limits: Limits) 
         return None
 
 
-async def _read(services: Services, wanted: Sequence[Wanted], limits: Limits) -> list[Got]:
+async def _read(services: Services, wanted: Sequence[WantedPartition], limits: Limits) -> list[Got]:
     """One look at every partition; only those with something to read go to a worker thread."""
     partitions = services.partitions
     most = sum([_most_bytes(partitions, want, limits) for want in wanted])
@@ -253,29 +255,29 @@ async def _read(services: Services, wanted: Sequence[Wanted], limits: Limits) ->
         services.answer_bytes.made(most)
 
 
-def _most_bytes(partitions: Partitions, want: Wanted, limits: Limits) -> int:
+def _most_bytes(partitions: Partitions, want: WantedPartition, limits: Limits) -> int:
     """What answering may take in memory; 0 where it takes no look into a file."""
     try:
         log = _log(partitions, want)
         end = log.last_stable_offset if limits.committed else log.high_watermark
-        if not log.log_start_offset <= want.asked.fetch_offset < end:
+        if not log.log_start_offset <= want.request.fetch_offset < end:
             return 0
         return max(made_bytes_max(log, limits.client), SENDFILE_BYTES_MIN)
     except Exception:  # noqa: BLE001  (reading it says what)
         return 0
 
 
-def _is_at_hand(partitions: Partitions, want: Wanted, limits: Limits) -> bool:
+def _is_at_hand(partitions: Partitions, want: WantedPartition, limits: Limits) -> bool:
     try:
         log = _log(partitions, want)
-        if not log.state.is_recent(want.asked.fetch_offset) or converts(log, limits.client):
+        if not log.state.is_recent(want.request.fetch_offset) or converts(log, limits.client):
             return False
         return not (limits.committed and log.segments[-1].may_have_aborts)
     except Exception:  # noqa: BLE001  (reading it says what)
         return True
 
 
-def _is_held_back(services: Services, wanted: Sequence[Wanted], limits: Limits) -> bool:
+def _is_held_back(services: Services, wanted: Sequence[WantedPartition], limits: Limits) -> bool:
     if not limits.committed:
         return False
     logs = [
@@ -286,7 +288,9 @@ def _is_held_back(services: Services, wanted: Sequence[Wanted], limits: Limits) 
     return any(log.last_stable_offset < log.high_watermark for log in logs)
 
 
-def read_all(partitions: Partitions, wanted: Sequence[Wanted], limits: Limits) -> list[Got]:
+def read_all(
+    partitions: Partitions, wanted: Sequence[WantedPartition], limits: Limits
+) -> list[Got]:
     """Read each partition within the limits, in the order of the request."""
     left = limits.bytes_max
     got: list[Got] = []
@@ -300,29 +304,29 @@ def read_all(partitions: Partitions, wanted: Sequence[Wanted], limits: Limits) -
 
 
 def _read_one(
-    partitions: Partitions, want: Wanted, left: int, limits: Limits, *, one_at_least: bool
+    partitions: Partitions, want: WantedPartition, left: int, limits: Limits, *, one_at_least: bool
 ) -> Got:
-    asked = want.asked
+    request = want.request
     try:
         log = _log(partitions, want)
-        check_leader_epoch(asked.current_leader_epoch, log)
+        check_leader_epoch(request.current_leader_epoch, log)
         stable, high_watermark = log.last_stable_offset, log.high_watermark  # in this order
         end = stable if limits.committed else high_watermark
         diverging = NO_EPOCH_END
-        if asked.last_fetched_epoch >= 0:
-            diverging = _diverging(log, asked)
+        if request.last_fetched_epoch >= 0:
+            diverging = _diverging(log, request)
         got = Fetched(NOTHING, NOTHING)
         aborted: tuple[AbortedTransaction, ...] = ()
         # At the visible end there is nothing to read, and beyond the log's end `read` refuses.
         # Nor is there where the logs have parted.
-        if diverging is NO_EPOCH_END and not end <= asked.fetch_offset <= log.log_end_offset:
-            bytes_max = max(min(asked.partition_max_bytes, left), 0)
-            wanted = Stretch(asked.fetch_offset, bytes_max, end, one_at_least, limits.pread)
+        if diverging is NO_EPOCH_END and not end <= request.fetch_offset <= log.log_end_offset:
+            bytes_max = max(min(request.partition_max_bytes, left), 0)
+            wanted = ReadRange(request.fetch_offset, bytes_max, end, one_at_least, limits.pread)
             got = records_for(log, limits.client, wanted)
             if limits.committed:
-                aborted = _aborted(log, got.source, asked.fetch_offset, end)
+                aborted = _aborted(log, got.source, request.fetch_offset, end)
         data = PartitionData(
-            partition_index=asked.partition,
+            partition_index=request.partition,
             error_code=ErrorCode.NONE,
             high_watermark=high_watermark,
             last_stable_offset=stable,
@@ -336,22 +340,22 @@ def _read_one(
     except BlockingIOError:  # it is for a worker thread
         raise
     except Exception as e:  # noqa: BLE001  (`code_of` logs it)
-        return Got(_error(asked.partition, code_of(partitions, want.partition, "Fetch", e)))
+        return Got(_error(request.partition, code_of(partitions, want.partition, "Fetch", e)))
     return Got(data, got.size)
 
 
 def _append_times(source: LogSlice) -> tuple[AppendedFrom, ...]:
     known = source.append_times()
-    told = zip(known.offsets.tolist(), known.times.tolist(), strict=True)
-    return tuple([AppendedFrom(offset=offset, append_ms=time) for offset, time in told])
+    found = zip(known.offsets.tolist(), known.times.tolist(), strict=True)
+    return tuple([AppendedFrom(offset=offset, append_ms=time) for offset, time in found])
 
 
-def _diverging(log: PartitionLog, asked: FetchPartition) -> EpochEndOffset:
+def _diverging(log: PartitionLog, request: FetchPartition) -> EpochEndOffset:
     """KIP-595: where the log of the client, which sent its last record's epoch, left the leader's.
 
     Raises KafkaError OFFSET_OUT_OF_RANGE where that is unknown, or below the log start.
     """
-    offset, epoch = asked.fetch_offset, asked.last_fetched_epoch
+    offset, epoch = request.fetch_offset, request.last_fetched_epoch
     end = log.end_of_epoch(epoch)
     if end is None or offset < log.log_start_offset:
         raise KafkaError(
@@ -383,7 +387,7 @@ def _aborted(
     )
 
 
-def _log(partitions: Partitions, want: Wanted) -> PartitionLog:
+def _log(partitions: Partitions, want: WantedPartition) -> PartitionLog:
     if want.partition is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has that id")
     return partitions.get(want.partition)
@@ -445,7 +449,7 @@ def _unread(topic: FetchTopic) -> FetchableTopicResponse:
     return FetchableTopicResponse(
         topic=topic.topic,
         topic_id=topic.topic_id,
-        partitions=tuple(_error(asked.partition, TOPIC_REFUSED) for asked in topic.partitions),
+        partitions=tuple(_error(one.partition, TOPIC_REFUSED) for one in topic.partitions),
     )
 
 

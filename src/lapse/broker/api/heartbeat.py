@@ -22,7 +22,7 @@ async def handle(
     if not request.group_id:
         return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     beat = Heartbeat(object(), request.member_id, request.generation_id, request.group_instance_id)
-    outcome = await services.groups.ask(request.group_id, beat)
+    outcome = await services.groups.handle(request.group_id, beat)
     return HeartbeatResponse(error_code=outcome.error)
 
 

@@ -52,7 +52,7 @@ async def handle(
         may_skip_assignment=version >= _SKIP_FROM,
         reason=request.reason,
     )
-    return _response(await services.groups.ask(request.group_id, join), version)
+    return _response(await services.groups.handle(request.group_id, join), version)
 
 
 def _response(joined: Joined, version: int) -> JoinGroupResponse:

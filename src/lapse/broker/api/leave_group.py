@@ -34,7 +34,7 @@ async def handle(
         leaving = tuple(
             Leaving(m.member_id, m.group_instance_id, m.reason) for m in request.members
         )
-    left = await services.groups.ask(request.group_id, Leave(object(), leaving))
+    left = await services.groups.handle(request.group_id, Leave(object(), leaving))
     if version < _SEVERAL_FROM:
         return LeaveGroupResponse(error_code=_only_error(left))
     return LeaveGroupResponse(

@@ -26,7 +26,7 @@ from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition, check_topic_name
-from lapse.broker.api.create_topics import DEFAULT, judge
+from lapse.broker.api.create_topics import DEFAULT, validate
 from lapse.broker.request.authorize import (
     TOPIC_REFUSED,
     Caller,
@@ -123,7 +123,7 @@ async def _create(services: Services, session: Session, name: str) -> None:
             assignments=(),
             configs=(),
         )
-        new = judge(creatable, services.topics, services.config)
+        new = validate(creatable, services.topics, services.config)
         charge_mutations(services, session, new.partitions, strict=True)
         await services.topics.create(new)
 

@@ -35,7 +35,7 @@ async def handle(
         assignments={a.member_id: bytes(a.assignment) for a in request.assignments},
         needs_protocol=version >= _PROTOCOL_FROM,
     )
-    return _response(await services.groups.ask(request.group_id, sync))
+    return _response(await services.groups.handle(request.group_id, sync))
 
 
 def _response(synced: Synced) -> SyncGroupResponse:

@@ -141,7 +141,7 @@ class ConsumerShard:
         assert isinstance(step.answer, BeatTaken)
         return step.answer
 
-    async def ask(self, group_id: str, request: Request) -> Answer | None:
+    async def handle(self, group_id: str, request: Request) -> Answer | None:
         """Handle a request of the classic protocol; None where the group no longer exists.
 
         A group without members is removed if the request would create a classic group.
@@ -152,7 +152,7 @@ class ConsumerShard:
             if group is None:
                 return None
             if group.state.members:
-                step = group.ask(request, self._around.cluster(), self._clock.now_ms())
+                step = group.handle(request, self._around.cluster(), self._clock.now_ms())
                 await self._take(group, step)
                 assert not isinstance(step.answer, BeatTaken)
                 return step.answer

@@ -142,11 +142,11 @@ class Shard:
 
     # --- members --------------------------------------------------------------------------------
 
-    async def ask(self, group_id: str, request: Request) -> Answer:
+    async def handle(self, group_id: str, request: Request) -> Answer:
         """A group's response, maybe much later."""
         while self.consumers.holds(group_id):
             # A group of KIP-848, or one that is being created, removed or converted.
-            answer = await self.consumers.ask(group_id, request)
+            answer = await self.consumers.handle(group_id, request)
             if answer is not None:
                 return answer
         group = self.groups.get(group_id)

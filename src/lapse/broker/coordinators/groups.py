@@ -103,21 +103,21 @@ class GroupCoordinator:
         return (await self._topic.require()).partitions
 
     @overload
-    async def ask(self, group_id: str, request: Join) -> Joined: ...
+    async def handle(self, group_id: str, request: Join) -> Joined: ...
     @overload
-    async def ask(self, group_id: str, request: Sync) -> Synced: ...
+    async def handle(self, group_id: str, request: Sync) -> Synced: ...
     @overload
-    async def ask(self, group_id: str, request: Heartbeat) -> HeartbeatTaken: ...
+    async def handle(self, group_id: str, request: Heartbeat) -> HeartbeatTaken: ...
     @overload
-    async def ask(self, group_id: str, request: Leave) -> Left: ...
+    async def handle(self, group_id: str, request: Leave) -> Left: ...
 
-    async def ask(self, group_id: str, request: Request) -> Answer:
+    async def handle(self, group_id: str, request: Request) -> Answer:
         """A group's response, maybe much later; a refusal where its shard cannot be loaded."""
         try:
             shard = await self.shard_of(group_id)
         except KafkaError as e:
             return refusal(request, e.code).answer
-        return await shard.ask(group_id, request)
+        return await shard.handle(group_id, request)
 
     async def partition_of(self, group_id: str) -> TopicPartition:
         """The partition of the offsets topic that looks after a group; raises KafkaError."""

@@ -1,4 +1,4 @@
-"""A coordinator's own topic, made when it is first asked for, as in Kafka."""
+"""A coordinator's own topic, created when it is first needed, as in Kafka."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ read_committed consumers would wait for ever. A tenure ends when its log goes of
 is deleted.
 
 Markers carry the tenure's coordinator epoch. The first is above all that the logs of this broker
-remember, so no log refuses it, whoever wrote there before: a Kafka, or this broker in an earlier
-life. Producer ids of idempotent producers come from here too, without the topic.
+remember, so no log refuses it, also where another wrote before: a Kafka, or this broker in an
+earlier life. Producer ids of idempotent producers come from here too, without the topic.
 
 Unused transactional ids expire by the time that the broker believes (ADR-11): a clock that jumped
 expires none.

@@ -373,7 +373,7 @@ class CleanerCollector(Collector):
         yield from self._run(progress)
         yield GaugeMetricFamily(
             "lapse_lifecycle_clock_ahead_seconds",
-            "How far the clock jumped while nobody has confirmed it: nothing is removed then.",
+            "How far the clock jumped and has not been confirmed: nothing is removed then.",
             max(0 if progress is None else progress.clock_ahead_ms, self._guard.ahead_ms) / 1000,
         )
 

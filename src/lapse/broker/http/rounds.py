@@ -109,7 +109,7 @@ class RoundPages:
                 if command.for_ms is not None and command.for_ms <= 0:
                     raise msgspec.ValidationError("for_ms must be above 0")
             except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as e:
-                return PlainTextResponse(f"not what is asked here: {e}\n", 400)
+                return PlainTextResponse(f"not a request that this page takes: {e}\n", 400)
             try:
                 return _json(await self.disk.run(lambda: do(command)))
             except LapseError as e:

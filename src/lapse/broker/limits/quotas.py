@@ -3,8 +3,8 @@
 What Kafka calls ClientQuotaManager.
 
 KIP-13 (bytes), KIP-55 (users), KIP-124 (requests), KIP-546 (how they are set). A quota is soft:
-what is over it is carried out, and the client is told and made to wait for as long as brings its
-rate down to the quota again.
+what is over it is carried out, and the client must wait, as its answer says, for as long as brings
+its rate down to the quota again.
 
 Changes of topics are counted by partitions (KIP-599), with a bucket of tokens instead of a rate: it
 fills at the quota, up to what the quota gives in all windows, and once it is below nothing, newer

@@ -65,7 +65,7 @@ REPLICA = Client(is_replica=True, tombstone_values=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ReadRange:
     """What to read of one log: from `offset` on, below `end`, about `bytes_max`."""
 
     offset: int
@@ -102,7 +102,7 @@ def client_of(version: int, request: FetchRequest) -> Client:
     )
 
 
-def records_for(log: PartitionLog, client: Client, wanted: Stretch) -> Fetched:
+def records_for(log: PartitionLog, client: Client, wanted: ReadRange) -> Fetched:
     """The records for that client.
 
     Raises KafkaError: OFFSET_OUT_OF_RANGE where the log has no such offset,
@@ -164,7 +164,7 @@ class _Look:
         return Fetched(shown, shown)
 
 
-def _look(log: PartitionLog, client: Client, wanted: Stretch) -> _Look:
+def _look(log: PartitionLog, client: Client, wanted: ReadRange) -> _Look:
     """Read; no rows where there is nothing, or the limit cuts the first batch."""
     where, source = str(log.partition), _slice(log, wanted)
     data = source.read()
@@ -221,7 +221,7 @@ def _reads(log: PartitionLog, client: Client) -> Reads:
     return Reads(client.magic_max, client.tombstone_values or not counts)
 
 
-def _slice(log: PartitionLog, wanted: Stretch) -> LogSlice:
+def _slice(log: PartitionLog, wanted: ReadRange) -> LogSlice:
     return log.read(
         wanted.offset, wanted.bytes_max, wanted.end,
         one_at_least=wanted.one_at_least, pread=wanted.pread,

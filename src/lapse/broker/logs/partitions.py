@@ -271,7 +271,7 @@ class Partitions:
         return self._create(partition, topic)
 
     def _forget_elsewhere(self, partition: TopicPartition, holder: LogDirectory) -> None:
-        """It was moved from one directory to another while nobody served it."""
+        """It was moved from one directory to another while no broker ran."""
         for directory in self.directories:
             if directory is not holder and directory.lost(partition) is not None:
                 logger.info("%s is in %s, and not in %s", partition, holder.path, directory.path)

@@ -81,7 +81,7 @@ def _held(partitions: Partitions, topic: Topic) -> str | None:
         try:
             held = partitions.get(partition).state.holds_valued_tombstones()
         except StorageError as e:
-            return f"whether {partition} holds flagged tombstones (KIP-87) cannot be told: {e}"
+            return f"whether {partition} holds flagged tombstones (KIP-87) is unknown: {e}"
         if held:
             return f"{partition} holds {_BECOMES[topic.config.compacts]}"
     return None

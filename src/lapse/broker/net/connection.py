@@ -368,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
         if begun == records.size:
             return
         loop = asyncio.get_running_loop()
-        file = cast("IO[bytes]", records)  # all that is asked of it is its fileno
+        file = cast("IO[bytes]", records)  # only its fileno is used
         for start in range(begun, records.size, FILE_PIECE_BYTES):
             size = min(FILE_PIECE_BYTES, records.size - start)
             try:
@@ -378,7 +378,7 @@ class Connection(asyncio.BufferedProtocol):
             except (ConnectionError, TimeoutError):
                 raise
             except asyncio.SendfileNotAvailableError as e:
-                # What asyncio says of any error before its first byte; asked again, it has a name.
+                # asyncio says this of any error before its first byte; a second call names it.
                 self._send_at_once(LogSlice(records.files, records.position + start, size))
                 raise CloseConnection("sending a slice of a segment failed once") from e
             except OSError as e:

@@ -59,4 +59,4 @@ class _Begun(Coroutine[Any, None, None]):
         self._work.close()
 
     def __await__(self) -> Generator[Any, None, None]:
-        raise TypeError("a task runs it, nobody awaits it")
+        raise TypeError("a task runs it; it cannot be awaited")

@@ -97,14 +97,14 @@ class Items:
     """The fields of a request whose items are refused one by one.
 
     Attributes:
-        asked: the request's field with the items.
-        answered: the response's field with their results.
+        request_field: the request's field with the items.
+        response_field: the response's field with their results.
         may: whether an item is allowed.
         refused: makes the result of a refused item.
     """
 
-    asked: str
-    answered: str
+    request_field: str
+    response_field: str
     may: Callable[[Caller, Any], bool]
     refused: Callable[[Any], Any]
 
@@ -113,13 +113,15 @@ def each(items: Items) -> Rule:
     """A rule for such a request; refusals come after the other results."""
 
     async def rule(caller: Caller, _version: int, request: Any, handle: Handle) -> Any:
-        asked = getattr(request, items.asked)
-        fine, others = caller.split_by_permission(asked, lambda item: items.may(caller, item))
+        requested = getattr(request, items.request_field)
+        fine, others = caller.split_by_permission(requested, lambda item: items.may(caller, item))
         if not others:
             return await handle(request)
-        answer = await handle(replace(request, **{items.asked: fine}))
+        answer = await handle(replace(request, **{items.request_field: fine}))
         refused = tuple(items.refused(item) for item in others)
-        return replace(answer, **{items.answered: (*getattr(answer, items.answered), *refused)})
+        return replace(
+            answer, **{items.response_field: (*getattr(answer, items.response_field), *refused)}
+        )
 
     return rule
 
@@ -156,12 +158,12 @@ def reads_group(caller: Caller, request: Any) -> bool:
 
 
 def described(
-    asked: str, refused: Callable[[str], Any]
+    request_field: str, refused: Callable[[str], Any]
 ) -> Callable[[Caller, int, Any, Handle], Any]:
-    """The rule for DescribeGroups and ConsumerGroupDescribe; `asked` is the request's field."""
+    """The rule for DescribeGroups and ConsumerGroupDescribe."""
     plain = each(
         Items(
-            asked,
+            request_field,
             "groups",
             lambda caller, name: caller.may_group(Operation.DESCRIBE, name),
             refused,

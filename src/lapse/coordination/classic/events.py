@@ -1,8 +1,8 @@
 """Requests to a classic consumer group, its answers, and the records it has appended; as data.
 
 Requests and answers are free of versions: a handler builds them from the wire's messages and turns
-answers back. A request's `token` is its owner's name for whoever waits; each gets exactly one
-`Reply`, maybe only after a later event.
+answers back. A request's `token` is its owner's name for the request that waits; each gets exactly
+one `Reply`, maybe only after a later event.
 
 Null and default values are those of Kafka's messages: -1 is no generation, an empty member id says
 that the group has yet to give one.
@@ -64,7 +64,7 @@ class Join:
         protocols: best first; a name given twice counts once.
         needs_member_id: from version 4, a member without an id is given one and sent back to join
             with it (KIP-394).
-        may_skip_assignment: from version 9, a static leader can be told not to assign (KIP-814).
+        may_skip_assignment: from version 9, a static leader can be kept from assigning (KIP-814).
         reason: for logs (KIP-800).
     """
 
@@ -228,7 +228,7 @@ class Store:
     """Append this record and call `stored(ticket, …)` when it is durable, or cannot be.
 
     Attributes:
-        ticket: names this store; they are appended in the order in which a group asks.
+        ticket: names this store; they are appended in the order of the group's requests.
         value: None removes the group.
     """
 
@@ -248,7 +248,7 @@ Effects = tuple[Effect, ...]
 
 
 def refusal(request: Request, error: ErrorCode) -> Reply:
-    """A request's answer when its group cannot be asked: moved, loading, an invalid group id."""
+    """A request's answer when its group cannot handle it: moved, loading, an invalid group id."""
     answer: Answer
     match request:
         case Join():

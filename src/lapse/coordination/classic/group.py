@@ -5,7 +5,7 @@ What Kafka calls ClassicGroup.
     Empty → PreparingRebalance → CompletingRebalance → Stable        (any) → Dead
       ↑_____________|      ↑______________|_______________|
 
-A rebalance waits for every member to join (PreparingRebalance), tells them the new generation and
+A rebalance waits for every member to join (PreparingRebalance), sends them the new generation and
 waits for the leader's assignment (CompletingRebalance), which is stored before any member gets it.
 Each method takes one event and the time, and returns effects; `TABLE` says what an event does in
 which state. The owner appends what a `Store` holds and calls `stored`, and calls `tick` at
@@ -70,7 +70,7 @@ from lapse.coordination.records.subscription import PROTOCOL_TYPE
 
 @dataclass(frozen=True, slots=True)
 class DescribedMember:
-    """A member as DescribeGroups tells of it; `metadata` only of a stable group."""
+    """A member as DescribeGroups shows it; `metadata` only of a stable group."""
 
     member_id: str
     instance_id: str | None
@@ -82,7 +82,7 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
-    """A group as DescribeGroups tells of it; `protocol` only of a stable one."""
+    """A group as DescribeGroups shows it; `protocol` only of a stable one."""
 
     group_id: str
     state: State
@@ -252,7 +252,7 @@ class ClassicGroup(GroupState):
         return is_empty and not self.is_recorded
 
     def tick(self, now_ms: int) -> Effects:
-        """Let what has come due happen: sessions, phases of a rebalance, ids nobody came back with.
+        """Let what has come due happen: sessions, phases of a rebalance, ids never used to join.
 
         Nothing that is set meanwhile is due in the same tick.
         """

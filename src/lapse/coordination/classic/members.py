@@ -1,6 +1,6 @@
 """Who is in a classic group: members, their leader, their instance ids and their votes.
 
-The group's states are `group`'s; here is only what can be asked of the members in any of
+The group's states are `group`'s; here is only what holds of the members in any of
 them. Order is that of joining, so the same events give the same leader and the same answers.
 """
 
@@ -220,8 +220,8 @@ class Members:
     def choose_protocol(self) -> str:
         """What most members like best of what all support; the leader decides between equals.
 
-        `support_any` was asked of every member, so there is one. Where there is none all the same
-        (a damaged record), the leader's first choice.
+        `support_any` was checked for every member, so there is one. Where there is none all the
+        same (a damaged record), the leader's first choice.
         """
         assert self.leader is not None
         votes: Counter[str] = Counter()
@@ -245,7 +245,7 @@ class Members:
         return frozenset(found)
 
     def told_to_leader(self, protocol: str) -> tuple[JoinedMember, ...]:
-        """The members as their leader is told of them."""
+        """The members as their leader gets them."""
         return tuple(
             JoinedMember(m.member_id, m.instance_id, m.metadata_for(protocol))
             for m in self._members.values()

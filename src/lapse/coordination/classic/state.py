@@ -219,7 +219,7 @@ class GroupState:
         )
 
     def joined(self, member_id: str) -> Joined:
-        """What a member is told of the present generation; its leader also who is in it."""
+        """What a member gets of the present generation; its leader also who is in it."""
         leads = self.members.leader == member_id
         return Joined(
             ErrorCode.NONE,

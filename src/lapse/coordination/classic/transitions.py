@@ -274,7 +274,7 @@ def _instance_replaced(group: GroupState, stored: Stored) -> None:
         answer = replace(answer, skip_assignment=group.members.leader == new.member_id)
     else:
         # Told who led before, an older client does not take itself for the leader, and so does
-        # not assign anew what nobody would be told (KIP-814).
+        # not assign anew what no member would get (KIP-814).
         answer = replace(answer, leader=subject.old_leader, members=())
     group.answer_join(new, answer)
     if stored.error is ErrorCode.NONE:

@@ -2,8 +2,8 @@
 
 To its group such a member is one like the others, with a target and an epoch, which it takes for a
 generation; only its client gets other answers. Where another one is given what it is to have
-by heartbeats, this one is told to join again (REBALANCE_IN_PROGRESS), says in its subscription what
-it owns, and is given by SyncGroup what it holds then. Nobody leads and nobody waits for others:
+by heartbeats, this one is sent to join again (REBALANCE_IN_PROGRESS), says in its subscription what
+it owns, and is given by SyncGroup what it holds then. No member leads and none waits for others:
 joins and syncs are answered at once. As GroupMetadataManager of Kafka 4.3, which has them whatever
 `group.consumer.migration.policy` says.
 
@@ -151,9 +151,10 @@ def _check_protocols(
 def _member_before(draft: Draft, beat: Beat, *, is_unknown: bool) -> Member:
     """The member as it was, a blank one if it is new.
 
-    An instance that comes without an id takes the place of whoever has it, released or not. An id
-    that nobody has is one that was given out to join with; unless it says that it owns something:
-    that was a member, was missed, and reads what others have by now. Kafka lets it in with that.
+    An instance that comes without an id takes the place of the member that has it, released or not.
+    An id that no member has is one that was given out to join with; unless it says that it owns
+    something: that was a member, was missed, and reads what others have by now. Kafka lets it in
+    with that.
     """
     state, member_id = draft.state, beat.member_id
     if beat.instance_id is None:

@@ -138,7 +138,7 @@ class BeatTaken:
 
 @dataclass(frozen=True, slots=True)
 class DescribedMember:
-    """A member as ConsumerGroupDescribe tells of it."""
+    """A member as ConsumerGroupDescribe shows it."""
 
     member_id: str
     instance_id: str | None
@@ -155,7 +155,7 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
-    """A group as ConsumerGroupDescribe tells of it."""
+    """A group as ConsumerGroupDescribe shows it."""
 
     group_id: str
     state: str

@@ -10,7 +10,7 @@ and calls `appended`; until then the group is as it was, and a step whose append
 forgotten. So only one step may be under way at a time, and the log always says what memory says.
 Sessions and rebalances have deadlines; the owner calls `tick` at `next_deadline_ms`.
 
-    Empty → Assigning → Reconciling → Stable: of the group, told from epochs and members alone
+    Empty → Assigning → Reconciling → Stable: of the group, derived from epochs and members alone
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Step:
     Attributes:
         state: the group then.
         answer: None where no request caused the change.
-        member_id: who lives, by having asked.
+        member_id: the member that sent the request, and so lives.
         successor: the classic group that this one ends as.
         seen: the topics it was judged by; None where they were not looked at.
         due: deadlines that led to it.
@@ -144,7 +144,7 @@ class ConsumerGroup:
         answer = transitions.beat(draft, request, self._now(cluster, now_ms))
         return Step(tuple(draft.entries), draft.state, answer, answer.member_id, seen=cluster)
 
-    def ask(self, request: Request, cluster: Cluster, now_ms: int) -> Step:
+    def handle(self, request: Request, cluster: Cluster, now_ms: int) -> Step:
         """One of the classic calls; raises KafkaError where it is refused."""
         draft = Draft(self.state)
         member_id: str | None = None
@@ -178,7 +178,7 @@ class ConsumerGroup:
         return Step(tuple(draft.entries), draft.state, successor=successor, due=due)
 
     def delete(self) -> Step:
-        """Remove everything; the owner has seen to it that nobody is in it."""
+        """Remove everything; the owner has seen to it that it has no members."""
         draft = Draft(self.state)
         draft.remove_group()
         return Step(tuple(draft.entries), draft.state)
@@ -265,7 +265,7 @@ class ConsumerGroup:
             return
         if (_SESSION, member_id) not in self._deadlines:
             self._extend_session(member, now_ms)
-        # From when it is told to give something up, whatever it says meanwhile.
+        # From when it must give something up, whatever it sends meanwhile.
         if member.state is MemberState.UNREVOKED_PARTITIONS:
             self._wait(_REBALANCE, member, now_ms)
         else:

@@ -87,7 +87,7 @@ def upgraded(group: ClassicGroup, settings: ConsumerGroupSettings, cluster: Clus
     for member in members:
         draft.write_member(member)
     # Members of a group that was not stable may not have everything between them. They need a new
-    # epoch whoever joins: no hash is one that is not the topics'.
+    # epoch whichever member joins: no hash is one that is not the topics'.
     is_stable = group.state is State.STABLE
     known_hash = metadata_hash(draft.state, cluster) if is_stable else 0
     draft.write_group(group.generation, known_hash)
@@ -188,7 +188,7 @@ def downgraded(
     value = record if quiet else replace(record, leader=None)
     draft.entries.append(Entry(GROUP_METADATA, key, value, GROUP_METADATA.written))
     if not quiet:
-        rebalance(group)  # nobody waits in it yet, so nobody is answered
+        rebalance(group)  # no request waits in it yet, so none is answered
     return group
 
 

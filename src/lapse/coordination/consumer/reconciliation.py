@@ -116,7 +116,7 @@ def _next(member: Member, aim: Aim) -> Member:
 
 
 def _is_free(member: Member, aim: Aim, topic_id: uuid.UUID, number: int) -> bool:
-    """What the member itself was to give up counts as free: nobody else has it."""
+    """What the member itself was to give up counts as free: no other member has it."""
     owner = aim.owners.get((topic_id, number))
     return owner is None or (
         owner == member.member_id and number in member.revoking.get(topic_id, {})

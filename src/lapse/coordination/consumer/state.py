@@ -42,7 +42,7 @@ class Member:
         topics: sorted, each once.
         pattern: "" for none.
         epoch: 0 has yet to be given anything; -2 is away.
-        assigned: what it is told it has.
+        assigned: what the coordinator sent as its assignment.
         revoking: what it is to give up, and has not said that it did.
         classic: what it joined with, of a member that speaks the classic calls.
     """
@@ -260,7 +260,7 @@ def _member(state: ConsumerState, key: MemberKey, value: Any) -> None:
 def _classic(
     value: records.ClassicMemberMetadata | None,
 ) -> records.ClassicMemberMetadata | None:
-    """A record without the field reads as an empty struct; nobody joins without a protocol."""
+    """A record without the field reads as an empty struct; no member joins without a protocol."""
     return value if value is not None and value.supported_protocols else None
 
 

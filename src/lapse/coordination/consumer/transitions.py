@@ -61,8 +61,8 @@ def beat(draft: Draft, request: Beat, now: Now) -> BeatTaken:
     has_resubscribed = subscribe(draft, before, request, now)
     follow_target(draft, now)
     member = reconcile(draft, request, now, has_resubscribed=has_resubscribed)
-    tells = request.epoch == JOINING or request.is_full
-    if tells or plain(member.assigned) != plain(before.assigned):
+    answers_all = request.epoch == JOINING or request.is_full
+    if answers_all or plain(member.assigned) != plain(before.assigned):
         assignment = plain(member.assigned)
     else:
         assignment = None
@@ -81,7 +81,7 @@ def leave(draft: Draft, request: Beat) -> BeatTaken:
     else:
         member = known_instance(state, request.member_id, request.instance_id)
     if request.epoch == AWAY:
-        # It keeps its partitions for whoever comes back; what it was to give up is free.
+        # It keeps its partitions for the instance that comes back; what it was to give up is free.
         draft.write_current(replace(member, epoch=AWAY, revoking={}))
     else:
         remove(draft, [member.member_id])
@@ -171,7 +171,7 @@ def _subscribed(before: Member, request: Beat) -> Member:
 
 
 def _follow_patterns(draft: Draft, old_pattern: str, request: Beat, now: Now) -> bool:
-    """Patterns that were looked up for this heartbeat, and one that nobody has any more.
+    """Patterns that were looked up for this heartbeat, and one that no member has any more.
 
     Returns whether one of them matches other topics than before.
     """

@@ -2,9 +2,9 @@
 
 A key is an int16 *type* and the key's fields in version 0; a value is an int16 *version* and the
 value's fields in it; a null value removes the key. `offsets` and `transactions` hold the tables of
-types; called by whoever reads or writes `__consumer_offsets` or `__transaction_state`.
+types; called by the readers and writers of `__consumer_offsets` or `__transaction_state`.
 
-Bytes that do not parse raise MalformedMessage. A type nobody knows comes out as UNKNOWN, because
+Bytes that do not parse raise MalformedMessage. An unknown type comes out as UNKNOWN, because
 Kafka steps over it when it loads a partition; an unknown version of a known value does not, since
 stepping over it would lose what it says.
 """

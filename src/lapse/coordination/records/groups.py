@@ -63,7 +63,7 @@ class Group:
         kind: classic, consumer (KIP-848), share or streams.
         state: Empty, Stable, Assigning or Reconciling; Unknown for share and streams groups.
         epoch: its generation, or its epoch; -1 for one that only commits offsets.
-        protocol: what members agreed on, or the assignor they asked for.
+        protocol: what members agreed on, or the assignor they chose.
         pending: offsets of transactions that are still open.
     """
 

@@ -139,7 +139,7 @@ class TransactionCoordinator:
             if not 0 < timeout_ms <= self.settings.max_timeout_ms:
                 raise KafkaError(
                     ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-                    f"{transactional_id!r} asks for a timeout of {timeout_ms} ms, "
+                    f"{transactional_id!r} wants a timeout of {timeout_ms} ms, "
                     f"transaction.max.timeout.ms is {self.settings.max_timeout_ms}",
                 )
             partition = self._tables.partition(transactional_id)

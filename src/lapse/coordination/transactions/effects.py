@@ -23,7 +23,7 @@ from lapse.coordination.transactions.state import NO_EPOCH, NO_ID
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Append one record to `__transaction_state`-`partition`, and sync it as that topic asks.
+    """Append one record to `__transaction_state`-`partition`, and sync it as that topic requires.
 
     Attributes:
         ticket: names this store in `stored`.

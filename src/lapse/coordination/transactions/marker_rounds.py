@@ -1,7 +1,7 @@
 """Which markers are on their way, and which have to go again.
 
 The bookkeeping under `coordinator`: markers of a transaction go to many partitions,
-results come back in pieces, some fail. A result counts once, for the ticket it was asked under:
+results come back in pieces, some fail. A result counts once, for the ticket it was requested under:
 late results of an earlier tenure say nothing of the present transaction, which may well have the
 same producer id, epoch and end.
 """

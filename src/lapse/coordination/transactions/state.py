@@ -112,7 +112,7 @@ class Transaction:
 
     Attributes:
         producer_epoch: -1 until the first InitProducerId is stored.
-        last_producer_epoch: the one before, if the producer itself asked for the present one
+        last_producer_epoch: the one before, if the producer itself requested the present one
             (KIP-360: its retry is answered again); never stored.
         partitions: while the transaction ends, those that have no marker yet.
         start_ms: when the first partition was added.
@@ -204,7 +204,7 @@ def with_next_epoch(
     """The next epoch of the same producer id; the present one again for a repeated request.
 
     Raises PRODUCER_FENCED where `expected_epoch` is neither the present one nor, after a bump that
-    its producer asked for, the one before. Also for an exhausted epoch, where Kafka throws.
+    its producer requested, the one before. Also for an exhausted epoch, where Kafka throws.
     """
     if expected_epoch is None:
         epoch, last = txn.producer_epoch + 1, NO_EPOCH

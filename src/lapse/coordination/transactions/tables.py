@@ -16,7 +16,7 @@ from lapse.coordination.transactions.state import ProducerIdAndEpoch, Transactio
 
 @dataclass(slots=True, eq=False)
 class LoadedPartition:
-    """A partition whose log was read; one object a tenure, so that it can be told by identity."""
+    """A partition whose log was read; one object a tenure, so that identity distinguishes it."""
 
     number: int
     coordinator_epoch: int

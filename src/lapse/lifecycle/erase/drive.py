@@ -48,7 +48,7 @@ from lapse.lifecycle.erase.proof import (
     with_never_seen,
 )
 from lapse.lifecycle.erase.replicas import ReplicaFindings, Run, Where, look_through
-from lapse.lifecycle.erase.search import Search, SearchSpec, hash_of, told
+from lapse.lifecycle.erase.search import Search, SearchSpec, hash_of, spec_of
 from lapse.lifecycle.erase.served import Served
 from lapse.lifecycle.erase.sign import fingerprint, public_key_of, seal
 from lapse.log.summary import FOLDER
@@ -101,7 +101,7 @@ class Look:
     """The result of a look at all replicas."""
 
     replicas: tuple[ReplicaFindings, ...]
-    asked: SearchSpec
+    spec: SearchSpec
     verdict: Verdict
     left: Left
     started_ms: int
@@ -184,17 +184,17 @@ class Erasure:
             )
             for where in self._places.of(target.part)
         )
-        asked = told(target.search, target.salt, target.part.bounds, target.part.topic_id)
+        spec = spec_of(target.search, target.salt, target.part.bounds, target.part.topic_id)
         part = target.part.having_seen(keys_seen(replicas, len(target.keys)))
         if part != target.part:  # `_step` saves it, since the keys may be gone by the next run
             self.order, target.part = self.order.with_topic(part), part
-        verdict = doubted(judge(replicas, asked, target.part.topic), target.doubts)
+        verdict = doubted(judge(replicas, spec, target.part.topic), target.doubts)
         verdict = with_never_seen(verdict, target.part.never_seen, len(target.keys))
-        left = what_is_left(totals(replicas), asked, verdict)
+        left = what_is_left(totals(replicas), spec, verdict)
         ended_ms = self._clock.now_ms()
         if target.last is None or target.last.left != left:
             target.since_ms = ended_ms
-        target.last = Look(replicas, asked, verdict, left, started_ms, ended_ms)
+        target.last = Look(replicas, spec, verdict, left, started_ms, ended_ms)
         return target.last
 
     def due(self, target: Target) -> list[Due]:
@@ -211,7 +211,7 @@ class Erasure:
     def _last_look(self, target: Target, fs: Fs) -> Look:
         """Read all files anew, if they are of all replicas: some may have come or moved meanwhile.
 
-        A replica that comes after the brokers were asked is copied from replicas that are looked
+        A replica that comes after the brokers answered is copied from replicas that are looked
         at. Removals are synced, because a power cut undoes a removal that was not.
         """
         topic = target.part.topic
@@ -281,7 +281,7 @@ class Erasure:
             target.is_done = look.ended_ms - target.since_ms > PATIENCE_MS
         changed = before is None or before.left != look.left
         if changed:
-            say(f"{target.part.topic}: {look.left.told()}")
+            say(f"{target.part.topic}: {look.left.text()}")
         elif look.left.values and look.ended_ms - target.since_ms > HINT_MS:
             self._hint(target, say)
         return changed
@@ -299,7 +299,7 @@ class Erasure:
         look = target.last
         if look is not None and look.verdict.state == NOT_PROVEN:
             minutes = PATIENCE_MS // 60_000
-            say(f"{target.part.topic}: {look.left.told()}; looking again for {minutes} minutes")
+            say(f"{target.part.topic}: {look.left.text()}; looking again for {minutes} minutes")
 
     def _hint(self, target: Target, say: Say) -> None:
         if not target.is_hinted:
@@ -383,7 +383,7 @@ class Erasure:
         look = target.looked
         part = target.part.noted(
             look.verdict.state, look.left.values, look.ended_ms,
-            tombstones_too=look.asked.tombstones_too,
+            tombstones_too=look.spec.tombstones_too,
         )  # fmt: skip
         if part != target.part:
             self._remember(target, part, fs, folder)
@@ -413,7 +413,7 @@ def _sync_removals(replicas: Iterable[ReplicaFindings], fs: Fs) -> Iterator[str]
 def _write_proof(fs: Fs, folder: Path, target: Target, key: Ed25519PrivateKey) -> Path:
     look = target.looked
     report = Report(
-        FORMAT, version("lapse"), platform.node(), target.part.topic, None, look.asked,
+        FORMAT, version("lapse"), platform.node(), target.part.topic, None, look.spec,
         look.started_ms, look.ended_ms, look.replicas, look.verdict,
         cluster_ids=cluster_ids_of(look.replicas), topic_ids=topic_ids_of(look.replicas),
         key_id=fingerprint(public_key_of(key)),

@@ -278,7 +278,7 @@ class Left:
     tombstones: int
     reasons: tuple[str, ...]
 
-    def told(self) -> str:
+    def text(self) -> str:
         """As text on one line."""
         if not self.values and not self.tombstones:
             return "nothing remains" + (f", but {self.reasons[0]}" if self.reasons else "")

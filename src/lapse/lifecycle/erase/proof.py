@@ -222,7 +222,7 @@ def _doubts_about(path: str, found: Findings, spec: SearchSpec) -> Iterator[str]
         if region.opaque and spec.keys:
             yield f"{place} cannot be read ({region.reason}) and may be compressed"
         elif spec.offsets and found.kind == BATCHES and not region.zeros:
-            yield f"{place} cannot be read ({region.reason}): no offset can be told"
+            yield f"{place} cannot be read ({region.reason}): no offset is known"
     if found.regions_more and found.kind == BATCHES:
         yield f"{found.regions_more} more places of {path} cannot be read"
 

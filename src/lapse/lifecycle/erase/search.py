@@ -103,7 +103,7 @@ def make_search(
     return Search(distinct, targets, below_offset, tombstones_too)
 
 
-def told(
+def spec_of(
     search: Search, salt: str, bounds: tuple[Bound, ...] = (), topic_id: str | None = None
 ) -> SearchSpec:
     """The search with its keys hashed."""

@@ -1,1 +1,1 @@
-"""Whoever has a log open: what it tells of it and commits, in this process or another."""
+"""The process that has a log open: the facts it reports and the receipts it commits."""

@@ -34,7 +34,7 @@ def is_cancelled(log_dir: Path, round_id: str) -> bool:
     return (attempt_dir(log_dir, round_id, "") / CANCELLED).exists()
 
 
-def require_wanted(attempt_folder: Path) -> None:
+def require_not_cancelled(attempt_folder: Path) -> None:
     """Raise Cancelled if the round of this attempt was cancelled."""
     if os.path.exists(attempt_folder.parent / CANCELLED):
         raise Cancelled("cancelled by hand")

@@ -18,7 +18,7 @@ from lapse.base.clock import Clock
 from lapse.base.errors import LapseError
 from lapse.base.fs import Fs
 from lapse.lifecycle.decide.select import RoundKind
-from lapse.lifecycle.round.cancel import require_wanted
+from lapse.lifecycle.round.cancel import require_not_cancelled
 from lapse.lifecycle.round.offset_map import build_map
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.progress import PROGRESS_FILE, ProgressFile
@@ -102,7 +102,7 @@ def run_plan(plan: RoundPlan, attempt_id: str, fs: Fs, clock: Clock) -> Receipt:
     """
     folder = attempt_dir(Path(plan.dir), plan.round_id, attempt_id)
     try:
-        require_wanted(folder)
+        require_not_cancelled(folder)
         fs.make_dir(folder)
         progress = ProgressFile(fs, folder / PROGRESS_FILE, clock)
         return _run(plan, attempt_id, Workplace(fs, folder), clock, progress)

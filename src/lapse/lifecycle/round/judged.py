@@ -54,7 +54,7 @@ class Round:
     @staticmethod
     def of(plan: RoundPlan, mapped: MapResult) -> Round:
         observed = mapped.transactions.observed
-        # Kafka asks for batches that it saw, whether they stay or go in this very pass.
+        # Kafka counts batches that it saw, whether they stay or go in this very pass.
         alive = observed if plan.rules is Rules.KAFKA_43 else np.zeros_like(observed)
         return Round(plan, mapped, tables(plan.rules), alive)
 
@@ -88,9 +88,9 @@ def judge(round_: Round, segment: SourceSegment) -> Judged:
 
 
 def _is_numbered(plan: RoundPlan, segment: SourceSegment) -> bool:
-    told = segment.transactions
+    txns = segment.transactions
     only = segment.plan.base_offset >= plan.log_start and not segment.surveyed[survey.GAPS]
-    return bool(only and not (told.aborted.any() or told.undecided.any()))
+    return bool(only and not (txns.aborted.any() or txns.undecided.any()))
 
 
 def _facts_of_batches(plan: RoundPlan, segment: SourceSegment, latest: int) -> NDArray[np.uint16]:

@@ -110,7 +110,7 @@ def replay(reads: Sequence[Read]) -> list[SegmentTransactions]:
 
 def _replay(metadata: _Metadata, read: Read) -> SegmentTransactions:
     rows, types = read.rows, read.types
-    told = SegmentTransactions(np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_), {})
+    judged = SegmentTransactions(np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_), {})
     metadata.add(read.listed)
     entries: dict[int, AbortedTxn] = {}
     for b in np.flatnonzero(rows["attributes"] & (TRANSACTIONAL | CONTROL)).tolist():
@@ -120,14 +120,14 @@ def _replay(metadata: _Metadata, read: Read) -> SegmentTransactions:
         producer_id, last_offset = int(row["producer_id"]), int(row["last_offset"])
         metadata.take_up_to(last_offset)
         if not int(row["attributes"]) & CONTROL:
-            told.aborted[b] = metadata.read_data(producer_id)
+            judged.aborted[b] = metadata.read_data(producer_id)
         elif row["count"]:
-            told.spent[b], entry = metadata.read_marker(producer_id, int(types[b]))
+            judged.spent[b], entry = metadata.read_marker(producer_id, int(types[b]))
             if entry is not None:
                 entries[last_offset] = entry
         else:
-            told.spent[b] = True
-    return SegmentTransactions(told.aborted, told.spent, entries)
+            judged.spent[b] = True
+    return SegmentTransactions(judged.aborted, judged.spent, entries)
 
 
 def listed_for(
@@ -148,7 +148,7 @@ def listed_for(
 
 
 def as_round(
-    told: Sequence[SegmentTransactions],
+    judged: Sequence[SegmentTransactions],
     mapped: Sequence[NDArray[np.bool_]],
     types: Sequence[NDArray[np.uint8]],
 ) -> RoundTxns:
@@ -158,7 +158,7 @@ def as_round(
     """
     segments, observed, count = [], [], 0
     entries: dict[int, AbortedTxn] = {}
-    for one, unmapped, kinds in zip(told, mapped, types, strict=True):
+    for one, unmapped, kinds in zip(judged, mapped, types, strict=True):
         markers = np.flatnonzero(kinds != OTHER)
         txns = np.full(len(kinds), NO_TXN, np.int32)
         txns[markers] = np.arange(count, count + len(markers))
@@ -194,7 +194,7 @@ def kafkas_transactions(plan: RoundPlan, segments: Sequence[SourceSegment]) -> R
     others = zip(segments[at + 1 :], types[at + 1 :], strict=True)
     dirty = [first, *(Read(segment.rows, kinds, 0, ()) for segment, kinds in others)]
     clean = [np.zeros(len(segment.rows), np.bool_) for segment in segments[:at]]
-    return as_round(replay(reads), [*clean, *(told.aborted for told in replay(dirty))], types)
+    return as_round(replay(reads), [*clean, *(judged.aborted for judged in replay(dirty))], types)
 
 
 def _end_of(segment: SourceSegment) -> int:

@@ -146,8 +146,8 @@ class OffsetMap:
 
         `base`: the ordinal of the segment's first record.
         """
-        told = segment.transactions
-        for b in np.flatnonzero(told.unmapped & ~told.aborted).tolist():
+        txns = segment.transactions
+        for b in np.flatnonzero(txns.unmapped & ~txns.aborted).tolist():
             for n, record in enumerate(
                 records_of(segment.data, segment.rows[b], str(segment.path))
             ):

@@ -1,4 +1,4 @@
-"""How far a run or an attempt is, in bytes: what an engine tells, and what an attempt writes."""
+"""How far a run or an attempt is, in bytes: what an engine reports, and an attempt writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lapse.base.clock import Clock
 from lapse.base.fs import Fs
-from lapse.lifecycle.round.cancel import require_wanted
+from lapse.lifecycle.round.cancel import require_not_cancelled
 from lapse.lifecycle.round.plan import RoundPlan
 
 PROGRESS_FILE = "progress"
@@ -67,7 +67,7 @@ class ProgressFile:
             self._done - self._written >= PROGRESS_BYTES
             or now - self._written_at >= PROGRESS_SECONDS
         ):
-            require_wanted(self._path.parent)
+            require_not_cancelled(self._path.parent)
             self._fs.write_file(self._path, b"%d" % self._done)
             self._written, self._written_at = self._done, now
 

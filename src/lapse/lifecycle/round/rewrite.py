@@ -509,5 +509,5 @@ def _stretches(judged: Judged, *, alone: bool) -> list[list[int]]:
     n = stretches.stretches(
         segment.rows, judged.classes, by_itself, COPY_BYTES_MIN, PIECE_BYTES, found
     )
-    told: list[list[int]] = found[:n].tolist()
-    return told
+    rows: list[list[int]] = found[:n].tolist()
+    return rows

@@ -1,4 +1,4 @@
-"""A run: work that an engine has taken on, as whoever gave it sees it.
+"""A run: work that an engine has taken on, as its caller sees it.
 
 The engine writes a run down as a generator of steps: how far it is now, or a receipt. `Run` takes
 one step a poll, so one thread can have several runs under way and look to other things in between.
@@ -22,7 +22,7 @@ class Run(Generic[R]):
 
     Args:
         steps: makes the generator, which looks at `is_cancelled` and keeps `job_ids`.
-        works_alone: whether the work goes on while nobody polls; otherwise polling is the work.
+        works_alone: whether the work goes on between polls; otherwise polling is the work.
 
     Attributes:
         job_ids: Spark's ids of the jobs so far; none of other engines.

@@ -119,8 +119,8 @@ def fold(
     undecided = (ended == OTHER) & ~np.isin(last["producer_id"], list(outcomes))
     is_data = types == OTHER
     either = aborted | undecided
-    told = (txns, *(of_txn[txns] & is_data for of_txn in (aborted, undecided, either)))
-    found = _by_segment(segments, mine, told)
+    per_batch = (txns, *(of_txn[txns] & is_data for of_txn in (aborted, undecided, either)))
+    found = _by_segment(segments, mine, per_batch)
     return RoundTxns(found, rows["base_offset"][order][first], observed)
 
 
@@ -137,11 +137,11 @@ def _how_they_ended(
 def _by_segment(
     segments: Sequence[tuple[NDArray[np.void], NDArray[np.uint8]]],
     places: Sequence[NDArray[np.int64]],
-    told: tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_]],
+    per_batch: tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_]],
 ) -> tuple[SegmentTxns, ...]:
-    """From what is told of the batches of transactions, one after the other, to all batches."""
+    """From the batches of transactions, segment after segment, to all batches."""
     cuts = np.cumsum([len(at) for at in places])[:-1]
-    txns, aborted, undecided, unmapped = (np.split(values, cuts) for values in told)
+    txns, aborted, undecided, unmapped = (np.split(values, cuts) for values in per_batch)
     return tuple(
         SegmentTxns(
             _spread(len(rows), at, txns[n], NO_TXN),

@@ -63,13 +63,13 @@ class Board:
         self._told: tuple[str, float] = ("", 0.0)
         self._queue: Queue | None = None
 
-    def report(self, told: Sequence[RoundReport]) -> None:
+    def report(self, rounds: Sequence[RoundReport]) -> None:
         """Rounds as they went."""
-        for report in told:
+        for report in rounds:
             if report.error is None:
                 logger.info("%s", describe(report))
         try:
-            reports.append_reports(self._fs, self._data_dir, told)
+            reports.append_reports(self._fs, self._data_dir, rounds)
         except StorageError as e:
             logger.warning("rounds are not reported: %s", e)
 
@@ -91,7 +91,7 @@ class Board:
         try:
             reports.write_progress(self._fs, self._data_dir, progress)
         except StorageError as e:
-            logger.warning("progress is not told: %s", e)
+            logger.warning("progress is not written: %s", e)
 
     def queue(self, queue: Queue) -> None:
         """Who waits; written where that is news."""
@@ -100,7 +100,7 @@ class Board:
         try:
             reports.write_queue(self._fs, self._data_dir, queue)
         except StorageError as e:
-            logger.warning("the queue is not told: %s", e)
+            logger.warning("the queue is not written: %s", e)
         else:
             self._queue = queue
 

@@ -1,12 +1,12 @@
 """Has an engine started for the service, and says when another is wanted where one is lost.
 
 A process has one engine: Spark, once it broke, does not always come up again in the same one. So
-whoever runs a keeper goes on in a new process, after a wait that is longer each time, up to
+the process that runs a keeper begins anew as another, after a wait that is longer each time, up to
 `BACKOFF_MS_MAX`, until an engine has done its work. It never gives up: rounds that nobody makes are
 late. A new process follows as well where an engine was ended because nothing was due. What a keeper
 waits for, since when and why is in the service's files all the while (`reports.EngineReport`), so
 that the broker, `lapse explain` and people know. The first start may fail for good: then its error
-is the process's own, and whoever started that decides.
+is the process's own, and the one that started it decides.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class EngineKeeper(Generic[E]):
 
     Args:
         start: makes one; raises LapseError.
-        is_stopping: whether somebody asked to stop.
+        is_stopping: whether the service is to stop.
         lost: engines in a row, of processes before this one, that did no work.
     """
 
@@ -82,7 +82,7 @@ class EngineKeeper(Generic[E]):
 
         Returns:
             How many engines were lost in a row, after the wait, for the next keeper; None where
-            nobody is to go on.
+            the service is to end.
 
         Raises:
             LapseError: the very first engine does not start.
@@ -115,33 +115,33 @@ class EngineKeeper(Generic[E]):
         return 0
 
     @property
-    def told(self) -> EngineReport:
+    def report(self) -> EngineReport:
         """What is said of the engine now."""
         return self._board.engine
 
     def _started(self) -> E:
-        failures, error = self.told.failures, self.told.error
+        failures, error = self.report.failures, self.report.error
         self._tell(EngineReport(ENGINE_STARTING, self._clock.now_ms(), failures, error))
         engine = self._start()
         self._board.engine = EngineReport(ENGINE_UP, self._clock.now_ms())
         return engine
 
     def _note(self, error: LapseError) -> None:
-        failures = self.told.failures + 1
+        failures = self.report.failures + 1
         self._tell(EngineReport(ENGINE_FAILED, self._clock.now_ms(), failures, str(error)))
 
     def _wait(self, error: LapseError) -> int | None:
         self._lost += 1
         wait_ms = backoff_ms(self._lost, FIRST_BACKOFF_MS, BACKOFF_MS_MAX)
         next_ms = after_ms(self._clock.now_ms(), wait_ms)
-        failures = max(self._lost, self.told.failures)
-        self._tell(EngineReport(ENGINE_FAILED, self.told.since_ms, failures, str(error), next_ms))
+        failures = max(self._lost, self.report.failures)
+        self._tell(EngineReport(ENGINE_FAILED, self.report.since_ms, failures, str(error), next_ms))
         logger.error("the engine failed: %s; another is started in %d s", error, wait_ms // 1000)
         sleep_in_slices(self._clock, wait_ms / 1000, self._is_stopping)
         if not self._is_stopping():
             return self._lost
         self._board.engine = NO_ENGINE
-        self._board.tell(STOPPED, "the service was told to stop")
+        self._board.tell(STOPPED, "the service was stopped")
         return None
 
     def _tell(self, engine: EngineReport) -> None:
@@ -158,9 +158,9 @@ class EngineKeeper(Generic[E]):
 def _before(data_dir: Path) -> EngineReport:
     """How often engines of services before this one failed, where none did its work since."""
     try:
-        told = read_progress(data_dir)
+        last = read_progress(data_dir)
     except (CorruptData, StorageError):
-        told = None
-    if told is None or told.engine.state not in (ENGINE_STARTING, ENGINE_FAILED):
+        last = None
+    if last is None or last.engine.state not in (ENGINE_STARTING, ENGINE_FAILED):
         return EngineReport(ABSENT)
-    return told.engine
+    return last.engine

@@ -114,7 +114,7 @@ class Rounds(Job[Receipt]):
         self._missing = dict(self._by_id)
         self._small = {plan.round_id for plan in plans if plan.split is None}
         self._portions = Portions(outcomes.clock, self._is_last)
-        self._untried: list[str] = []  # logs that nobody attempted
+        self._untried: list[str] = []  # logs without an attempt
         self._error = ""
 
     def __str__(self) -> str:

@@ -141,7 +141,7 @@ class Service:
         self._outcomes.is_stopping = True
 
     def run(self) -> bool:
-        """Work until asked to stop; True where nothing was due for so long that it ended.
+        """Work until `stop`; True where nothing was due for so long that it ended.
 
         What the engine cannot go on after (EngineLost, EngineWanted) comes out.
         """
@@ -155,7 +155,7 @@ class Service:
                 return True
             self._rest(pause_ms)
         self._board.engine = NO_ENGINE
-        self._board.tell(STOPPED, "the service was told to stop")
+        self._board.tell(STOPPED, "the service was stopped")
         return False
 
     def _rest(self, pause_ms: int) -> None:
@@ -202,8 +202,8 @@ class Service:
         self._board.queue(Queue(held=self._setbacks.held()))
         due = [str(d.info.facts.partition) for d in decisions if d.due or wants_look(d)]
         self._is_quiet = not due
-        told = RunProgress(next_look_ms=after_ms(now_ms, pause_ms))
-        self._board.tell(*at_rest(due, self._setbacks.held()), told)
+        progress = RunProgress(next_look_ms=after_ms(now_ms, pause_ms))
+        self._board.tell(*at_rest(due, self._setbacks.held()), progress)
         return pause_ms
 
     def _decide(self, infos: Iterable[LogInfo], clock: ClockVerdict) -> list[Decision]:

@@ -53,8 +53,8 @@ class Outcomes:
     def commit(
         self, by_id: Mapping[str, RoundPlan], receipts: Sequence[Receipt], job_ids: tuple[int, ...]
     ) -> None:
-        """Have the owner commit, tell of it, and learn from it. Raises OwnerGone."""
-        called_off = {  # asked now: the owner clears the folders of rounds away
+        """Have the owner commit, report the results, and learn from them. Raises OwnerGone."""
+        called_off = {  # looked up now: the owner clears the folders of rounds away
             r.round_id
             for r in receipts
             if r.error is not None and is_cancelled(Path(by_id[r.round_id].dir), r.round_id)
@@ -71,16 +71,16 @@ class Outcomes:
                 ]
             )
             raise
-        told = []
+        rounds = []
         for receipt, result in zip(receipts, results, strict=True):
             plan = by_id[receipt.round_id]
-            told.append(round_report(*made_by, plan, receipt, result))
+            rounds.append(round_report(*made_by, plan, receipt, result))
             if receipt.round_id in called_off:
                 wait_ms = self.setbacks.put_off(plan.name, "its round was cancelled by hand")
                 logger.warning("%s; again in %d s", result.error, wait_ms // 1000)
             else:
                 self._learn(plan, receipt, result)
-        self.board.report(told)
+        self.board.report(rounds)
 
     def _learn(self, plan: RoundPlan, receipt: Receipt, result: CommitResult) -> None:
         """Whether the log may have another round at once."""

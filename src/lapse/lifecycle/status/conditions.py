@@ -74,7 +74,7 @@ KINDS: Mapping[str, Kind] = {
     LOG_OFFLINE: Kind(True, "a log takes no writes any more"),
     DISK_FULL: Kind(True, "a log's disk has no room"),
     STORAGE: Kind(True, "a log's disk refuses writes"),
-    TOO_FEW_REPLICAS: Kind(False, "a setting asks for more replicas than there are"),
+    TOO_FEW_REPLICAS: Kind(False, "a setting requires more replicas than there are"),
     SERVICE_GONE: Kind(True, "the lifecycle service died, or does not answer"),
     ROUNDS_ABSENT: Kind(True, "rounds are due and there is no engine to make them"),
     STARTING: Kind(False, "the engine is starting"),
@@ -104,7 +104,7 @@ class Condition:
 
     @property
     def is_fault(self) -> bool:
-        """Whether it degrades a broker: False where a setting asks for it."""
+        """Whether it degrades a broker: False where a setting chose it."""
         return KINDS[self.reason].degrades
 
     def __str__(self) -> str:

@@ -241,7 +241,7 @@ def _check_producers(
         if kept or cut or (expired and producer_id not in before.open):
             continue
         what = f"sequence {was.sequence}" if was.offset >= 0 else f"epoch {was.epoch}"
-        text = f"the last {what} of producer {producer_id} cannot be told any more"
+        text = f"the last {what} of producer {producer_id} is not known any more"
         level = Level.WARNING if was.bare and was.offset < 0 else Level.ERROR
         findings.add("P-1", offset, text, level)
 

@@ -134,8 +134,8 @@ async def claim(spec: CopySpec, fs: Fs) -> None:
 def _check(spec: CopySpec, topic: str, here: MetadataResponse, there: MetadataResponse) -> None:
     name, target = spec.name_of(topic), spec.target.bootstrap
     mine, theirs = (
-        next((len(one.partitions) for one in seen.topics if one.name == asked), 0)
-        for seen, asked in ((here, topic), (there, name))
+        next((len(one.partitions) for one in seen.topics if one.name == name_there), 0)
+        for seen, name_there in ((here, topic), (there, name))
     )
     if not mine:
         raise ConfigError(f"there is no topic {topic} at {spec.source.bootstrap}")

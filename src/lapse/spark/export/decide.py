@@ -50,7 +50,7 @@ class ExportState:
 
     Attributes:
         topic_id: None where the log does not say.
-        asked_ms: when it asked for the end of the log, by the clock of who ran it.
+        asked_ms: when the export read the end of the log, by the clock of its driver.
         delta_version: of the Delta table that has these files, BEFORE_DELTA before its first;
             None for plain Parquet.
     """
@@ -69,7 +69,7 @@ class LogNow:
     """The topic as it is: by partition the log start, and the end of what is decided.
 
     Attributes:
-        delete_retention_ms: None where nobody knows it.
+        delete_retention_ms: None where it is unknown.
     """
 
     topic: str

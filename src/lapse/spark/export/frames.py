@@ -55,7 +55,7 @@ def rows_of(source: Source, run: Run, kind: Kind, appended: Collection[int]) -> 
     """The rows of the partitions that change: all of them, of those `appended` to what is new."""
     steps = changed(run)
     new = _records(source, steps, whole=False).select(*COLUMNS, "is_tombstone")
-    told = (
+    newest_of_keys = (
         new.where("key is not null")
         .groupBy(*_KEY)
         .agg(
@@ -68,7 +68,7 @@ def rows_of(source: Source, run: Run, kind: Kind, appended: Collection[int]) -> 
         keyed, keyless = rows.where("key is not null"), rows.where("key is null")
         alive = _never_deleted(keyed, _records(source, steps, whole=True))
         rows = keyed.join(alive, _KEY, "left_semi").select(*COLUMNS).unionByName(keyless)
-    rows = rows.unionByName(new.drop("is_tombstone")).join(told, _KEY, "left")
+    rows = rows.unionByName(new.drop("is_tombstone")).join(newest_of_keys, _KEY, "left")
     stays = f.col("deleted_at").isNull() | (f.col("offset") > f.col("deleted_at"))
     if kind is Kind.LATEST:
         newest = f.col("newest").isNull() | (f.col("offset") == f.col("newest"))

@@ -39,9 +39,13 @@ class SourceTopic:
 
     def look(self, clock: Clock) -> LogNow:
         """As it is now; raises what the data source raises."""
-        now_ms = clock.now_ms()  # before the end is asked for
-        asked = {**self.options, "subscribe": self.topic, "kafka.isolation.level": "read_committed"}
-        extents = place.extents(parse_options(asked))
+        now_ms = clock.now_ms()  # before the end is read
+        options = {
+            **self.options,
+            "subscribe": self.topic,
+            "kafka.isolation.level": "read_committed",
+        }
+        extents = place.extents(parse_options(options))
         found = {p.partition: (e.start_offset, e.end_offset) for p, e in extents.items()}
         return LogNow(self.topic, self.topic_id, found, now_ms, self.delete_retention_ms)
 
@@ -86,8 +90,8 @@ async def _asked(
     resource = Resource(TOPIC, topic)
     async with await Admin.open(bootstrap, login=login(properties)) as admin:
         described = await admin.describe_topic(topic)
-        told = (await admin.describe_configs([resource], [_RETENTION, _POLICY]))[resource]
-    settings = {name: e.value for name, e in told.entries.items() if e.value is not None}
+        config = (await admin.describe_configs([resource], [_RETENTION, _POLICY]))[resource]
+    settings = {name: e.value for name, e in config.entries.items() if e.value is not None}
     return format_topic_id(described.topic_id), settings
 
 

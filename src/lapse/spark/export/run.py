@@ -35,7 +35,7 @@ from lapse.spark.export.table import LOCK, Table, is_there, names_of
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What is asked for.
+    """What to export, and where to.
 
     Attributes:
         delta: Delta instead of plain Parquet.
@@ -72,7 +72,7 @@ def export(
     wish: ExportOptions,
     clock: Clock,
 ) -> Done:
-    """Bring the table up to date. `look` asks the log.
+    """Bring the table up to date. `look` reads where the log ends.
 
     Raises ConfigError where the table is another one, or in use; what reading and writing raise.
     """

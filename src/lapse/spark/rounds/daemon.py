@@ -1,8 +1,8 @@
 """Spark's Python daemon, with everything a task needs loaded before it forks a worker.
 
 Spark starts it as a module (`spark.python.daemon.module`), reads the port it listens at from its
-standard output, and asks it for a worker a task slot. A worker forked from here begins its first
-task in milliseconds; one that had to load the kernels itself would take a second.
+standard output, and requests one worker for each task slot. A worker forked from here begins its
+first task in milliseconds; one that had to load the kernels itself would take a second.
 """
 
 from __future__ import annotations

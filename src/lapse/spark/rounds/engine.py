@@ -165,15 +165,15 @@ class SparkEngine:
         bins = pack(plans, self.task_slots)
         watch = Watch(bins, self._clock)
         encoded = [encode_bin(b.plans) for b in bins]
-        told = self._spark.accumulator(list[bytes](), AsTheyCome())
-        job = Job(describe(plans), partial(tell_bins, told), encoded, pool)
+        encoded_receipts = self._spark.accumulator(list[bytes](), AsTheyCome())
+        job = Job(describe(plans), partial(tell_bins, encoded_receipts), encoded, pool)
         running = self._start(job, run)
         missing = {(plan.round_id, plan.name): plan for plan in plans}
         seen = 0
         try:
             for _ in self._until_done(running):
                 yield watch.look()
-                answers = told.value[seen:]
+                answers = encoded_receipts.value[seen:]
                 seen += len(answers)
                 for data in answers:
                     receipt = msgspec.json.decode(data, type=Receipt)
@@ -181,7 +181,7 @@ class SparkEngine:
                         watch.ended(receipt.round_id, receipt.name)
                         yield receipt
         finally:
-            _accumulatorRegistry.pop(told.aid, None)  # pyspark never would
+            _accumulatorRegistry.pop(encoded_receipts.aid, None)  # pyspark never would
         for plan in missing.values():
             yield failed(plan, NO_ATTEMPT, f"{plan.name}: {running.error}")
 
@@ -206,7 +206,7 @@ class SparkEngine:
             while not wait([driving], POLL_SECONDS).done:
                 this = LogProgress(plan.name, plan.round_id, bytes_done, total)
                 yield Progress(bytes_done, total, (this,))
-        except BaseException:  # whoever asked has enough
+        except BaseException:  # the caller stopped early
             run.cancel()
             raise
         yield driving.result()
@@ -259,7 +259,7 @@ class SparkEngine:
                 yield
                 if self._is_cancelled(running.run):
                     self._cancel(running.group)
-        except BaseException:  # whoever asked has enough
+        except BaseException:  # the caller stopped early
             self._cancel(running.group)
             raise
         self._end(running, running.job)

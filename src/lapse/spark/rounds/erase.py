@@ -64,7 +64,7 @@ def spark_audits(master: str, clock: Clock, on_progress: OnProgress) -> Iterator
 class SparkRuns:
     """Searches on one Spark, which goes while nothing is to be done, and comes back for much.
 
-    An erasure waits days for tombstones' horizons: nobody should keep a Java for that. After a rest
+    An erasure waits days for tombstones' horizons: no JVM should stay up for that. After a rest
     files of some megabytes are looked through here, before a Java would be there.
     """
 
@@ -190,8 +190,8 @@ class SparkAudits:
         tracker = self._context.statusTracker()
         with contextlib.suppress(*SPARK_ERRORS):
             for job in tracker.getJobIdsForGroup(group):
-                told = tracker.getJobInfo(job)
-                for stage in told.stageIds if told is not None else ():
+                info = tracker.getJobInfo(job)
+                for stage in info.stageIds if info is not None else ():
                     now = tracker.getStageInfo(stage)
                     if now is not None and now.numTasks:
                         return now.numCompletedTasks / now.numTasks

@@ -4,7 +4,7 @@ As `rounds.task` for small plans: requests come in and answers go out as JSON; r
 the task. Each attempt at a request has a folder of its own, named
 `<job>-<stage>-<request>-a<attempt>-<random>`, and later stages read only those that answers name
 which Spark has collected. So a task may run twice, be killed, or race with another attempt at
-itself. An attempt that has come to an answer leaves a marker: who has none when a job fails tells
+itself. An attempt that has an answer leaves a marker: the ones without when a job fails show
 what its workers died over.
 """
 

@@ -65,9 +65,9 @@ class AsTheyCome(AccumulatorParam[list[bytes]]):
         return value1
 
 
-def tell_bins(told: Accumulator[list[bytes]], bins: Iterable[bytes]) -> Iterator[bytes]:
+def tell_bins(receipts: Accumulator[list[bytes]], bins: Iterable[bytes]) -> Iterator[bytes]:
     """`run_bins`, its receipts by an accumulator."""
-    told.add(list(run_bins(bins)))
+    receipts.add(list(run_bins(bins)))
     return iter(())
 
 

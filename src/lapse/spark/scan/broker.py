@@ -24,7 +24,7 @@ from lapse.client.cluster import Cluster, parse_bootstrap
 from lapse.client.consumer import Consumer, ConsumerConfig
 from lapse.client.fetched import Fetched
 from lapse.client.login import login
-from lapse.client.range_reader import DEFAULTS, Patience, Wanted, read_range
+from lapse.client.range_reader import DEFAULTS, FetchLimits, OffsetRange, read_range
 from lapse.spark.scan.files import DataLost
 from lapse.spark.scan.options import Bounds, SourceOptions
 from lapse.spark.scan.plan import BrokerSlice, Extent, Pruning, Split, named, offset_in
@@ -68,7 +68,7 @@ def plan(options: SourceOptions, pruning: Pruning) -> list[Split]:
 
 
 def starts(options: SourceOptions) -> dict[TopicPartition, int]:
-    """Where a stream begins in each partition asked for; raises as `plan`."""
+    """Where a stream begins in each selected partition; raises as `plan`."""
 
     async def ask(consumer: Consumer) -> dict[TopicPartition, int]:
         extents = await _extents(consumer, options)
@@ -78,7 +78,7 @@ def starts(options: SourceOptions) -> dict[TopicPartition, int]:
 
 
 def extents(options: SourceOptions, *, lenient: bool = False) -> dict[TopicPartition, Extent]:
-    """Each partition asked for as it is now; `lenient` leaves out what is named and not there."""
+    """Each selected partition as it is now; `lenient` leaves out what is named and not there."""
     ask = partial(_extents, options=options, lenient=lenient)
     return asyncio.run(_with_consumer(options, ask))
 
@@ -144,7 +144,7 @@ async def _at_time(
 
 
 def read_slice(
-    part: BrokerSlice, *, committed: bool, patience: Patience = DEFAULTS
+    part: BrokerSlice, *, committed: bool, limits: FetchLimits = DEFAULTS
 ) -> Iterator[Fetched]:
     """What there is of a slice, batches whole.
 
@@ -154,7 +154,7 @@ def read_slice(
     """
     answers: Queue[Fetched | BaseException | None] = Queue(_AHEAD)
     stopped = Event()
-    work = partial(_fetch_all, part, committed, patience, answers, stopped)
+    work = partial(_fetch_all, part, committed, limits, answers, stopped)
     thread = Thread(target=work, name="lapse-fetch", daemon=True)
     thread.start()
     try:
@@ -164,7 +164,9 @@ def read_slice(
             yield one
     finally:
         stopped.set()
-        with contextlib.suppress(Empty):  # who waits for room is to see that nobody takes any more
+        with contextlib.suppress(
+            Empty
+        ):  # a producer that waits for room must see that the reader is gone
             while True:
                 answers.get_nowait()
         thread.join()
@@ -173,17 +175,17 @@ def read_slice(
 def _fetch_all(
     part: BrokerSlice,
     committed: bool,
-    patience: Patience,
+    limits: FetchLimits,
     answers: Queue[Any],
     stopped: Event,
 ) -> None:
-    wanted = Wanted(part.partition, part.offset_from, part.offset_until)
+    wanted = OffsetRange(part.partition, part.offset_from, part.offset_until)
     reached = part.offset_from
 
     async def fetch() -> None:
         nonlocal reached
         async with Cluster(parse_bootstrap(part.bootstrap), login(part.client)) as cluster:
-            reading = read_range(cluster, wanted, committed=committed, patience=patience)
+            reading = read_range(cluster, wanted, committed=committed, limits=limits)
             async with contextlib.aclosing(reading):
                 async for one in reading:
                     await asyncio.to_thread(answers.put, one)
@@ -198,20 +200,20 @@ def _fetch_all(
         end = e
     if isinstance(end, KafkaError) and end.code in _GONE:
         try:
-            end = asyncio.run(_lost(part, reached, end, patience))
-        except BaseException as e:  # noqa: BLE001  (where the log begins cannot be asked)
+            end = asyncio.run(_lost(part, reached, end, limits))
+        except BaseException as e:  # noqa: BLE001  (the log start cannot be read)
             end = e
     answers.put(end)
 
 
 async def _lost(
-    part: BrokerSlice, offset: int, refused: KafkaError, patience: Patience
+    part: BrokerSlice, offset: int, refused: KafkaError, limits: FetchLimits
 ) -> DataLost:
     """What is said of an offset that is gone, with where the log begins if that is beyond it."""
     said = f"{part.partition}: {_GONE[refused.code].format(offset)}: {refused}"
     if refused.code != ErrorCode.OFFSET_OUT_OF_RANGE:
         return DataLost(said)
-    config = ConsumerConfig(default_api_timeout_ms=patience.api_timeout_ms)
+    config = ConsumerConfig(default_api_timeout_ms=limits.api_timeout_ms)
     async with Consumer(part.bootstrap, config, login=login(part.client)) as consumer:
         first = (await consumer.beginning_offsets([part.partition]))[part.partition]
     return DataLost(said, goes_on_at=first if first > offset else None)

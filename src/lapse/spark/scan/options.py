@@ -56,7 +56,7 @@ OPTIONS: Mapping[str, str] = {
     "columns": "the columns wanted, comma-separated; fewer columns are faster",
     "includeControl": "true to have control records too (default false)",
     "kafka.isolation.level": "read_uncommitted (default) or read_committed",
-    "failOnDataLoss": "false to go on where offsets asked for are not there (default true)",
+    "failOnDataLoss": "false to go on where requested offsets are gone (default true)",
     "minPartitions": "at least so many Spark partitions, where batches allow",
     "maxPartitionBytes": "bytes of segments a Spark partition (default 128 MiB)",
     "lapse.tombstone.values.enable": (
@@ -232,12 +232,12 @@ def _deletion(options: Mapping[str, str], take: _Taker, begins: Bounds) -> Delet
     if begins != Bounds(EARLIEST):
         raise ConfigError(
             "option deleteConsumed: needs startingOffsets=earliest; all that lies before where a "
-            "query begins would be deleted, and nobody had read it"
+            "query begins would be deleted unread"
         )
     if not take("failOnDataLoss", boolean, True):
         raise ConfigError(
             "option deleteConsumed: not with failOnDataLoss=false; what a query that goes on has "
-            "passed over would be deleted, and nobody had read it"
+            "passed over would be deleted unread"
         )
     return DeletionOptions(
         take("deleteConsumedCheckpoint", directory, None),
@@ -250,7 +250,7 @@ def _deletion(options: Mapping[str, str], take: _Taker, begins: Bounds) -> Delet
 def parse_write_options(
     given: Mapping[str, str], *, overwrite: bool, streaming: bool = False
 ) -> WriteOptions:
-    """Raises ConfigError as `parse_options`; a stream's sink is told the query's options too."""
+    """Raises ConfigError as `parse_options`; a stream's sink gets the query's options too."""
     if overwrite:
         raise ConfigError("a log is only appended to: mode append")
     if streaming:
@@ -276,7 +276,7 @@ def parse_write_options(
 
 
 def columns_of(given: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns asked for, of a batch or of a stream; raises ConfigError as `parse_options`."""
+    """The selected columns, of a batch or of a stream; raises ConfigError as `parse_options`."""
     return _columns(_Taker(_known(given)))
 
 
@@ -359,9 +359,9 @@ def _paths(options: Mapping[str, str]) -> tuple[Path, ...]:
 def _strategy(
     options: Mapping[str, str], take: _Taker
 ) -> tuple[tuple[str, ...] | None, str | None, tuple[TopicPartition, ...] | None]:
-    asked = [n for n in ("subscribe", "topic", "subscribePattern", "assign") if n in options]
-    if len(asked) > 1:
-        raise ConfigError(f"options {' and '.join(asked)} exclude each other")
+    given = [n for n in ("subscribe", "topic", "subscribePattern", "assign") if n in options]
+    if len(given) > 1:
+        raise ConfigError(f"options {' and '.join(given)} exclude each other")
     topics = take("subscribe", names, None) or take("topic", names, None)
     return (
         topics,

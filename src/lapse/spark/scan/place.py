@@ -21,14 +21,14 @@ def plan(options: SourceOptions, pruning: Pruning) -> list[Split]:
 
 
 def starts(options: SourceOptions) -> dict[TopicPartition, int]:
-    """Where a stream begins in each partition asked for."""
+    """Where a stream begins in each selected partition."""
     if options.bootstrap:
         return broker.starts(options)
     return files.starts(options, SystemClock())
 
 
 def extents(options: SourceOptions, *, lenient: bool = False) -> dict[TopicPartition, Extent]:
-    """Each partition asked for as it is now; `lenient` leaves out what is not there."""
+    """Each selected partition as it is now; `lenient` leaves out what is not there."""
     if options.bootstrap:
         return broker.extents(options, lenient=lenient)
     return files.extents(options, SystemClock(), lenient=lenient)

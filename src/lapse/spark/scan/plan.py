@@ -68,7 +68,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSlice:
-    """The same, to be asked of a broker; `client` has settings of Kafka's clients."""
+    """The same, read from a broker; `client` has settings of Kafka's clients."""
 
     bootstrap: str
     client: Mapping[str, str] = field(repr=False)
@@ -105,7 +105,7 @@ class Pruning:
     numbers: frozenset[int] | None = None
 
     def admits(self, partition: TopicPartition) -> bool:
-        """Whether records of a partition may be asked for at all."""
+        """Whether records of a partition can be in the result at all."""
         if self.topics is not None and partition.topic not in self.topics:
             return False
         return self.numbers is None or partition.partition in self.numbers
@@ -164,7 +164,7 @@ def plan(options: SourceOptions, pruning: Pruning, clock: Clock) -> list[Split]:
 
 
 def starts(options: SourceOptions, clock: Clock) -> dict[TopicPartition, int]:
-    """Where a stream begins in each partition asked for; raises as `plan`."""
+    """Where a stream begins in each selected partition; raises as `plan`."""
     return {
         log.partition: _resolved(log, options.starting, options, _upper(log, options), clock)
         for log in _logs(options, clock)
@@ -174,7 +174,7 @@ def starts(options: SourceOptions, clock: Clock) -> dict[TopicPartition, int]:
 def extents(
     options: SourceOptions, clock: Clock, *, lenient: bool = False
 ) -> dict[TopicPartition, Extent]:
-    """Each partition asked for as it is now; `lenient` leaves out what is named and not there."""
+    """Each selected partition as it is now; `lenient` leaves out what is named and not there."""
     return {
         log.partition: Extent(log.start_offset, max(log.start_offset, _upper(log, options)))
         for log in _logs(options, clock, lenient=lenient)
@@ -195,7 +195,7 @@ def _logs(options: SourceOptions, clock: Clock, *, lenient: bool = False) -> Ite
 def _chosen(
     options: SourceOptions, *, lenient: bool = False
 ) -> dict[TopicPartition, tuple[Path, int]]:
-    """Directory and log start of each partition asked for."""
+    """Directory and log start of each selected partition."""
     there: dict[TopicPartition, tuple[Path, int]] = {}
     for path in options.paths:
         for partition, found in _partitions_in(path):
@@ -245,7 +245,7 @@ def named(
     *,
     lenient: bool = False,
 ) -> set[TopicPartition]:
-    """Which partitions are asked for, of those that are there.
+    """Which of the partitions that exist are selected.
 
     Raises ConfigError where one is named that is not there, unless that is no error (`lenient`).
     """
@@ -282,7 +282,7 @@ def _mentioned(options: SourceOptions) -> set[TopicPartition]:
 def offset_in(
     partition: TopicPartition, extent: Extent, bounds: Bounds, options: SourceOptions, latest: int
 ) -> int:
-    """The offset asked for of a partition, not by time; raises DataLost where it is not there."""
+    """A partition's offset where it is not given by time; raises DataLost where it is not there."""
     offset = bounds.offsets.get(partition, bounds.everywhere)
     start, end = extent.start_offset, extent.end_offset
     if offset == EARLIEST:

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import InputPartition
 
 from lapse.base.clock import Clock, SystemClock
 from lapse.base.errors import CorruptData
-from lapse.client.range_reader import DEFAULTS, Patience
+from lapse.client.range_reader import DEFAULTS, FetchLimits
 from lapse.kernels.layout import CONTROL, LENGTH, LOG_OVERHEAD
 from lapse.log.headers import read_at
 from lapse.log.txn_index import committed
@@ -118,8 +118,8 @@ def read_broker_slice(part: BrokerSlice, spec: ReadSpec) -> Iterator[pa.RecordBa
 
 def _read_broker_slice(part: BrokerSlice, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
     arrow = _columns(part, spec)
-    patience = Patience(api_timeout_ms=spec.api_timeout_ms)
-    for one in broker.read_slice(part, committed=spec.committed, patience=patience):
+    limits = FetchLimits(api_timeout_ms=spec.api_timeout_ms)
+    for one in broker.read_slice(part, committed=spec.committed, limits=limits):
         rows = one.rows
         wanted = one.counts
         if spec.control:

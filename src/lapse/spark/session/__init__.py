@@ -4,7 +4,7 @@
 
     spark = session.open_session(session.SessionOptions(app_name="mine")).spark
 
-These names are looked up when they are used: what else lies here is asked by commands that start
+These names are looked up when they are used: other modules here serve commands that start
 no Spark, and by the set-up.
 """
 

@@ -1,6 +1,6 @@
 """What Spark says of a job that failed, in one line; and what to do about it, where that is known.
 
-Spark tells of an executor that lacks something with four Java stacks and a line of Python's between
+Spark reports an executor that lacks something with four Java stacks and a line of Python's between
 them.
 """
 
@@ -43,7 +43,7 @@ def text_of(error: BaseException) -> str:
     """What happened, without a Java stack."""
     java = getattr(error, "java_exception", None)
     if java is not None:
-        with contextlib.suppress(*SPARK_ERRORS):  # the JVM that could have told may be gone
+        with contextlib.suppress(*SPARK_ERRORS):  # the JVM that knows the reason may be gone
             return str(java.getMessage())
     return str(error)
 

@@ -76,7 +76,7 @@ def check_admission(jvm: Any, master: str, settings: Mapping[str, str]) -> None:
     conf.set("spark.rpc.lookupTimeout", f"{_SECONDS_MAX:.0f}s")
     levels = jvm.org.apache.logging.log4j.Level
     set_level = jvm.org.apache.logging.log4j.core.config.Configurator.setLevel
-    set_level(_NETWORK, levels.OFF)  # it tells of each refusal with a stack, sooner or later
+    set_level(_NETWORK, levels.OFF)  # it logs each refusal with a stack trace
     for host, port in _addresses(master):
         with contextlib.suppress(Py4JJavaError):
             _meet(jvm, conf, host, port)

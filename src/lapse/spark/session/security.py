@@ -91,10 +91,10 @@ def check_cluster(master: str, settings: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         master: Spark's.
-        settings: all that Spark was told, `spark-defaults.conf` included.
+        settings: all of Spark's settings, `spark-defaults.conf` included.
 
     Raises:
-        ConfigError: the cluster has no secret, and nobody said that it is to have none.
+        ConfigError: the cluster has no secret, and no setting allows that.
     """
     if not master.startswith(_STANDALONE):
         return {}

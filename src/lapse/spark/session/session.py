@@ -116,7 +116,7 @@ def open_session(options: SessionOptions) -> OpenSession:
     try:
         return OpenSession(_start(options), java)
     except (PySparkException, Py4JError, OSError) as e:
-        reason = _reason(e)  # asked for while there is a JVM
+        reason = _reason(e)  # read while there is a JVM
         stop_jvm()
         raise SparkFailed(
             f"Spark did not start at {options.master} on {java.describe()}: {reason}"
@@ -145,10 +145,10 @@ def _start(options: SessionOptions) -> SparkSession:
     if options.cores_max:
         settings["spark.cores.max"] = str(options.cores_max)
     settings.update(options.settings)
-    told = without_secrets(settings)
+    parts = without_secrets(settings)
     if SparkContext._gateway is None:
         SparkContext._ensure_initialized(
-            conf=SparkConf(loadDefaults=False).setAll(list(told.at_start.items()))
+            conf=SparkConf(loadDefaults=False).setAll(list(parts.at_start.items()))
         )
         _leave_folder_to_jvm(folder)
     in_force = {**dict(SparkConf().getAll()), **settings}  # spark-defaults.conf, and ours

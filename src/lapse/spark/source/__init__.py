@@ -17,7 +17,7 @@ __all__ = ["SETTINGS", "LapseSource", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    """Spark is imported by whoever asks for these: a checkpoint is read without it (`progress`)."""
+    """Spark is imported when one of these names is used; `progress` does without it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from lapse.spark.source import format as of_spark  # noqa: PLC0415

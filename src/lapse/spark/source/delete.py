@@ -47,7 +47,8 @@ class Deletion:
         self._clock = clock
         self._query = QueryProgress("this query")
         self._is_known = False
-        # When it was asked, and of which positions; none: that failed, and batches shall not wait.
+        # When records were last deleted, and for which consumers; none: that failed, and batches go
+        # on.
         self._last: tuple[float, tuple[Consumer, ...]] = (-_AGAIN_SECONDS, ())
         self._initial: Mapping[str, Any] | None = None
         self._said: frozenset[str] = frozenset()
@@ -79,8 +80,8 @@ class Deletion:
         checkpoints = map(checkpoint_consumer, (*own, *self._wish.checkpoints))
         others = (self._query.consumer(), *checkpoints)
         now = self._clock.monotonic()
-        moment, asked = self._last
-        if (asked == others or not asked) and now - moment < _AGAIN_SECONDS:
+        moment, consumers = self._last
+        if (consumers == others or not consumers) and now - moment < _AGAIN_SECONDS:
             return
         self._last = (now, others)
         topics = tuple(sorted(self._query.consumer().topics()))

@@ -50,7 +50,7 @@ Extents = Mapping[TopicPartition, Extent]
 
 
 class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Spark asks it for positions in the driver, and for records in the tasks."""
+    """The driver gets positions from it, and the tasks get records."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -100,7 +100,7 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """For the query's status."""
-        there = self._seen  # it is asked right after `latestOffset`
+        there = self._seen  # Spark calls this right after `latestOffset`
         return position_of({p: extent.end_offset for p, extent in there.items()}, ids_of(there))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -129,8 +129,8 @@ class LapseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _still_there(self, wanted: Offsets, ids: TopicIds) -> Offsets:
         """A topic may have been deleted since the batch was planned, perhaps in another life."""
-        asked = replace(self._options, topics=None, pattern=None, partitions=tuple(wanted))
-        there = place.extents(asked, lenient=True) if wanted else {}
+        options = replace(self._options, topics=None, pattern=None, partitions=tuple(wanted))
+        there = place.extents(options, lenient=True) if wanted else {}
         if self._options.fail_on_data_loss:
             _check_all_there(wanted, there, ())
         anew = self._made_anew(ids, there)

@@ -72,7 +72,7 @@ class _Writer:
     def require_topic(self) -> None:
         """Before anything is read, in the driver: that the topic is there, if it is one for all.
 
-        Raises ConfigError, ConnectionLost where nobody answers for `kafka.delivery.timeout.ms`.
+        Raises ConfigError, ConnectionLost where no broker answers for `kafka.delivery.timeout.ms`.
         """
         name = self._options.topic
         if name is not None and asyncio.run(_partition_count(self._options, name)) < 1:
@@ -85,8 +85,8 @@ class _Writer:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Runs in a task.
 
-        Raises ConfigError on what cannot be written as asked, KafkaError as the broker refuses,
-        ConnectionLost where nobody answers for `kafka.delivery.timeout.ms`.
+        Raises ConfigError on what cannot be written, KafkaError as the broker refuses,
+        ConnectionLost where no broker answers for `kafka.delivery.timeout.ms`.
         """
         context = TaskContext.get()
         task, attempt = (context.partitionId(), context.attemptNumber()) if context else (0, 0)
@@ -106,13 +106,13 @@ class _Writer:
         self._tell(messages, aborted=True)
 
     def _tell(self, messages: Sequence[WriterCommitMessage | None], *, aborted: bool) -> None:
-        told = [one for one in messages if isinstance(one, Written)]
-        again = sorted(one.task for one in told if one.attempt)
+        written = [one for one in messages if isinstance(one, Written)]
+        again = sorted(one.task for one in written if one.attempt)
         if again:
             names = ", ".join(map(str, again))
             _log.warning("task %s needed several attempts: records may be there twice", names)
         if aborted:
-            count = sum(one.records for one in told)
+            count = sum(one.records for one in written)
             _log.warning(
                 "writing failed: %d records of the tasks that were done stay, and what the others "
                 "had written", count,

@@ -8,7 +8,7 @@ from lapse.lifecycle.decide.trim import dead_records, trim_due_ms
 
 
 def due_since_ms(decision: Decision) -> int | None:
-    """When the round became due, as far as a clock tells: not by the dirty ratio, or a wish."""
+    """When the round became due; None where no clock decides, but the dirty ratio or a request."""
     config, removal = decision.info.config, decision.removal
     moments: dict[Due, int | None] = {
         Due.MAX_LAG: decision.now_ms - decision.delay_ms,
@@ -20,9 +20,9 @@ def due_since_ms(decision: Decision) -> int | None:
     dead = dead_records(decision.info.facts)
     if dead is not None:
         moments[Due.DELETED] = trim_due_ms(dead, config)
-    told = [moments.get(due) for due in decision.due]
+    times_ms = [moments.get(due) for due in decision.due]
     # A removal may be due before half of its lag is over, where much waits for it.
-    return min((min(ms, decision.now_ms) for ms in told if ms is not None), default=None)
+    return min((min(ms, decision.now_ms) for ms in times_ms if ms is not None), default=None)
 
 
 def bytes_to_free(decision: Decision, keys: int | None) -> int | None:

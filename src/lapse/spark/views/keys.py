@@ -82,11 +82,11 @@ def key_batches(unit: ViewUnit, clock: Clock) -> Iterator[pa.RecordBatch]:
                 begin, min(begin + width, keys.part_until), (keys.seed0, keys.seed1),
                 unit.options.memory_bytes,
             )  # fmt: skip
-            asked = table.part_until
+            tried = table.part_until
             _fill(table, unit, partition, keys, clock)
             yield from _tables(table, unit, partition)
             # What fitted is what is tried next; where it fitted well, twice that.
-            width = (table.part_until - begin) * (2 if table.part_until == asked else 1)
+            width = (table.part_until - begin) * (2 if table.part_until == tried else 1)
             begin = table.part_until
 
 
@@ -108,7 +108,7 @@ def warm_up() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Some keys of a log, and how many bytes of segments they are told from."""
+    """Some keys of a log, and the bytes of the segments they are read from."""
 
     name: str
     size: int
@@ -175,7 +175,7 @@ def _fill(
 ) -> None:
     """One pass over the log."""
     options = unit.options
-    asked = Slice(
+    part = Slice(
         str(Path(unit.log_dir) / str(partition)), partition, keys.offset_from, keys.offset_until, 0,
         keys.aborted,
     )  # fmt: skip
@@ -186,7 +186,7 @@ def _fill(
         fail_on_data_loss=options.fail_on_data_loss,
         valued_tombstones=keys.valued_tombstones,
     )
-    for records in read_slice(asked, spec, clock):
+    for records in read_slice(part, spec, clock):
         table.note(records)
 
 
@@ -226,13 +226,13 @@ def _times(micros: NDArray[np.int64], missing: NDArray[np.bool_]) -> pa.Array:
 
 
 def _admitted(unit: ViewUnit, entries: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Keys whose last record is of a time that is asked for."""
-    asked, micros = unit.options.filter, entries["timestamp"]
+    """Keys whose last record is of a time that the filter admits."""
+    wanted, micros = unit.options.filter, entries["timestamp"]
     kept = np.ones(len(entries), np.bool_)
-    if asked.time_from_ms is not None or asked.time_until_ms is not None:
+    if wanted.time_from_ms is not None or wanted.time_until_ms is not None:
         kept &= micros != _NO_TIMESTAMP_MICROS
-    if asked.time_from_ms is not None:
-        kept &= micros // 1000 >= asked.time_from_ms
-    if asked.time_until_ms is not None:
-        kept &= micros // 1000 < asked.time_until_ms
+    if wanted.time_from_ms is not None:
+        kept &= micros // 1000 >= wanted.time_from_ms
+    if wanted.time_until_ms is not None:
+        kept &= micros // 1000 < wanted.time_until_ms
     return kept

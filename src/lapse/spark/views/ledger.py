@@ -41,7 +41,7 @@ def _rows_of(entry: LedgerEntry, partition_dir: Path) -> Iterator[Row]:
         "group_base": entry.base_offset,
         "horizon": micros(entry.horizon_ms) if entry.stamped else None,
     }
-    # On one row a group: whoever sums them up counts nothing twice.
+    # On one row of each group, so that a sum over rows counts nothing twice.
     once: dict[str, Any] = {
         "stamped": entry.stamped,
         "bytes_before": entry.bytes_before,

@@ -33,8 +33,8 @@ def logs_of(options: ViewOptions) -> Iterator[tuple[Path, tuple[TopicPartition, 
     for text in options.paths:
         log_dir, partitions = _logs_in(Path(text).absolute())
         missing -= {p.topic for p in partitions}
-        asked = {p for p in partitions if _is_asked(options, p)}
-        found.setdefault(log_dir.resolve(), set()).update(asked)
+        wanted = {p for p in partitions if _is_wanted(options, p)}
+        found.setdefault(log_dir.resolve(), set()).update(wanted)
     if missing:
         where = ", ".join(options.paths)
         raise ConfigError(f"there is no topic {', '.join(sorted(missing))} in {where}")
@@ -93,7 +93,7 @@ def _logs_in(path: Path) -> tuple[Path, list[TopicPartition]]:
     return path, list_partitions(path)
 
 
-def _is_asked(options: ViewOptions, partition: TopicPartition) -> bool:
+def _is_wanted(options: ViewOptions, partition: TopicPartition) -> bool:
     if str(partition) == KRAFT_FOLDER or not options.filter.admits(partition):
         return False
     internal = partition.topic.startswith("__")

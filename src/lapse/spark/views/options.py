@@ -20,7 +20,7 @@ OPTIONS: Mapping[str, str] = {
     "path": "log directories or partition directories, comma-separated",
     "subscribe": "topics, comma-separated (default: all)",
     "now": "ms; judge as of this moment (default: when the query is planned)",
-    "estimates": "true: read no segment for its row, tell what can be told without (default false)",
+    "estimates": "true: fill rows without reading segments, as far as that goes (default false)",
     "maxLogsPerPartition": "at most so many logs a Spark partition (default 64)",
     "maxMemoryBytes": "what the keys of a task may take (default 256 MiB)",
     "kafka.isolation.level": "keys: read_uncommitted (default) or read_committed",
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def parse_view_options(given: Mapping[str, str], now_ms: int) -> ViewOptions:
-    """What was asked for; `now_ms` unless it says otherwise.
+    """The options of a view; `now_ms` unless they name another time.
 
     Raises ConfigError naming the option, what it was, and what is allowed.
     """

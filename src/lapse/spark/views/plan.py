@@ -44,8 +44,8 @@ def plan_rows(unit: ViewUnit, clock: Clock) -> Iterator[Row]:
             if config is None:
                 return {"rule": "policy", "explanation": UNKNOWN}, None
             row, deadline = _row(decision_of(view, partition, config, unit.options.now_ms))
-            told = policies.contradictions_of(partition)
-            also = {"explanation": f"{row['explanation']}; {told}"} if told else {}
+            against = policies.contradictions_of(partition)
+            also = {"explanation": f"{row['explanation']}; {against}"} if against else {}
             return {**row, **also}, deadline
 
         try:

@@ -25,7 +25,7 @@ _READERS: Mapping[str, _Reader] = {
 
 
 def view_units(options: ViewOptions, clock: Clock) -> list[ViewUnit]:
-    """Units of work, each for one task; none where nothing is asked for.
+    """Units of work, each for one task; none where no log is selected.
 
     Raises ConfigError on an option, StorageError where a directory cannot be listed.
     """

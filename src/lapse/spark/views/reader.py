@@ -107,7 +107,7 @@ def _checked(there: StructType, wanted: StructType) -> list[str]:
 
 
 def narrow(view: str, known: ViewFilter, filters: Sequence[Filter]) -> ViewFilter:
-    """What is asked for at most, all filters together; what is not understood is left out."""
+    """The widest range that all filters together admit; filters it does not know are ignored."""
     for one in filters:
         value = getattr(one, "value", None)
         attribute: tuple[str, ...] = getattr(one, "attribute", ())

@@ -29,7 +29,7 @@ _LOG: _Columns = {
     "log_dir": (_TEXT, "the log directory; a partition with replicas in several has rows of each"),
     "topic": (_TEXT, "the topic"),
     "partition": (pa.int32(), "its partition"),
-    "as_of": (TIME, "the moment the question was asked of, the same in all rows"),
+    "as_of": (TIME, "the moment that the view describes, the same in all rows"),
 }
 
 _SEGMENTS: _Columns = {
@@ -40,7 +40,7 @@ _SEGMENTS: _Columns = {
     "index_bytes": (_COUNT, "of entries in both indexes"),
     "batches": (_COUNT, "batches; messages and wrappers of old formats count one each"),
     "records": (_COUNT, "records, by the batches' headers"),
-    "tombstones": (_COUNT, "records with a null value; null where nobody looked into the batches"),
+    "tombstones": (_COUNT, "records with a null value; null where the batches were not read"),
     "markers": (_COUNT, "markers that end a transaction"),
     "transactional": (_COUNT, "data batches of transactions"),
     "old_format": (_COUNT, "batches of format v0 or v1"),
@@ -52,15 +52,18 @@ _SEGMENTS: _Columns = {
     "horizon_earliest": (TIME, "the first delete horizon to pass (KIP-534)"),
     "horizon_bytes": (_COUNT, "of batches with a horizon: what their passing frees, at most"),
     "unreadable_from": (_COUNT, "the first offset that could not be read"),
-    "estimated": (_FLAG, "nobody read the segment: counts are null, the end offset is a bound"),
+    "estimated": (_FLAG, "the segment was not read: counts are null, the end offset is a bound"),
 }
 
 _PLAN: _Columns = {
-    "policy": (_TEXT, "cleanup.policy; null where nobody knows it"),
+    "policy": (_TEXT, "cleanup.policy; null where it is unknown"),
     "due": (_FLAG, "whether it gets a round now"),
     "reasons": (pa.list_(pa.field("element", _TEXT)), "what the round is for, empty if none is"),
     "kind": (_TEXT, "of the round: clean or trim"),
-    "due_since": (TIME, "when it became due, as far as a clock tells; null for the dirty ratio"),
+    "due_since": (
+        TIME,
+        "when it became due; null where the dirty ratio decides, which knows no time",
+    ),
     "rule": (_TEXT, "the rule that binds, a word of `lapse explain`; unreadable after an error"),
     "explanation": (_TEXT, "the same as a sentence"),
     "until": (TIME, "when what holds it back ends by itself"),

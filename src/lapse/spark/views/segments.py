@@ -123,7 +123,7 @@ def _told_of(partition_dir: Path, base_offset: int, bases: Sequence[int]) -> Seg
 
 
 def _last_entries(partition_dir: Path, base_offset: int) -> tuple[OffsetIndex, TimeIndex]:
-    """Indexes of their last sound entry alone, which is what an estimate asks for."""
+    """Indexes of their last sound entry alone, which is all that an estimate needs."""
     offsets = offset_index(partition_dir, base_offset)
     times = time_index(partition_dir, base_offset)
     of_offsets, of_times = b"", b""

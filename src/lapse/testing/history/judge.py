@@ -210,7 +210,7 @@ def _contradiction(
 ) -> tuple[Fault, str] | None:
     """How a read contradicts what was sent."""
     if record is None or record.sent.topic != read.topic:
-        return Fault.UNSENT, f"{read.reader} gets what nobody sent"
+        return Fault.UNSENT, f"{read.reader} gets what no producer sent"
     sent = record.sent
     if record.surely_failed:
         return Fault.UNSENT, f"{read.reader} gets it although it was refused"

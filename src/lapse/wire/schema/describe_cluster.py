@@ -1,6 +1,6 @@
 """DescribeCluster (key 60): brokers and controller, without topics (KIP-700).
 
-v0 flexible · v1 the endpoints of controllers may be asked for (KIP-919) · v2 fenced brokers
+v0 flexible · v1 the endpoints of controllers may be requested (KIP-919) · v2 fenced brokers
 (KIP-1073).
 """
 

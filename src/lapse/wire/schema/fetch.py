@@ -7,8 +7,8 @@ for the whole answer (KIP-74) · v4 record format v2, isolation level and aborte
 v15 replica state (KIP-903) · v16 node endpoints (KIP-951) · v17 directory ids (KIP-853).
 
 Our own: from v12 on a consumer says by tag 10000 that it knows tombstones with values (KIP-87), and
-is told by that tag and the next of each partition what only we know of its batches. Kafka's brokers
-skip tags that they do not know.
+learns from that tag and the next of each partition what only we know of its batches. Kafka's
+brokers skip tags that they do not know.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class FetchRequest:
     """Session id 0 with epoch -1 is a fetch without session.
 
     `isolation_level` 0 reads up to the high watermark, 1 up to the last stable offset.
-    `tombstone_values` is ours: the client tells a tombstone by its flag, whatever its value.
+    `tombstone_values` is ours: the client knows a tombstone by its flag, whatever its value.
     """
 
     cluster_id: str | None = field(
@@ -139,7 +139,7 @@ class AbortedTransaction:
 
 @struct
 class AppendedFrom:
-    """Ours: what lies from an offset on, up to the next one told, was appended from a time on.
+    """Ours: what lies from an offset on, up to the next entry, was appended from a time on.
 
     Less than a second later; a time below 0: unknown.
     """

@@ -3,7 +3,7 @@
 v1 rebalance timeout · v2 throttle time · v3 throttled after the answer is sent (KIP-219) · v4 a new
 member is first only given its id: MEMBER_ID_REQUIRED (KIP-394) · v5 static members (KIP-345) · v6
 flexible · v7 protocol type in the answer (KIP-559) · v8 reason (KIP-800) · v9 the leader may be
-told to leave the assignment as it is (KIP-814).
+which leaves the assignment as it is (KIP-814).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 v1 null topics means all (v0: an empty list does), controller, racks · v2 cluster id · v3 throttle
 time · v4 auto-creation may be declined · v5 offline replicas (KIP-112) · v7 leader epoch
 (KIP-320) · v8 authorized operations (KIP-430) · v9 flexible · v10 topic ids (KIP-516) · v11 no
-cluster operations (KIP-700) · v12 topics asked for by id · v13 top-level error (KIP-1102).
+cluster operations (KIP-700) · v12 topics by id · v13 top-level error (KIP-1102).
 """
 
 from __future__ import annotations

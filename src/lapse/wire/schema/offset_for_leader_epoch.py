@@ -24,7 +24,7 @@ OFFSET_FOR_LEADER_EPOCH = api(23, "OffsetForLeaderEpoch", versions="2-4", flexib
 
 @struct
 class OffsetForLeaderPartition:
-    """`current_leader_epoch` fences the caller, `leader_epoch` is what it asks about."""
+    """`current_leader_epoch` fences the caller, `leader_epoch` is the one in question."""
 
     partition: int = field(INT32)
     current_leader_epoch: int = field(INT32, "2+", default=-1)
@@ -52,7 +52,7 @@ class OffsetForLeaderEpochRequest:
 
 @struct
 class EpochEndOffset:
-    """The largest epoch not above the one asked, and the offset after its end.
+    """The largest epoch not above the requested one, and the offset after its end.
 
     Both are -1 where it is not known.
     """

@@ -1,7 +1,7 @@
 """WriteTxnMarkers (key 27): a coordinator ends transactions in other brokers' logs (KIP-98).
 
 Admin clients send it too, to end a hanging transaction (KIP-664). v1 the oldest still spoken,
-flexible. v2 tells the marker's transaction version (KIP-1228) and belongs to that feature.
+flexible. v2 has the marker's transaction version (KIP-1228) and belongs to that feature.
 """
 
 from __future__ import annotations

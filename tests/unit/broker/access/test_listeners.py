@@ -91,8 +91,8 @@ def test_what_clients_are_told(advertised: str, told: list[tuple[Address | None,
 @pytest.mark.parametrize(
     ("advertised", "why"),
     [
-        ("INSIDE://0.0.0.0:1", "nobody can connect to 0.0.0.0"),
-        ("INSIDE://[::]:1", "nobody can connect to 0.0.0.0"),
+        ("INSIDE://0.0.0.0:1", "no client can connect to 0.0.0.0"),
+        ("INSIDE://[::]:1", "no client can connect to 0.0.0.0"),
         ("INSIDE://a:1,OTHER://b:2", "OTHER must be among listeners, which has INSIDE, OUTSIDE"),
         ("INSIDE://a:1,INSIDE://b:1", "INSIDE is there more than once"),
         ("CONTROLLER://a:1", "none of them is for clients"),

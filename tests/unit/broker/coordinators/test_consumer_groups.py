@@ -208,8 +208,8 @@ async def test_a_classic_group_without_members_becomes_a_new_one(tmp_path: Path)
     async with running_node(tmp_path / "data", SETTINGS) as node:
         await create(node, "t")
         groups, shard = node.services.groups, await shard_of(node)
-        joined = await groups.ask(G, classic())
-        await groups.ask(G, Leave(next(_tokens), (Leaving(joined.member_id),)))
+        joined = await groups.handle(G, classic())
+        await groups.handle(G, Leave(next(_tokens), (Leaving(joined.member_id),)))
         await commit(node, {T0: 5}, Commit())
         first = len(entries(node))
         await join(node)
@@ -226,14 +226,14 @@ async def test_a_conversion_that_cannot_be_appended_leaves_the_classic_group(
     async with running_node(tmp_path / "data", SETTINGS) as node:
         await create(node, "t")
         groups, shard = node.services.groups, await shard_of(node)
-        joined = await groups.ask(G, classic())
-        await groups.ask(G, Leave(next(_tokens), (Leaving(joined.member_id),)))
+        joined = await groups.handle(G, classic())
+        await groups.handle(G, Leave(next(_tokens), (Leaving(joined.member_id),)))
         small = {"max.message.bytes": "70", "cleanup.policy": "compact"}
         await node.services.topics.alter(OFFSETS_TOPIC, lambda _: small)
         assert await code_of(node, joining("a", "t")) is E.UNKNOWN_SERVER_ERROR
         assert shard.groups[G].state is State.EMPTY
         await node.services.topics.alter(OFFSETS_TOPIC, lambda _: {"cleanup.policy": "compact"})
-        assert (await groups.ask(G, classic())).error is E.NONE
+        assert (await groups.handle(G, classic())).error is E.NONE
 
 
 async def test_a_group_without_members_makes_way_for_a_classic_one(tmp_path: Path) -> None:
@@ -242,13 +242,13 @@ async def test_a_group_without_members_makes_way_for_a_classic_one(tmp_path: Pat
         groups, shard = node.services.groups, await shard_of(node)
         await join(node)
         heartbeat = Heartbeat(next(_tokens), "a", 1)
-        assert (await groups.ask(G, heartbeat)).error is E.UNKNOWN_MEMBER_ID
+        assert (await groups.handle(G, heartbeat)).error is E.UNKNOWN_MEMBER_ID
         await beat(node, Beat("a", -1))
         heartbeat = Heartbeat(next(_tokens), "a", 1)
-        assert (await groups.ask(G, heartbeat)).error is E.UNKNOWN_MEMBER_ID
+        assert (await groups.handle(G, heartbeat)).error is E.UNKNOWN_MEMBER_ID
         assert G in shard.consumers.groups
         joined, lost = await asyncio.gather(
-            groups.ask(G, classic()), beat(node, Beat("a", 1)), return_exceptions=True
+            groups.handle(G, classic()), beat(node, Beat("a", 1)), return_exceptions=True
         )
         assert not isinstance(joined, BaseException)
         assert joined.error is E.NONE
@@ -260,11 +260,11 @@ async def test_a_group_without_members_makes_way_for_a_classic_one(tmp_path: Pat
 async def stable(node: Node, session_ms: int = 10_000) -> Joined:
     """A classic group of one member that has both partitions of `t`."""
     groups = node.services.groups
-    joined = await groups.ask(G, replace(classic(), session_timeout_ms=session_ms))
+    joined = await groups.handle(G, replace(classic(), session_timeout_ms=session_ms))
     own = TopicPartitions(topic="t", partitions=(0, 1))
     given = write_versioned(ConsumerProtocolAssignment(assigned_partitions=(own,)))
     sync = Sync(next(_tokens), joined.member_id, 1, assignments={joined.member_id: given})
-    assert (await groups.ask(G, sync)).error is E.NONE
+    assert (await groups.handle(G, sync)).error is E.NONE
     return joined
 
 
@@ -275,7 +275,7 @@ def heartbeat(member: Joined, generation: int) -> Heartbeat:
 async def test_up_and_down_with_a_restart_in_each(tmp_path: Path) -> None:
     async with running_node(tmp_path / "data", SETTINGS) as node:
         await create(node, "t")
-        shard, ask = await shard_of(node), node.services.groups.ask
+        shard, ask = await shard_of(node), node.services.groups.handle
         c = await stable(node)
         assert (await join(node, "n")).assignment == {}
         assert (G in shard.groups, G in shard.consumers.groups) == (False, True)
@@ -286,7 +286,7 @@ async def test_up_and_down_with_a_restart_in_each(tmp_path: Path) -> None:
         assert await commit(node, {T0: 6}, refused) == {E.ILLEGAL_GENERATION}
         state = shard.consumers.groups[G].state
     async with running_node(tmp_path / "data", SETTINGS) as node:
-        shard, ask = await shard_of(node), node.services.groups.ask
+        shard, ask = await shard_of(node), node.services.groups.handle
         assert shard.consumers.groups[G].state == state
         assert (await ask(G, replace(classic(), member_id=c.member_id))).generation == 2
         assert len((await beat(node, Beat("n", 2))).assignment or ()) == 1
@@ -299,7 +299,7 @@ async def test_up_and_down_with_a_restart_in_each(tmp_path: Path) -> None:
         assert (G in shard.groups, G in shard.consumers.groups) == (True, False)
         assert left(node) == {1, 2}
     async with running_node(tmp_path / "data", SETTINGS) as node:
-        shard, ask = await shard_of(node), node.services.groups.ask
+        shard, ask = await shard_of(node), node.services.groups.handle
         assert (await ask(G, heartbeat(c, 2))).error is E.REBALANCE_IN_PROGRESS
         joined = await ask(G, replace(classic(), member_id=c.member_id))
         assert (joined.error, joined.generation, joined.leader) == (E.NONE, 3, c.member_id)
@@ -308,7 +308,7 @@ async def test_up_and_down_with_a_restart_in_each(tmp_path: Path) -> None:
 async def test_a_group_whose_conversion_cannot_be_appended_stays_classic(tmp_path: Path) -> None:
     async with running_node(tmp_path / "data", SETTINGS) as node:
         await create(node, "t")
-        shard, ask = await shard_of(node), node.services.groups.ask
+        shard, ask = await shard_of(node), node.services.groups.handle
         c = await stable(node)
         small = {"max.message.bytes": "70", "cleanup.policy": "compact"}
         await node.services.topics.alter(OFFSETS_TOPIC, lambda _: small)
@@ -326,7 +326,7 @@ async def test_what_is_being_stored_comes_before_a_conversion(tmp_path: Path) ->
     """What a leader gave is what its member holds, though it was on its way to the log."""
     async with running_node(tmp_path / "data", SETTINGS) as node:
         await create(node, "t")
-        shard, ask = await shard_of(node), node.services.groups.ask
+        shard, ask = await shard_of(node), node.services.groups.handle
         syncing = asyncio.create_task(stable(node))
 
         def is_assigning() -> bool:
@@ -347,7 +347,7 @@ async def test_a_group_that_is_just_being_deleted_is_waited_for(tmp_path: Path) 
         await create(node, "t")
         shard = await shard_of(node)
         c = await stable(node)
-        await node.services.groups.ask(G, Leave(next(_tokens), (Leaving(c.member_id),)))
+        await node.services.groups.handle(G, Leave(next(_tokens), (Leaving(c.member_id),)))
         async with asyncio.timeout(20):
             deleted, taken = await asyncio.gather(shard.delete_group(G), join(node, "n"))
         assert (deleted, taken.epoch) == (E.NONE, 2)
@@ -388,7 +388,7 @@ async def test_nothing_happens_to_a_group_that_is_being_converted(tmp_path: Path
 async def test_who_waits_in_a_classic_group_is_answered_by_its_conversion(tmp_path: Path) -> None:
     async with running_node(tmp_path / "data", SETTINGS) as node:
         await create(node, "t")
-        shard, ask = await shard_of(node), node.services.groups.ask
+        shard, ask = await shard_of(node), node.services.groups.handle
         await stable(node)
         waiting = asyncio.create_task(ask(G, classic()))
         await until(lambda: len(shard.groups[G].members) == 2)

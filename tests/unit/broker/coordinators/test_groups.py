@@ -81,7 +81,7 @@ async def member_of(
     node: Node, group: str, topic: str = "t", *, clock: ManualClock | None = None
 ) -> Joined:
     """A group of one, stable; it takes a millisecond of the clock."""
-    asking = asyncio.create_task(groups_of(node).ask(group, joining(topic=topic)))
+    asking = asyncio.create_task(groups_of(node).handle(group, joining(topic=topic)))
     while clock is not None and not asking.done():
         await asyncio.sleep(0.005)
         clock.advance(1)
@@ -90,12 +90,12 @@ async def member_of(
     sync = Sync(
         next(_tokens), joined.member_id, joined.generation, assignments={joined.member_id: b"a"}
     )
-    assert (await groups_of(node).ask(group, sync)).error is NONE
+    assert (await groups_of(node).handle(group, sync)).error is NONE
     return joined
 
 
 async def leave(node: Node, group: str, member: Joined) -> None:
-    left = await groups_of(node).ask(group, Leave(next(_tokens), (Leaving(member.member_id),)))
+    left = await groups_of(node).handle(group, Leave(next(_tokens), (Leaving(member.member_id),)))
     assert left.error is NONE
 
 
@@ -138,13 +138,13 @@ async def test_what_cannot_be_appended_is_not_so(tmp_path: Path) -> None:
     async with running_node(tmp_path / "a", {**SETTINGS, "log.dirs": dirs}, fs=fs) as node:
         await create(node, "t")
         assert await commit(node, G, {T0: 5}) == {NONE}
-        joined = await groups_of(node).ask(G, joining())
+        joined = await groups_of(node).handle(G, joining())
         shard = await groups_of(node).shard_of(G)
         fs.broken = node.services.partitions.get(TopicPartition(OFFSETS_TOPIC, 0)).dir
         sync = Sync(next(_tokens), joined.member_id, joined.generation)
         committing = Commit(joined.member_id, joined.generation)
         synced, errors = await asyncio.gather(
-            groups_of(node).ask(G, sync), shard.commit(G, OUTSIDE, {T0: NewOffset(9)}, -1)
+            groups_of(node).handle(G, sync), shard.commit(G, OUTSIDE, {T0: NewOffset(9)}, -1)
         )
         assert synced.error is ErrorCode.NOT_COORDINATOR
         assert errors[T0] in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NOT_COORDINATOR}
@@ -154,7 +154,7 @@ async def test_what_cannot_be_appended_is_not_so(tmp_path: Path) -> None:
         with pytest.raises(KafkaError, match="offline") as refused:
             await groups_of(node).shard_of(G)
         assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        beat = await groups_of(node).ask(G, Heartbeat(next(_tokens), joined.member_id, 1))
+        beat = await groups_of(node).handle(G, Heartbeat(next(_tokens), joined.member_id, 1))
         assert beat.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
@@ -205,7 +205,7 @@ async def test_groups_and_offsets_outlive_the_broker(tmp_path: Path) -> None:
         assert (await fetched(node, G), await fetched(node, OTHER)) == ({T0: 5}, {T1: 6})
         assert list(two.offsets.groups()) == [OTHER]
         beat = Heartbeat(next(_tokens), member.member_id, member.generation)
-        assert (await groups_of(node).ask(G, beat)).error is NONE
+        assert (await groups_of(node).handle(G, beat)).error is NONE
 
 
 async def test_loading_steps_over_what_does_not_parse(tmp_path: Path) -> None:
@@ -231,12 +231,12 @@ async def test_a_shard_that_cannot_be_read_is_tried_again_and_stops_no_other(
         path = log.dir / f"{0:020d}.log"
         data = path.read_bytes()
         path.write_bytes(data[:-1] + b"\xff")
-        answer = await groups_of(node).ask(G, joining())
+        answer = await groups_of(node).handle(G, joining())
         assert answer.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert await commit(node, OTHER, {T0: 1}) == {NONE}
         path.write_bytes(data)
         with unreadable(log):
-            answer = await groups_of(node).ask(G, joining())
+            answer = await groups_of(node).handle(G, joining())
             assert answer.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
             with pytest.raises(KafkaError, match="reading __consumer_offsets-0") as refused:
                 await groups_of(node).shard_of(G)
@@ -296,7 +296,7 @@ async def test_without_their_topic_there_are_no_groups(tmp_path: Path) -> None:
     async with running_node(tmp_path / "data", settings) as node:
         await create(node, "t")
         assert await commit(node, G, {T0: 5}) == {NONE}
-        waiting = asyncio.create_task(groups_of(node).ask(G, joining()))
+        waiting = asyncio.create_task(groups_of(node).handle(G, joining()))
         await asyncio.sleep(0.05)
         await delete(node, OFFSETS_TOPIC)
         async with asyncio.timeout(20):
@@ -392,12 +392,12 @@ async def test_a_member_that_is_silent_is_missed(tmp_path: Path) -> None:
     settings = {**SETTINGS, "group.min.session.timeout.ms": "50"}
     async with running_node(tmp_path / "data", settings) as node:
         await create(node, "t")
-        joined = await groups_of(node).ask(G, joining(session_ms=100))
+        joined = await groups_of(node).handle(G, joining(session_ms=100))
         assert joined.error is NONE
         shard = await groups_of(node).shard_of(G)
         await until(lambda: G in shard.groups and not shard.groups[G].members)
         beat = Heartbeat(next(_tokens), joined.member_id, joined.generation)
-        assert (await groups_of(node).ask(G, beat)).error is ErrorCode.UNKNOWN_MEMBER_ID
+        assert (await groups_of(node).handle(G, beat)).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 # --- the end --------------------------------------------------------------------------------------
@@ -406,7 +406,7 @@ async def test_a_member_that_is_silent_is_missed(tmp_path: Path) -> None:
 async def test_members_that_wait_are_sent_elsewhere(tmp_path: Path) -> None:
     settings = {**SETTINGS, "group.initial.rebalance.delay.ms": "60000"}
     async with running_node(tmp_path / "data", settings) as node:
-        waiting = [asyncio.create_task(groups_of(node).ask(g, joining())) for g in (G, OTHER)]
+        waiting = [asyncio.create_task(groups_of(node).handle(g, joining())) for g in (G, OTHER)]
         shards = groups_of(node)._shards  # made and loaded, each with its member
         await until(
             lambda: (

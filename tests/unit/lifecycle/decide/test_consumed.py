@@ -88,8 +88,8 @@ def test_nobody_has_read_nothing_goes() -> None:
 
 
 def test_unknown_ends_block() -> None:
-    verdict = decide(T0, "nobody leads it", [at("a", 50)])
-    assert (verdict.delete_before, verdict.blocked) == (None, ("nobody leads it",))
+    verdict = decide(T0, "it has no leader", [at("a", 50)])
+    assert (verdict.delete_before, verdict.blocked) == (None, ("it has no leader",))
     assert (verdict.ends, verdict.offsets) == (None, {"a": 50})
 
 

@@ -30,7 +30,7 @@ from lapse.lifecycle.erase.proof import (
     judge,
     with_never_seen,
 )
-from lapse.lifecycle.erase.search import Bound, make_search, told
+from lapse.lifecycle.erase.search import Bound, make_search, spec_of
 from lapse.log.checkpoints import write_topic_id
 from lapse.records.batch import as_array
 from lapse.testing.clock import ManualClock
@@ -59,7 +59,7 @@ def replica(tmp_path: Path) -> Path:
 
 
 def report_on(replica: Path) -> Report:
-    seen, asked = looked(replica), told(make_search([KEY]), "5a17")
+    seen, asked = looked(replica), spec_of(make_search([KEY]), "5a17")
     report = Report(FORMAT, "1", "m", "t", None, asked, 1, 2, (seen,), judge([seen], asked, "t"))
     return decode_report(encode_report(report), "r")
 

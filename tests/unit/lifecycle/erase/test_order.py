@@ -30,7 +30,7 @@ from lapse.lifecycle.erase.order import (
 from lapse.lifecycle.erase.places import Home
 from lapse.lifecycle.erase.proof import NOT_PROVEN, PROVEN, REMAINS, Verdict
 from lapse.lifecycle.erase.replicas import ReplicaFindings
-from lapse.lifecycle.erase.search import Bound, hash_of, make_search, told
+from lapse.lifecycle.erase.search import Bound, hash_of, make_search, spec_of
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from tests.support.lifecycle.erase.replica import FIRST, KEY, NOW, batch, looked, written
 
@@ -242,12 +242,12 @@ def test_what_is_left_is_told_in_a_line() -> None:
     counts = {0: Count(0, 2, 3), 1: Count(1, 1, 1)}
     verdict = Verdict(REMAINS, ("a reason",))
     search = make_search([KEY])
-    assert what_is_left(counts, told(search, ""), verdict) == Left(3, 0, ("a reason",))
+    assert what_is_left(counts, spec_of(search, ""), verdict) == Left(3, 0, ("a reason",))
     too = make_search([KEY], tombstones_too=True)
-    left = what_is_left(counts, told(too, ""), verdict)
-    assert left.told() == "3 records and 4 tombstones remain"
-    assert Left(0, 0, ()).told() == "nothing remains"
-    assert Left(0, 0, ("x is away",)).told() == "nothing remains, but x is away"
+    left = what_is_left(counts, spec_of(too, ""), verdict)
+    assert left.text() == "3 records and 4 tombstones remain"
+    assert Left(0, 0, ()).text() == "nothing remains"
+    assert Left(0, 0, ("x is away",)).text() == "nothing remains, but x is away"
 
 
 def test_keys_that_were_never_seen_are_remembered_as_such() -> None:

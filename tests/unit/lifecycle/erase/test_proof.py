@@ -42,10 +42,10 @@ from lapse.lifecycle.erase.proof import (
     with_never_seen,
 )
 from lapse.lifecycle.erase.replicas import ReplicaFindings
-from lapse.lifecycle.erase.search import SearchSpec, make_search, told
+from lapse.lifecycle.erase.search import SearchSpec, make_search, spec_of
 
-KEYS = told(make_search([b"a", b"b"]), "5a17")
-OFFSETS = told(make_search([], [10, 20]), "5a17")
+KEYS = spec_of(make_search([b"a", b"b"]), "5a17")
+OFFSETS = spec_of(make_search([], [10, 20]), "5a17")
 TOMBSTONES_TOO = replace(KEYS, tombstones_too=True)
 CLEAN = Findings(
     "t-0/0.log", "t-0", kind=BATCHES, pieces=(Piece(0, 100, "ab"),), batches=2, records=9
@@ -107,7 +107,7 @@ def test_remains(replica: ReplicaFindings, asked: SearchSpec, says: str) -> None
         (having(regions=(Region(5, 9, "cut off", opaque=True),)), KEYS,
          "bytes 5 to 8 of /r/t-0/1.log cannot be read (cut off) and may be compressed"),
         (having(regions=(Region(5, 9, "cut off"),)), OFFSETS,
-         "bytes 5 to 8 of /r/t-0/1.log cannot be read (cut off): no offset can be told"),
+         "bytes 5 to 8 of /r/t-0/1.log cannot be read (cut off): no offset is known"),
         (having(regions_more=4), KEYS, "4 more places of /r/t-0/1.log cannot be read"),
     ],
 )  # fmt: skip

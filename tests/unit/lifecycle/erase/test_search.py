@@ -18,7 +18,7 @@ from lapse.lifecycle.erase.search import (
     read_keys,
     read_keys_by_topic,
     recalled,
-    told,
+    spec_of,
 )
 
 SALT = "00ff"
@@ -176,7 +176,7 @@ def test_keys_of_several_topics(tmp_path: Path) -> None:
 
 def test_a_report_tells_no_key_and_whoever_knows_it_can_tell() -> None:
     search = make_search([b"first", b"second"], below_offset=5, tombstones_too=True)
-    asked = told(search, SALT)
+    asked = spec_of(search, SALT)
     assert asked.keys[0].sha256 == hashlib.sha256(b"00fffirst").hexdigest()
     assert hash_of(b"first", "other").sha256 != asked.keys[0].sha256
     assert "first" not in repr(asked)

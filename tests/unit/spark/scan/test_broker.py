@@ -17,7 +17,7 @@ from lapse.base.errors import ConfigError
 from lapse.base.ids import TopicPartition
 from lapse.broker.node import Node
 from lapse.client.admin import Admin
-from lapse.client.range_reader import Patience
+from lapse.client.range_reader import FetchLimits
 from lapse.records.builder import NewRecord, build_batch
 from lapse.spark.scan import broker as source_broker
 from lapse.spark.scan import place
@@ -213,8 +213,8 @@ def test_what_goes_in_the_middle_of_a_slice(
     broker.do(lambda node: create(node, "middle", 1))
     middle = TopicPartition("middle", 0)
     broker.write(middle, 0, 50)
-    patience = partial(Patience, partition_bytes_max=1)  # an answer has one batch
-    monkeypatch.setattr("lapse.spark.scan.read.Patience", patience)
+    limits = partial(FetchLimits, partition_bytes_max=1)  # an answer has one batch
+    monkeypatch.setattr("lapse.spark.scan.read.FetchLimits", limits)
     options = parse_options(asked(broker, subscribe="middle", failOnDataLoss="false"))
     (split,) = place.plan(options, Pruning())
     reading = read_split(options, split)
@@ -234,8 +234,8 @@ def test_nothing_is_read_twice_of_a_log_that_was_cut(
     broker.do(lambda node: create(node, "cut", 1))
     cut = TopicPartition("cut", 0)
     broker.write(cut, 0, 50)
-    patience = partial(Patience, partition_bytes_max=1)
-    monkeypatch.setattr("lapse.spark.scan.read.Patience", patience)
+    limits = partial(FetchLimits, partition_bytes_max=1)
+    monkeypatch.setattr("lapse.spark.scan.read.FetchLimits", limits)
     given = {"subscribe": "cut", "failOnDataLoss": "false", "kafka.default.api.timeout.ms": "2000"}
     options = parse_options(asked(broker, **given))
     (split,) = place.plan(options, Pruning())
@@ -294,8 +294,8 @@ def test_a_topic_that_goes_while_it_is_read(broker: Broker) -> None:
             await Admin(connection).delete_topic("going")
 
     wanted = BrokerSlice(broker.bootstrap, {}, going, 0, 100)
-    patience = Patience(partition_bytes_max=1, api_timeout_ms=200)  # an answer has one batch
-    reading = source_broker.read_slice(wanted, committed=False, patience=patience)
+    limits = FetchLimits(partition_bytes_max=1, api_timeout_ms=200)  # an answer has one batch
+    reading = source_broker.read_slice(wanted, committed=False, limits=limits)
     next(reading)
     broker.do(delete)
     with pytest.raises(DataLost, match="going-0: not there any more"):
@@ -305,8 +305,8 @@ def test_a_topic_that_goes_while_it_is_read(broker: Broker) -> None:
 
 def test_who_stops_reading_leaves_no_thread(broker: Broker) -> None:
     wanted = BrokerSlice(broker.bootstrap, {}, A0, 0, 100)
-    patience = Patience(partition_bytes_max=1)  # an answer has one batch
-    reading = source_broker.read_slice(wanted, committed=False, patience=patience)
+    limits = FetchLimits(partition_bytes_max=1)  # an answer has one batch
+    reading = source_broker.read_slice(wanted, committed=False, limits=limits)
     next(reading)
     reading.close()
     assert not [t for t in threading.enumerate() if t.name == "lapse-fetch"]

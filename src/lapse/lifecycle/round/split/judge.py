@@ -13,8 +13,8 @@ import numpy as np
 from lapse.base.errors import CorruptData
 from lapse.kernels import keep
 from lapse.kernels.runs import set_bits
+from lapse.lifecycle.round.discard_fs import DiscardFs
 from lapse.lifecycle.round.judged import Judged, Round, judge
-from lapse.lifecycle.round.nowhere import Nowhere
 from lapse.lifecycle.round.offset_map import MapResult
 from lapse.lifecycle.round.rewrite import GroupWriter, let_live
 from lapse.lifecycle.round.source import SourceSegment, find_transactions, open_source
@@ -91,7 +91,7 @@ def _staying(
     changing = np.where(theirs, judged.classes, np.uint8(keep.UNTOUCHED)).astype(np.uint8)
     if changing.any():
         only = replace(judged, classes=changing)
-        GroupWriter(round_, Nowhere(), this.folder, [only]).add(only, lambda _: None)
+        GroupWriter(round_, DiscardFs(), this.folder, [only]).add(only, lambda _: None)
     else:
         let_live(round_, segment)
     return tuple(producer for producer, number in numbers.items() if round_.alive[number])

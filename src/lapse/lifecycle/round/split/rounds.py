@@ -51,7 +51,7 @@ class Job:
     """Requests of one stage, to be carried out in any order.
 
     Attributes:
-        finished: attempts whose files nobody asks for any more.
+        finished: attempts whose files are not needed any more.
     """
 
     stage: Stage

@@ -17,7 +17,7 @@ import numpy as np
 from lapse.base.clock import Clock
 from lapse.base.errors import CorruptData, LapseError
 from lapse.base.fs import Fs
-from lapse.lifecycle.round.cancel import require_wanted
+from lapse.lifecycle.round.cancel import require_not_cancelled
 from lapse.lifecycle.round.engine import IoBudget, in_words
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.progress import PROGRESS_FILE, ProgressFile
@@ -71,7 +71,7 @@ def attempt(
 
     folder = folder_of(plan, attempt_id)
     try:
-        require_wanted(folder)
+        require_not_cancelled(folder)
         fs.make_dir(folder)
         progress = ProgressFile(fs, folder / PROGRESS_FILE, clock)
         this = Attempt(attempt_id, fs, folder, progress, IoBudget(plan.io_bytes_per_second, clock))

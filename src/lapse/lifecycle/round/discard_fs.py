@@ -9,7 +9,7 @@ from lapse.base.fs import AppendFile, Buffer, RealFs
 from lapse.base.secret import Secret
 
 
-class Thrown:
+class DiscardedFile:
     """A file whose bytes are discarded; only its size is kept."""
 
     def __init__(self, path: Path) -> None:
@@ -31,11 +31,11 @@ class Thrown:
     def close(self) -> None: ...
 
 
-class Nowhere(RealFs):
+class DiscardFs(RealFs):
     """A file system that accepts an attempt's files and keeps nothing."""
 
     def open_append(self, path: Path) -> AppendFile:
-        return Thrown(path)
+        return DiscardedFile(path)
 
     def write_file(self, path: Path, data: Buffer | Secret) -> None: ...
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lapse.lifecycle.round.nowhere import Nowhere
+from lapse.lifecycle.round.discard_fs import DiscardFs
 
 
 def test_nothing_is_left(tmp_path: Path) -> None:
-    fs = Nowhere()
+    fs = DiscardFs()
     file = fs.open_append(tmp_path / "f")
     file.reserve(100)
     file.write(b"ab", memoryview(b"cde"))
