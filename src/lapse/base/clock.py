@@ -81,6 +81,11 @@ class SystemClock:
         time.sleep(seconds)
 
 
+def monotonic_ms(clock: Clock) -> int:
+    """Whole milliseconds of `Clock.monotonic`, for waits that a jump of the time must not touch."""
+    return int(clock.monotonic() * 1000)
+
+
 def cpu_seconds() -> float:
     """CPU time of this process, all threads, user and system (for measuring)."""
     return time.process_time()

@@ -169,6 +169,9 @@ def os_error(error: BaseException | None) -> OSError | None:
     return None
 
 
-def unreadable(error: OSError) -> StorageError:
-    """The system's refusal to let a file be read, in words; raise it `from error`."""
-    return StorageError(f"reading {error.filename}: {error.strerror or error}")
+def unreadable(error: OSError, what: object = None) -> StorageError:
+    """The system's refusal to let a file be read, in words; raise it `from error`.
+
+    `what` was read, where the system may not name it: it names a file only while that is opened.
+    """
+    return StorageError(f"reading {what or error.filename}: {error.strerror or error}")

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from lapse.base.errors import ConfigError, CorruptData, LapseError, StorageError
+from lapse.base.errors import ConfigError, CorruptData, LapseError, unreadable
 from lapse.cli.dump_files import dump_side_file, side_files
 from lapse.cli.dump_log import DumpOptions, Line, dump_log
 from lapse.cli.dump_topics import DECODERS, NO_DECODER, decoder_for, dump_state, internal_topics
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except OSError as e:
-        raise StorageError(f"reading {e.filename or args.path}: {e.strerror or e}") from e
+        raise unreadable(e, e.filename or args.path) from e
     return 1 if problems else 0
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from lapse.base.clock import Clock, SystemClock, time_text
-from lapse.base.errors import ConfigError, KafkaError, StorageError
+from lapse.base.errors import ConfigError, KafkaError, StorageError, unreadable
 from lapse.base.fs import RealFs
 from lapse.base.ids import check_topic_name
 from lapse.base.setting import INT_MAX
@@ -259,7 +259,7 @@ def _check(args: argparse.Namespace, clock: Clock) -> int:
     try:
         sealed = sign.unseal(path.read_bytes(), str(path))
     except OSError as e:
-        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+        raise unreadable(e, path) from e
     report = decode_report(sealed.body, str(path))
     signer = sign.fingerprint(sealed.public_key)
     if report.key_id not in {"", signer}:

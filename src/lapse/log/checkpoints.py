@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from lapse.base.errors import CorruptData, StorageError
+from lapse.base.errors import CorruptData, unreadable
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition, format_topic_id, parse_topic_id
 
@@ -39,7 +39,7 @@ def _read_text(path: Path) -> str | None:
     except UnicodeDecodeError:
         raise CorruptData(str(path), 0, "not a text file") from None
     except OSError as e:
-        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+        raise unreadable(e, path) from e
 
 
 def _read_entries(path: Path, fields: int) -> list[list[str]]:

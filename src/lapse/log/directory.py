@@ -40,6 +40,7 @@ from lapse.base.errors import (
     LockHeld,
     MissingData,
     StorageError,
+    unreadable,
 )
 from lapse.base.fs import AppendFile, Fs, storage_errors
 from lapse.base.ids import TopicPartition, format_topic_id
@@ -469,7 +470,7 @@ def begun_copy(log_dir: Path) -> Begun | None:
     except FileNotFoundError:
         return None
     except OSError as e:
-        raise StorageError(f"reading {log_dir / INCOMPLETE}: {e.strerror or e}") from e
+        raise unreadable(e, log_dir / INCOMPLETE) from e
     return Begun(os.fsdecode(source), os.fsdecode(how) or TO_V2)
 
 

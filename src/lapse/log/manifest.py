@@ -26,7 +26,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from lapse.base.errors import CorruptData, StorageError
+from lapse.base.errors import CorruptData, StorageError, unreadable
 from lapse.base.fs import Fs
 from lapse.base.ids import format_topic_id
 from lapse.log.checkpoints import read_topic_id
@@ -105,7 +105,7 @@ def read_checked(path: Path, kind: type[V], version: int) -> V | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as e:
-        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+        raise unreadable(e, path) from e
     checksum, _, body = data.partition(b"\n")
     if checksum != b"%08x" % zlib.crc32(body):
         _log.warning("%s: its checksum does not match; going on without it", path)

@@ -38,6 +38,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from lapse.base.clock import monotonic_ms
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.logs.faults import code_of
@@ -129,9 +130,9 @@ async def in_session(
     """Expand a session's request into a full fetch, and the response into what the client gets."""
     clock = services.clock
     owner = session.principal
-    context = services.fetch_sessions.begin(owner, version, request, int(clock.monotonic() * 1000))
+    context = services.fetch_sessions.begin(owner, version, request, monotonic_ms(clock))
     whole = await handle_whole(context.request)
-    return context.answer(whole, int(clock.monotonic() * 1000))
+    return context.answer(whole, monotonic_ms(clock))
 
 
 async def handle(

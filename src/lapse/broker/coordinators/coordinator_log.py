@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from lapse.base.clock import Clock
-from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError, unreadable
 from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.purgatory import Purgatory
@@ -185,7 +185,7 @@ class StateLog:
         try:
             return list(read_events(self._log, types))
         except OSError as e:
-            raise StorageError(f"reading {self._log.partition}: {e.strerror or e}") from e
+            raise unreadable(e, self._log.partition) from e
 
 
 def read_events(log: PartitionLog, types: Types) -> Iterator[Write | Marker]:

@@ -15,6 +15,7 @@ import base64
 import binascii
 from enum import Enum, auto
 
+from lapse.base.clock import monotonic_ms
 from lapse.base.errors import ConfigError
 from lapse.base.secret import Secret
 from lapse.broker.access.authentication import HTTP, Passwords
@@ -79,7 +80,9 @@ class HttpLogin:
         if authorization is None:
             return Admission.LOGIN
         given = _parsed(authorization)
-        attempt = self._attempts.begin(address, given[0] if given else "", self._now_ms())
+        attempt = self._attempts.begin(
+            address, given[0] if given else "", monotonic_ms(self._clock)
+        )
         if attempt is None:
             await self._refuse(address)
             return Admission.LATER
@@ -88,7 +91,7 @@ class HttpLogin:
         if given is None or not await asyncio.to_thread(self._passwords.fit, *given):
             await self._refuse(address)
             return Admission.LOGIN
-        self._attempts.succeeded(attempt, self._now_ms())
+        self._attempts.succeeded(attempt, monotonic_ms(self._clock))
         actor = RequestContext(f"User:{given[0]}", host_of(address))
         may = self._access.authorizer.authorize(
             actor, operation, ResourceType.CLUSTER, CLUSTER_NAME
@@ -98,10 +101,7 @@ class HttpLogin:
     async def _refuse(self, address: str) -> None:
         """Count a failure, and hold its answer back."""
         self._counters.logins_refused[HTTP] += 1
-        await asyncio.sleep(self._failures.failed(address, self._now_ms()) / 1000)
-
-    def _now_ms(self) -> int:
-        return int(self._clock.monotonic() * 1000)
+        await asyncio.sleep(self._failures.failed(address, monotonic_ms(self._clock)) / 1000)
 
 
 def _parsed(authorization: str) -> tuple[str, Secret] | None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from lapse.base.clock import Clock
+from lapse.base.clock import Clock, monotonic_ms
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.setting import INT_MAX, LONG_MAX
 from lapse.broker.limits.addresses import resolved
@@ -128,7 +128,7 @@ class ClientQuotas:
         return self._quotas.of(entity).get(CONNECTION_CREATION_RATE)
 
     def _now_ms(self) -> int:
-        return int(self._clock.monotonic() * 1000)  # waits must not hang on a clock that jumps
+        return monotonic_ms(self._clock)  # waits must not hang on a clock that jumps
 
 
 def _check_entity(entity: Entity) -> None:

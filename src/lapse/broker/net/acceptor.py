@@ -13,6 +13,7 @@ import logging
 import socket
 from collections.abc import Callable
 
+from lapse.base.clock import monotonic_ms
 from lapse.broker.request.context import Services
 
 logger = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class Acceptor:
                 self._pause(_RETRY_SECONDS)
                 return
             connection.setblocking(False)
-            now_ms = int(self._services.clock.monotonic() * 1000)
+            now_ms = monotonic_ms(self._services.clock)
             ruling = self._services.connection_rates.came(self._listener, host, now_ms)
             counters = self._services.counters
             if ruling.closes_ms:

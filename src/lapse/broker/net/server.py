@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
+from lapse.base.clock import monotonic_ms
 from lapse.base.errors import LapseError
 from lapse.broker.access.authentication import Entrance
 from lapse.broker.net.acceptor import Acceptor, HeldBack
@@ -138,7 +139,7 @@ class Server:
         if not isinstance(error, ssl.SSLError):  # the client went, or said nothing
             self._services.counters.logins_refused[name] += 1
             return 0
-        now_ms = int(self._services.clock.monotonic() * 1000)
+        now_ms = monotonic_ms(self._services.clock)
         return self._entrance.failures.failed((peer or ("unknown",))[0], now_ms)
 
     async def stop(self) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import struct
 
+from lapse.base.clock import monotonic_ms
 from lapse.base.errors import KafkaError
 from lapse.broker.request.context import CloseConnection, Services, Session
 from lapse.security.sasl import AuthenticateAnswer, HandshakeAnswer, SaslServer, SessionExpired
@@ -35,7 +36,7 @@ def admit(services: Services, session: Session, frame: memoryview) -> None:
         return
     key = int.from_bytes(frame[:_API_KEY_BYTES], "big", signed=True)
     try:
-        session.sasl.admit(key, _now_ms(services))
+        session.sasl.admit(key, monotonic_ms(services.clock))
     except (KafkaError, SessionExpired) as e:
         raise CloseConnection(str(e)) from e
 
@@ -44,7 +45,7 @@ async def handshake(
     services: Services, session: Session, sasl: SaslServer, mechanism: str, version: int
 ) -> HandshakeAnswer:
     """SaslHandshake."""
-    answered = sasl.handshake(mechanism, version, _now_ms(services))
+    answered = sasl.handshake(mechanism, version, monotonic_ms(services.clock))
     if answered.closes:
         await refuse(services, session, f"{mechanism!r} is refused: {answered.error.name}")
     return answered
@@ -61,18 +62,18 @@ async def authenticate(
     user = sasl.tried_user(token)
     attempt = None
     if user is not None:
-        attempt = services.attempts.begin(session.address, user, _now_ms(services))
+        attempt = services.attempts.begin(session.address, user, monotonic_ms(services.clock))
         if attempt is None:
             await refuse(services, session, TOO_MANY)
             raise CloseConnection(session.ends)
         if attempt.wait_ms:
             await asyncio.sleep(attempt.wait_ms / 1000)
-    answered = sasl.authenticate(token, _now_ms(services))
+    answered = sasl.authenticate(token, monotonic_ms(services.clock))
     if answered.closes:
         await refuse(services, session, answered.reason)
     elif sasl.principal is not None:
         if attempt is not None:
-            services.attempts.succeeded(attempt, _now_ms(services))
+            services.attempts.succeeded(attempt, monotonic_ms(services.clock))
         services.counters.logins[session.entrance.listener.name] += 1
     return answered
 
@@ -94,11 +95,7 @@ async def bare_token(
 async def refuse(services: Services, session: Session, reason: str) -> None:
     """Note a failed login, and hold its answer back; the connection ends after it."""
     failures = session.entrance.failures
-    held_back_ms = failures.failed(session.address, _now_ms(services))
+    held_back_ms = failures.failed(session.address, monotonic_ms(services.clock))
     session.ends = f"login failed at listener {session.entrance.listener.name}: {reason}"
     if held_back_ms:
         await asyncio.sleep(held_back_ms / 1000)
-
-
-def _now_ms(services: Services) -> int:
-    return int(services.clock.monotonic() * 1000)

@@ -18,7 +18,7 @@ from collections.abc import Coroutine, Generator
 from dataclasses import replace
 from typing import Any
 
-from lapse.base.clock import Clock
+from lapse.base.clock import Clock, monotonic_ms
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.limits.client_quotas import ClientQuotas
 from lapse.broker.limits.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
@@ -76,7 +76,7 @@ async def _charge(
     key, message, n_bytes = request
     user, client_id = _whose(session)
     waits_ms = quotas.use(REQUEST_PERCENTAGE, user, client_id, _PERCENT * watch.seconds)
-    waits_ms = max(waits_ms, session.throttled_until_ms - _now_ms(clock))
+    waits_ms = max(waits_ms, session.throttled_until_ms - monotonic_ms(clock))
     if key == PRODUCE.key:
         waits_ms = max(waits_ms, quotas.use(PRODUCER_BYTE_RATE, user, client_id, n_bytes))
     if key == FETCH.key and not is_replica(message):
@@ -112,7 +112,7 @@ def charge_mutations(
     waits_ms = services.quotas.mutate(user, client_id, partitions, strict=strict)
     if not waits_ms:
         return
-    session.throttled_until_ms = _now_ms(services.clock) + waits_ms
+    session.throttled_until_ms = monotonic_ms(services.clock) + waits_ms
     if strict:
         raise KafkaError(
             ErrorCode.THROTTLING_QUOTA_EXCEEDED,
@@ -123,10 +123,6 @@ def charge_mutations(
 def _whose(session: Session) -> tuple[str, str]:
     """User and client id that are charged."""
     return session.actor.principal.partition(":")[2], session.client_id
-
-
-def _now_ms(clock: Clock) -> int:
-    return int(clock.monotonic() * 1000)
 
 
 def is_replica(request: FetchRequest) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from lapse.base.errors import ConfigError, StorageError
+from lapse.base.errors import ConfigError, StorageError, unreadable
 from lapse.base.fs import Fs, make_lasting_dir
 from lapse.base.ids import TopicPartition
 from lapse.base.secret import Secret
@@ -157,7 +157,7 @@ def load_order(folder: Path) -> Order | None:
     except FileNotFoundError:
         return None
     except OSError as e:
-        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+        raise unreadable(e, path) from e
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         raise StorageError(f"{path}: no order of erasure: {e}") from e
     if order.format != FORMAT:

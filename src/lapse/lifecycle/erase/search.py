@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lapse.base.errors import ConfigError, StorageError
+from lapse.base.errors import ConfigError, StorageError, unreadable
 from lapse.base.extras import needed_for
 
 ENDLESS = (1 << 63) - 1
@@ -171,7 +171,7 @@ def read_keys(path: Path, key_format: str, column: str | None = None) -> list[by
             return [key for key in keys if key is not None]
         text = _text_of(path).decode("utf-8", "surrogateescape")
     except OSError as e:
-        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+        raise unreadable(e, path) from e
     if column is not None:
         raise ConfigError(f"--key-column: {path} is no table; allowed are {', '.join(_TABLES)}")
     lines = [line.removesuffix("\r") for line in text.split("\n")]
@@ -208,7 +208,7 @@ def read_keys_by_topic(
         keys = _column_of_keys(path, suffix, key_format, column, but=topic_column)
         _, _, topics = _values(path, suffix, topic_column)
     except OSError as e:
-        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+        raise unreadable(e, path) from e
     found: dict[str, list[bytes]] = {}
     for topic, key in zip(topics, keys, strict=True):
         if key is None:

@@ -24,7 +24,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from lapse.base.errors import ConfigError, LapseError, StorageError
+from lapse.base.errors import ConfigError, LapseError, StorageError, unreadable
 from lapse.base.fs import Fs, make_own_dir
 from lapse.base.own import why_not_own
 from lapse.base.secret import Secret
@@ -61,7 +61,7 @@ def load_key(path: Path) -> Ed25519PrivateKey:
     try:
         data = path.read_bytes()
     except OSError as e:
-        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+        raise unreadable(e, path) from e
     try:
         key = serialization.load_pem_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as e:
@@ -109,7 +109,7 @@ def load_public_key(path: Path) -> str:
     try:
         key = serialization.load_pem_public_key(path.read_bytes())
     except OSError as e:
-        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+        raise unreadable(e, path) from e
     except (ValueError, UnsupportedAlgorithm) as e:
         raise ConfigError(f"{path}: no public key in PEM: {e}") from e
     if not isinstance(key, Ed25519PublicKey):

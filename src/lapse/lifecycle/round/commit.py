@@ -33,7 +33,7 @@ import msgspec
 import numpy as np
 
 from lapse.base.clock import Clock
-from lapse.base.errors import CorruptData, LapseError, StaleGeneration, StorageError
+from lapse.base.errors import CorruptData, LapseError, StaleGeneration, StorageError, unreadable
 from lapse.base.fs import Fs
 from lapse.base.ids import TopicPartition
 from lapse.kernels.crc32c import crc32c_more
@@ -471,7 +471,7 @@ def _removed(path: Path) -> list[tuple[int, str, bytes]]:
     try:
         return msgspec.msgpack.decode(path.read_bytes(), type=list[tuple[int, str, bytes]])
     except OSError as e:
-        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+        raise unreadable(e, path) from e
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         raise CorruptData(str(path), 0, str(e)) from e
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.base.clock import Clock
-from lapse.base.errors import LapseError, StorageError
+from lapse.base.errors import LapseError, StorageError, unreadable
 from lapse.base.times import FOREVER_MS
 from lapse.kernels.layout import LENGTH, LOG_OVERHEAD
 from lapse.log.append_times import read_append_times, resumed
@@ -201,7 +201,7 @@ def _entries(path: Path, kind: np.dtype[np.void]) -> NDArray[np.void]:
     except FileNotFoundError:
         return np.empty(0, kind)
     except OSError as e:
-        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+        raise unreadable(e, path) from e
     return np.frombuffer(data[: len(data) // kind.itemsize * kind.itemsize], kind)
 
 

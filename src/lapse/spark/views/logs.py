@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lapse.base.errors import ConfigError, LapseError, StorageError
+from lapse.base.errors import ConfigError, LapseError, unreadable
 from lapse.base.ids import TopicPartition
 from lapse.log.directory import list_partitions
 from lapse.metadata.kraft import FOLDER as KRAFT_FOLDER
@@ -71,7 +71,7 @@ def unless_gone(partition_dir: Path, read: Callable[[], T]) -> T | None:
             raise
     except OSError as e:
         if partition_dir.is_dir():
-            raise StorageError(f"reading {e.filename or partition_dir}: {e.strerror or e}") from e
+            raise unreadable(e, e.filename or partition_dir) from e
     return None
 
 

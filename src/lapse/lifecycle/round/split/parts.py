@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.base.errors import CorruptData, StorageError
+from lapse.base.errors import CorruptData, unreadable
 from lapse.base.fs import Fs
 from lapse.kernels.crc32c import crc32c, crc32c_more
 
@@ -160,7 +160,7 @@ def read_at(path: Path, position: int, length: int) -> NDArray[np.uint8]:
                     raise CorruptData(str(path), position + done, "the file ends here")
                 done += n
     except OSError as e:
-        raise StorageError(f"reading {path}: {e.strerror or e}") from e
+        raise unreadable(e, path) from e
     return data
 
 
