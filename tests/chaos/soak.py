@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -101,16 +102,20 @@ class Samples:
 
     began: float = field(default_factory=time.monotonic)
     values: dict[tuple[str, int], list[tuple[float, float]]] = field(default_factory=dict)
+    segments: list[tuple[float, Counter[str]]] = field(default_factory=list)  # of each topic
 
     def take(self, house: House, temporary: Path) -> None:
         """Once."""
         at_s = time.monotonic() - self.began
         for pid, role in house.roles().items():
             if role in ROLES:
-                for name, value in _of_process(pid):
+                for name, value in of_process(pid):
                     self._add(f"{role} {name}", pid, at_s, value)
         files = list(_files(house.data))
+        segments = [name.split("/")[1] for name, _ in files if _is_segment(name)]
+        self.segments.append((at_s, Counter(part.rpartition("-")[0] for part in segments)))
         self._add("data files", 0, at_s, len(files))
+        self._add("data segments", 0, at_s, len(segments))
         self._add("data bytes", 0, at_s, sum(size for _, size in files))
         attempts = sum("/.lapse/" in name and name.count("/") > 3 for name, _ in files)
         self._add("attempt files", 0, at_s, attempts)
@@ -122,24 +127,54 @@ class Samples:
     def series(self) -> list[Series]:
         return [Series(name, life, tuple(points)) for (name, life), points in self.values.items()]
 
+    def segments_of_topics(self, warm_s: float) -> dict[str, tuple[float, float]]:
+        """Of each topic: the median in the first and in the second half of the judged part."""
+        late = [counts for at_s, counts in self.segments if at_s >= warm_s]
+        halves = [half for half in (late[: len(late) // 2], late[len(late) // 2 :]) if half]
+        if len(halves) < 2:
+            return {}
+        first, second = (
+            {
+                topic: statistics.median(counts[topic] for counts in half)
+                for topic in set().union(*half)
+            }
+            for half in halves
+        )
+        both = {t: (first.get(t, 0), second.get(t, 0)) for t in sorted(first | second)}
+        return {topic: medians for topic, medians in both.items() if any(medians)}
 
-def _of_process(pid: int) -> Iterator[tuple[str, float]]:
-    """Memory that is its own, handles (sockets apart too), threads; nothing of one that is gone."""
+
+def of_process(pid: int) -> Iterator[tuple[str, float]]:
+    """Memory that is its own, threads, sockets, open segments, other handles; none if it is gone.
+
+    A broker holds each segment's file open: how many there are is for the data directory to show.
+    """
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text()
         fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
         if "VmRSS" in fields:
             yield "rss", 1024.0 * int(fields["VmRSS"].split()[0])
         yield "threads", float(fields["Threads"])
-        handles = list(_handles(pid))
-        yield "handles", float(len(handles))
-        yield "sockets", float(sum(name.startswith("socket:") for name in handles))
+        kinds = Counter(_kind(handle) for handle in _handles(pid))
+        for kind in ("handles", "sockets", "segments"):
+            yield kind, float(kinds[kind])
 
 
 def _handles(pid: int) -> Iterator[str]:
     for handle in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
             yield os.readlink(handle)
+
+
+def _kind(handle: str) -> str:
+    """Which series counts it; a removed file's name ends otherwise, so it counts as a handle."""
+    if handle.startswith("socket:"):
+        return "sockets"
+    return "segments" if _is_segment(handle) else "handles"
+
+
+def _is_segment(path: str) -> bool:
+    return path.endswith(".log") and "/.lapse/" not in path
 
 
 def _files(folder: Path) -> Iterator[tuple[str, int]]:
@@ -167,6 +202,7 @@ GROWTH_MAX: Mapping[str, Bound] = {
     "java rss": Bound(0.25, 64 * MIB),  # its heap has a limit, which it nears as it likes
     "handles": Bound(0.05, 10),
     "sockets": Bound(0.05, 10),
+    "segments": Bound(0.15, 10),  # as with files
     "threads": Bound(0.05, 4),
     "data files": Bound(0.15, 40),  # ledgers, append times and topics in the making come and go
     "data bytes": Bound(0.25, 4 * MIB),
@@ -266,7 +302,9 @@ def soak(seed: int, seconds: float, saved: Path) -> tuple[Outcome, list[Judged],
     return run(wanted, tell), judged, samples
 
 
-def report(seed: int, seconds: float, outcome: Outcome, judged: Sequence[Judged]) -> bytes:
+def report(
+    seed: int, seconds: float, outcome: Outcome, judged: Sequence[Judged], samples: Samples
+) -> bytes:
     """As it is kept."""
     command = ["git", "describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"]
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -280,6 +318,7 @@ def report(seed: int, seconds: float, outcome: Outcome, judged: Sequence[Judged]
         "looked": outcome.looked,
         "findings": outcome.findings,
         "rule": {name: asdict(bound) for name, bound in GROWTH_MAX.items()},
+        "segments": samples.segments_of_topics(warm_up_s(seconds)),
         "series": [{**asdict(one), "is_flat": one.is_flat} for one in judged],
     }
     return json.dumps(document, indent=1).encode() + b"\n"
@@ -303,7 +342,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         points = [asdict(series) for series in samples.series()]
         (kept / "samples.json").write_text(json.dumps(points))
     if options.record is not None:
-        options.record.write_bytes(report(seed, seconds, outcome, judged))
+        options.record.write_bytes(report(seed, seconds, outcome, judged, samples))
     tell("\n".join([*map(str, judged), *outcome.lines()]))
     return 1 if outcome.findings else 0
 

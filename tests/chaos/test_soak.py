@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,8 +19,10 @@ from tests.chaos.soak import (
     ROOT,
     TOPICS,
     Judged,
+    Samples,
     Series,
     judge_series,
+    of_process,
     slope,
     soak_story,
     soak_topics,
@@ -91,6 +95,26 @@ def test_each_process_warms_up_whenever_it_comes() -> None:
     points = [(float(s), RSS * min(1.0, (s - 500) / 90)) for s in range(505, END_S, EVERY_S)]
     young = Series("java rss", 7, tuple(points))
     assert judged(young)["java rss"].is_flat
+
+
+def test_a_segment_that_is_held_after_its_removal_is_a_handle(tmp_path: Path) -> None:
+    partition = tmp_path / "t-0"
+    partition.mkdir()
+    kinds = []
+    before = dict(of_process(os.getpid()))
+    with (partition / "00.log").open("wb") as kept, (partition / "09.log").open("wb") as removed:
+        Path(removed.name).unlink()
+        after = dict(of_process(os.getpid()))
+        kinds = [after[kind] - before[kind] for kind in ("segments", "handles", "sockets")]
+        assert kept.fileno() != removed.fileno()
+    assert kinds == [1, 1, 0]
+
+
+def test_the_report_shows_whose_segments_there_are() -> None:
+    counts = [Counter(t=n, gone=n < 30) for n in range(100)]
+    samples = Samples(segments=[(float(n), count) for n, count in enumerate(counts)])
+    assert samples.segments_of_topics(20) == {"t": (39.5, 79.5)}
+    assert Samples().segments_of_topics(0) == {}
 
 
 def test_what_shrinks_is_flat() -> None:
