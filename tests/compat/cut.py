@@ -101,6 +101,7 @@ class Wire:
         await asyncio.sleep(0)  # a transport closes its socket in the loop's next turn
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)  # from here on `_end` closes it, whatever comes
         try:
             from_broker, to_broker = await asyncio.open_connection(*self._target)
         except OSError:

@@ -257,6 +257,10 @@ def test_a_batch_sent_again_that_is_older_than_a_roll(side: Side) -> None:
 
 # --- at random -----------------------------------------------------------------------------------
 
+# Kafka takes a batch for the aborted one whose numbers it has again, and acknowledges it with the
+# other's offsets (`test_as_many_records_as_were_aborted…`): it is nowhere, another record stands at
+# its offset, which is too low, and a tombstone in it deletes nothing.
+OF_FALSE_DUPLICATES = {Fault.LOST, Fault.ALTERED, Fault.OUT_OF_ORDER, Fault.RESURRECTED}
 TIMES = 25  # disturbances in a case
 NUMBERS = range(scaled_count(20))  # 500 of each kind in all
 
@@ -284,8 +288,7 @@ def test_errors_at_cut_wires_are_explained(side: Side, number: int, seed: int) -
     require_explained(written, kinds={"transactional"})
     verdict = judge(events)
     assert verdict.judged
-    # A client may lose its own records where its numbers come again.
-    assert set(verdict.count()) <= ({Fault.LOST} if side.is_kafka else set())
+    assert set(verdict.count()) <= (OF_FALSE_DUPLICATES if side.is_kafka else set())
 
 
 @pytest.mark.parametrize("number", NUMBERS)
