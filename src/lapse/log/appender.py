@@ -30,7 +30,13 @@ from lapse.log.markers import EndMarker, build_marker, is_marker, parse_marker
 from lapse.log.producers import EndedTxn, SentBatch
 from lapse.log.replay import write_snapshot
 from lapse.log.roll import age_limit_ms, jitter_of
-from lapse.log.segment import OFFSET_MAX, RELATIVE_OFFSET_MAX, ActiveSegment
+from lapse.log.segment import (
+    OFFSET_MAX,
+    RELATIVE_OFFSET_MAX,
+    SEGMENT_SUFFIXES,
+    ActiveSegment,
+    segment_path,
+)
 from lapse.log.state import Unstable
 from lapse.records.as_sent import AsSent
 from lapse.records.batch import (
@@ -83,15 +89,22 @@ class Appender:
     def __init__(self, log: LogCore, loaded: LoadedLog, options: OpenOptions) -> None:
         """Continue a log whose files are in order."""
         self._log = log
-        self.active = loaded.active
-        self.producers = loaded.producers
-        self.epochs = loaded.epochs
         self.append_time_ahead_ms = 0
         self._producer_id_expiration_ms = options.producer_id_expiration_ms
-        summaries = [s.summary for s in log.state.segments]
-        self._append_time_last_ms = max(s.append_time_greatest_ms for s in summaries)
-        env = log.env
+        self._take(loaded)
+        env, summaries = log.env, [s.summary for s in log.state.segments]
         self._clock = LogClock(env.clock, summaries, options.believed_ms, env.clock_jump_max_ms)
+
+    def _take(self, loaded: LoadedLog) -> None:
+        self.active, self.producers, self.epochs = loaded.active, loaded.producers, loaded.epochs
+        summaries = (segment.summary for segment in self._log.state.segments)
+        self._append_time_last_ms = max(s.append_time_greatest_ms for s in summaries)
+
+    def take_up(self, loaded: LoadedLog) -> None:
+        """Go on from what a truncation has left; for the holder of `append_lock`."""
+        epoch = self.epochs.current
+        self._take(loaded)
+        self.epochs.current = max(self.epochs.current, epoch)
 
     # --- append ----------------------------------------------------------------------------------
 
@@ -251,7 +264,8 @@ class Appender:
     def append_raw(self, batches: Buffer, *, now_ms: int | None = None) -> Appended:
         """Append batches as they are, as a follower does: offsets, epochs, sequences and all.
 
-        Raises CorruptData where they do not parse or do not continue the log.
+        The first one of an empty log may span its start (D-7). Raises CorruptData where they do not
+        parse or do not continue the log.
         """
         where = str(self._log.partition)
         rows = headers_of(scan_batches(batches, where))
@@ -266,6 +280,9 @@ class Appender:
         with self._log.append_lock:
             self._log.require_online()
             expected = self._log.state.log_end_offset
+            if self._is_empty and firsts[0] < expected <= rows[0].last_offset < OFFSET_MAX:
+                self._begin_at(firsts[0])
+                expected = firsts[0]
             for batch, first in zip(rows, firsts, strict=True):
                 ascends = expected <= first <= batch.last_offset < OFFSET_MAX
                 if not ascends or batch.last_offset - first > RELATIVE_OFFSET_MAX:
@@ -283,6 +300,21 @@ class Appender:
                 NO_TIMESTAMP,
                 self._log.state.log_start_offset,
             )
+
+    @property
+    def _is_empty(self) -> bool:
+        state = self._log.state
+        return len(state.segments) == 1 and not self.active.size
+
+    def _begin_at(self, base_offset: int) -> None:
+        """The empty log gets a segment that begins below its start, which stays what it is."""
+        log, old = self._log, self.active
+        self.active = ActiveSegment.create(log.dir, log.env, base_offset)
+        log.state = log.state.with_segments((self.active,))
+        log.generation += 1
+        old.close()
+        for suffix in SEGMENT_SUFFIXES:
+            log.env.fs.unlink(segment_path(log.dir, old.base_offset, suffix))
 
     def _append_as_sent(self, checked: CheckedBatch, sent: AsSent, now_ms: int) -> Appended:
         """Messages of the topic's own old format, numbered and timed."""
@@ -449,6 +481,11 @@ class Appender:
                     f"{self._log.partition}: rolling at {now_ms}: {e}",
                 ) from e
             return True
+
+    def roll_at(self, base_offset: int) -> None:
+        """Begin a segment above the end: what lies between is no longer anywhere."""
+        with self._log.append_lock:
+            self._roll(base_offset)
 
     def _is_old_for(self, batches: Sequence[Header], now_ms: int) -> bool:
         """T-20, KIP-32's rule: the time between the first record's time and the newest one's."""

@@ -32,6 +32,7 @@ class Deleter:
     """Removes segments of one open log and moves its start.
 
     Attributes:
+        start_lock: for the file that keeps the log start.
         start: the kept log start, and its moves whose dead records are still in a file.
         aside: what recovery cut off and kept (`log.aside`).
     """
@@ -40,7 +41,7 @@ class Deleter:
         """Take up the log start that was `kept`. Raises StorageError."""
         self._log = log
         self._appender = appender
-        self._start_lock = threading.Lock()
+        self.start_lock = threading.Lock()
         self._has_start_folder = False
         self._deleted: dict[Path, tuple[int, int]] = {}  # since when, until when
         self.aside = kept_aside(log.dir)
@@ -124,7 +125,7 @@ class Deleter:
 
     def advance_log_start(self, offset: int) -> None:
         """The first half of `delete_records`: hidden, durably, but no segment goes."""
-        with self._start_lock:
+        with self.start_lock:
             with self._log.append_lock:
                 self._log.require_online()
                 start = self._start_for(offset)
@@ -167,6 +168,11 @@ class Deleter:
             self._has_start_folder = True
         write_start(self._log.env.fs, self._log.dir, kept)
 
+    def restart(self, kept: KeptStart) -> None:
+        """The log begins elsewhere, maybe further down; for the holder of all locks. Durable."""
+        self._keep_start(kept)
+        self.start = kept
+
     def delete_below_log_start(self) -> int:
         """T-23's first rule by itself: segments that end at or below the log start go.
 
@@ -192,7 +198,7 @@ class Deleter:
 
         Raises StorageError; then they are known as unserved still, and a round more is made.
         """
-        with self._start_lock:
+        with self.start_lock:
             kept = self.start.trimmed(offset)
             if offset > self._log.state.segments[0].base_offset and kept != self.start:
                 self._keep_start(kept)

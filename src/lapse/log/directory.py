@@ -363,12 +363,15 @@ class LogDirectory:
             self._recovery_points = self._merged(self._recovery_points, recovery)
             for log in logs.values():
                 self._expect(log)
-            checkpoints.write_offsets(
-                self._env.fs, self.path / checkpoints.RECOVERY_POINT, self._recovery_points,
-                foresee=lambda file: self._write_roster(points_next=FileStamp.of(file)),
-            )  # fmt: skip
+            self._write_recovery_points()
             known = self._read(checkpoints.HIGH_WATERMARK)
             self._write(checkpoints.HIGH_WATERMARK, self._merged(known, ends))
+
+    def _write_recovery_points(self) -> None:
+        checkpoints.write_offsets(
+            self._env.fs, self.path / checkpoints.RECOVERY_POINT, self._recovery_points,
+            foresee=lambda file: self._write_roster(points_next=FileStamp.of(file)),
+        )  # fmt: skip
 
     def _write_log_starts(self, logs: Mapping[TopicPartition, PartitionLog]) -> None:
         """Write log starts that differ from the first segment's base offset, as Kafka does (D-8).
@@ -383,6 +386,38 @@ class LogDirectory:
         unopened = {tp: o for tp, o in self._log_starts.items() if tp not in logs}
         self._log_starts = self._merged(unopened, moved)
         self._write(checkpoints.LOG_START, self._log_starts)
+
+    def truncate_log(self, partition: TopicPartition, offset: int) -> int:
+        """`PartitionLog.truncate_to`; no checkpoint points above `offset` then. Raises KafkaError.
+
+        Nothing that moves a checkpoint of this log up may run meanwhile: no commit of a round.
+        """
+        with self._checkpointing:
+            self._lower_checkpoints(partition, offset)
+            return self.logs[partition].truncate_to(offset)
+
+    def restart_log(self, partition: TopicPartition, offset: int) -> None:
+        """`PartitionLog.restart_at`, likewise."""
+        with self._checkpointing:
+            self._lower_checkpoints(partition, offset)
+            self.logs[partition].restart_at(offset)
+
+    def _lower_checkpoints(self, partition: TopicPartition, offset: int) -> None:
+        """Durable. One that stayed above would speak of what is appended there later."""
+        log, path = self.logs[partition], self.path
+        if log.cleaner_checkpoint is not None and log.cleaner_checkpoint > offset:
+            log.cleaner_checkpoint = offset
+        for known, name in (
+            (self.cleaner_offsets, checkpoints.CLEANER),
+            (self._log_starts, checkpoints.LOG_START),
+            (self._read(checkpoints.HIGH_WATERMARK), checkpoints.HIGH_WATERMARK),
+        ):
+            if known.get(partition, offset) > offset:
+                known[partition] = offset
+                checkpoints.write_offsets(self._env.fs, path / name, known)
+        if self._recovery_points.get(partition, offset) > offset:
+            self._recovery_points[partition] = offset
+            self._write_recovery_points()
 
     def set_cleaner_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Checkpoint first dirty offsets after a round, durably; entries of lost logs go."""

@@ -127,6 +127,10 @@ class LeaderEpochs:
             self._take(entries)
             self.unsaved = True
 
+    def clear(self) -> None:
+        """Forget all but the current one: the log has begun anew. Durable."""
+        self._replace([])
+
     def save(self) -> None:
         """Write what is owed."""
         if self.unsaved or self._behind:

@@ -176,11 +176,15 @@ class ManifestKeeper:
         size = self._listed.get(base_offset)
         return {} if size is None else {base_offset: size}
 
-    def strike(self, bases: Collection[int], *, foreseen: bool = False) -> None:
+    def strike(
+        self, bases: Collection[int], *, foreseen: bool = False, end_offset: int | None = None
+    ) -> None:
         """Segments whose files are about to go or to change. Durable when this returns.
 
-        `foreseen`: the caller has synced what `foresee` left. Raises StorageError.
+        `foreseen`: the caller has synced what `foresee` left. `end_offset`: where the log is to
+        end, if that changes. Raises StorageError.
         """
+        self._end_offset = self._end_offset if end_offset is None else end_offset
         is_durable = foreseen or self._is_durable
         if not is_durable or any(base in self._listed for base in bases):
             self._write(self._without(bases), self._end_offset, sync=True)

@@ -7,6 +7,7 @@ What Kafka calls UnifiedLog and LocalLog. `core` is what the parts share, its lo
 - `deleter`: retention, DeleteRecords, `.deleted` files;
 - `flusher`: syncs, the recovery point, the manifest;
 - `replacer`: the swap of a round's group;
+- `truncater`: the end cut off, the log begun anew; for followers;
 - `learner`: what becomes known of sealed segments;
 - `loader` puts the files in order before there is a log.
 
@@ -44,6 +45,7 @@ from lapse.log.replacer import Replacer
 from lapse.log.segment import Segment
 from lapse.log.start import KeptStart, read_start
 from lapse.log.state import LogSlice, LogState, Unstable
+from lapse.log.truncater import Truncater
 from lapse.log.txn_index import AbortedTxn
 
 _PRODUCERS_AT_ONCE = 256  # copied in half a millisecond
@@ -88,6 +90,7 @@ class PartitionLog:
         self._deleter = deleter = Deleter(core, appender, kept)
         self._flusher = flusher = Flusher(core, appender)
         replacer = Replacer(core, flusher, deleter)
+        truncater = Truncater(core, appender, deleter, options)
         self._learner = learner = Learner(core, heals_txn_indexes=options.heals_txn_indexes)
         self._producer_id_expiration_ms = options.producer_id_expiration_ms
         self._valued: tuple[tuple[Segment, ...], bool] = ((), False)  # sealed ones, as last seen
@@ -109,6 +112,7 @@ class PartitionLog:
         self.flush, self.flush_sealed = flusher.flush, flusher.flush_sealed
         self.foresee_swap, self.note_files = flusher.foresee_swap, flusher.note_files
         self.replace_segments = replacer.replace_segments
+        self.truncate_to, self.restart_at = truncater.truncate_to, truncater.restart_at
         self.adopt_summary, self.see = learner.adopt_summary, learner.see
 
     @staticmethod

@@ -1,0 +1,301 @@
+"""A log is cut at its end and begun anew: what is left is as if the rest had never come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import CorruptData, ErrorCode, StorageError
+from lapse.base.fs import RealFs
+from lapse.log import checkpoints
+from lapse.log.directory import LogDirectory
+from lapse.log.partition_log import PartitionLog
+from lapse.log.producers import Producer
+from lapse.log.start import read_start
+from lapse.log.state import Unstable
+from lapse.records.append_times import RESOLUTION_MS
+from tests.support.log.logs import (
+    NOW,
+    TP,
+    append,
+    batch,
+    batches_of,
+    check_sound,
+    config,
+    data,
+    end,
+    env,
+    open_log,
+    refusal,
+    rewrite,
+)
+
+STEP_MS = 2 * RESOLUTION_MS  # between two appends
+
+
+def fill(log: PartitionLog) -> list[int]:
+    """Plain batches, transactions and epochs over several segments; where each append ended."""
+    ends = []
+    for n in range(6):
+        now_ms = NOW + n * 6 * STEP_MS
+        sent = batch(producer_id=9, producer_epoch=0, base_sequence=3 * n, timestamp=now_ms)
+        append(log, sent, now_ms=now_ms, epoch=n)
+        ends.append(log.log_end_offset)
+        data(log, 1, 2 * n)
+        ends.append(log.log_end_offset)
+        data(log, 2, 2 * n)
+        ends.append(log.log_end_offset)
+        end(log, 1, commit=n % 2 == 0)
+        ends.append(log.log_end_offset)
+        append(log, batch(records=4, size=200, timestamp=now_ms - 50), now_ms=now_ms, epoch=n)
+        ends.append(log.log_end_offset)
+        if n == 3:
+            end(log, 2, commit=False)
+            ends.append(log.log_end_offset)
+    return ends
+
+
+@dataclass(frozen=True)
+class Content:
+    """What readers and coordinators can know of a log."""
+
+    batches: dict[int, bytes]
+    end_offset: int
+    producers: list[object]
+    unstable: Unstable
+    aborted: list[object]
+    epochs: list[object]
+    times: list[object]
+
+    @staticmethod
+    def of(log: PartitionLog, upper: int) -> Content:
+        state = log.state
+        return Content(
+            batches_of(log),
+            log.log_end_offset,
+            [in_snapshots(producer) for producer in log.producers()],
+            state.unstable,
+            list(log.aborted_transactions(0, upper)),
+            [log.end_of_epoch(epoch) for epoch in range(6)][: log.epoch_at(upper - 1) + 1],
+            [state.offset_for_time(NOW + n * STEP_MS) for n in range(40)],
+        )
+
+
+def in_snapshots(one: Producer) -> object:
+    """What a snapshot has of a producer, and so a log that was opened (P-1)."""
+    last = one.batches[-1]._replace(timestamp=one.last_timestamp) if one.batches else None
+    return one.producer_id, one.epoch, last, one.coordinator_epoch, one.transaction_first_offset
+
+
+def twin(path: Path, batches: dict[int, bytes], below: int) -> PartitionLog:
+    """A log to which only the batches below an offset ever came."""
+    log = open_log(path)
+    for data_ in batches.values():
+        if int.from_bytes(data_[:8], "big") + int.from_bytes(data_[23:27], "big") < below:
+            log.append_raw(data_, now_ms=NOW)
+    return log
+
+
+@pytest.mark.parametrize("reopened", [None, True, False], ids=["open", "closed", "killed"])
+def test_what_is_left_is_as_if_the_rest_had_never_come(
+    tmp_path: Path, reopened: bool | None
+) -> None:
+    whole = open_log(tmp_path / "whole")
+    ends, batches = fill(whole), batches_of(whole)
+    assert len(whole.segments) > 4
+    for n, offset in enumerate([*ends[:-1], *(e - 1 for e in ends)]):
+        path = tmp_path / str(n)
+        log = open_log(path)
+        fill(log)
+        generation, segments_set = log.generation, log.state.segments_set
+        new_end = log.truncate_to(offset)
+        assert (new_end == offset) == (offset in ends)
+        assert new_end <= offset
+        assert (log.generation, log.state.segments_set) > (generation, segments_set)
+        assert log.recovery_point <= new_end
+        check_sound(log)
+        expected = twin(tmp_path / f"{n}-twin", batches, new_end)
+        if reopened is not None:
+            log.close(clean=reopened)
+            log = open_log(path, clean_shutdown=reopened, recovery_point=log.recovery_point)
+            check_sound(log)
+        if new_end:
+            assert Content.of(log, new_end) == Content.of(expected, new_end), (offset, new_end)
+        more = batch()
+        assert append(log, more).base_offset == new_end
+        check_sound(log)
+
+
+def test_nothing_happens_at_the_end_and_above(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log)
+    mark = log.mark()
+    for more in (0, 1, 1000):
+        assert log.truncate_to(log.log_end_offset + more) == log.log_end_offset
+    assert log.mark() == mark
+
+
+def test_append_times_are_cut_with_the_log(tmp_path: Path) -> None:
+    """KIP-32: what is left was appended when it was, and nothing of it later than that."""
+    log = open_log(tmp_path, config(internal_segment_bytes=100_000))
+    ends = fill(log)
+    known = [log.state.append_time_from(offset) for offset in range(ends[-1])]
+    cut = ends[11]  # the first append of the third turn
+    log.truncate_to(cut)
+    assert [log.state.append_time_from(offset) for offset in range(cut)] == known[:cut]
+    appended_ms = NOW + 2 * 6 * STEP_MS
+    assert appended_ms <= log.segments[-1].append_last_ms < appended_ms + RESOLUTION_MS
+    append(log, batch(), now_ms=NOW + 10**6)
+    assert log.state.append_time_from(cut) == NOW + 10**6
+
+
+def test_a_segment_whose_later_records_a_round_took_out_ends_where_it_is_cut(
+    tmp_path: Path,
+) -> None:
+    """The end stays above a gap: a high watermark may be there."""
+    log = open_log(tmp_path / "log")
+    for _ in range(4):
+        append(log, batch())
+    log.roll(NOW)
+    made = rewrite(log, [log.segments[0]], lambda row: row.base_offset != 6, tmp_path / "attempt")
+    log.replace_segments(made.replacement, log.generation)
+    assert log.truncate_to(9) == 9
+    assert [*batches_of(log)] == [0, 3]
+    check_sound(log)
+    log.close(clean=False)
+    assert open_log(tmp_path / "log").log_end_offset == 9
+
+
+def test_readers_keep_what_they_have_begun(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    ends = fill(log)
+    state = log.state
+    last = state.read(ends[8], 1 << 20)
+    log.truncate_to(ends[2])
+    assert last.read()  # of a segment that is gone
+    assert state.log_end_offset == ends[-1]
+
+
+@pytest.mark.parametrize("offset", [0, 5, 16, 40, 1000])
+def test_a_log_begins_anew_anywhere(tmp_path: Path, offset: int) -> None:
+    log = open_log(tmp_path)
+    fill(log)
+    log.delete_records(16)
+    log.restart_at(offset)
+    for again in range(3):
+        assert (log.log_start_offset, log.log_end_offset) == (offset, offset)
+        assert (batches_of(log), log.producers(), log.last_stable_offset) == ({}, (), offset)
+        assert log.start_moves == ()
+        assert [p.name for p in tmp_path.glob("*.log")] == [f"{offset:020d}.log"]
+        log.close(clean=again == 0)
+        log = open_log(tmp_path, clean_shutdown=again == 0)
+    assert append(log, batch()).base_offset == offset
+    check_sound(log)
+
+
+def test_below_the_log_start_it_begins_anew(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log)
+    log.delete_records(30)
+    assert log.truncate_to(30) == 30
+    assert log.log_start_offset == 30
+    append(log, batch())
+    assert log.truncate_to(11) == 11
+    assert (log.log_start_offset, batches_of(log)) == (11, {})
+    assert read_start(tmp_path).offset == 11
+
+
+def test_a_leaders_start_may_lie_in_a_batch(tmp_path: Path) -> None:
+    """D-7: the batch comes whole; what is below the start is not served."""
+    leader = open_log(tmp_path / "leader")
+    append(leader, batch(records=5))
+    append(leader, batch(records=5))
+    leader.delete_records(7)
+    sent = leader.read(7, 1 << 20).read()
+    log = open_log(tmp_path / "log")
+    log.restart_at(7)
+    assert log.append_raw(sent).base_offset == 5
+    for _ in range(2):
+        assert (log.log_start_offset, log.log_end_offset) == (7, 10)
+        assert refusal(lambda log=log: log.read(6, 1)) is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert log.read(7, 1 << 20).read() == sent
+        check_sound(log)
+        log.close(clean=False)
+        log = open_log(tmp_path / "log")
+
+
+@pytest.mark.parametrize("base", [1, 2, 8])
+def test_a_batch_that_does_not_reach_the_start_is_refused(tmp_path: Path, base: int) -> None:
+    """Nor one that spans the end of a log with records."""
+    log = open_log(tmp_path)
+    log.restart_at(9)
+    if base == 8:
+        append(log, batch())
+    with pytest.raises(CorruptData, match="is expected"):
+        log.append_raw(batch(base_offset=base))
+
+
+def test_no_checkpoint_points_above_the_end(tmp_path: Path) -> None:
+    """One that did would speak of what is appended there later: neither synced nor cleaned."""
+    with LogDirectoryOf(tmp_path) as directory:
+        log = directory.create_log(TP, config())
+        ends = fill(log)
+        log.flush()
+        log.delete_records(ends[3])
+        directory.checkpoint()
+        directory.set_cleaner_offsets({TP: ends[12]})
+        assert directory.truncate_log(TP, ends[8]) == ends[8]
+        assert log.cleaner_checkpoint == ends[8]
+        assert kept(tmp_path) == [ends[8], ends[8], ends[8], ends[3]]
+        directory.restart_log(TP, 2)
+        assert kept(tmp_path) == [2, 2, 2, 2]
+    with LogDirectoryOf(tmp_path) as directory:
+        log = directory.open_log(TP, config())
+        assert (log.log_start_offset, log.log_end_offset, log.cleaner_checkpoint) == (2, 2, 2)
+
+
+def test_a_log_whose_files_cannot_be_cut_goes_offline(tmp_path: Path) -> None:
+    fs = Failing()
+    log = open_log(tmp_path, fs=fs)
+    ends = fill(log)
+    fs.fails = True
+    assert refusal(lambda: log.truncate_to(ends[3])) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.offline_reason is not None
+    assert refusal(lambda: append(log, batch())) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert refusal(lambda: log.restart_at(0)) is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class Failing(RealFs):
+    """A disk that cuts no file any more."""
+
+    fails = False
+
+    def truncate(self, path: Path, size: int) -> None:
+        if self.fails:
+            raise StorageError(f"{path}: no")
+        super().truncate(path, size)
+
+
+class LogDirectoryOf:
+    """An owned directory that ends as after `kill -9`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> LogDirectory:
+        self._directory = LogDirectory.open(self._path, env())
+        return self._directory
+
+    def __exit__(self, *_: object) -> None:
+        self._directory.close(clean=False)
+
+
+def kept(path: Path) -> list[int]:
+    """Cleaner offset, recovery point, high watermark and log start, as on disk."""
+    names = (
+        checkpoints.CLEANER, checkpoints.RECOVERY_POINT, checkpoints.HIGH_WATERMARK,
+        checkpoints.LOG_START,
+    )  # fmt: skip
+    return [checkpoints.read_offsets(path / name).get(TP, -1) for name in names]
