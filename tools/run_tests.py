@@ -74,10 +74,12 @@ COVERED = "lifecycle"
 BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 NO_SECOND_TRY = ("--max-worker-restart", "0")  # a test that kills its process would kill them all
 BY_TEST = ("--dist", "worksteal")
-ONE_FILE = frozenset({"simulation", "tidy"})  # and nothing in it is shared
+BY_TEST_TIERS = frozenset({"simulation", "tidy", "crash"})  # of one file, or of long tests
 # These sync small files by the thousand and prove nothing about disks: in memory, if there is room,
 # though not in `make torture`.
 IN_MEMORY = frozenset({"unit", "lifecycle", "property", "machinery", "golden", "simulation"})
+# What survives there is decided by a double of a disk, in torture too.
+ALWAYS_IN_MEMORY = frozenset({"crash"})
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 2 << 30
 BIN = Path(sys.prefix) / "bin"
@@ -177,7 +179,7 @@ def spread_options(tier: str) -> Sequence[str]:
     """What makes pytest run a tier in several processes, if it may."""
     if tier not in SPREAD:
         return ()
-    how = BY_TEST if tier in ONE_FILE else BY_FILE
+    how = BY_TEST if tier in BY_TEST_TIERS else BY_FILE
     return ("-n", str(SPREAD[tier]), *how, *NO_SECOND_TRY)
 
 
@@ -338,8 +340,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name == "lint":
             results.append(run_linters())
         else:
-            in_memory = name in IN_MEMORY and scale <= SCALE_DEFAULT and has_room(MEMORY)
-            memory = MEMORY if in_memory else None
+            in_memory = name in ALWAYS_IN_MEMORY or (name in IN_MEMORY and scale <= SCALE_DEFAULT)
+            memory = MEMORY if in_memory and has_room(MEMORY) else None
             results.append(run_pytest(name, where, seconds_max, seed=seed, memory=memory))
         if options.record:  # after each tier: a run of hours that is cut short keeps what it has
             record(options.record, results, scale=scale, seed=seed)
