@@ -29,6 +29,10 @@ State = dict[int, bytes]
 KEPT = (checkpoints.CLEANER, checkpoints.RECOVERY_POINT, checkpoints.HIGH_WATERMARK)
 
 
+def last_offset(base_offset: int, data: bytes) -> int:
+    return base_offset + int.from_bytes(data[23:27], "big")
+
+
 class Life:
     """What a process does to a log, and what a successor may find.
 
@@ -94,11 +98,9 @@ class Life:
 
     def _cut(self, directory: LogDirectory, offset: int) -> None:
         self.after = {
-            base: data
-            for base, data in self.before.items()
-            if base + int.from_bytes(data[23:27], "big") < offset
+            base: data for base, data in self.before.items() if last_offset(base, data) < offset
         }
-        self.synced_to = min(self.synced_to, offset)
+        self.synced_to = min(self.synced_to, directory.logs[TP].end_after(offset))
         directory.truncate_log(TP, offset)
         self.before = self.after
 
@@ -125,7 +127,8 @@ def _check(path: Path, life: Life, *, lost: bool) -> None:
         check_sound(log)
         found, end = batches_of(log), log.log_end_offset
         assert log.log_start_offset in life.starts
-        known = [offset for offset in found if offset not in life.pending]
+        served = [o for o, data in found.items() if last_offset(o, data) >= log.log_start_offset]
+        known = [offset for offset in served if offset not in life.pending]
         bases = [o for o in sorted(life.before) if o >= min(known, default=0)]
         assert known == bases[: len(known)]
         assert all(o < max(life.starts) for o in life.before.keys() - bases)

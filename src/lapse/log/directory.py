@@ -388,13 +388,19 @@ class LogDirectory:
         self._write(checkpoints.LOG_START, self._log_starts)
 
     def truncate_log(self, partition: TopicPartition, offset: int) -> int:
-        """`PartitionLog.truncate_to`; no checkpoint points above `offset` then. Raises KafkaError.
+        """`PartitionLog.truncate_to`, once no checkpoint points above the new end.
+
+        Raises KafkaError KAFKA_STORAGE_ERROR, StorageError.
 
         Nothing that moves a checkpoint of this log up may run meanwhile: no commit of a round.
         """
         with self._checkpointing:
-            self._lower_checkpoints(partition, offset)
-            return self.logs[partition].truncate_to(offset)
+            log = self.logs[partition]
+            try:
+                self._lower_checkpoints(partition, log.end_after(offset))
+            except CorruptData as e:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: {e}") from e
+            return log.truncate_to(offset)
 
     def restart_log(self, partition: TopicPartition, offset: int) -> None:
         """`PartitionLog.restart_at`, likewise."""

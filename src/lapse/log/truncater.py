@@ -48,12 +48,23 @@ class Truncater:
         # Producers that have expired meanwhile are dropped by the next look at them.
         self._options = replace(options, clean_shutdown=False, believed_ms=None)
 
+    def end_after(self, offset: int) -> int:
+        """Where the log would end: at `offset`, or at the base offset of a batch that spans it.
+
+        Raises CorruptData, StorageError.
+        """
+        state = self._log.state
+        if not state.log_start_offset <= offset < state.log_end_offset:
+            return min(offset, state.log_end_offset)
+        holder = state.segments_from(offset)[0]
+        found = batch_reaching(holder.files(), offset, holder.size)
+        return offset if found is None else min(offset, found.base_offset)
+
     def truncate_to(self, offset: int) -> int:
         """Remove the batches that reach `offset`, and all above; returns the new log end.
 
-        That is `offset`, or the base offset of a batch that spans it. Durable when this returns.
-        An `offset` below the log start empties the log (`restart_at`). Raises KafkaError
-        KAFKA_STORAGE_ERROR.
+        That is `end_after`. Durable when this returns. An `offset` below the log start empties the
+        log (`restart_at`). Raises KafkaError KAFKA_STORAGE_ERROR.
         """
         log = self._log
         with self._deleter.start_lock, log.files_lock, log.append_lock:

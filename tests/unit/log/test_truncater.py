@@ -110,7 +110,8 @@ def test_what_is_left_is_as_if_the_rest_had_never_come(
         log = open_log(path)
         fill(log)
         generation, segments_set = log.generation, log.state.segments_set
-        new_end = log.truncate_to(offset)
+        new_end = log.end_after(offset)
+        assert log.truncate_to(offset) == new_end
         assert (new_end == offset) == (offset in ends)
         assert new_end <= offset
         assert (log.generation, log.state.segments_set) > (generation, segments_set)
@@ -249,6 +250,8 @@ def test_no_checkpoint_points_above_the_end(tmp_path: Path) -> None:
         assert directory.truncate_log(TP, ends[8]) == ends[8]
         assert log.cleaner_checkpoint == ends[8]
         assert kept(tmp_path) == [ends[8], ends[8], ends[8], ends[3]]
+        assert directory.truncate_log(TP, ends[7] - 1) == ends[6]  # within a batch
+        assert kept(tmp_path) == [ends[6], ends[6], ends[6], ends[3]]
         directory.restart_log(TP, 2)
         assert kept(tmp_path) == [2, 2, 2, 2]
     with LogDirectoryOf(tmp_path) as directory:
