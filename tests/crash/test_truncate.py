@@ -71,6 +71,7 @@ class Life:
             self._restart(directory, log, log.log_end_offset + 50)
             self._grow(directory, log, 5)
             self._restart(directory, log, 7)
+            log.flush(force=True)
             self._span(log)
             self._grow(directory, log, 9)
             self._restart(directory, log, log.segments[1].base_offset + 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -277,10 +278,12 @@ class Appender:
             marker = parse_marker(batches[batch.position : batch.position + batch.size], where)
             if marker is not None:
                 markers[batch.base_offset] = marker
-        with self._log.append_lock:
+        may_begin = self._is_empty
+        with self._log.files_lock if may_begin else nullcontext(), self._log.append_lock:
             self._log.require_online()
             expected = self._log.state.log_end_offset
-            if self._is_empty and firsts[0] < expected <= rows[0].last_offset < OFFSET_MAX:
+            spans = firsts[0] < expected <= rows[0].last_offset < OFFSET_MAX
+            if spans and may_begin and self._is_empty:
                 self._begin_at(firsts[0])
                 expected = firsts[0]
             for batch, first in zip(rows, firsts, strict=True):
@@ -307,8 +310,12 @@ class Appender:
         return len(state.segments) == 1 and not self.active.size
 
     def _begin_at(self, base_offset: int) -> None:
-        """The empty log gets a segment that begins below its start, which stays what it is."""
+        """The empty log gets a segment that begins below its start, which stays what it is.
+
+        For the holder of both locks.
+        """
         log, old = self._log, self.active
+        log.keeper.strike([old.base_offset])
         self.active = ActiveSegment.create(log.dir, log.env, base_offset)
         log.state = log.state.with_segments((self.active,))
         log.generation += 1

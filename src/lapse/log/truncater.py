@@ -107,6 +107,7 @@ class Truncater:
         self._remove(above)
         log.env.fs.truncate(holder.path(), size)
         log.env.fs.fsync_file(holder.path())
+        log.env.fs.fsync_dir(log.dir)  # of a round's renames too: the manifest is read again
         self._cut_clock(holder, size, end)
         self._open_again(holder.base_offset, state.log_start_offset)
         if log.state.log_end_offset < end:  # what was below it there is compacted away

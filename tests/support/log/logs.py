@@ -20,6 +20,7 @@ from lapse.kernels import keep
 from lapse.log.append_times import encode, joined, thinned
 from lapse.log.env import LogEnv
 from lapse.log.headers import read_at, walk
+from lapse.log.manifest import NO_ERA
 from lapse.log.partition_log import Appended, PartitionLog
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, Segment, empty_indexes
 from lapse.log.summary import Summary, SummaryBuilder
@@ -60,6 +61,7 @@ def open_log(
     clock: Clock | None = None,
     heals_txn_indexes: bool = True,
     jump_max_ms: int = 3_600_000,
+    era: str = NO_ERA,
 ) -> PartitionLog:
     path.mkdir(parents=True, exist_ok=True)
     given = env(fs) if clock is None else LogEnv(fs or RealFs(), clock)
@@ -73,6 +75,7 @@ def open_log(
         log_start_offset=log_start_offset,
         believed_ms=believed_ms,
         heals_txn_indexes=heals_txn_indexes,
+        era=era,
     )
 
 
