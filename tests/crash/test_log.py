@@ -455,3 +455,43 @@ def test_a_folder_that_goes_by_order_is_not_missed(tmp_path: Path, seed: int) ->
             with owned(path, RealFs()) as directory:
                 _opened(directory)
             shutil.rmtree(path)
+
+
+def test_what_a_failed_sync_has_lost_is_written_again(tmp_path: Path) -> None:
+    """The log is opened again, the next sync says yes, and the power goes: all of it is there.
+
+    What could not be synced can be read until then, and the system takes it for written.
+    """
+    failed = 0
+    for fail_at in count(1):
+        path = tmp_path / str(fail_at)
+        fs = CrashFs(RealFs(), None, fail_at=fail_at, lose_unsynced=True, seed=fail_at)
+        kept = _opened_until_synced(path, fs)
+        fs.cut_power()
+        with owned(path, RealFs()) as directory:
+            log = directory.open_log(TP, TOPIC)
+            found = batches_of(log)
+            check_sound(log)
+            assert {base: found.get(base) for base in kept} == kept
+        shutil.rmtree(path)
+        failed += fs.operations >= fail_at
+        if fs.operations < fail_at:
+            break
+    assert failed > 20
+
+
+def _opened_until_synced(path: Path, fs: Fs) -> State:
+    """What was acknowledged when a sync, and the checkpoint after it, said yes."""
+    while True:
+        try:
+            with owned(path, fs) as directory:
+                log = directory.create_log(TP, TOPIC)
+                while len(log.segments) < 4:
+                    append(log, batch(size=100))
+                log.flush_sealed()
+                append(log, batch(size=100))
+                log.flush(force=True)
+                directory.checkpoint()
+                return batches_of(log)
+        except LapseError:
+            continue

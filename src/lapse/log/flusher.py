@@ -13,6 +13,7 @@ from lapse.base.fs import storage_errors
 from lapse.log.append_times import append_times_path
 from lapse.log.appender import Appender
 from lapse.log.core import LogCore
+from lapse.log.failed_sync import note_failed_sync
 from lapse.log.manifest import manifest_path
 from lapse.log.replay import write_snapshot
 from lapse.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, Segment, segment_path
@@ -78,8 +79,13 @@ class Flusher:
             return log.recovery_point
 
     def _sync(self, paths: Sequence[Path]) -> None:
-        self._log.env.fs.sync_all(paths)
-        self._log.env.fs.fsync_dir(self._log.dir)
+        fs, folder = self._log.env.fs, self._log.dir
+        try:
+            fs.sync_all(paths)
+            fs.fsync_dir(folder)
+        except StorageError:
+            note_failed_sync(fs, folder)
+            raise
 
     def _move_recovery_point(self, synced: Collection[Segment], end_offset: int) -> None:
         log, done = self._log, set(synced)

@@ -45,6 +45,7 @@ from lapse.log.env import LogEnv
 from lapse.log.epochs import LeaderEpochs
 from lapse.log.epochs_found import epochs_in, note_epochs
 from lapse.log.estimate import estimate_active, estimate_sealed
+from lapse.log.failed_sync import write_again
 from lapse.log.holes import Hole, holes_in, is_as_closed, missing
 from lapse.log.manifest import NO_ERA, ManifestKeeper
 from lapse.log.offset_index import OffsetIndex
@@ -175,6 +176,7 @@ def load(
     recover(env.fs, partition_dir)
     names = sorted(os.listdir(partition_dir))
     bases = offsets_in(names, LOG)
+    write_again(env.fs, partition_dir, bases, options.recovery_point)
     _drop_orphans(partition_dir, env, names, set(bases))
     loader = _Loader(partition_dir, partition, env, options, keeper)
     sealed, active = loader.load_segments(bases)
