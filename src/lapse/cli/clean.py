@@ -233,7 +233,8 @@ def _clean(
 
     with DirectoryOwner(
         directory, configs, job.fs, job.clock,
-        producer_id_expiration_ms=job.broker.producer_id_expiration_ms, believed=believed,
+        producer_id_expiration_ms=job.broker.producer_id_expiration_ms,
+        believed=believed, noted=lambda: time()[0].latest_ms,
         heals_txn_indexes=job.wish.rules is not Rules.KAFKA_43,
         clock_jump_max_ms=job.broker.clock_jump_max_ms,
     ) as owner:  # fmt: skip

@@ -165,8 +165,7 @@ class Partitions:
             path = log.dir.parent
             if path in self._directories.offline:
                 raise StorageError(_offline(path, self._directories.offline[path]))
-            if self._noted is not None:
-                log.believe(self._reached_ms(*self._noted))
+            self._note_by(log)
             self._logs[log.partition] = log
 
     # --- the time -------------------------------------------------------------------------------
@@ -182,6 +181,10 @@ class Partitions:
             self._believed_ms = clock.latest_ms
         for log in self.all():
             log.believe(clock.latest_ms)
+
+    def _note_by(self, log: PartitionLog) -> None:
+        if self._noted is not None:
+            log.believe(self._reached_ms(*self._noted))
 
     def noting_ms(self) -> int:
         """The time to note uses by: the wall clock, or what must have been reached by now."""
@@ -329,6 +332,7 @@ class Partitions:
                 producer_id_expiration_ms=self._config.producer_id_expiration_ms,
                 believed_ms=self._believed_ms,
             )
+            self._note_by(log)  # a commit that is finished now is noted, too
             finished = finish_rounds(log, directory, self._env)
         except (StorageError, OSError) as e:
             self._failed(directory, e)

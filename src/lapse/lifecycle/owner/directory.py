@@ -31,8 +31,9 @@ class DirectoryOwner:
     """Owns a log directory from construction to `close`; `configs` are the logs to open.
 
     `believed` is called once the directory is locked; it returns the time to go and note by, None
-    if the clock is not believed; without a time no producer is forgotten. `heals_txn_indexes` as in
-    `log.loader`: without it, what Kafka has lost stays lost.
+    if the clock is not believed; without a time no producer is forgotten. `noted` returns the time
+    to note by, believed or not: a commit that is finished here is booked with it.
+    `heals_txn_indexes` as in `log.loader`: without it, what Kafka has lost stays lost.
 
     Raises LockHeld, naming the holder, where a broker or another tool owns it.
     """
@@ -46,6 +47,7 @@ class DirectoryOwner:
         *,
         producer_id_expiration_ms: int = 86_400_000,
         believed: Callable[[], int | None] = lambda: None,
+        noted: Callable[[], int | None] = lambda: None,
         heals_txn_indexes: bool = True,
         clock_jump_max_ms: int = 3_600_000,
     ) -> None:
@@ -63,7 +65,10 @@ class DirectoryOwner:
                 )
                 for partition in sorted(configs)
             ]
+            noted_ms = noted()
             for log in logs:  # once all are open: a checkpoint needs the list of open logs
+                if noted_ms is not None:
+                    log.believe(noted_ms)
                 finish_rounds(log, self._directory, env)
         except BaseException:
             self._directory.close(clean=False)
