@@ -395,12 +395,8 @@ class LogDirectory:
         Nothing that moves a checkpoint of this log up may run meanwhile: no commit of a round.
         """
         with self._checkpointing:
-            log = self.logs[partition]
-            try:
-                self._lower_checkpoints(partition, log.end_after(offset))
-            except CorruptData as e:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: {e}") from e
-            return log.truncate_to(offset)
+            self._lower_checkpoints(partition, offset)
+            return self.logs[partition].truncate_to(offset)
 
     def restart_log(self, partition: TopicPartition, offset: int) -> None:
         """`PartitionLog.restart_at`, likewise."""
@@ -411,6 +407,10 @@ class LogDirectory:
     def _lower_checkpoints(self, partition: TopicPartition, offset: int) -> None:
         """Durable. One that stayed above would speak of what is appended there later."""
         log, path = self.logs[partition], self.path
+        try:
+            offset = log.end_after(offset)
+        except CorruptData as e:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: {e}") from e
         if log.cleaner_checkpoint is not None and log.cleaner_checkpoint > offset:
             log.cleaner_checkpoint = offset
         for known, name in (

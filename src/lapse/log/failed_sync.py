@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import closing
-from itertools import pairwise
+from itertools import zip_longest
 from pathlib import Path
 
 from lapse.base.errors import StorageError
@@ -49,8 +49,7 @@ def write_again(fs: Fs, partition_dir: Path, bases: Sequence[int], recovery_poin
     if not marker.exists():
         return
     fs.unlink(copy)  # of an attempt that was cut short
-    ends = [*(after for _, after in pairwise(bases)), None]
-    for base_offset, end in zip(bases, ends, strict=True):
+    for base_offset, end in zip_longest(bases, bases[1:]):
         if end is None or end > recovery_point:
             path = segment_path(partition_dir, base_offset, LOG)
             _log.warning("%s is written again: a sync had failed", path)

@@ -30,7 +30,7 @@ from lapse.log.deleter import Deleter
 from lapse.log.loader import LoadedLog, OpenOptions, load
 from lapse.log.lookup import batch_reaching
 from lapse.log.replay import keep_snapshots
-from lapse.log.segment import SEGMENT_SUFFIXES, ActiveSegment, Segment, segment_path
+from lapse.log.segment import OFFSET_MAX, SEGMENT_SUFFIXES, ActiveSegment, Segment, segment_path
 from lapse.log.start import KeptStart
 from lapse.log.state import LogState, Unstable
 from lapse.log.summary import FOLDER, summary_path, write_summary
@@ -51,8 +51,9 @@ class Truncater:
     def end_after(self, offset: int) -> int:
         """Where the log would end: at `offset`, or at the base offset of a batch that spans it.
 
-        Raises CorruptData, StorageError.
+        Raises KafkaError OFFSET_OUT_OF_RANGE for what is no offset; CorruptData, StorageError.
         """
+        self._require_offset(offset)
         state = self._log.state
         if not state.log_start_offset <= offset < state.log_end_offset:
             return min(offset, state.log_end_offset)
@@ -64,8 +65,9 @@ class Truncater:
         """Remove the batches that reach `offset`, and all above; returns the new log end.
 
         That is `end_after`. Durable when this returns. An `offset` below the log start empties the
-        log (`restart_at`). Raises KafkaError KAFKA_STORAGE_ERROR.
+        log (`restart_at`). Raises KafkaError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
         """
+        self._require_offset(offset)
         log = self._log
         with self._deleter.start_lock, log.files_lock, log.append_lock:
             log.require_online()
@@ -79,12 +81,20 @@ class Truncater:
         """Remove everything; the log starts and ends at `offset`. Durable when this returns.
 
         The next batch may span `offset`, as where a leader's log start lies in one
-        (`Appender.append_raw`). Raises KafkaError KAFKA_STORAGE_ERROR.
+        (`Appender.append_raw`). Raises KafkaError OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
         """
+        self._require_offset(offset)
         log = self._log
         with self._deleter.start_lock, log.files_lock, log.append_lock:
             log.require_online()
             self._or_offline(lambda: self._restart_at(offset))
+
+    def _require_offset(self, offset: int) -> None:
+        if not 0 <= offset < OFFSET_MAX:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self._log.partition}: no log can end at offset {offset}",
+            )
 
     def _or_offline(self, change: Callable[[], None]) -> None:
         log = self._log

@@ -102,6 +102,12 @@ def test_the_marker_stays_until_all_is_written(tmp_path: Path, fs: Failing) -> N
     assert not (tmp_path / ".lapse" / "again").exists()
 
 
+def test_a_marked_folder_without_segments_is_an_empty_log(tmp_path: Path) -> None:
+    note_failed_sync(RealFs(), tmp_path)
+    assert open_log(tmp_path).log_end_offset == 0
+    assert not marker(tmp_path).exists()
+
+
 def test_a_disk_that_takes_no_marker_either_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -260,6 +260,23 @@ def test_no_checkpoint_points_above_the_end(tmp_path: Path) -> None:
         assert (log.log_start_offset, log.log_end_offset, log.cleaner_checkpoint) == (2, 2, 2)
 
 
+@pytest.mark.parametrize("offset", [-1, (1 << 63) - 1])
+def test_what_is_no_offset_changes_nothing(tmp_path: Path, offset: int) -> None:
+    with LogDirectoryOf(tmp_path) as directory:
+        log = directory.create_log(TP, config())
+        append(log, batch())
+        log.flush()
+        directory.checkpoint()
+        before = kept(tmp_path), log.mark()
+        for change in (directory.truncate_log, directory.restart_log):
+            code = refusal(lambda change=change: change(TP, offset))  # type: ignore[misc]
+            assert code is ErrorCode.OFFSET_OUT_OF_RANGE
+        for own in (log.truncate_to, log.restart_at):
+            code = refusal(lambda own=own: own(offset))  # type: ignore[misc]
+            assert code is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (kept(tmp_path), log.mark()) == before
+
+
 def test_a_log_whose_files_cannot_be_cut_goes_offline(tmp_path: Path) -> None:
     fs = Failing()
     log = open_log(tmp_path, fs=fs)
