@@ -28,7 +28,6 @@ import sys
 import threading
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.config import DAY_MS, TopicConfig
@@ -40,7 +39,6 @@ from lapse.base.errors import (
     LockHeld,
     MissingData,
     StorageError,
-    unreadable,
 )
 from lapse.base.fs import AppendFile, Fs, storage_errors
 from lapse.base.ids import TopicPartition, format_topic_id
@@ -48,6 +46,7 @@ from lapse.base.times import after_ms
 from lapse.log import checkpoints
 from lapse.log.env import LogEnv
 from lapse.log.holes import lost
+from lapse.log.incomplete import refuse_incomplete
 from lapse.log.manifest import manifest_path
 from lapse.log.partition_log import PartitionLog
 from lapse.log.roster import Expected, FileStamp, Roster, read_roster, write_roster
@@ -55,9 +54,6 @@ from lapse.log.segment import LOG
 from lapse.log.swap import SWAP
 
 LOCK = ".lock"
-# There while a copy is not whole; it names the source. Lapse opens no such directory.
-INCOMPLETE = "lapse-incomplete-copy"
-TO_V2, TO_KAFKA = "--to-v2", "--to-kafka"
 DELETE_SUFFIX = "-delete"
 _NAME_BYTES_MAX = 255
 
@@ -106,6 +102,7 @@ class LogDirectory:
         self._broker_epoch = -1 if epoch is None else epoch
         self._recovery_points = self._read(checkpoints.RECOVERY_POINT)
         self._log_starts = self._read(checkpoints.LOG_START)
+        self._high_watermarks = self._read(checkpoints.HIGH_WATERMARK)
         self.cleaner_offsets = self._read(checkpoints.CLEANER)
         self._take_up_roster()
 
@@ -191,8 +188,13 @@ class LogDirectory:
         producer_id_expiration_ms: int = DAY_MS,
         believed_ms: int | None = None,
         heals_txn_indexes: bool = True,
+        replicated: bool = False,
     ) -> PartitionLog:
-        """Open a partition that is here (recovering it if need be), or the one already open."""
+        """Open a partition that is here (recovering it if need be), or the one already open.
+
+        The high watermark of a `replicated` log is the checkpointed one until replication says
+        more; that of any other is its end.
+        """
         if partition in self.logs:
             return self.logs[partition]
         partition_dir = self.path / str(partition)
@@ -214,6 +216,7 @@ class LogDirectory:
             believed_ms=believed_ms,
             heals_txn_indexes=heals_txn_indexes,
             era=self.era,
+            high_watermark=self._high_watermarks.get(partition, 0) if replicated else None,
         )
         with self._checkpointing:
             self._expect(log)
@@ -229,6 +232,7 @@ class LogDirectory:
         topic_id: uuid.UUID | None = None,
         producer_id_expiration_ms: int = DAY_MS,
         believed_ms: int | None = None,
+        replicated: bool = False,
     ) -> PartitionLog:
         """Make and open a partition; one whose directory is there already is just opened.
 
@@ -238,8 +242,7 @@ class LogDirectory:
         if len(str(partition)) > _NAME_BYTES_MAX:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition} is too long a name")
         if not self.holds(partition):
-            for kept in (self._recovery_points, self._log_starts, self.cleaner_offsets):
-                kept.pop(partition, None)  # of an earlier topic with this name
+            self._drop_checkpoints(partition)  # of an earlier topic with this name
             self._new.add(partition)
             self._env.fs.make_dir(partition_dir)
             if topic_id is not None:
@@ -252,6 +255,7 @@ class LogDirectory:
             config,
             producer_id_expiration_ms=producer_id_expiration_ms,
             believed_ms=believed_ms,
+            replicated=replicated,
         )
         self._env.fs.fsync_dir(partition_dir)  # before the roster may list it as having a segment
         return log
@@ -321,8 +325,7 @@ class LogDirectory:
             self._env.fs.fsync_dir(self.path)
             now_ms = self._env.clock.now_ms()
             self._doomed[target] = now_ms, after_ms(now_ms, delay_ms or 0)
-        for kept in (self._recovery_points, self._log_starts, self.cleaner_offsets):
-            kept.pop(partition, None)
+        self._drop_checkpoints(partition)
         self._new.discard(partition)
         self.checkpoint()
 
@@ -364,8 +367,8 @@ class LogDirectory:
             for log in logs.values():
                 self._expect(log)
             self._write_recovery_points()
-            known = self._read(checkpoints.HIGH_WATERMARK)
-            self._write(checkpoints.HIGH_WATERMARK, self._merged(known, ends))
+            self._high_watermarks = self._merged(self._high_watermarks, ends)
+            self._write(checkpoints.HIGH_WATERMARK, self._high_watermarks)
 
     def _write_recovery_points(self) -> None:
         checkpoints.write_offsets(
@@ -391,16 +394,14 @@ class LogDirectory:
         """`PartitionLog.truncate_to`, once no checkpoint points above the new end.
 
         Raises KafkaError KAFKA_STORAGE_ERROR, StorageError.
-
-        Nothing that moves a checkpoint of this log up may run meanwhile: no commit of a round.
         """
-        with self._checkpointing:
+        with self.logs[partition].committing, self._checkpointing:
             self._lower_checkpoints(partition, offset)
             return self.logs[partition].truncate_to(offset)
 
     def restart_log(self, partition: TopicPartition, offset: int) -> None:
         """`PartitionLog.restart_at`, likewise."""
-        with self._checkpointing:
+        with self.logs[partition].committing, self._checkpointing:
             self._lower_checkpoints(partition, offset)
             self.logs[partition].restart_at(offset)
 
@@ -416,7 +417,7 @@ class LogDirectory:
         for known, name in (
             (self.cleaner_offsets, checkpoints.CLEANER),
             (self._log_starts, checkpoints.LOG_START),
-            (self._read(checkpoints.HIGH_WATERMARK), checkpoints.HIGH_WATERMARK),
+            (self._high_watermarks, checkpoints.HIGH_WATERMARK),
         ):
             if known.get(partition, offset) > offset:
                 known[partition] = offset
@@ -433,6 +434,12 @@ class LogDirectory:
             for tp, offset in offsets.items():
                 if tp in self.logs:
                     self.logs[tp].cleaner_checkpoint = offset
+
+    def _drop_checkpoints(self, partition: TopicPartition) -> None:
+        for kept in (
+            self._recovery_points, self._log_starts, self._high_watermarks, self.cleaner_offsets,
+        ):  # fmt: skip
+            kept.pop(partition, None)
 
     def _merged(
         self, before: Mapping[TopicPartition, int], now: Mapping[TopicPartition, int]
@@ -485,44 +492,6 @@ class LogDirectory:
         if any(log.offline_reason is not None for log in self.logs.values()):
             return False
         return self.was_clean or set(self.partitions()) <= set(self.logs)
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A copy that is not whole.
-
-    Attributes:
-        source: the directory that is copied.
-        how: the option of `lapse convert` that makes the copy.
-    """
-
-    source: str
-    how: str = TO_V2
-
-    def encode(self) -> bytes:
-        how = b"" if self.how == TO_V2 else b"\0" + self.how.encode()
-        return os.fsencode(self.source) + how
-
-
-def begun_copy(log_dir: Path) -> Begun | None:
-    """The copy that was begun here and is not whole; None where there is none."""
-    try:
-        source, _, how = (log_dir / INCOMPLETE).read_bytes().partition(b"\0")
-    except FileNotFoundError:
-        return None
-    except OSError as e:
-        raise unreadable(e, log_dir / INCOMPLETE) from e
-    return Begun(os.fsdecode(source), os.fsdecode(how) or TO_V2)
-
-
-def refuse_incomplete(log_dir: Path) -> None:
-    """Raise StorageError with what to do, where a copy was begun and is not whole."""
-    begun = begun_copy(log_dir)
-    if begun is not None:
-        raise StorageError(
-            f"{log_dir} is an incomplete copy of {begun.source}: let `lapse convert {begun.how} "
-            f"{begun.source} --to {log_dir}` copy it again, or remove it"
-        )
 
 
 def list_partitions(log_dir: Path) -> list[TopicPartition]:

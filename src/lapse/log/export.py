@@ -23,17 +23,9 @@ from lapse.base.fs import AppendFile, Fs, make_lasting_dir, storage_errors
 from lapse.base.ids import TopicPartition
 from lapse.kernels.layout import RECORD_TOMBSTONE
 from lapse.log import checkpoints
-from lapse.log.directory import (
-    INCOMPLETE,
-    LOCK,
-    TO_KAFKA,
-    TO_V2,
-    Begun,
-    begun_copy,
-    list_partitions,
-    lock_file,
-)
+from lapse.log.directory import LOCK, list_partitions, lock_file
 from lapse.log.headers import read_batch, walk
+from lapse.log.incomplete import INCOMPLETE, TO_KAFKA, TO_V2, Begun, begun_copy
 from lapse.log.loader import scan_segment
 from lapse.log.roster import ROSTER
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, base_offset_of, segment_path

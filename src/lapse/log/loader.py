@@ -53,6 +53,7 @@ from lapse.log.producers import Producers
 from lapse.log.readable import SegmentBytes, readable
 from lapse.log.replay import (
     aborted_in,
+    ended_from,
     keep_snapshots,
     parts_of,
     rebuild,
@@ -72,6 +73,7 @@ from lapse.log.segment import (
     offsets_in,
     segment_path,
 )
+from lapse.log.state import Unstable
 from lapse.log.summary import (
     FOLDER,
     SUFFIX,
@@ -105,6 +107,7 @@ class OpenOptions:
         heals_txn_indexes: aborts that an index has lost are put back into it; Kafka, which loses
             them, goes without.
         era: of the directory; manifests of others do not count.
+        high_watermark: as checkpointed; None where there is no other replica.
     """
 
     clean_shutdown: bool
@@ -115,6 +118,7 @@ class OpenOptions:
     believed_ms: int | None = None
     heals_txn_indexes: bool = True
     era: str = NO_ERA
+    high_watermark: int | None = None
 
     def expire(self, producers: Producers) -> None:
         """Forget producers that were idle for too long: none while the time is not known."""
@@ -124,7 +128,11 @@ class OpenOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A log whose files are in order."""
+    """A log whose files are in order.
+
+    Attributes:
+        unstable: the transactions that hold the last stable offset back.
+    """
 
     keeper: ManifestKeeper
 
@@ -133,6 +141,7 @@ class LoadedLog:
     log_start_offset: int
     producers: Producers
     epochs: LeaderEpochs
+    unstable: Unstable
 
 
 @dataclass(slots=True)
@@ -203,7 +212,11 @@ def load(
         env.fs, partition_dir, parts_of(segments), loader.recovered, options.expire
     )
     settle_txn_indexes(env.fs, segments, aborted, heals=options.heals_txn_indexes)
-    return LoadedLog(keeper, tuple(sealed), active, log_start, producers, epochs)
+    completed: tuple[tuple[int, int], ...] = ()
+    if options.high_watermark is not None and options.high_watermark < active.end_offset:
+        completed = ended_from(partition_dir, parts_of(segments), options.high_watermark)
+    unstable = Unstable(producers.first_unstable_offset, completed)
+    return LoadedLog(keeper, tuple(sealed), active, log_start, producers, epochs, unstable)
 
 
 def _drop_orphans(partition_dir: Path, env: LogEnv, names: Sequence[str], bases: set[int]) -> None:

@@ -19,6 +19,7 @@ callers pass and no clock, save for the delay of `.deleted` files and for when t
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,7 @@ from lapse.log.producers import Producer
 from lapse.log.replacer import Replacer
 from lapse.log.segment import Segment
 from lapse.log.start import KeptStart, read_start
-from lapse.log.state import LogSlice, LogState, Unstable
+from lapse.log.state import LogSlice, LogState
 from lapse.log.truncater import Truncater
 from lapse.log.txn_index import AbortedTxn
 
@@ -79,6 +80,8 @@ class PartitionLog:
 
     Attributes:
         cleaner_checkpoint: first dirty offset, kept by the log directory.
+        committing: held through the commit of a round, and while the log is cut back: a commit
+            that went on would book, and checkpoint, what is not there any more. Taken first.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class PartitionLog:
         self._valued: tuple[tuple[Segment, ...], bool] = ((), False)  # sealed ones, as last seen
         self._bad = read_bad(core.dir)
         self.cleaner_checkpoint: int | None = None
+        self.committing = threading.Lock()
         flusher.note_opened(was_clean=options.clean_shutdown)
 
         # What its parts do, it does: each is described there.
@@ -130,11 +134,13 @@ class PartitionLog:
         believed_ms: int | None = None,
         heals_txn_indexes: bool = True,
         era: str = NO_ERA,
+        high_watermark: int | None = None,
     ) -> PartitionLog:
         """Open the log in an existing directory, repairing what a crash left (`loader`).
 
         `log_start_offset` is the checkpointed one; the one in the log's folder counts too
         (`start`). Without `believed_ms`, the time that the owner goes by, no producer is forgotten.
+        `high_watermark` is the checkpointed one of a log that has other replicas.
         Raises MissingData where its `manifest`, if that is of the directory's `era`, lists a file
         that is missing or short, and StorageError.
         """
@@ -148,6 +154,7 @@ class PartitionLog:
             believed_ms=believed_ms,
             heals_txn_indexes=heals_txn_indexes,
             era=era,
+            high_watermark=high_watermark,
         )
         loaded = load(partition_dir, partition, env, options)
         state = LogState(
@@ -155,7 +162,8 @@ class PartitionLog:
             (*loaded.sealed, loaded.active),
             loaded.log_start_offset,
             loaded.active.end_offset,
-            Unstable(loaded.producers.first_unstable_offset),
+            loaded.unstable,
+            high_watermark,
         )
         # What recovery wrote or found unsynced is synced by the first flush.
         synced = min(recovery_point, state.log_end_offset)

@@ -20,7 +20,7 @@ from lapse.base.fs import Fs
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.log.headers import read_at, walk
 from lapse.log.markers import is_marker, parse_marker
-from lapse.log.producers import Producers
+from lapse.log.producers import EndedTxn, Producers
 from lapse.log.segment import LOG, SNAPSHOT, Segment, offsets_in, segment_path
 from lapse.log.txn_index import AbortedTxn
 from lapse.records.batch import headers_of
@@ -113,11 +113,18 @@ def _transactional(partition_dir: Path, parts: Iterable[LogPart]) -> Iterator[tu
 def replay(
     producers: Producers, partition_dir: Path, part: LogPart, start_offset: int = 0
 ) -> list[AbortedTxn]:
-    """Take note of the segment's batches from `start_offset` on; returns what they abort.
+    """Take note of the segment's batches from `start_offset` on; returns what they abort."""
+    ended = _ended(producers, partition_dir, part, start_offset)
+    return [one.aborted for one in ended if one.aborted is not None]
 
-    Ends at a batch that does not parse: that was reported when the segment was loaded.
+
+def _ended(
+    producers: Producers, partition_dir: Path, part: LogPart, start_offset: int
+) -> Iterator[EndedTxn]:
+    """Take note of batches; the transactions that their markers end.
+
+    Stops at a batch that does not parse: that was reported when the segment was loaded.
     """
-    aborted = []
     path = segment_path(partition_dir, part.base_offset, LOG)
     with path.open("rb") as file, contextlib.suppress(CorruptData):
         for rows in walk(file.fileno(), 0, part.size, str(path)):
@@ -128,9 +135,23 @@ def replay(
                     data = read_at(file.fileno(), batch.position, batch.size)
                     marker = parse_marker(data, str(path))
                 ended = producers.update(batch, marker)
-                if ended is not None and ended.aborted is not None:
-                    aborted.append(ended.aborted)
-    return aborted
+                if ended is not None:
+                    yield ended
+
+
+def ended_from(
+    partition_dir: Path, parts: list[LogPart], offset: int
+) -> tuple[tuple[int, int], ...]:
+    """Transactions whose markers are at an offset or above it: (first, marker) offsets."""
+    found = taken_up(partition_dir, parts, offset)
+    producers, start = found or (Producers(), 0)
+    ended = (
+        one
+        for part in parts
+        if part.end_offset > start
+        for one in _ended(producers, partition_dir, part, start)
+    )
+    return tuple((one.first_offset, one.last_offset) for one in ended if one.last_offset >= offset)
 
 
 def producers_at_end(partition_dir: Path, parts: list[LogPart]) -> Producers:

@@ -32,7 +32,7 @@ from lapse.log.lookup import batch_reaching
 from lapse.log.replay import keep_snapshots
 from lapse.log.segment import OFFSET_MAX, SEGMENT_SUFFIXES, ActiveSegment, Segment, segment_path
 from lapse.log.start import KeptStart
-from lapse.log.state import LogState, Unstable
+from lapse.log.state import LogState
 from lapse.log.summary import FOLDER, summary_path, write_summary
 
 _log = logging.getLogger(__name__)
@@ -182,7 +182,10 @@ class Truncater:
     def _open_again(self, checked_from: int, log_start: int) -> None:
         """Take up the files as they are now; the segment at `checked_from` is read."""
         log = self._log
-        options = replace(self._options, recovery_point=checked_from, log_start_offset=log_start)
+        options = replace(
+            self._options, recovery_point=checked_from, log_start_offset=log_start,
+            high_watermark=log.state.known_high_watermark,
+        )  # fmt: skip
         with storage_errors(log.dir, "opening"):
             loaded = load(log.dir, log.partition, log.env, options)
         self._take_up(loaded)
@@ -201,7 +204,7 @@ class Truncater:
             (*loaded.sealed, loaded.active),
             loaded.log_start_offset,
             end,
-            Unstable(loaded.producers.first_unstable_offset),
+            loaded.unstable,
             None if known is None else min(known, end),
             before.segments_set + 1,
         )

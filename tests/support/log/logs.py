@@ -62,6 +62,7 @@ def open_log(
     heals_txn_indexes: bool = True,
     jump_max_ms: int = 3_600_000,
     era: str = NO_ERA,
+    high_watermark: int | None = None,
 ) -> PartitionLog:
     path.mkdir(parents=True, exist_ok=True)
     given = env(fs) if clock is None else LogEnv(fs or RealFs(), clock)
@@ -76,6 +77,7 @@ def open_log(
         believed_ms=believed_ms,
         heals_txn_indexes=heals_txn_indexes,
         era=era,
+        high_watermark=high_watermark,
     )
 
 

@@ -24,8 +24,9 @@ from lapse.base.errors import (
 from lapse.base.fs import RealFs
 from lapse.base.ids import TopicPartition
 from lapse.log import checkpoints
-from lapse.log.directory import INCOMPLETE, LogDirectory, disk_failed, lock_holder
+from lapse.log.directory import LogDirectory, disk_failed, lock_holder
 from lapse.log.env import LogEnv
+from lapse.log.incomplete import INCOMPLETE
 from lapse.log.manifest import manifest_path
 from lapse.testing.clock import ManualClock
 from tests.support.log.logs import NOW, TP, append, batch, batches_of, config, env

@@ -161,7 +161,10 @@ def commit_all(
     start = env.clock.monotonic()
     commits = [_Commit(log, receipt, receipt.error) for log, receipt in receipts]
     for turn in _each_log_once(commits):
-        _commit_together(turn, env)
+        with contextlib.ExitStack() as held:
+            for c in sorted(turn, key=lambda c: c.receipt.name):  # as any other commit does
+                held.enter_context(c.log.committing)
+            _commit_together(turn, env)
     now_ms = env.clock.now_ms()
     seconds = (env.clock.monotonic() - start) / max(len(commits), 1)
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,13 @@ from lapse.base.ids import TopicPartition
 from lapse.kernels.crc32c import crc32c
 from lapse.lifecycle.owner.directory import DirectoryOwner
 from lapse.lifecycle.round import ledger
-from lapse.lifecycle.round.commit import CommitEnv, finish_commit, intent_path
+from lapse.lifecycle.round.commit import (
+    CommitEnv,
+    DirectoryEnv,
+    commit_all,
+    finish_commit,
+    intent_path,
+)
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.receipt import FileReceipt, Receipt, attempt_dir, attempt_file
 from lapse.lifecycle.round.run import receipts_of
@@ -227,6 +233,27 @@ def test_the_same_log_twice_goes_in_turns(tmp_path: Path) -> None:
         assert [r.error is None for r in results] == [True, False, True, True]
         assert results[3].groups == 0
         assert [o.kept("a-0"), o.kept("b-0")] == [10, 10]
+
+
+def test_no_log_is_cut_back_while_a_round_of_it_is_committed(tmp_path: Path) -> None:
+    """From before its files are checked until its checkpoint has moved (KIP-101)."""
+    with owned(tmp_path / "data", "a", "b") as o:
+        logs = {str(tp): log for tp, log in o.owner._directory.logs.items()}
+        held: list[bool] = []
+
+        def look() -> None:
+            held.extend(log.committing.locked() for log in logs.values())
+
+        def moved(offsets: Mapping[TopicPartition, int]) -> None:
+            assert len(offsets) == 2
+            look()
+
+        env = DirectoryEnv(RealFs(), ManualClock(NOW), moved, look)
+        results = commit_all([(logs[r.name], r) for r in o.receipts], env)
+        assert [r.error for r in results] == [None, None]
+        assert len(held) > 10
+        assert all(held)
+        assert not any(log.committing.locked() for log in logs.values())
 
 
 def test_a_trim_moves_no_checkpoint_and_tells_the_log(tmp_path: Path) -> None:
