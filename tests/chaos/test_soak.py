@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tests.chaos.soak import (
     Judged,
     Samples,
     Series,
+    is_history,
     judge_series,
     of_process,
     slope,
@@ -115,6 +117,16 @@ def test_the_report_shows_whose_segments_there_are() -> None:
     samples = Samples(segments=[(float(n), count) for n, count in enumerate(counts)])
     assert samples.segments_of_topics(20) == {"t": (39.5, 79.5)}
     assert Samples().segments_of_topics(0) == {}
+
+
+def test_what_is_there_to_grow_is_told_apart() -> None:
+    """A ledger has up to two bytes of each removed record, for good; records have a bound."""
+    history = ["data/t-0/.lapse/ledger", "data/lapse-rounds.jsonl", "data/lapse-rounds.1.jsonl"]
+    others = ["data/ledger-0/0.log", "data/t-0/.lapse/1.summary", "data/t-0/.lapse/r/a/0-removed"]
+    assert [is_history(name) for name in history + others] == [True] * 3 + [False] * 3
+    grows = series("history bytes", lambda s: s * MIB)
+    assert not judged(grows)
+    assert not judged(replace(grows, name="data bytes"))["data bytes"].is_flat
 
 
 def test_what_shrinks_is_flat() -> None:

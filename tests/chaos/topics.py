@@ -55,8 +55,8 @@ SETTINGS = {
     "log.retention.check.interval.ms": "1000",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
-    "offsets.topic.segment.bytes": str(1 << 20),  # else they only grow for some hours
-    "transaction.state.log.segment.bytes": str(1 << 20),
+    "offsets.topic.segment.bytes": str(128 << 10),  # else they only grow for some hours
+    "transaction.state.log.segment.bytes": str(128 << 10),
     "group.initial.rebalance.delay.ms": "0",
     "lapse.clock.jump.max.ms": "10000",
     "lapse.lifecycle.master": "local[2]",
