@@ -143,9 +143,12 @@ def kept_for_producers(log: PartitionLog, expired_ms: int) -> list[str]:
     """Headers of producers that had expired by then, and markers of transactions without any batch.
 
     But for one at the end, where readers must be able to arrive. Producers expire by the time of
-    their last batch or marker, which may be ahead.
+    their last batch or marker, which may be ahead; until then one without a batch has its emptied
+    markers (P-1).
     """
-    needed = {p.last_data_offset for p in log.producers() if p.last_timestamp > expired_ms}
+    active = [p for p in log.producers() if p.last_timestamp > expired_ms]
+    needed = {p.last_data_offset for p in active}
+    by_marker = {p.producer_id for p in active if p.last_data_offset < 0}
     found: list[str] = []
     alive: set[int] = set()
     for segment in log.segments:
@@ -158,6 +161,8 @@ def kept_for_producers(log: PartitionLog, expired_ms: int) -> list[str]:
                 alive.add(producer_id)
             elif is_marker:
                 alive.discard(producer_id)
+            if is_marker and not row["count"] and producer_id in by_marker:
+                continue
             is_old = row["max_timestamp"] <= expired_ms and int(row["last_offset"]) not in needed
             bare = not row["count"] and is_old
             if (spent or bare) and row["last_offset"] + 1 != log.high_watermark:

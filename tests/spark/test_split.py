@@ -205,8 +205,9 @@ def nobody_lives(plan: RoundPlan) -> Iterator[list[str]]:
 
     def strike() -> None:
         while not end.wait(0.002):
-            if len(names := left_of(plan)) > len(begun):
-                begun[:] = names
+            new = [name for name in left_of(plan) if name not in begun]
+            if new:  # not merely more than before: an earlier attempt's folder may go meanwhile
+                begun.extend(new)
                 kill(worker_pids())
 
     thread = threading.Thread(target=strike)
