@@ -139,6 +139,13 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
 BROKER_SETTINGS: tuple[Setting, ...] = (
     Setting("node.id", whole(0, INT_MAX), "0", "Number of this broker."),
     Setting("log.dirs", TEXT, "", "Directories that hold the logs, separated by commas."),
+    Setting("zookeeper.connect", TEXT, "",
+            "The ZooKeeper (3.8 or newer) that keeps topics, settings and users: "
+            "HOST:PORT,HOST:PORT/PATH. Empty: they are in a file beside the logs."),
+    Setting("zookeeper.session.timeout.ms", whole(1, INT_MAX), "18000",
+            "After how long without a sign of life ZooKeeper takes the broker for dead."),
+    Setting("zookeeper.connection.timeout.ms", whole(0, INT_MAX), "0",
+            "How long one waits for ZooKeeper's answer; 0: as long as a session lasts."),
     Setting("listeners", TEXT, "PLAINTEXT://127.0.0.1:9092",
             "Where clients connect; port 0 picks a free one."),
     Setting("advertised.listeners", TEXT, "",
@@ -316,6 +323,9 @@ class BrokerConfig:
     """
 
     node_id: int
+    zookeeper_connect: str
+    zookeeper_session_timeout_ms: int
+    zookeeper_connection_timeout_ms: int
     log_dirs: str
     listeners: str
     advertised_listeners: str

@@ -26,6 +26,7 @@ from lapse.broker.access.authentication import HTTP, entrance, http_certificates
 from lapse.broker.access.certificates import CertificateWatch
 from lapse.broker.access.listeners import http_address, kafka_listeners
 from lapse.broker.api.table import ADVERTISED
+from lapse.broker.cluster import Cluster
 from lapse.broker.control import ControlServer
 from lapse.broker.coordinators.coordinator_log import Parts
 from lapse.broker.coordinators.groups import GroupCoordinator, settings_of
@@ -48,6 +49,7 @@ from lapse.broker.logs.fetch_sessions import FetchSessions
 from lapse.broker.logs.housekeeping import Housekeeping
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.purgatory import Purgatory
+from lapse.broker.logs.rereading import Rereading
 from lapse.broker.logs.topics import Topics
 from lapse.broker.net.server import Server
 from lapse.broker.request.context import Services
@@ -56,6 +58,7 @@ from lapse.lifecycle import clock_guard
 from lapse.lifecycle.clock_guard import ClockGuard
 from lapse.log.env import LogEnv
 from lapse.metadata.sqlite import STORE, SqliteStore
+from lapse.metadata.store import MetadataStore
 from lapse.security.attempts import LoginAttempts
 from lapse.security.certificates import Certificates
 
@@ -86,6 +89,7 @@ class Node:
         self._guard = ClockGuard(
             env.fs, env.clock, self._log_dirs[0], config.clock_jump_max_ms, clock_guard.BROKER
         )
+        self._cluster: Cluster | None = None
         self.services: Services
 
     def ready_line(self) -> str:
@@ -101,8 +105,13 @@ class Node:
         self._stop_requested.set()
 
     async def wait_for_stop_request(self) -> None:
-        """Return once a stop was requested; raises StorageError where no directory is left."""
+        """Return once a stop was requested.
+
+        Raises StorageError where no directory is left, and what the cluster refuses the broker for.
+        """
         await self._stop_requested.wait()
+        if self._cluster is not None and self._cluster.refused is not None:
+            raise self._cluster.refused
         self._require_directories(self.services.partitions)
 
     async def start(self) -> None:
@@ -148,8 +157,7 @@ class Node:
         self._running.push_async_callback(asyncio.to_thread, partitions.close)
         await disk.run(partitions.lock)
         partitions.believe(await disk.run(self._guard.look))
-        store = await disk.run(SqliteStore, self._log_dirs[0] / STORE, partitions.cluster_id)
-        self._running.callback(store.close)
+        store = await self._open_store(disk, partitions)
         await disk.run(lambda: partitions.stamp(store.cluster_id()))
         counters, purgatory = Counters(), Purgatory()
         topics = Topics(store, partitions, disk, purgatory, self._config)
@@ -179,6 +187,7 @@ class Node:
         await quotas.load()
         access = Access(store, disk, self._config.security)
         await access.load()
+        self._reread_where_unsure(topics, quotas, access)
         entrances = [
             await disk.run(entrance, self._config, listener, access) for listener in self._listeners
         ]
@@ -197,6 +206,25 @@ class Node:
             tuple(entrances), LoginAttempts(self._config.security.login_failures_per_minute),
             ADVERTISED,
         )  # fmt: skip
+
+    async def _open_store(self, disk: DiskThreads, partitions: Partitions) -> MetadataStore:
+        """Where the metadata is."""
+        if not self._config.zookeeper_connect:
+            path = self._log_dirs[0] / STORE
+            store = await disk.run(SqliteStore, path, partitions.cluster_id)
+            self._running.callback(store.close)
+            return store
+        self._cluster = Cluster(self._config, self._env.clock, self.request_stop)
+        self._running.push_async_callback(self._cluster.stop)
+        return await self._cluster.open()
+
+    def _reread_where_unsure(self, topics: Topics, quotas: ClientQuotas, access: Access) -> None:
+        """What is stored is read again after a change of which nobody knows whether it was."""
+        rereading = Rereading()
+        self._running.push_async_callback(rereading.close)
+        topics.unsure = partial(rereading.begin, "topics", topics.reread)
+        quotas.unsure = partial(rereading.begin, "client quotas", quotas.reread)
+        access.unsure = partial(rereading.begin, "users", access.reread)
 
     async def _watch_certificates(self, services: Services) -> Certificates | None:
         """Have all that change read again from now on; returns the HTTP port's."""
@@ -240,7 +268,10 @@ class Node:
         lines += self._housekeeping.troubles()
         if self._guard.trouble and not self._guard.held:  # else it is among what was found
             lines.append(self._guard.trouble)
-        return Health(any(one.is_fault for one in found), lines)
+        left = "" if self._cluster is None else self._cluster.trouble
+        if left:
+            lines.append(left)
+        return Health(any(one.is_fault for one in found) or bool(left), lines)
 
     async def stop(self) -> None:
         """Stop serving and close everything in order."""

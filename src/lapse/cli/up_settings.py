@@ -90,7 +90,7 @@ class Settings:
                 f"log.dirs={config.log_dirs} in {path}: allowed is a list that begins with "
                 f"{self.data}, the directory of --data"
             )
-        refuse_foreign(log_dirs(config))
+        refuse_foreign(log_dirs(config), config.zookeeper_connect)
         self.fs.make_dir(self.data)
         self._write()
 

@@ -19,13 +19,24 @@ _NAMED_MAX = 3
 _OR_OF_LAPSE = ", or of a Lapse whose log.dirs begins with another directory"
 
 
-def refuse_foreign(log_dirs: Sequence[Path]) -> None:
+def refuse_foreign(log_dirs: Sequence[Path], zookeeper_connect: str = "") -> None:
     """Raise ConfigError where logs lie in these directories and the first one has no metadata.
+
+    With ZooKeeper it must have none, and no Kafka's either; that the logs are those of the cluster
+    is then said by their `meta.properties`.
 
     A store of ours without a topic counts as none beside Kafka's metadata log. A directory that
     cannot be listed is passed over: opening it raises the error.
     """
     topics = _known_topics(log_dirs[0] / STORE)
+    if zookeeper_connect:
+        if topics:
+            raise ConfigError(
+                f"zookeeper.connect={zookeeper_connect}: {log_dirs[0]} has its metadata in {STORE} "
+                f"({topics} topics). Allowed is a directory without, or no zookeeper.connect"
+            )
+        if not any(FOLDER in _logs_in(path) for path in log_dirs):
+            return
     if topics:
         return
     for path in log_dirs:

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lapse.base.errors import ConfigError, ErrorCode, KafkaError, StorageError
+from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import make_private
-from lapse.metadata.store import Entity, TopicRecord
+from lapse.metadata.store import Entity, TopicRecord, no_topic, topic_exists
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 from lapse.security.scram import Credentials, ScramCredential, ScramMechanism
 
@@ -166,9 +166,7 @@ class SqliteStore:
                         ),
                     )
                 except sqlite3.IntegrityError:
-                    raise KafkaError(
-                        ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} already exists"
-                    ) from None
+                    raise topic_exists(topic.name) from None
 
     def change_topic(self, topic: TopicRecord) -> None:
         with self._transaction():
@@ -177,7 +175,7 @@ class SqliteStore:
                 (topic.partitions, json.dumps(dict(topic.overrides)), str(topic.topic_id), _LIVE),
             )
             if done.rowcount != 1:
-                raise _no_topic(topic.topic_id)
+                raise no_topic(topic.topic_id)
 
     def start_deletion(self, topic_id: uuid.UUID) -> None:
         with self._transaction():
@@ -186,7 +184,7 @@ class SqliteStore:
                 (_DELETING, str(topic_id), _LIVE),
             )
             if done.rowcount != 1:
-                raise _no_topic(topic_id)
+                raise no_topic(topic_id)
 
     def finish_deletion(self, topic_id: uuid.UUID) -> None:
         with self._transaction():
@@ -382,7 +380,3 @@ def _acl_row(binding: AclBinding) -> tuple[object, ...]:
         int(binding.operation),
         int(binding.permission),
     )
-
-
-def _no_topic(topic_id: uuid.UUID) -> KafkaError:
-    return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")

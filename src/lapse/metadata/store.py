@@ -1,7 +1,8 @@
 """What must be remembered about topics, producers and users, durably: the seam and its records.
 
-Production on one node: `sqlite`. Called from worker threads only (it waits for the disk), by
-`broker.logs.topics` and the producer id blocks. Every call is atomic and durable when it returns.
+Production: `sqlite` on one node, `tree_store` in a cluster. Called from worker threads only (it
+waits for a disk, or for others), by `broker.logs.topics` and the producer id blocks. Every call is
+atomic and durable when it returns.
 
 Deleting takes two steps, so that a crash between "the topic is gone" and "its files are gone"
 leaves a note of what is still to be removed: `start_deletion` frees the name, `finish_deletion`
@@ -19,6 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from lapse.base.errors import ErrorCode, KafkaError, StorageError
+from lapse.metadata.tree import Unreachable
 from lapse.security.acls import AclBinding
 from lapse.security.scram import Credentials, ScramCredential, ScramMechanism
 
@@ -43,7 +46,7 @@ Entity = tuple[tuple[str, str | None], ...]
 
 
 class MetadataStore(Protocol):
-    """Durable metadata of a cluster (of one node, so far)."""
+    """Durable metadata of a cluster."""
 
     def cluster_id(self) -> str:
         """The cluster's id, in Kafka's spelling; the same one for ever."""
@@ -99,3 +102,20 @@ class MetadataStore(Protocol):
         """A block of producer ids that no other producer ever gets."""
 
     def close(self) -> None: ...
+
+
+def not_stored(subject: str, error: StorageError) -> KafkaError:
+    """What a client gets where a change was not stored, or nobody knows whether it was."""
+    unknown = isinstance(error, Unreachable)
+    code = ErrorCode.REQUEST_TIMED_OUT if unknown else ErrorCode.KAFKA_STORAGE_ERROR
+    return KafkaError(code, f"{subject}: {error}")
+
+
+def topic_exists(name: str) -> KafkaError:
+    """What a store says of a name that is taken."""
+    return KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} already exists")
+
+
+def no_topic(topic_id: uuid.UUID) -> KafkaError:
+    """What a store says of an id that no topic has."""
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")

@@ -254,6 +254,9 @@ BROKER = {
     "fetch.max.bytes": (55 << 20, "1023", "1024", 1024),
     "max.incremental.fetch.session.cache.slots": (1000, "-1", "0", 0),
     "min.incremental.fetch.session.eviction.ms": (120_000, "-1", "0", 0),
+    "zookeeper.connect": ("", None, "a:1,b:2/x", "a:1,b:2/x"),
+    "zookeeper.session.timeout.ms": (18_000, "0", "1", 1),
+    "zookeeper.connection.timeout.ms": (0, "-1", "9", 9),
     "max.connections.per.ip": (0x7FFFFFFF, "-1", "0", 0),
     "max.connections.per.ip.overrides": ("", None, "::1:5", "::1:5"),
     "max.connections": (0x7FFFFFFF, "-1", "0", 0),
@@ -365,7 +368,8 @@ def test_passwords_are_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ValueError("something longer")
         return Secret(text)
 
-    secret = replace(BROKER_SETTINGS[2], form=Form(Kind.PASSWORD, parse))
+    listeners = next(s for s in BROKER_SETTINGS if s.name == "listeners")
+    secret = replace(listeners, form=Form(Kind.PASSWORD, parse))
     rows = tuple(secret if s.name == "listeners" else s for s in BROKER_SETTINGS)
     monkeypatch.setattr(config_module, "BROKER_SETTINGS", rows)
     assert secret.is_sensitive

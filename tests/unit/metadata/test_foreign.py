@@ -68,3 +68,20 @@ def test_a_store_that_cannot_be_read_is_not_judged_here(dirs: list[Path]) -> Non
     (dirs[0] / STORE).write_bytes(b"nonsense" * 1000)
     (dirs[0] / "orders-0").mkdir()
     refuse_foreign(dirs)
+
+
+def test_with_zookeeper_there_is_no_other_metadata(dirs: list[Path]) -> None:
+    """Whose the logs are is then said by meta.properties."""
+    (dirs[1] / "orders-0").mkdir()
+    refuse_foreign(dirs, "zk:2181/lapse")
+    keep(dirs[0])
+    refuse_foreign(dirs, "zk:2181/lapse")
+    keep(dirs[0], "orders")
+    with pytest.raises(ConfigError, match=rf"^zookeeper.connect=zk:2181/lapse: {dirs[0]} has its"):
+        refuse_foreign(dirs, "zk:2181/lapse")
+
+
+def test_with_zookeeper_a_real_kafkas_is_refused_all_the_same(dirs: list[Path]) -> None:
+    (dirs[1] / "__cluster_metadata-0").mkdir()
+    with pytest.raises(ConfigError, match="those of a real Kafka"):
+        refuse_foreign(dirs, "zk:2181")

@@ -7,18 +7,17 @@ import sqlite3
 import stat
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from lapse.base.errors import ConfigError, ErrorCode, KafkaError, StorageError
+from lapse.base.errors import ConfigError, StorageError
 from lapse.metadata import sqlite
 from lapse.metadata.sqlite import SCHEMA_VERSION, SqliteStore, look_at_settings
 from lapse.metadata.store import ALL_BROKERS, TopicRecord
-from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
-from lapse.security.scram import ScramCredential, ScramMechanism
 from tests.support.cli.unprivileged import unprivileged
+from tests.support.metadata.store_contract import Open, StoreContract, record
 
 
 @pytest.fixture
@@ -33,19 +32,23 @@ def store(path: Path) -> Iterator[SqliteStore]:
     opened.close()
 
 
-def record(name: str, partitions: int = 1, **overrides: str) -> TopicRecord:
-    return TopicRecord(name, uuid.uuid4(), partitions, overrides)
+class TestContract(StoreContract):
+    @pytest.fixture
+    def open_store(self, path: Path) -> Iterator[Open]:
+        with ExitStack() as closing:
+
+            def opened(new_cluster_id: str) -> SqliteStore:
+                store = SqliteStore(path, lambda: new_cluster_id)
+                closing.callback(store.close)
+                return store
+
+            yield opened
 
 
-def test_remembers_over_a_reopening(store: SqliteStore, path: Path) -> None:
-    topics = [record("b", 3, retention="5"), record("a")]
-    store.create_topics(topics)
-    store.allocate_producer_ids(10)
-    again = SqliteStore(path, lambda: "second")
-    assert again.cluster_id() == "first"
-    assert again.topics() == sorted(topics, key=lambda t: t.name)
-    assert again.allocate_producer_ids(5) == range(10, 15)
-    again.close()
+def test_settings_are_looked_at_without_opening(store: SqliteStore, path: Path) -> None:
+    store.set_broker_settings(ALL_BROKERS, {"b": "4"})
+    store.set_broker_settings("0", {})
+    assert look_at_settings(path).brokers == {ALL_BROKERS: {"b": "4"}}
 
 
 def test_only_its_owner_may_read_it(path: Path) -> None:
@@ -80,30 +83,6 @@ def test_syncs_every_transaction(store: SqliteStore) -> None:
     assert (level, mode) == (2, "wal")
 
 
-def test_a_name_is_taken_until_its_deletion_begins(store: SqliteStore) -> None:
-    first, second = record("t"), record("t")
-    store.create_topics([first])
-    with pytest.raises(KafkaError) as refused:
-        store.create_topics([record("other"), second])
-    assert refused.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
-    assert [t.name for t in store.topics()] == ["t"]  # all or none
-    store.start_deletion(first.topic_id)
-    store.create_topics([second])
-    assert (list(store.topics()), list(store.deletions())) == ([second], [first])
-    store.finish_deletion(first.topic_id)
-    assert not store.deletions()
-
-
-def test_what_is_not_there_cannot_be_deleted(store: SqliteStore) -> None:
-    topic = record("t")
-    store.create_topics([topic])
-    store.finish_deletion(topic.topic_id)  # not begun: nothing happens
-    assert store.topics() == [topic]
-    store.start_deletion(topic.topic_id)
-    with pytest.raises(KafkaError, match="no topic has the id"):
-        store.start_deletion(topic.topic_id)
-
-
 def test_a_newer_schema_is_refused(store: SqliteStore, path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 99")
@@ -116,71 +95,6 @@ def test_a_file_that_is_no_database_is_named(path: Path) -> None:
     path.write_bytes(b"not a database, by any means" * 100)
     with pytest.raises(StorageError, match=str(path)):
         SqliteStore(path, str)
-
-
-def test_a_topic_is_changed_in_place(store: SqliteStore, path: Path) -> None:
-    topic = record("t", 1, a="1")
-    store.create_topics([topic])
-    changed = TopicRecord("t", topic.topic_id, 5, {"b": "2"})
-    store.change_topic(changed)
-    again = SqliteStore(path, str)
-    assert list(again.topics()) == [changed]
-    again.close()
-    store.start_deletion(topic.topic_id)
-    with pytest.raises(KafkaError, match="no topic has the id"):
-        store.change_topic(changed)
-    assert list(store.deletions()) == [changed]
-
-
-def test_settings_of_brokers_are_replaced_as_a_whole(store: SqliteStore, path: Path) -> None:
-    assert store.broker_settings() == {}
-    store.set_broker_settings(ALL_BROKERS, {"a": "1", "b": "2"})
-    store.set_broker_settings("0", {"a": "3"})
-    store.set_broker_settings(ALL_BROKERS, {"b": "4"})
-    again = SqliteStore(path, str)
-    assert again.broker_settings() == {ALL_BROKERS: {"b": "4"}, "0": {"a": "3"}}
-    again.close()
-    store.set_broker_settings("0", {})
-    assert look_at_settings(path).brokers == {ALL_BROKERS: {"b": "4"}}
-
-
-BINDING = AclBinding(
-    ResourceType.TOPIC,
-    PatternType.PREFIXED,
-    "t",
-    "User:a",
-    "*",
-    Operation.READ,
-    Permission.ALLOW,
-)
-
-
-def test_acls_are_kept_each_once(store: SqliteStore, path: Path) -> None:
-    other = replace(BINDING, principal="User:b")
-    store.change_acls([BINDING, other], [])
-    store.change_acls([BINDING], [])
-    again = SqliteStore(path, str)
-    assert again.acls() == {BINDING, other}
-    again.close()
-    store.change_acls([], [BINDING, BINDING])
-    assert store.acls() == {other}
-
-
-def test_credentials_are_set_and_removed_together(store: SqliteStore, path: Path) -> None:
-    one, two = (ScramCredential(b"s%d" % n, b"k", b"v", 4096 + n) for n in (1, 2))
-    sha = ScramMechanism.SHA_256
-    store.change_credentials({("a", sha): one, ("b", sha): one})
-    store.change_credentials({("a", sha): two, ("b", sha): None, ("c", sha): None})
-    again = SqliteStore(path, str)
-    assert again.credentials() == {("a", sha): two}
-    again.close()
-
-
-def test_a_secret_stays_the_same(store: SqliteStore, path: Path) -> None:
-    assert store.secret_of("s", lambda: b"first") == b"first"
-    again = SqliteStore(path, str)
-    assert again.secret_of("s", lambda: b"second") == b"first"
-    again.close()
 
 
 # --- version 1 ------------------------------------------------------------------------------------

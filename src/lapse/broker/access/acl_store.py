@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from lapse.base.security_settings import SecurityConfig
 from lapse.broker.logs.disk import DiskThreads
-from lapse.metadata.store import MetadataStore
+from lapse.metadata.store import MetadataStore, not_stored
 from lapse.security.acls import (
     AclBinding,
     AclFilter,
@@ -53,11 +53,13 @@ class Access:
         authorizer: by the bindings of now; `AllowAll` where none is configured.
         credentials: SCRAM's, of now.
         unknown: credentials of users that do not exist.
+        unsure: called where nobody knows whether a change was stored; `reread` is due then.
     """
 
     def __init__(self, store: MetadataStore, disk: DiskThreads, security: SecurityConfig) -> None:
         self._store, self._disk = store, disk
         self._changing = asyncio.Lock()
+        self.unsure: Callable[[], None] = lambda: None
         self._settings = acl_settings(security)
         self._bindings: frozenset[AclBinding] = frozenset()
         self.authorizer: Authorizer = AllowAll()
@@ -78,6 +80,11 @@ class Access:
         )
         self.unknown = UnknownUsers(key)
         self._install(bindings)
+
+    async def reread(self) -> None:
+        """Have in force what is stored."""
+        async with self._changing:
+            await self.load()
 
     def _install(self, bindings: frozenset[AclBinding]) -> None:
         self._bindings = bindings
@@ -142,7 +149,8 @@ class Access:
         try:
             await self._disk.run(change)
         except StorageError as e:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{what}: {e}") from e
+            self.unsure()
+            raise not_stored(what, e) from e
 
 
 def acl_settings(security: SecurityConfig) -> AclSettings | None:

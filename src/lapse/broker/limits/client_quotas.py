@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from lapse.base.clock import Clock, monotonic_ms
-from lapse.base.errors import ErrorCode, KafkaError
+from lapse.base.errors import ErrorCode, KafkaError, StorageError
 from lapse.base.setting import INT_MAX, LONG_MAX
 from lapse.broker.limits.addresses import resolved
 from lapse.broker.limits.quotas import (
@@ -22,7 +22,7 @@ from lapse.broker.limits.quotas import (
     Quotas,
 )
 from lapse.broker.logs.disk import DiskThreads
-from lapse.metadata.store import Entity, MetadataStore
+from lapse.metadata.store import Entity, MetadataStore, not_stored
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class ClientQuotas:
         self._changing = asyncio.Lock()
         self._quotas, self._resolve = quotas, resolve
         self._by_address: dict[str, Entity] = {}
+        self.unsure: Callable[[], None] = lambda: None
 
     @property
     def any(self) -> bool:
@@ -66,6 +67,15 @@ class ClientQuotas:
         """Read the store."""
         kept = await self._disk.run(self._store.client_quotas)
         await asyncio.gather(*(self._load(entity, values) for entity, values in kept.items()))
+
+    async def reread(self) -> None:
+        """Have in force what is stored."""
+        async with self._changing:
+            kept = await self._disk.run(self._store.client_quotas)
+            for entity in [entity for entity, _ in self.all() if entity not in kept]:
+                await self._load(entity, {})
+            for entity, values in kept.items():
+                await self._load(entity, values)
 
     async def _load(self, entity: Entity, values: Mapping[str, float]) -> None:
         address = await self._address_of(entity)
@@ -104,7 +114,11 @@ class ClientQuotas:
                 else:
                     values[key] = value
             if not validate_only and values != self._quotas.of(entity):
-                await self._disk.run(self._store.set_client_quotas, {entity: values})
+                try:
+                    await self._disk.run(self._store.set_client_quotas, {entity: values})
+                except StorageError as e:
+                    self.unsure()
+                    raise not_stored("client quotas", e) from e
                 self._put(entity, address, values)
 
     def use(self, key: str, user: str, client_id: str, amount: float) -> int:

@@ -59,7 +59,7 @@ class LogDirectories:
         Raises LockHeld naming the holder, StorageError where no directory, or not the first one,
         can be used, and ConfigError where a real Kafka's logs lie there; nothing is written then.
         """
-        refuse_foreign(self._paths)
+        refuse_foreign(self._paths, self._config.zookeeper_connect)
         for path in self._paths:
             try:
                 self.online += (LogDirectory.open(path, self._env),)

@@ -221,16 +221,7 @@ class Partitions:
                     logger.warning("%s: no such partition in the metadata; left alone", path)
 
         self._directories.on_each(warn_of_strangers, self._failed)
-        not_found = []
-        for partition, topic in known.items():
-            try:
-                self._host(self._open(partition, topic))
-            except PerhapsElsewhere as e:
-                self.offline[partition] = str(e)
-                not_found.append(partition)
-            except (LapseError, OSError) as e:
-                self.offline[partition] = str(e)
-                logger.error("%s is offline: %s", partition, e)  # noqa: TRY400  (no traceback: it is for people)
+        not_found = [tp for tp, topic in known.items() if not self._open_or_note(tp, topic)]
         self._remember()
         if not_found:
             logger.error(
@@ -238,6 +229,24 @@ class Partitions:
                 len(not_found), ", ".join(map(str, not_found[:_NAMED_MAX])),
                 " …" if len(not_found) > _NAMED_MAX else "",
             )  # fmt: skip
+
+    def _open_or_note(self, partition: TopicPartition, topic: Topic) -> bool:
+        """Host a partition, or note why it is offline; False where it may lie elsewhere."""
+        try:
+            self._host(self._open(partition, topic))
+        except PerhapsElsewhere as e:
+            self.offline[partition] = str(e)
+            return False
+        except (LapseError, OSError) as e:
+            self.offline[partition] = str(e)
+            logger.error("%s is offline: %s", partition, e)  # noqa: TRY400  (no traceback: it is for people)
+        return True
+
+    def open_more(self, topic: Topic, first: int) -> None:
+        """Open a topic's partitions from `first` on, and make what is missing, as at a start."""
+        for number in range(first, topic.partitions):
+            self._open_or_note(TopicPartition(topic.name, number), topic)
+        self._remember()
 
     def create(self, topic: Topic, first: int = 0) -> None:
         """Make a topic's logs from partition `first` on; raises StorageError, with some made.

@@ -27,7 +27,7 @@ from lapse.broker.logs.purgatory import Purgatory
 from lapse.metadata.image import Image, Topic
 from lapse.metadata.policies import BROKER_POLICY, POLICY
 from lapse.metadata.settings import BrokerSettings, ReadOnly, check_changeable
-from lapse.metadata.store import ALL_BROKERS, OF_FILE, MetadataStore, TopicRecord
+from lapse.metadata.store import ALL_BROKERS, OF_FILE, MetadataStore, TopicRecord, not_stored
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ class Topics:
         image: the current snapshot; a new object after each change.
         settings: the broker's settings, with those that were changed while it ran.
         when_deleted: callbacks for a topic that is deleted for good; called in the event loop.
+        unsure: called where nobody knows whether a change was stored; `reread` is due then.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Topics:
         self._node_id = config.node_id
         self._changing = asyncio.Lock()
         self.when_deleted: list[Callable[[Topic], None]] = []
+        self.unsure: Callable[[], None] = lambda: None
         self.settings = BrokerSettings.of_file(config)
         self.image = Image.of("", ())
 
@@ -77,17 +79,17 @@ class Topics:
 
     def _load(self) -> Image:
         changed = self._store.broker_settings()
-        self.settings = replace(
-            self.settings,
-            cluster=changed.get(ALL_BROKERS, {}),
-            broker=changed.get(str(self._node_id), {}),
-        )
+        self.settings = self._stored_settings(changed)
         self._finish_deletions()
         image = Image.of(
             self._store.cluster_id(), (self._topic(record) for record in self._store.topics())
         )
         self._partitions.open_all(image)
         return self._with_kept_policies(image, changed.get(OF_FILE, {}).get(BROKER_POLICY))
+
+    def _stored_settings(self, changed: Mapping[str, Mapping[str, str]]) -> BrokerSettings:
+        cluster, broker = changed.get(ALL_BROKERS, {}), changed.get(str(self._node_id), {})
+        return replace(self.settings, cluster=cluster, broker=broker)
 
     def _with_kept_policies(self, image: Image, last: str | None) -> Image:
         """The properties file may say another policy than at the last start."""
@@ -117,7 +119,7 @@ class Topics:
         """Create a topic; it is durable and its logs are open when this returns."""
         async with self._changing:
             record = TopicRecord(new.name, uuid.uuid4(), new.partitions, new.overrides)
-            with _refused(f"topic {new.name}"):
+            with self._refused(f"topic {new.name}"):
                 config = self.settings.config_of(new.overrides)
                 topic = Topic(new.name, record.topic_id, new.partitions, new.overrides, config)
                 await self._disk.run(self._create, record, topic)
@@ -142,12 +144,20 @@ class Topics:
                 await self._disk.run(self._delete, topic)
             except StorageError as e:
                 # In the store the deletion has begun or has not; the next start goes by that.
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"topic {topic.name}: {e}") from e
+                self.unsure()
+                raise not_stored(f"topic {topic.name}", e) from e
             finally:
-                for number in range(topic.partitions):
-                    self._purgatory.changed(TopicPartition(topic.name, number))
-            for callback in self.when_deleted:
-                callback(topic)
+                self._wake(topic)
+            self._tell_deleted(topic)
+
+    def _wake(self, topic: Topic) -> None:
+        for number in range(topic.partitions):
+            self._purgatory.changed(TopicPartition(topic.name, number))
+
+    def _tell_deleted(self, topic: Topic) -> None:
+        self._wake(topic)
+        for callback in self.when_deleted:
+            callback(topic)
 
     def _delete(self, topic: Topic) -> None:
         self._store.start_deletion(topic.topic_id)
@@ -163,7 +173,7 @@ class Topics:
             before = self._existing(name)
             require_more(before, count)
             topic = replace(before, partitions=count)
-            with _refused(f"topic {name}"):
+            with self._refused(f"topic {name}"):
                 await self._disk.run(self._grow, before, topic)
             self.image = self.image.with_topics((topic,))
             return topic
@@ -187,7 +197,7 @@ class Topics:
         """
         async with self._changing:
             before = self._existing(name)
-            with _refused(f"topic {name}"):
+            with self._refused(f"topic {name}"):
                 overrides = dict(change(before.overrides))
                 _, standing = self.settings.settled(before.overrides)
                 config = self.settings.config_of(overrides, standing)
@@ -211,7 +221,7 @@ class Topics:
         """
         async with self._changing:
             layer = "cluster" if broker == ALL_BROKERS else "broker"
-            with _refused(f"broker {broker}" if broker else "brokers"):
+            with self._refused(f"broker {broker}" if broker else "brokers"):
                 changed = dict(change(getattr(self.settings, layer)))
                 check_changeable(changed)
                 settings = replace(self.settings, **{layer: changed})
@@ -267,6 +277,46 @@ class Topics:
                 if self._partitions.is_online(partition):
                     self._partitions.get(partition).update_config(topic.config)
 
+    # --- what is stored -------------------------------------------------------------------------
+
+    async def reread(self) -> None:
+        """Have in force what is stored: topics, partitions and settings."""
+        async with self._changing:
+            before = self.image
+            self.settings, self.image = await self._disk.run(self._catch_up)
+            gone = [
+                topic for topic in before.topics.values() if topic.topic_id not in self.image.ids
+            ]
+            for topic in gone:
+                self._tell_deleted(topic)
+
+    def _catch_up(self) -> tuple[BrokerSettings, Image]:
+        """What differs from the image is made, set or, where a deletion has begun, removed."""
+        settings = self._stored_settings(self._store.broker_settings())
+        self._finish_deletions()
+        topics = []
+        for record in self._store.topics():
+            topic, before = self._topic(record, settings), self.image.ids.get(record.topic_id)
+            topics.append(topic)
+            has = 0 if before is None else before.partitions
+            if topic.partitions > has:
+                self._partitions.open_more(topic, has)
+        self._update_logs(topics)
+        return settings, Image.of(self.image.cluster_id, topics)
+
+    @contextmanager
+    def _refused(self, subject: str) -> Iterator[None]:
+        """Errors, with the codes that a client gets."""
+        try:
+            yield
+        except ReadOnly as e:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{subject}: {e}") from e
+        except ConfigError as e:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{subject}: {e}") from e
+        except StorageError as e:
+            self.unsure()
+            raise not_stored(subject, e) from e
+
     # --- helpers --------------------------------------------------------------------------------
 
     def _existing(self, name: str) -> Topic:
@@ -275,10 +325,10 @@ class Topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         return topic
 
-    def _topic(self, record: TopicRecord) -> Topic:
+    def _topic(self, record: TopicRecord, settings: BrokerSettings | None = None) -> Topic:
         """A topic of the store, whatever else was set meanwhile; raises ConfigError, naming it."""
         try:
-            config, found = self.settings.settled(record.overrides)
+            config, found = (settings or self.settings).settled(record.overrides)
         except ConfigError as e:
             raise ConfigError(f"topic {record.name}: {e}") from e
         for one in found:
@@ -303,16 +353,3 @@ def _names(topics: Iterable[str]) -> str:
 
 def _record(topic: Topic) -> TopicRecord:
     return TopicRecord(topic.name, topic.topic_id, topic.partitions, topic.overrides)
-
-
-@contextmanager
-def _refused(subject: str) -> Iterator[None]:
-    """Errors, with the codes that a client gets."""
-    try:
-        yield
-    except ReadOnly as e:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{subject}: {e}") from e
-    except ConfigError as e:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{subject}: {e}") from e
-    except StorageError as e:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{subject}: {e}") from e

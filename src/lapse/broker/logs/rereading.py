@@ -1,0 +1,51 @@
+"""Reading what is stored once more, after a change of which nobody knows whether it was stored.
+
+A store across a network may not answer in time (`metadata.tree.Unreachable`). What is in force goes
+on being in force then, and may differ from what is stored until it is read again: tried at once,
+and each second until it succeeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from lapse.base.errors import LapseError
+
+logger = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 1.0
+
+
+class Rereading:
+    """What is to be read again, by name."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def begin(self, what: str, read: Callable[[], Awaitable[None]]) -> None:
+        """Have it read until that succeeds; called in the event loop, as often as one likes."""
+        if what not in self._tasks:
+            task = asyncio.get_running_loop().create_task(_read(what, read), name=f"reread {what}")
+            self._tasks[what] = task
+            task.add_done_callback(lambda _: self._tasks.pop(what))
+
+    async def close(self) -> None:
+        """Give up."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _read(what: str, read: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            await read()
+        except LapseError as e:
+            logger.warning("%s cannot be read again yet: %s", what, e)
+            await asyncio.sleep(AGAIN_SECONDS)
+        else:
+            logger.info("%s: in force as they are stored", what)
+            return

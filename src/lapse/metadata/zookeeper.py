@@ -1,0 +1,245 @@
+"""A `Tree` in a ZooKeeper ensemble (3.8 or newer), through kazoo.
+
+kazoo runs two threads of its own. What it calls back there only notes what happened; none of its
+recipes is used. Its client begins a new session by itself once the ensemble has given one up, and
+keeps asking for ever while there is no connection: only callers here give up, after `wait_ms`.
+
+Connections break, and then nobody knows whether a commit was done. It is looked up: the steps are
+atomic and each names the version that it changes, so the first one that changes anything tells. A
+commit that was not done is sent again. Within one session ZooKeeper does requests in order, so what
+an earlier connection has sent cannot come after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+
+from lapse.base.clock import Clock
+from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove, Step, Unreachable
+
+_log = logging.getLogger(__name__)
+_kazoo = logging.getLogger("kazoo")
+_kazoo.setLevel(logging.ERROR)  # it tells of each attempt to connect
+
+T = TypeVar("T")
+
+_RETRY_SECONDS, _RETRY_SECONDS_MAX = 0.05, 1.0  # between two attempts to connect
+_NO_ANSWER = (
+    ConnectionClosedError, ConnectionLoss, KazooTimeoutError, OperationTimeoutError,
+    SessionExpiredError, SessionMovedError,
+)  # fmt: skip
+_NOT_DONE = (RolledBackError, RuntimeInconsistency)  # steps beside the one that was refused
+_WHY = {
+    NodeExistsError: "it is there already",
+    NoNodeError: "it, or what it is below, is not there",
+    BadVersionError: "it has another version",
+    NotEmptyError: "there are nodes below it",
+}
+
+
+class ZooKeeperTree:
+    """One session with an ensemble; see `metadata.tree.Tree`.
+
+    Args:
+        connect: as `zookeeper.connect`: host:port,host:port/path; the path is made if need be.
+        session_ms: after how long without a sign of life the ensemble gives the session up.
+        wait_ms: how long a call waits for an answer, by `clock`.
+
+    Raises Unreachable where nobody answers in that time.
+    """
+
+    def __init__(self, connect: str, session_ms: int, wait_ms: int, clock: Clock) -> None:
+        self._clock = clock
+        hosts, slash, root = connect.partition("/")
+        self._root = (slash + root).rstrip("/")
+        self._connect, self._wait_s = connect, wait_ms / 1000
+        self._callbacks: list[Callable[[], None]] = []
+        self._connected = threading.Event()
+        self._lost = False
+        self._client = KazooClient(
+            hosts, logger=_kazoo, timeout=session_ms / 1000,
+            connection_retry=KazooRetry(
+                max_tries=-1, delay=_RETRY_SECONDS, max_delay=_RETRY_SECONDS_MAX
+            ),
+        )  # fmt: skip
+        self._client.add_listener(self._noticed)
+        try:
+            self._client.start(timeout=self._wait_s)
+            self._make_root()
+        except BaseException as e:
+            self.close()
+            if isinstance(e, KazooTimeoutError):
+                raise self._unreachable() from e
+            raise
+
+    @property
+    def session(self) -> int:
+        known = self._client.client_id
+        return 0 if known is None else int(known[0])
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connected.is_set()
+
+    def get(self, paths: Sequence[str]) -> Sequence[Node | None]:
+        def ask() -> list[Node | None]:
+            asked = [self._client.get_async(self._root + path) for path in paths]
+            return [self._node(one) for one in asked]
+
+        return self._answered(ask)
+
+    def children(self, path: str) -> Sequence[str]:
+        def ask() -> list[str]:
+            asked = self._client.get_children_async(self._path(path))
+            try:
+                return sorted(asked.get(timeout=self._wait_s))
+            except NoNodeError:
+                return []
+
+        return self._answered(ask)
+
+    def owner(self, path: str) -> int | None:
+        def ask() -> int | None:
+            found = self._client.exists_async(self._path(path)).get(timeout=self._wait_s)
+            return None if found is None else found.ephemeralOwner or None
+
+        return self._answered(ask)
+
+    def commit(self, steps: Sequence[Step]) -> None:
+        session, of_session = self.session, _is_of_session(steps)
+        until = self._clock.monotonic() + self._wait_s
+        cause: Exception | None = None
+        while self._wait_for_connection(until) and (session == self.session or not of_session):
+            try:
+                if cause is None or not self._is_done(steps):
+                    self._send(steps, until)
+            except _NO_ANSWER as e:
+                cause = e
+            else:
+                return
+        raise self._unreachable() from cause
+
+    def when_session_ends(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+
+    def close(self) -> None:
+        with contextlib.suppress(*_NO_ANSWER):
+            self._client.stop()
+        with contextlib.suppress(*_NO_ANSWER):
+            self._client.close()
+
+    # --- asking ---------------------------------------------------------------------------------
+
+    def _path(self, path: str) -> str:
+        return (self._root + path).rstrip("/") or "/"
+
+    def _node(self, asked: Any) -> Node | None:
+        try:
+            data, stat = asked.get(timeout=self._wait_s)
+        except NoNodeError:
+            return None
+        return Node(data or b"", stat.version)
+
+    def _answered(self, ask: Callable[[], T]) -> T:
+        """Ask until there is an answer; reading twice does no harm. Raises Unreachable."""
+        until = self._clock.monotonic() + self._wait_s
+        cause = None
+        while self._wait_for_connection(until):
+            try:
+                return ask()
+            except _NO_ANSWER as e:
+                cause = e
+        raise self._unreachable() from cause
+
+    def _wait_for_connection(self, until: float) -> bool:
+        left_s = until - self._clock.monotonic()
+        return left_s > 0 and self._connected.wait(left_s)
+
+    def _send(self, steps: Sequence[Step], until: float) -> None:
+        sent = self._client.transaction()
+        for step in steps:
+            path = self._path(step.path)
+            if isinstance(step, Create):
+                sent.create(path, step.data, ephemeral=step.of_session)
+            elif isinstance(step, Change):
+                sent.set_data(path, step.data, step.version)
+            elif isinstance(step, Remove):
+                sent.delete(path, step.version)
+            else:
+                sent.check(path, step.version)
+        left_s = max(until - self._clock.monotonic(), _RETRY_SECONDS)
+        results = sent.commit_async().get(timeout=left_s)
+        for step, result in zip(steps, results, strict=True):
+            if isinstance(result, KazooException) and not isinstance(result, _NOT_DONE):
+                raise Conflict(step, _WHY.get(type(result), repr(result)))
+
+    def _is_done(self, steps: Sequence[Step]) -> bool:
+        """Whether steps of which nobody knows are done: the first that changes something tells."""
+        step = next((step for step in steps if not isinstance(step, Check)), None)
+        if step is None:
+            return False
+        path = self._path(step.path)
+        self._client.sync_async(path).get(timeout=self._wait_s)  # or a server tells what was
+        node = self._node(self._client.get_async(path))
+        if isinstance(step, Create):
+            return node == Node(step.data, 0)
+        if isinstance(step, Change):
+            return node == Node(step.data, step.version + 1)
+        return node is None
+
+    def _make_root(self) -> None:
+        at = ""
+        for part in self._root.split("/")[1:]:
+            at += f"/{part}"
+            with contextlib.suppress(NodeExistsError):
+                self._client.create_async(at, b"").get(timeout=self._wait_s)
+
+    # --- the session ----------------------------------------------------------------------------
+
+    def _noticed(self, state: str) -> None:
+        """In a thread of kazoo's."""
+        if state == KazooState.CONNECTED:
+            _log.info("ZooKeeper at %s answers", self._connect)
+            self._connected.set()
+            began_anew, self._lost = self._lost, False
+            if began_anew:
+                _log.warning("ZooKeeper at %s has a new session of ours", self._connect)
+                for callback in self._callbacks:
+                    callback()
+            return
+        if self._connected.is_set():
+            _log.warning("ZooKeeper at %s does not answer", self._connect)
+        self._connected.clear()
+        self._lost = self._lost or state == KazooState.LOST
+
+    def _unreachable(self) -> Unreachable:
+        return Unreachable(
+            f"zookeeper.connect={self._connect}: no answer within {self._wait_s:g} s"
+        )
+
+
+def _is_of_session(steps: Sequence[Step]) -> bool:
+    return any(isinstance(step, Create) and step.of_session for step in steps)

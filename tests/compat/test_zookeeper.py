@@ -1,0 +1,221 @@
+"""A real ZooKeeper as the tree of a cluster's metadata, also while it stands still or dies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from lapse.base.clock import SystemClock
+from lapse.base.errors import ErrorCode, KafkaError
+from lapse.metadata.store import MetadataStore
+from lapse.metadata.tree import Change, Check, Create, Node, Remove, Tree, Unreachable
+from lapse.metadata.tree_store import TreeStore
+from lapse.metadata.zookeeper import ZooKeeperTree
+from lapse.testing.zookeeper_process import ZooKeeperProcess
+from tests.support.metadata.line import Line
+from tests.support.metadata.store_contract import BINDING, Open, StoreContract, record
+from tests.support.metadata.tree_contract import Connect, TreeContract
+
+SESSION_MS, WAIT_MS = 2000, 30_000
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    """One for all that harm it not."""
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as running:
+        yield running
+
+
+@pytest.fixture
+def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperProcess]:
+    with ZooKeeperProcess(tmp_path / "zookeeper") as running:
+        yield running
+
+
+class Sessions(ExitStack):
+    """Sessions with a server, closed at the end."""
+
+    def begin(
+        self, server: ZooKeeperProcess, path: str = "", wait_ms: int = WAIT_MS
+    ) -> ZooKeeperTree:
+        tree = ZooKeeperTree(server.connect + path, SESSION_MS, wait_ms, SystemClock())
+        self.callback(tree.close)
+        return tree
+
+
+@pytest.fixture
+def sessions() -> Iterator[Sessions]:
+    with Sessions() as them:
+        yield them
+
+
+class TestTree(TreeContract):
+    @pytest.fixture
+    def connect(self, shared: ZooKeeperProcess, sessions: Sessions) -> Connect:
+        path = f"/made/if/need/be/{next(_numbers)}"
+        return lambda: sessions.begin(shared, path)
+
+
+class TestStore(StoreContract):
+    @pytest.fixture
+    def open_store(self, shared: ZooKeeperProcess, sessions: Sessions) -> Open:
+        path = f"/store/{next(_numbers)}"
+
+        def opened(new_cluster_id: str) -> MetadataStore:
+            return TreeStore(sessions.begin(shared, path), list, lambda: new_cluster_id)
+
+        return opened
+
+
+def test_an_old_controller_changes_nothing(shared: ZooKeeperProcess, sessions: Sessions) -> None:
+    tree = sessions.begin(shared, "/fenced")
+    tree.commit([Create("/epoch", b"")])
+    store = TreeStore(tree, lambda: [Check("/epoch", 0)], lambda: "")
+    store.create_topics([record("before")])
+    sessions.begin(shared, "/fenced").commit([Change("/epoch", b"", 0)])
+    with pytest.raises(KafkaError) as refused:
+        store.change_acls([BINDING], [])
+    assert refused.value.code == ErrorCode.NOT_CONTROLLER
+    assert not store.acls()
+
+
+def test_nobody_there_is_said(tmp_path: Path, sessions: Sessions) -> None:
+    never = ZooKeeperProcess(tmp_path)
+    with pytest.raises(Unreachable, match=f"zookeeper.connect={never.connect}: no answer within"):
+        sessions.begin(never, wait_ms=500)
+
+
+def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    ended: list[object] = []
+
+    def run() -> None:
+        try:
+            ended.append(work())
+        except Exception as e:  # noqa: BLE001
+            ended.append(e)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, ended
+
+
+def test_who_asks_while_it_is_down_is_answered_when_it_is_back(
+    zookeeper: ZooKeeperProcess, sessions: Sessions
+) -> None:
+    tree = sessions.begin(zookeeper)
+    tree.commit([Create("/a", b"1")])
+    zookeeper.kill()
+    reader, read = in_thread(lambda: tree.get(["/a"]))
+    writer, written = in_thread(lambda: tree.commit([Change("/a", b"2", 0)]))
+    zookeeper.start()
+    reader.join()
+    writer.join()
+    assert written == [None]
+    assert read in ([[Node(b"1", 0)]], [[Node(b"2", 1)]])
+    assert tree.get(["/a"]) == [Node(b"2", 1)]
+
+
+def test_who_cannot_wait_so_long_is_told(zookeeper: ZooKeeperProcess, sessions: Sessions) -> None:
+    tree = sessions.begin(zookeeper, wait_ms=700)
+    zookeeper.kill()
+    for ask in (lambda: tree.get(["/"]), lambda: tree.commit([Create("/a", b"")])):
+        with pytest.raises(Unreachable):
+            ask()
+
+
+def test_commits_are_done_once_however_often_it_dies(
+    zookeeper: ZooKeeperProcess, sessions: Sessions, scaled: Callable[[int], int]
+) -> None:
+    """Each is acknowledged once, though nobody knew at times whether it was done."""
+    tree = sessions.begin(zookeeper)
+    tree.commit([Create("/count", b"0")])
+    stop = threading.Event()
+
+    def write() -> int:
+        done = 0
+        while not stop.is_set():
+            tree.commit([Change("/count", b"%d" % (done + 1), done)])
+            done += 1
+        return done
+
+    writer, ended = in_thread(write)
+    for _ in range(scaled(60)):
+        seen = at_least(tree, 1, writer)
+        zookeeper.kill()
+        zookeeper.start()
+        at_least(tree, seen + 1, writer)
+    stop.set()
+    writer.join()
+    [done] = ended
+    assert tree.get(["/count"]) == [Node(b"%d" % done, done)]  # type: ignore[str-bytes-safe]
+
+
+def at_least(tree: Tree, version: int, writer: threading.Thread) -> int:
+    """Wait until so many commits are done; returns how many."""
+    while True:
+        assert writer.is_alive()
+        [node] = tree.get(["/count"])
+        assert node is not None
+        if node.version >= version:
+            return node.version
+
+
+@pytest.fixture
+def line(shared: ZooKeeperProcess) -> Iterator[Line]:
+    one = Line(shared.connect)
+    yield one
+    one.close()
+
+
+def test_a_session_that_was_given_up_is_noticed(
+    shared: ZooKeeperProcess, line: Line, sessions: Sessions
+) -> None:
+    """Its nodes are gone, and what it then makes belongs to the next one."""
+    other = sessions.begin(shared, "/given-up")
+    tree = ZooKeeperTree(line.connect + "/given-up", SESSION_MS, WAIT_MS, SystemClock())
+    sessions.callback(tree.close)
+    tree.commit([Create("/mine", b"", of_session=True), Create("/stays", b"")])
+    before, began = tree.session, threading.Event()
+    tree.when_session_ends(began.set)
+    line.hold()
+    writer, written = in_thread(lambda: tree.commit([Create("/late", b"", of_session=True)]))
+    while other.owner("/mine") is not None:
+        pass  # the server waits for as long as a session lasts
+    line.let_go()
+    assert began.wait(WAIT_MS / 1000)
+    writer.join()
+    # It was asked for by a session that has ended: another one makes no node in its name.
+    assert isinstance(written[0], Unreachable)
+    assert tree.session != before
+    tree.commit([Create("/again", b"", of_session=True)])
+    assert other.owner("/again") == tree.session
+    assert other.get(["/mine", "/stays", "/late"]) == [None, Node(b"", 0), None]
+
+
+def test_a_commit_whose_answer_was_lost_is_looked_up(
+    shared: ZooKeeperProcess, line: Line, sessions: Sessions
+) -> None:
+    """Sent again as it was, it would be refused for what it has done itself."""
+    other = sessions.begin(shared, "/unanswered")
+    tree = ZooKeeperTree(line.connect + "/unanswered", SESSION_MS, WAIT_MS, SystemClock())
+    sessions.callback(tree.close)
+    tree.commit([Create("/a", b"1"), Create("/gone", b"")])
+    for steps, path, done in (
+        ([Check("/a", 0), Change("/a", b"2", 0)], "/a", Node(b"2", 1)),
+        ([Create("/b", b"3"), Change("/a", b"4", 1)], "/b", Node(b"3", 0)),
+        ([Remove("/gone", 0)], "/gone", None),
+    ):
+        line.hold_answers()
+        writer, written = in_thread(lambda steps=steps: tree.commit(steps))  # type: ignore[misc]
+        while other.get([path]) != [done]:
+            pass
+        line.cut()
+        writer.join()
+        assert written == [None]
+        assert other.get([path]) == [done]
