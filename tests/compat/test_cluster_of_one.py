@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -23,6 +24,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from lapse.cli.main import main
+from lapse.cli.move_metadata import MOVED
 from lapse.metadata.sqlite import STORE
 from lapse.testing.broker_process import BrokerFailed, BrokerProcess
 from lapse.testing.zookeeper_process import ZooKeeperProcess
@@ -247,6 +250,44 @@ def test_a_directory_has_its_metadata_in_one_place(tmp_path: Path, connect: str)
         member(tmp_path / "data", connect + "-other").start()
     with member(tmp_path / "data", connect) as broker:
         assert "t" in topics_of(broker)
+
+
+def test_a_directory_with_a_file_grows(
+    tmp_path: Path, connect: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records, topics and groups are as they were; nothing of the logs is written anew."""
+    data = tmp_path / "data"
+    move = ["move-metadata", str(data), "--zookeeper-connect", connect, "--json"]
+    with BrokerProcess(data) as broker:
+        create(broker, "t", retention_ms="123456789")
+        produce(broker, "t", b"1")
+        assert values_of(broker, "t", 1) == [b"1"]
+        assert main(move) == 3  # the broker owns the directory
+        assert "is in use" in capsys.readouterr().err
+    logs = {p: p.read_bytes() for p in data.rglob("*.log")}
+    capsys.readouterr()
+    assert main([*move, "--dry-run"]) == 0
+    assert json.loads(capsys.readouterr().out)["moved"] is False
+    assert (data / STORE).exists()
+    assert main(move) == 0
+    line = json.loads(capsys.readouterr().out)
+    assert line["moved"] is True
+    assert line["topics"] >= 2
+    assert not (data / STORE).exists()
+    assert (data / MOVED).exists()
+    assert main(move) == 2  # there is nothing left to move
+    assert {p: p.read_bytes() for p in data.rglob("*.log")} == logs
+    with member(data, connect) as broker:
+        assert values_of(broker, "t", 1) == [b"1"]
+        produce(broker, "t", b"2")
+        assert values_of(broker, "t", 2) == [b"1", b"2"]
+        resource = ConfigResource(ResourceType.TOPIC, "t")
+        admin = admin_of(broker)
+        [entries] = [f.result(30) for f in admin.describe_configs([resource]).values()]
+        assert entries["retention.ms"].value == "123456789"
+    (data / MOVED).rename(data / STORE)  # an old file does not overwrite what came since
+    assert main(move) == 2
+    assert "a broker has used it already" in capsys.readouterr().err
 
 
 def test_nobody_there_is_said_at_the_start(tmp_path: Path) -> None:

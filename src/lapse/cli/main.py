@@ -50,6 +50,10 @@ COMMANDS = {
         "lapse.cli.convert",
         "copy a data directory for a real Kafka, or rewrite old record formats",
     ),
+    "move-metadata": (
+        "lapse.cli.move_metadata",
+        "move a broker's topics, settings and users from its file to ZooKeeper",
+    ),
     "export": (
         "lapse.cli.export",
         "keep a table of Parquet or Delta files that has what a topic has",

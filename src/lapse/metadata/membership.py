@@ -25,6 +25,12 @@ BROKERS, CONTROLLER, CONTROLLER_EPOCH = "/brokers", "/controller", "/controller-
 LOOK_SECONDS = 0.1
 
 
+def was_joined(tree: Tree) -> bool:
+    """Whether a broker has ever been the controller there."""
+    [node] = tree.get([CONTROLLER_EPOCH])
+    return node is not None and node.version > 0
+
+
 class Interrupted(LapseError):
     """The broker stops, and waits for no other any more."""
 

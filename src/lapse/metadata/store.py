@@ -27,6 +27,11 @@ from lapse.security.scram import Credentials, ScramCredential, ScramMechanism
 
 ALL_BROKERS = ""  # Kafka's name of the resource whose settings hold for every broker
 
+# Random bytes that a store keeps (`secret_of`), by what they are for.
+UNKNOWN_USERS = "scram_unknown_users"
+SECRET_NAMES = (UNKNOWN_USERS,)
+SECRET_BYTES = 32
+
 # What the properties file said at the last start of settings that say what a record is.
 OF_FILE = "server.properties"
 

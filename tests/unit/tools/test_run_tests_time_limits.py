@@ -12,6 +12,7 @@ import threading
 import pytest
 
 from tests import time_limits
+from tests.conftest import SCALE
 from tools import run_tests
 
 
@@ -21,7 +22,7 @@ def armed_in_setup() -> float:
 
 
 def test_each_part_of_a_test_has_its_tiers_limit(armed_in_setup: float) -> None:
-    limit = time_limits.limit_seconds("unit", 0.05)
+    limit = time_limits.limit_seconds("unit", SCALE)
     assert 0 < armed_in_setup <= limit
     assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= limit
 

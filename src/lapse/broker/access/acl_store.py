@@ -14,7 +14,12 @@ from collections.abc import Callable, Mapping
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from lapse.base.security_settings import SecurityConfig
 from lapse.broker.logs.disk import DiskThreads
-from lapse.metadata.store import MetadataStore, not_stored
+from lapse.metadata.store import (
+    SECRET_BYTES,
+    UNKNOWN_USERS,
+    MetadataStore,
+    not_stored,
+)
 from lapse.security.acls import (
     AclBinding,
     AclFilter,
@@ -43,7 +48,6 @@ AUTHORIZERS = (
     "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "kafka.security.authorizer.AclAuthorizer",
 )
-_UNKNOWN_USERS = "scram_unknown_users"
 
 
 class Access:
@@ -76,7 +80,7 @@ class Access:
         bindings = await self._disk.run(self._store.acls)
         self.credentials = await self._disk.run(self._store.credentials)
         key = await self._disk.run(
-            self._store.secret_of, _UNKNOWN_USERS, lambda: secrets.token_bytes(32)
+            self._store.secret_of, UNKNOWN_USERS, lambda: secrets.token_bytes(SECRET_BYTES)
         )
         self.unknown = UnknownUsers(key)
         self._install(bindings)
