@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import hypothesis
@@ -30,7 +31,7 @@ def scaled_count(full: int) -> int:
 hypothesis.settings.register_profile(
     "lapse",
     deadline=None,  # two shared cores: no timed assertions
-    max_examples=max(25, scaled_count(1000)),
+    max_examples=max(10, scaled_count(1000)),
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("lapse")
@@ -44,6 +45,7 @@ BEGUN_FIRST = {
     file: rank
     for rank, file in enumerate(
         (
+            "test_tidy.py",
             "spark/test_chaos.py",
             "spark/test_demo.py",
             "spark/test_export.py",
@@ -79,17 +81,42 @@ BEGUN_FIRST = {
 }
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Each has its tier as a marker: the folder it lives in, else `tidy`. Long ones first."""
+    if os.environ.get("LAPSE_TEST_SLOW") == "no":
+        slow = {f"tests/{name}" for name in slow_tests()}
+        left = [item for item in items if item.nodeid.partition("[")[0] in slow]
+        config.hook.pytest_deselected(items=left)
+        gone = set(left)
+        items[:] = [item for item in items if item not in gone]
     for item in items:
         item.add_marker(_tier_of(item.path))
-    last = len(BEGUN_FIRST)
-    items.sort(key=lambda i: BEGUN_FIRST.get(i.path.relative_to(TESTS).as_posix(), last))
+    items.sort(key=lambda item: _rank_of(item.path))
 
 
+def slow_tests() -> list[str]:
+    """What `make check` leaves to `make test`."""
+    lines = (TESTS / "slow.txt").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+@cache
+def _rank_of(path: Path) -> int:
+    return BEGUN_FIRST.get(path.relative_to(TESTS).as_posix(), len(BEGUN_FIRST))
+
+
+@cache
 def _tier_of(path: Path) -> str:
     tier, _, rest = path.relative_to(TESTS).as_posix().partition("/")
     return tier if rest else "tidy"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """What no signal interrupts ends the process; once a test, for it costs a thread."""
+    parts_seconds = 3 * time_limits.limit_seconds(_tier_of(item.path), SCALE)
+    with time_limits.ended_after(parts_seconds + time_limits.GRACE_SECONDS):
+        return (yield)
 
 
 def _limited(item: pytest.Item, part: str) -> Iterator[None]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import slow_tests
 from tools import tidy, trust
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,3 +39,12 @@ def test_rule(rule: str, repository: tidy.Repository, allowed: dict[str, dict[st
 
 def test_allowances_name_rules(allowed: dict[str, dict[str, str]]) -> None:
     assert set(allowed) <= set(RULES)
+
+
+def test_what_is_left_to_make_test_is_there(repository: tidy.Repository) -> None:
+    """A name that has moved on would be slow again, and nobody would know why."""
+    for name in slow_tests():
+        path, _, test = name.partition("::")
+        parts = set(test.split("::")) - {"runTest"}  # which unittest gives a state machine
+        words = set(re.findall(r"\w+", repository.text(f"tests/{path}")))
+        assert parts <= words, name

@@ -39,7 +39,17 @@ def limit_seconds(tier: str, scale: float) -> float:
 
 
 @contextmanager
-def limited(seconds: float, what: str, *, grace_seconds: float = GRACE_SECONDS) -> Iterator[None]:
+def ended_after(seconds: float) -> Iterator[None]:
+    """End the process, with stacks, if it takes longer: where no signal interrupts it."""
+    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@contextmanager
+def limited(seconds: float, what: str) -> Iterator[None]:
     """Fail what takes longer than `seconds`, with stacks; signals reach the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -50,11 +60,9 @@ def limited(seconds: float, what: str, *, grace_seconds: float = GRACE_SECONDS) 
 
     before = signal.signal(signal.SIGALRM, over)
     timer = signal.setitimer(signal.ITIMER_REAL, seconds, ONCE_MORE_SECONDS)
-    faulthandler.dump_traceback_later(seconds + grace_seconds, exit=True, file=sys.__stderr__)
     try:
         yield
     finally:
-        faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, before)
 

@@ -33,11 +33,14 @@ SCALE_DEFAULT = 0.05
 SEED_DEFAULT = 20130101  # `make test` judges the same cases every time; `make torture` draws new
 SLOWEST_COUNT = 10
 
-# Tests of what runs the tests: slow, since each starts a run, and seldom of interest.
+# Tests of what runs the tests, compiles and installs: each starts processes, and is seldom of
+# interest to who changes something else.
 MACHINERY = " ".join(
-    f"tests/unit/tools/{name}"
-    for name in ("mutants", "test_bootstrap.py", "test_deps.py", "test_file_map.py",
-                 "test_quick.py", "test_run_tests.py", "test_run_tests_time_limits.py")
+    f"tests/unit/{name}"
+    for name in ("tools/mutants", "tools/test_bootstrap.py", "tools/test_deps.py",
+                 "tools/test_file_map.py", "tools/test_quick.py", "tools/test_run_tests.py",
+                 "tools/test_run_tests_time_limits.py", "kernels/test_jit.py",
+                 "cli/test_main_extras.py")
 )  # fmt: skip
 
 # tier -> (where its tests are, seconds it should take at SCALE_DEFAULT on two cores)
@@ -60,16 +63,19 @@ TIERS: Mapping[str, tuple[str, int]] = {
     "chaos": ("tests/chaos", 180),
     "browser": ("tests/browser", 60),
 }
+# `make check`: in one run, without what is slow (tests/slow.txt) and without counting branches.
+INNER = {"inner": ("tests/test_tidy.py tests/test_rules.py tests/unit tests/property", 200)}
+KNOWN: Mapping[str, tuple[str, int]] = {**TIERS, **INNER}
 # All but the linters run by file (so that fixtures of a module are made
 # once) in as many processes as there are cores, and those that mostly wait for other programs in
 # one more. Which file is begun first is decided in tests/conftest.py.
 CORES = min(4, os.cpu_count() or 1)
 SPREAD: Mapping[str, int] = {
-    **dict.fromkeys(TIERS.keys() - {"lint"}, CORES),
+    **dict.fromkeys(KNOWN.keys() - {"lint"}, CORES),
     "compat": CORES + 1,
 }
 # Tiers within another one's folder: one has to itself what `covered` looks at.
-APART: Mapping[str, str] = {"unit": f"tests/unit/lifecycle {MACHINERY}"}
+APART: Mapping[str, str] = {"unit": f"tests/unit/lifecycle {MACHINERY}", "inner": MACHINERY}
 COVERED = "lifecycle"
 BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 NO_SECOND_TRY = ("--max-worker-restart", "0")  # a test that kills its process would kill them all
@@ -77,7 +83,9 @@ BY_TEST = ("--dist", "worksteal")
 BY_TEST_TIERS = frozenset({"simulation", "tidy", "crash"})  # of one file, or of long tests
 # These sync small files by the thousand and prove nothing about disks: in memory, if there is room,
 # though not in `make torture`.
-IN_MEMORY = frozenset({"unit", "lifecycle", "property", "machinery", "golden", "simulation"})
+IN_MEMORY = frozenset(
+    {"unit", "lifecycle", "property", "machinery", "golden", "simulation", "inner"}
+)
 # What survives there is decided by a double of a disk, in torture too.
 ALWAYS_IN_MEMORY = frozenset({"crash"})
 MEMORY = Path("/dev/shm")
@@ -217,6 +225,8 @@ def run_pytest(
         report = Path(folder) / "report.jsonl"
         outside = {k: v for k, v in os.environ.items() if not k.startswith(NOT_HANDED_ON)}
         environment = {**outside, "LAPSE_TEST_REPORT": str(report), "LAPSE_TEST_SEED": str(seed)}
+        if name in INNER:
+            environment["LAPSE_TEST_SLOW"] = "no"
         if name == COVERED:
             environment["LAPSE_COVERAGE"] = folder
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--color=auto"]
@@ -325,7 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("tiers", nargs="*", metavar="TIER", help=f"of {' '.join(TIERS)}")
     parser.add_argument("--record", type=Path, help="draw a new seed and write results here")
     options = parser.parse_args(arguments)
-    unknown = [name for name in options.tiers if name not in TIERS]
+    unknown = [name for name in options.tiers if name not in KNOWN]
     if unknown:
         parser.error(f"no tier {' '.join(unknown)}: choose from {' '.join(TIERS)}")
     scale = float(os.environ.get("LAPSE_TEST_SCALE") or SCALE_DEFAULT)
@@ -333,7 +343,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = int(os.environ.get("LAPSE_TEST_SEED") or drawn)
     results = []
     for name in options.tiers or TIERS:
-        where, seconds = TIERS[name]
+        where, seconds = KNOWN[name]
         seconds_max = 4 * seconds * max(1.0, scale / SCALE_DEFAULT)
         if name == "lint" or paths_of(where):
             print(f"=== {name} (scale {scale:g}, seed {seed})", flush=True)

@@ -80,12 +80,12 @@ def test_a_loop_that_swallows_it_is_told_again(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_no_signal_reaches_ends_the_process_with_its_stacks() -> None:
     code = """
-        from tests.time_limits import limited
+        from tests.time_limits import ended_after
 
         def held_by_a_library():
             sum(range(10**15))
 
-        with limited(0.05, "this", grace_seconds=0.05):
+        with ended_after(0.1):
             held_by_a_library()
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]
