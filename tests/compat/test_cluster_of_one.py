@@ -93,9 +93,9 @@ def values_of(broker: BrokerProcess, topic: str, wanted: int) -> list[bytes]:
     return sorted(found)
 
 
-def health(broker: BrokerProcess) -> str:
+def health(broker: BrokerProcess, page: str = "health") -> str:
     try:
-        with urllib.request.urlopen(f"http://{broker.http}/health", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{broker.http}/{page}", timeout=10) as answer:
             return str(answer.read().decode())
     except urllib.error.HTTPError as e:
         return e.read().decode()
@@ -183,6 +183,8 @@ def test_without_an_answer_records_go_on_and_topics_stay_as_they_are(tmp_path: P
         code = refusal(lambda: create(broker, "unsure"))
         assert code == KafkaError.REQUEST_TIMED_OUT
         until(lambda: "does not answer" in health(broker), "the trouble", broker)
+        assert health(broker).startswith("degraded")
+        assert 'lapse_degraded{reason="metadata_unreachable"} 1.0' in health(broker, "metrics")
         zookeeper.start()
         until(lambda: "does not answer" not in health(broker), "the end of it", broker)
         until(lambda: "topics: in force as they are stored" in broker.log(), "a reading", broker)

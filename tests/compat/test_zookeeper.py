@@ -129,6 +129,19 @@ def test_who_cannot_wait_so_long_is_told(zookeeper: ZooKeeperProcess, sessions: 
             ask()
 
 
+def test_nobody_waits_for_an_answer_once_it_is_closed(
+    zookeeper: ZooKeeperProcess, sessions: Sessions
+) -> None:
+    """A broker stops without one."""
+    tree = sessions.begin(zookeeper, wait_ms=1 << 40)
+    zookeeper.kill()
+    asked = [in_thread(ask) for ask in (lambda: tree.get(["/"]), lambda: tree.commit([]))]
+    tree.close()
+    for thread, ended in asked:
+        thread.join()
+        assert isinstance(ended[0], Unreachable)
+
+
 def test_commits_are_done_once_however_often_it_dies(
     zookeeper: ZooKeeperProcess, sessions: Sessions, scaled: Callable[[int], int]
 ) -> None:

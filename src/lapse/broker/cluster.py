@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from lapse.base.clock import Clock
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import LapseError
 from lapse.base.ids import random_id
+from lapse.lifecycle.status.conditions import NO_METADATA, Condition
 from lapse.metadata.membership import Interrupted, Membership
 from lapse.metadata.tree import Tree, Unreachable
 from lapse.metadata.tree_store import TreeStore
@@ -46,15 +47,15 @@ class Cluster:
         self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def trouble(self) -> str:
-        """What is wrong with it, in words; "" while nothing is."""
+    def conditions(self) -> Sequence[Condition]:
+        """What is wrong with it; callable from any thread."""
+        words = self._trouble
         if self._tree is not None and not self._tree.is_connected:
-            return (
+            words = (
                 f"zookeeper.connect={self._config.zookeeper_connect} does not answer: topics, "
                 "settings and users cannot be changed"
             )
-        return self._trouble
+        return [Condition(NO_METADATA, 0, None, words)] if words else []
 
     async def open(self) -> TreeStore:
         """Begin a session, join, and give the metadata; raises ConfigError and Unreachable.

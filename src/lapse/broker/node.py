@@ -134,6 +134,8 @@ class Node:
         self._running.push_async_callback(housekeeping.stop)
         housekeeping.start()
         cleaner = CleanerCollector(services, control.seen, self._guard, self._log_dirs[0])
+        if self._cluster is not None:
+            cleaner.of_cluster = self._cluster.conditions
         control.conditions = cleaner.conditions
         if self._http is not None:
             registry = metrics.registry(services, cleaner)
@@ -268,10 +270,7 @@ class Node:
         lines += self._housekeeping.troubles()
         if self._guard.trouble and not self._guard.held:  # else it is among what was found
             lines.append(self._guard.trouble)
-        left = "" if self._cluster is None else self._cluster.trouble
-        if left:
-            lines.append(left)
-        return Health(any(one.is_fault for one in found) or bool(left), lines)
+        return Health(any(one.is_fault for one in found), lines)
 
     async def stop(self) -> None:
         """Stop serving and close everything in order."""

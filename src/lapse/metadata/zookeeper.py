@@ -77,7 +77,8 @@ class ZooKeeperTree:
         self._root = (slash + root).rstrip("/")
         self._connect, self._wait_s = connect, wait_ms / 1000
         self._callbacks: list[Callable[[], None]] = []
-        self._connected = threading.Event()
+        self._connected = threading.Event()  # set at the end, too: then nobody waits any longer
+        self._closed = False
         self._lost = False
         self._client = KazooClient(
             hosts, logger=_kazoo, timeout=session_ms / 1000,
@@ -102,7 +103,7 @@ class ZooKeeperTree:
 
     @property
     def is_connected(self) -> bool:
-        return self._connected.is_set()
+        return self._connected.is_set() and not self._closed
 
     def get(self, paths: Sequence[str]) -> Sequence[Node | None]:
         def ask() -> list[Node | None]:
@@ -146,6 +147,8 @@ class ZooKeeperTree:
         self._callbacks.append(callback)
 
     def close(self) -> None:
+        self._closed = True
+        self._connected.set()
         with contextlib.suppress(*_NO_ANSWER):
             self._client.stop()
         with contextlib.suppress(*_NO_ANSWER):
@@ -176,7 +179,7 @@ class ZooKeeperTree:
 
     def _wait_for_connection(self, until: float) -> bool:
         left_s = until - self._clock.monotonic()
-        return left_s > 0 and self._connected.wait(left_s)
+        return left_s > 0 and self._connected.wait(left_s) and not self._closed
 
     def _send(self, steps: Sequence[Step], until: float) -> None:
         sent = self._client.transaction()
@@ -221,6 +224,8 @@ class ZooKeeperTree:
 
     def _noticed(self, state: str) -> None:
         """In a thread of kazoo's."""
+        if self._closed:
+            return
         if state == KazooState.CONNECTED:
             _log.info("ZooKeeper at %s answers", self._connect)
             self._connected.set()

@@ -253,6 +253,7 @@ class CleanerCollector(Collector):
         self._known = Rows()
         self._tail = RoundTail(data_dir)
         self._lock = threading.Lock()
+        self.of_cluster: Callable[[], Sequence[Condition]] = tuple  # what else is out of order
 
     def collect(self) -> Iterable[Metric]:
         now_ms = self._services.clock.now_ms()
@@ -283,7 +284,7 @@ class CleanerCollector(Collector):
 
     def _writes(self) -> list[Condition]:
         topics = self._services.topics.image.topics.values()
-        return conditions(self._services.partitions, topics)
+        return [*self.of_cluster(), *conditions(self._services.partitions, topics)]
 
     def _pipeline(self, rows: Sequence[Row], now_ms: int) -> Seen:
         """The state of rounds, from the logs, the control socket and the service's files."""

@@ -67,6 +67,7 @@ SERVICE_GONE, ROUNDS_ABSENT = "service_gone", "engine_absent"
 STARTING, FAILED = "engine_starting", "engine_failed"
 ROUNDS_FAILING, DEADLINE_MISSED = "rounds_failing", "deadline_missed"
 CLOCK_HELD, BROKER_GONE = "clock_held", "broker_gone"
+NO_METADATA = "metadata_unreachable"
 
 KINDS: Mapping[str, Kind] = {
     DIRECTORY_OFFLINE: Kind(True, "a directory of log.dirs failed"),
@@ -83,6 +84,7 @@ KINDS: Mapping[str, Kind] = {
     DEADLINE_MISSED: Kind(True, "what must be gone is not"),
     CLOCK_HELD: Kind(True, "the wall clock is not believed"),
     BROKER_GONE: Kind(True, "no broker serves the directory"),
+    NO_METADATA: Kind(True, "ZooKeeper does not answer, or does not know the broker"),
 }
 
 
