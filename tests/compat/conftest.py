@@ -8,6 +8,8 @@ import pytest
 
 from lapse.cli.main import main
 from lapse.testing.broker_process import BrokerProcess
+from lapse.testing.zookeeper_process import ZooKeeperProcess
+from tests.support.metadata.line import Line
 
 
 @pytest.fixture(scope="module")
@@ -29,3 +31,21 @@ def create_topic(broker: BrokerProcess, name: str, *arguments: str) -> None:
     """By our own command."""
     assert main(["topic", "create", name, "-p", "2", *arguments,
                  "--bootstrap-server", broker.bootstrap]) == 0  # fmt: skip
+
+
+# --- ZooKeeper ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    """A ZooKeeper for all tests of a file that harm it not; each has a path of its own."""
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as running:
+        yield running
+
+
+@pytest.fixture
+def line(shared: ZooKeeperProcess) -> Iterator[Line]:
+    """A way to it that can be held and cut."""
+    one = Line(shared.connect)
+    yield one
+    one.close()

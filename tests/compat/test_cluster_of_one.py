@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -33,12 +33,6 @@ from tests.support.metadata.line import Line
 
 SESSION_MS = 2000
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as running:
-        yield running
 
 
 @pytest.fixture
@@ -196,13 +190,6 @@ def test_without_an_answer_records_go_on_and_topics_stay_as_they_are(tmp_path: P
         create(broker, "more")
         produce(broker, "more", b"3")
         assert broker.log().count("Traceback") == 0
-
-
-@pytest.fixture
-def line(shared: ZooKeeperProcess) -> Iterator[Line]:
-    one = Line(shared.connect)
-    yield one
-    one.close()
 
 
 def test_a_session_that_was_given_up_is_followed_by_another(

@@ -25,13 +25,6 @@ SESSION_MS, WAIT_MS = 2000, 30_000
 _numbers = count()
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    """One for all that harm it not."""
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as running:
-        yield running
-
-
 @pytest.fixture
 def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperProcess]:
     with ZooKeeperProcess(tmp_path / "zookeeper") as running:
@@ -177,13 +170,6 @@ def at_least(tree: Tree, version: int, writer: threading.Thread) -> int:
         assert node is not None
         if node.version >= version:
             return node.version
-
-
-@pytest.fixture
-def line(shared: ZooKeeperProcess) -> Iterator[Line]:
-    one = Line(shared.connect)
-    yield one
-    one.close()
 
 
 def test_a_session_that_was_given_up_is_noticed(

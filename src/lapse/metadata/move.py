@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from functools import partial
 
 from lapse.base.errors import ConfigError
 from lapse.metadata.store import SECRET_BYTES, SECRET_NAMES, MetadataStore
@@ -57,7 +58,7 @@ def copy_metadata(source: MetadataStore, target: MetadataStore) -> Counts:
     target.set_client_quotas(source.client_quotas())
     for name in SECRET_NAMES:
         kept = source.secret_of(name, lambda: secrets.token_bytes(SECRET_BYTES))
-        target.secret_of(name, lambda kept=kept: kept)  # type: ignore[misc]
+        target.secret_of(name, partial(bytes, kept))
     missing = _next_producer_id(source) - _next_producer_id(target)
     if missing > 0:
         target.allocate_producer_ids(missing)

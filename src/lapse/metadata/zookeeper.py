@@ -38,6 +38,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
 from lapse.base.clock import Clock
+from lapse.base.errors import ConfigError
 from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove, Step, Unreachable
 
 _log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class ZooKeeperTree:
         session_ms: after how long without a sign of life the ensemble gives the session up.
         wait_ms: how long a call waits for an answer, by `clock`.
 
-    Raises Unreachable where nobody answers in that time.
+    Raises ConfigError where `connect` is none, Unreachable where nobody answers in that time.
     """
 
     def __init__(self, connect: str, session_ms: int, wait_ms: int, clock: Clock) -> None:
@@ -80,12 +81,17 @@ class ZooKeeperTree:
         self._connected = threading.Event()  # set at the end, too: then nobody waits any longer
         self._closed = False
         self._lost = False
-        self._client = KazooClient(
-            hosts, logger=_kazoo, timeout=session_ms / 1000,
-            connection_retry=KazooRetry(
-                max_tries=-1, delay=_RETRY_SECONDS, max_delay=_RETRY_SECONDS_MAX
-            ),
-        )  # fmt: skip
+        if {"", ".", ".."} & set(self._root.split("/")[1:]):
+            raise _malformed(connect, f"{self._root} is no path")
+        try:
+            self._client = KazooClient(
+                hosts, logger=_kazoo, timeout=session_ms / 1000,
+                connection_retry=KazooRetry(
+                    max_tries=-1, delay=_RETRY_SECONDS, max_delay=_RETRY_SECONDS_MAX
+                ),
+            )  # fmt: skip
+        except ValueError as e:
+            raise _malformed(connect, str(e)) from e
         self._client.add_listener(self._noticed)
         try:
             self._client.start(timeout=self._wait_s)
@@ -248,3 +254,7 @@ class ZooKeeperTree:
 
 def _is_of_session(steps: Sequence[Step]) -> bool:
     return any(isinstance(step, Create) and step.of_session for step in steps)
+
+
+def _malformed(connect: str, why: str) -> ConfigError:
+    return ConfigError(f"zookeeper.connect={connect}: {why}; allowed is HOST:PORT,HOST:PORT/PATH")
