@@ -21,7 +21,7 @@ COMMAND = "make map"
 # From the bottom up, as the layers are.
 PARTS = (
     *("base", "kernels", "records", "wire", "security", "log", "client", "coordination"),
-    *("lifecycle", "metadata", "broker", "spark", "cli", "testing"),
+    *("lifecycle", "replication", "metadata", "broker", "spark", "cli", "testing"),
 )
 ONE_LINE = frozenset({"wire/schema"})  # a file for each API: named by their folder
 _TOP = "../" * 2

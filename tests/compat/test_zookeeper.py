@@ -13,15 +13,25 @@ import pytest
 from lapse.base.clock import SystemClock
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.metadata.store import MetadataStore
-from lapse.metadata.tree import Change, Check, Create, Node, Remove, Tree, Unreachable
+from lapse.metadata.tree import (
+    Change,
+    Check,
+    Create,
+    Node,
+    Remove,
+    Touch,
+    Tree,
+    Unreachable,
+)
 from lapse.metadata.tree_store import TreeStore
 from lapse.metadata.zookeeper import ZooKeeperTree
 from lapse.testing.zookeeper_process import ZooKeeperProcess
 from tests.support.metadata.line import Line
 from tests.support.metadata.store_contract import BINDING, Open, StoreContract, record
-from tests.support.metadata.tree_contract import Connect, TreeContract
+from tests.support.metadata.tree_contract import WAIT_SECONDS, Connect, TreeContract, fails
 
 SESSION_MS, WAIT_MS = 2000, 30_000
+STEADY_MS = 10_000  # a session that no busy machine disturbs, whose watchers would be called
 _numbers = count()
 
 
@@ -35,9 +45,13 @@ class Sessions(ExitStack):
     """Sessions with a server, closed at the end."""
 
     def begin(
-        self, server: ZooKeeperProcess, path: str = "", wait_ms: int = WAIT_MS
+        self,
+        server: ZooKeeperProcess | Line,
+        path: str = "",
+        wait_ms: int = WAIT_MS,
+        session_ms: int = SESSION_MS,
     ) -> ZooKeeperTree:
-        tree = ZooKeeperTree(server.connect + path, SESSION_MS, wait_ms, SystemClock())
+        tree = ZooKeeperTree(server.connect + path, session_ms, wait_ms, SystemClock())
         self.callback(tree.close)
         return tree
 
@@ -52,7 +66,7 @@ class TestTree(TreeContract):
     @pytest.fixture
     def connect(self, shared: ZooKeeperProcess, sessions: Sessions) -> Connect:
         path = f"/made/if/need/be/{next(_numbers)}"
-        return lambda: sessions.begin(shared, path)
+        return lambda: sessions.begin(shared, path, session_ms=STEADY_MS)
 
 
 class TestStore(StoreContract):
@@ -61,7 +75,7 @@ class TestStore(StoreContract):
         path = f"/store/{next(_numbers)}"
 
         def opened(new_cluster_id: str) -> MetadataStore:
-            return TreeStore(sessions.begin(shared, path), list, lambda: new_cluster_id)
+            return TreeStore(sessions.begin(shared, path), list, lambda: new_cluster_id, 0)
 
         return opened
 
@@ -69,7 +83,7 @@ class TestStore(StoreContract):
 def test_an_old_controller_changes_nothing(shared: ZooKeeperProcess, sessions: Sessions) -> None:
     tree = sessions.begin(shared, "/fenced")
     tree.commit([Create("/epoch", b"")])
-    store = TreeStore(tree, lambda: [Check("/epoch", 0)], lambda: "")
+    store = TreeStore(tree, lambda: [Check("/epoch", 0)], lambda: "", 0)
     store.create_topics([record("before")])
     sessions.begin(shared, "/fenced").commit([Change("/epoch", b"", 0)])
     with pytest.raises(KafkaError) as refused:
@@ -177,10 +191,10 @@ def test_a_session_that_was_given_up_is_noticed(
 ) -> None:
     """Its nodes are gone, and what it then makes belongs to the next one."""
     other = sessions.begin(shared, "/given-up")
-    tree = ZooKeeperTree(line.connect + "/given-up", SESSION_MS, WAIT_MS, SystemClock())
-    sessions.callback(tree.close)
+    tree = sessions.begin(line, "/given-up")
     tree.commit([Create("/mine", b"", of_session=True), Create("/stays", b"")])
     before, began = tree.session, threading.Event()
+    tree.when_session_ends(fails)
     tree.when_session_ends(began.set)
     line.hold()
     writer, written = in_thread(lambda: tree.commit([Create("/late", b"", of_session=True)]))
@@ -202,13 +216,13 @@ def test_a_commit_whose_answer_was_lost_is_looked_up(
 ) -> None:
     """Sent again as it was, it would be refused for what it has done itself."""
     other = sessions.begin(shared, "/unanswered")
-    tree = ZooKeeperTree(line.connect + "/unanswered", SESSION_MS, WAIT_MS, SystemClock())
-    sessions.callback(tree.close)
+    tree = sessions.begin(line, "/unanswered")
     tree.commit([Create("/a", b"1"), Create("/gone", b"")])
     for steps, path, done in (
         ([Check("/a", 0), Change("/a", b"2", 0)], "/a", Node(b"2", 1)),
         ([Create("/b", b"3"), Change("/a", b"4", 1)], "/b", Node(b"3", 0)),
-        ([Remove("/gone", 0)], "/gone", None),
+        ([Touch("/gone", b"t"), Change("/a", b"5", 2)], "/gone", Node(b"t", 1)),
+        ([Touch("/b", b"6"), Remove("/gone", 1)], "/gone", None),
     ):
         line.hold_answers()
         writer, written = in_thread(lambda steps=steps: tree.commit(steps))  # type: ignore[misc]
@@ -218,3 +232,92 @@ def test_a_commit_whose_answer_was_lost_is_looked_up(
         writer.join()
         assert written == [None]
         assert other.get([path]) == [done]
+
+
+def test_a_commit_that_only_touches_is_sent_again(
+    shared: ZooKeeperProcess, line: Line, sessions: Sessions
+) -> None:
+    """Nothing tells whether it was done; doing it twice does no harm."""
+    other = sessions.begin(shared, "/touched")
+    tree = sessions.begin(line, "/touched")
+    tree.commit([Create("/a", b""), Create("/b", b"")])
+    line.hold_answers()
+    writer, written = in_thread(lambda: tree.commit([Check("/b", 0), Touch("/a", b"1")]))
+    while other.get(["/a"]) != [Node(b"1", 1)]:
+        pass
+    line.cut()
+    writer.join()
+    assert written == [None]
+    [node] = other.get(["/a"])
+    assert node is not None
+    assert (node.data, node.version > 1) == (b"1", True)
+
+
+@pytest.mark.parametrize("path", ["/there", "/nowhere"])
+def test_who_watches_is_called_when_the_connection_is_lost(
+    shared: ZooKeeperProcess, line: Line, sessions: Sessions, path: str
+) -> None:
+    """And who then watches again is called after a change, though the session is the same."""
+    root = f"/watched/{next(_numbers)}"
+    other = sessions.begin(shared, root)
+    tree = sessions.begin(line, root, session_ms=STEADY_MS)
+    other.commit([Create("/there", b"")])
+    before, lost, changed = tree.session, threading.Event(), threading.Event()
+    tree.watch([path], fails)
+    tree.watch([path], lost.set)
+    line.cut()
+    assert lost.wait(WAIT_SECONDS)
+    tree.watch([path], changed.set)
+    assert tree.session == before
+    assert not changed.is_set()
+    other.commit([Create(path + "/below" if path == "/there" else path, b"")])
+    assert changed.wait(WAIT_SECONDS)
+
+
+def test_who_watches_while_a_session_is_given_up_watches_in_the_next_one(
+    shared: ZooKeeperProcess, line: Line, sessions: Sessions
+) -> None:
+    other = sessions.begin(shared, "/watched-anew")
+    tree = sessions.begin(line, "/watched-anew")
+    tree.commit([Create("/mine", b"", of_session=True), Create("/a", b"")])
+    before, lost, changed = tree.session, threading.Event(), threading.Event()
+    tree.watch(["/a"], lost.set)
+    line.hold()
+    assert lost.wait(WAIT_SECONDS)
+    watcher, watched = in_thread(lambda: tree.watch(["/a"], changed.set))
+    while other.owner("/mine") is not None:
+        pass  # the server waits for as long as a session lasts
+    line.let_go()
+    watcher.join()
+    assert watched == [None]
+    assert tree.session != before
+    other.commit([Touch("/a", b"")])
+    assert changed.wait(WAIT_SECONDS)
+
+
+def test_who_waits_to_be_called_while_it_is_closed_is_not(
+    shared: ZooKeeperProcess, sessions: Sessions
+) -> None:
+    """Callbacks are called one after the other, so some may be waiting."""
+    other = sessions.begin(shared, "/closing")
+    tree = sessions.begin(shared, "/closing", session_ms=STEADY_MS)
+    other.commit([Create("/a", b""), Create("/b", b"")])
+    begun, go_on, late = threading.Event(), threading.Event(), threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        go_on.wait(WAIT_SECONDS)
+
+    tree.watch(["/a"], slow)
+    tree.watch(["/b"], late.set)
+    other.commit([Touch("/a", b"")])
+    assert begun.wait(WAIT_SECONDS)
+    other.commit([Touch("/b", b"1")])
+    while tree.get(["/b"]) != [Node(b"1", 1)]:
+        pass  # what it has read of the server before this tells of the change
+    closer, _ = in_thread(tree.close)
+    while tree.is_connected:
+        pass
+    go_on.set()
+    closer.join()
+    assert not late.is_set()

@@ -26,6 +26,7 @@ from lapse.base.contradictions import Contradiction, settle
 from lapse.base.coordination_settings import COORDINATION_SETTINGS
 from lapse.base.errors import ConfigError
 from lapse.base.properties import parse_properties
+from lapse.base.replication_settings import REPLICATION_SETTINGS
 from lapse.base.secret import HIDDEN
 from lapse.base.security_settings import SECURITY_SETTINGS, SecurityConfig
 from lapse.base.setting import (
@@ -95,8 +96,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
             "The shortest time a record stays untouched by compaction.",
             (("log.cleaner.min.compaction.lag.ms", 1),)),
     Setting("min.insync.replicas", whole(1, INT_MAX), "1",
-            "In-sync replicas that acks=all requires. There is one, so that with more such a "
-            "Produce is refused.",
+            "In-sync replicas that acks=all requires: with fewer such a Produce is refused.",
             (("min.insync.replicas", 1),)),
     Setting("retention.bytes", whole(-1), "-1",
             "With delete: the oldest segments go while the log is larger; -1 is no limit.",
@@ -235,7 +235,9 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
             "the broker above all: nice(1), and from 1 on Linux's SCHED_BATCH, so that others "
             "that wake up need not wait for them. Where nothing else wants the processor it costs "
             "nothing. Of one that is wanted all the time each thread of a round keeps some 3 % at "
-            "15 and 10 % at 10; four run at once on two cores. Less nice where deadlines are missed."),
+            "15 and 10 % at 10; four run at once on two cores. Lower it where deadlines are "
+            "missed."),
+    *REPLICATION_SETTINGS,
     *COORDINATION_SETTINGS,
     *SECURITY_SETTINGS,
 )  # fmt: skip
@@ -352,6 +354,15 @@ class BrokerConfig:
     log_flush_start_offset_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
     producer_id_expiration_ms: int
+    inter_broker_listener_name: str
+    default_replication_factor: int
+    offsets_topic_replication_factor: int
+    transaction_state_log_replication_factor: int
+    transaction_state_log_min_isr: int
+    replica_lag_time_max_ms: int
+    replica_fetch_wait_max_ms: int
+    replica_fetch_max_bytes: int
+    replica_fetch_response_max_bytes: int
     offsets_topic_num_partitions: int
     offsets_topic_segment_bytes: int
     offsets_retention_minutes: int

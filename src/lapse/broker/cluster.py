@@ -1,32 +1,43 @@
 """A broker whose metadata is in ZooKeeper (`zookeeper.connect`): its session, and what follows it.
 
-`node` opens it before anything else that needs metadata. While the ensemble does not answer, what
-is stored goes on being served, and nothing about topics, settings or users can be changed. A
-session that the ensemble gave up takes the broker's registration with it: it registers again under
-the next one. If another broker has taken its place by then, this one stops.
+`node` opens it before anything else that needs metadata. It registers the broker, follows what
+others change (`CHANGED`), and takes the office of controller when it is vacant. The controller
+alone changes topics, settings and users, and elects leaders as brokers come and go.
+
+While the ensemble does not answer, what is stored goes on being served, and nothing can be changed.
+A session that the ensemble gave up takes the broker's registration with it: it registers again
+under the next one. If another broker has its id by then, this one stops.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from lapse.base.clock import Clock
 from lapse.base.config import BrokerConfig
-from lapse.base.errors import LapseError
+from lapse.base.errors import ConfigError, LapseError
 from lapse.base.ids import random_id
+from lapse.broker.logs.members import Members
 from lapse.lifecycle.status.conditions import NO_METADATA, Condition
-from lapse.metadata.membership import Interrupted, Membership
-from lapse.metadata.tree import Tree, Unreachable
-from lapse.metadata.tree_store import TreeStore
+from lapse.metadata.election import Brokers, settled
+from lapse.metadata.membership import BROKERS, CONTROLLER, Interrupted, Membership, Registration
+from lapse.metadata.partition_states import StateChange
+from lapse.metadata.tree import Conflict, Tree, Unreachable
+from lapse.metadata.tree_store import CHANGED, TreeStore
 from lapse.metadata.zookeeper import ZooKeeperTree
 
 logger = logging.getLogger(__name__)
 
 WAIT_SESSIONS = 1.5  # for a session that ends: the ensemble counts in ticks of its own
 AGAIN_SECONDS = 1.0
+LOOK_SECONDS = 5.0  # at the latest, should a notice have been lost
+LEAVE_LOOK_SECONDS = 0.1
+
+Reread = Callable[[], Awaitable[None]]
 
 
 class Cluster:
@@ -34,33 +45,45 @@ class Cluster:
 
     Attributes:
         refused: why the broker cannot stay in the cluster; None while it can.
+        store: the cluster's metadata, once open.
+        rereads: what is to be read again, by the node under `CHANGED` that says so.
     """
 
     def __init__(
-        self, config: BrokerConfig, clock: Clock, when_refused: Callable[[], None]
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        members: Members,
+        when_refused: Callable[[], None],
     ) -> None:
         self._config, self._clock, self._when_refused = config, clock, when_refused
+        self._members = members
         self._trouble = ""
         self.refused: LapseError | None = None
-        self._tree: Tree | None = None
-        self._joining: Membership | None = None
-        self._ended = asyncio.Event()
+        self.store: TreeStore
+        self.rereads: Mapping[str, Reread] = {}
+        self._tree: Tree
+        self._is_open = False
+        self._joining: Membership
+        self._changed, self._ended = asyncio.Event(), asyncio.Event()
+        self._versions: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
 
     def conditions(self) -> Sequence[Condition]:
         """What is wrong with it; callable from any thread."""
         words = self._trouble
-        if self._tree is not None and not self._tree.is_connected:
+        if self._is_open and not self._tree.is_connected:
             words = (
                 f"zookeeper.connect={self._config.zookeeper_connect} does not answer: topics, "
                 "settings and users cannot be changed"
             )
         return [Condition(NO_METADATA, 0, None, words)] if words else []
 
-    async def open(self) -> TreeStore:
+    async def open(self, *, lost_nothing: bool) -> TreeStore:
         """Begin a session, join, and give the metadata; raises ConfigError and Unreachable.
 
-        A new cluster has a new id, so that a directory of another one is noticed.
+        A new cluster has a new id, so that a directory of another one is noticed. `lost_nothing`:
+        the logs were closed in order.
         """
         session_ms = self._config.zookeeper_session_timeout_ms
         wait_ms = self._config.zookeeper_connection_timeout_ms or session_ms
@@ -68,48 +91,164 @@ class Cluster:
             ZooKeeperTree, self._config.zookeeper_connect, session_ms, wait_ms, self._clock
         )
         self._tree = tree = await asyncio.to_thread(connect)
+        self._is_open = True
         loop = asyncio.get_running_loop()
-        tree.when_session_ends(partial(_set_in, loop, self._ended))
+        tree.when_session_ends(partial(_set_in, loop, self._ended, self._changed))
+        self._notice = partial(_set_in, loop, self._changed)  # one object: watched for once
+        me = Registration(self._config.node_id)
         waits_ms = int(WAIT_SESSIONS * session_ms)
-        self._joining = joining = Membership(tree, self._config.node_id, waits_ms, self._clock)
-        await asyncio.to_thread(joining.join)
-        self._task = asyncio.create_task(self._join_again(joining), name="cluster")
-        return await asyncio.to_thread(TreeStore, tree, joining.fence, random_id)
+        self._joining = joining = Membership(tree, me, waits_ms, self._clock)
+        self._members.is_alone = False
+        return await asyncio.to_thread(self._join, tree, joining, lost_nothing)
 
-    async def _join_again(self, joining: Membership) -> None:
-        """After each session that has ended."""
-        while True:
-            await self._ended.wait()
-            self._ended.clear()
+    def _join(self, tree: Tree, joining: Membership, lost_nothing: bool) -> TreeStore:
+        joining.join()
+        last, holds_office = joining.last_controller(), joining.take_office()
+        self.store = TreeStore(tree, joining.fence, random_id, self._config.node_id)
+        if holds_office and last in {None, self._config.node_id}:
+            self.store.adopt()
+        if any(not topic.states for topic in self.store.topics()):
+            raise ConfigError(
+                f"zookeeper.connect={self._config.zookeeper_connect}: topics there are of the time "
+                f"when broker {last} was alone; start that one first"
+            )
+        self.store.resign(lost_nothing=lost_nothing)
+        self._read_members()
+        return self.store
+
+    def _read_members(self) -> None:
+        self._members.brokers = self._joining.brokers()
+        self._members.controller_id = self._joining.controller()
+
+    async def start(self, listeners: Mapping[str, tuple[str, int]]) -> None:
+        """Say where this broker is, by its listeners' names, and follow what others change.
+
+        From now on it leads and follows, and is the controller while nobody else is.
+        """
+        await asyncio.to_thread(self._joining.announce, listeners)
+        with contextlib.suppress(Unreachable, Conflict):  # tried again, for ever
+            await self._catch_up()
+        self._task = asyncio.create_task(self._follow_for_ever(), name="cluster")
+
+    # --- following ------------------------------------------------------------------------------
+
+    async def _follow_for_ever(self) -> None:
+        while self.refused is None:
             try:
-                await asyncio.to_thread(joining.join)
-            except Unreachable as e:
-                self._trouble = str(e)
-                logger.warning("the cluster cannot be joined again yet: %s", e)
-                await asyncio.sleep(AGAIN_SECONDS)
-                self._ended.set()
+                await self._follow()
             except Interrupted:
                 return
+            except (Unreachable, Conflict) as e:
+                self._trouble = str(e) if isinstance(e, Unreachable) else ""
+                logger.warning("the cluster cannot be followed just now: %s", e)
+                await asyncio.sleep(AGAIN_SECONDS if self._trouble else 0)
             except LapseError as e:
                 self._trouble, self.refused = str(e), e
                 logger.error("this broker leaves the cluster: %s", e)  # noqa: TRY400  (for people)
                 self._when_refused()
-                return
-            else:
-                self._trouble = ""
-                logger.info("the broker is registered again, controller epoch %d", joining.epoch)
+
+    async def _follow(self) -> None:
+        """Look once, and wait until something has changed."""
+        self._changed.clear()
+        again = self._ended.is_set()
+        if again:
+            self._ended.clear()
+            try:
+                await asyncio.to_thread(self._joining.join)
+            except BaseException:
+                self._ended.set()
+                raise
+        await self._catch_up()
+        if again:
+            logger.info("the broker is registered again")
+        self._trouble = ""
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _catch_up(self) -> None:
+        """Have in force what is stored."""
+        changed = await asyncio.to_thread(self._look)
+        for kind, version in changed.items():
+            if kind in self.rereads:
+                await self.rereads[kind]()
+            self._versions[kind] = version
+
+    def _look(self) -> dict[str, int]:
+        """Who is there and what has changed; as the controller, have who is there lead.
+
+        In a worker thread. Watches first and reads then, so that nothing is missed.
+        """
+        self._tree.watch([BROKERS, CONTROLLER, *CHANGED], self._notice)
+        holds_office = self._joining.take_office()
+        brokers = self._joining.brokers()
+        self._tree.watch([f"{BROKERS}/{broker}" for broker in brokers], self._notice)
+        self._read_members()
+        if holds_office:
+            elect(self.store, self._members.alive)
+        nodes = dict(zip(CHANGED, self._tree.get(CHANGED), strict=True))
+        return {
+            kind: node.version
+            for kind, node in nodes.items()
+            if node is not None and node.version != self._versions.get(kind)
+        }
+
+    # --- the end --------------------------------------------------------------------------------
+
+    async def leave(self, seconds_max: float) -> None:
+        """Have other brokers lead what this one leads, where they can; then followers go on there.
+
+        Gives up after a while: who stops without it is noticed when its session ends.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds_max
+        try:
+            await asyncio.to_thread(self._joining.leave)
+            while await asyncio.to_thread(self._leads_for_others) and loop.time() < until:  # noqa: ASYNC110
+                await asyncio.sleep(LEAVE_LOOK_SECONDS)
+        except LapseError as e:
+            logger.warning("others lead only once this broker's session has ended: %s", e)
+
+    def _leads_for_others(self) -> bool:
+        """Whether it leads what another broker could lead."""
+        me, others = self._config.node_id, set(self._joining.brokers()) - {self._config.node_id}
+        return any(
+            state.leader == me and not others.isdisjoint(state.isr)
+            for topic in self.store.topics()
+            for state in topic.states
+        )
 
     async def stop(self) -> None:
         """End the session: others need not wait for that."""
-        if self._joining is not None:
+        if not self._is_open:
+            return
+        if hasattr(self, "_joining"):
             self._joining.stop()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._tree is not None:
-            await asyncio.to_thread(self._tree.close)
+        await asyncio.to_thread(self._tree.close)
 
 
-def _set_in(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+def elect(store: TreeStore, brokers: Brokers) -> None:
+    """Have every partition led by who may, while these brokers are there; for the controller.
+
+    Raises Conflict where a leader has changed its state meanwhile: look again.
+    """
+    changes = [
+        StateChange(topic.topic_id, number, state)
+        for topic in store.topics()
+        for number, before in enumerate(topic.states)
+        if (state := settled(before, brokers)) is not None
+    ]
+    if changes:
+        logger.info("%d partitions get other leaders or in-sync replicas", len(changes))
+        store.set_states(changes)
+
+
+def _set_in(loop: asyncio.AbstractEventLoop, *events: asyncio.Event) -> None:
     """From another thread."""
-    loop.call_soon_threadsafe(event.set)
+    for event in events:
+        loop.call_soon_threadsafe(event.set)

@@ -99,12 +99,19 @@ def _refusing(logs: Iterable[PartitionLog]) -> Iterator[Condition]:
 def _too_few_replicas(topics: Iterable[Topic]) -> Iterator[Condition]:
     for topic in topics:
         wanted = topic.config.min_insync_replicas
-        if wanted > 1:
+        lacking = [state for state in topic.states if len(state.isr) < wanted]
+        if wanted > 1 and not topic.states:
             words = (
                 f"{topic.name} takes no writes with acks=all: min.insync.replicas={wanted}, and "
                 "there is one replica"
             )
             yield Condition(TOO_FEW_REPLICAS, topic.partitions, None, words)
+        elif lacking:
+            words = (
+                f"{len(lacking)} partitions of {topic.name} take no writes with acks=all: "
+                f"min.insync.replicas={wanted}, and fewer are in sync"
+            )
+            yield Condition(TOO_FEW_REPLICAS, len(lacking), None, words)
 
 
 def _count(logs: int) -> str:

@@ -24,7 +24,12 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.access.acl_store import Access, acl_settings
 from lapse.broker.access.authentication import HTTP, entrance, http_certificates
 from lapse.broker.access.certificates import CertificateWatch
-from lapse.broker.access.listeners import http_address, kafka_listeners
+from lapse.broker.access.listeners import (
+    broker_listener,
+    http_address,
+    kafka_listeners,
+    reached_at,
+)
 from lapse.broker.api.table import ADVERTISED
 from lapse.broker.cluster import Cluster
 from lapse.broker.control import ControlServer
@@ -47,11 +52,14 @@ from lapse.broker.logs.counters import Counters
 from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.fetch_sessions import FetchSessions
 from lapse.broker.logs.housekeeping import Housekeeping
+from lapse.broker.logs.members import Members
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.purgatory import Purgatory
 from lapse.broker.logs.rereading import Rereading
 from lapse.broker.logs.topics import Topics
 from lapse.broker.net.server import Server
+from lapse.broker.replicas.peers import Peers, ask_for_topic
+from lapse.broker.replicas.replicas import Replicas, Surroundings
 from lapse.broker.request.context import Services
 from lapse.broker.warm_up import warm_up
 from lapse.lifecycle import clock_guard
@@ -59,12 +67,14 @@ from lapse.lifecycle.clock_guard import ClockGuard
 from lapse.log.env import LogEnv
 from lapse.metadata.sqlite import STORE, SqliteStore
 from lapse.metadata.store import MetadataStore
+from lapse.metadata.tree_store import QUOTAS_CHANGED, TOPICS_CHANGED, USERS_CHANGED
 from lapse.security.attempts import LoginAttempts
 from lapse.security.certificates import Certificates
 
 logger = logging.getLogger(__name__)
 
 SESSION_ID_END = 1 << 31
+LEAVE_SECONDS_MAX = 10.0
 
 
 class Node:
@@ -86,6 +96,9 @@ class Node:
         self._by_address = connections_allowed(config)
         self._http = http_address(config)
         self._log_dirs = log_dirs(config)
+        self._members = Members(config.node_id)
+        listener = broker_listener(config, self._listeners).name
+        self._peers = Peers(self._members, listener, env.clock)
         self._guard = ClockGuard(
             env.fs, env.clock, self._log_dirs[0], config.clock_jump_max_ms, clock_guard.BROKER
         )
@@ -123,6 +136,8 @@ class Node:
             server = Server(services, one)
             self._running.push_async_callback(server.stop)
             await server.start()
+        if self._cluster is not None:
+            await self._cluster.start(reached_at(self._listeners))
         control = ControlServer(services.partitions, self._env, self._log_dirs[0])
         self._running.push_async_callback(control.stop)
         await control.start()
@@ -162,18 +177,19 @@ class Node:
         store = await self._open_store(disk, partitions)
         await disk.run(lambda: partitions.stamp(store.cluster_id()))
         counters, purgatory = Counters(), Purgatory()
-        topics = Topics(store, partitions, disk, purgatory, self._config)
+        topics = Topics(store, partitions, disk, purgatory, self._config, self._members)
         await topics.load()
+        replicas = await self._start_replicas(topics, partitions, disk, purgatory)
         self._require_directories(partitions)
         self._watch_directories(partitions, purgatory)
         # Again: when stopping, work under way ends before the store and the logs are closed.
         self._running.push_async_callback(disk.close)
-        parts = Parts(partitions, disk, self._env.clock, purgatory)
+        parts = Parts(partitions, disk, self._env.clock, purgatory, replicas)
         groups = GroupCoordinator(topics, parts, settings_of(self._config))
         self._running.push_async_callback(groups.close)
         groups.start()
         transactions = Transactions(
-            topics, parts, MarkerWriter(parts, groups), store.allocate_producer_ids,
+            topics, parts, MarkerWriter(parts, groups, self._peers), store.allocate_producer_ids,
             transaction_settings(self._config, topics),
         )  # fmt: skip
         self._running.push_async_callback(transactions.close)
@@ -189,12 +205,12 @@ class Node:
         await quotas.load()
         access = Access(store, disk, self._config.security)
         await access.load()
-        self._reread_where_unsure(topics, quotas, access)
+        self._reread_where_unsure(topics, quotas, access, replicas)
         entrances = [
             await disk.run(entrance, self._config, listener, access) for listener in self._listeners
         ]
         return Services(
-            self._config, self._env.clock, disk, topics, partitions, purgatory,
+            self._config, self._env.clock, disk, topics, partitions, purgatory, replicas,
             transactions, counters, groups, quotas, access,
             self._by_address,
             ConnectionRates(windows, quotas.connection_rate, lambda: topics.settings),
@@ -216,17 +232,44 @@ class Node:
             store = await disk.run(SqliteStore, path, partitions.cluster_id)
             self._running.callback(store.close)
             return store
-        self._cluster = Cluster(self._config, self._env.clock, self.request_stop)
+        self._cluster = Cluster(self._config, self._env.clock, self._members, self.request_stop)
         self._running.push_async_callback(self._cluster.stop)
-        return await self._cluster.open()
+        return await self._cluster.open(lost_nothing=partitions.were_closed)
 
-    def _reread_where_unsure(self, topics: Topics, quotas: ClientQuotas, access: Access) -> None:
+    async def _start_replicas(
+        self, topics: Topics, partitions: Partitions, disk: DiskThreads, purgatory: Purgatory
+    ) -> Replicas:
+        """Lead and follow; a broker that is alone leads everything without."""
+        store = None if self._cluster is None else self._cluster.store
+        around = Surroundings(
+            self._config, partitions, disk, self._env.clock, purgatory, self._members, self._peers
+        )
+        replicas = Replicas(around, store)
+        if store is None:
+            return replicas
+        self._running.push_async_callback(replicas.close)
+        await replicas.carry_out(topics.image)
+        topics.when_changed = replicas.apply
+        topics.ask_controller = partial(ask_for_topic, self._peers, self._members)
+        replicas.start()
+        return replicas
+
+    def _reread_where_unsure(
+        self, topics: Topics, quotas: ClientQuotas, access: Access, replicas: Replicas
+    ) -> None:
         """What is stored is read again after a change of which nobody knows whether it was."""
         rereading = Rereading()
         self._running.push_async_callback(rereading.close)
         topics.unsure = partial(rereading.begin, "topics", topics.reread)
         quotas.unsure = partial(rereading.begin, "client quotas", quotas.reread)
         access.unsure = partial(rereading.begin, "users", access.reread)
+        replicas.reread = topics.unsure
+        if self._cluster is not None:
+            self._cluster.rereads = {
+                TOPICS_CHANGED: topics.reread,
+                QUOTAS_CHANGED: quotas.reread,
+                USERS_CHANGED: access.reread,
+            }
 
     async def _watch_certificates(self, services: Services) -> Certificates | None:
         """Have all that change read again from now on; returns the HTTP port's."""
@@ -273,7 +316,9 @@ class Node:
         return Health(any(one.is_fault for one in found), lines)
 
     async def stop(self) -> None:
-        """Stop serving and close everything in order."""
+        """Stop serving and close everything in order; in a cluster others lead before that."""
+        if self._cluster is not None and self.is_serving:
+            await self._cluster.leave(LEAVE_SECONDS_MAX)
         self.is_serving = False
         await self._running.aclose()
 

@@ -21,6 +21,7 @@ from lapse.base.errors import ConfigError, StorageError
 from lapse.base.fs import RealFs
 from lapse.cli import options
 from lapse.cli.output import show_table
+from lapse.log.checkpoints import read_meta
 from lapse.log.directory import LOCK, lock_file
 from lapse.metadata.membership import was_joined
 from lapse.metadata.move import Counts, copy_metadata, differing
@@ -106,7 +107,8 @@ def _moved(source: SqliteStore, connect: str, held: ExitStack) -> Counts:
             f"--zookeeper-connect={connect}: a broker has used it already; allowed is a path "
             "where nothing is yet"
         )
-    target = TreeStore(tree, lambda: (), source.cluster_id)
+    node_id = int(read_meta(source.path.parent).get("node.id", "0"))
+    target = TreeStore(tree, lambda: (), source.cluster_id, node_id)
     counts = copy_metadata(source, target)
     differs = differing(source, target)
     if differs:

@@ -26,6 +26,7 @@ from lapse.kernels.layout import (
 )
 from lapse.log.append_clock import LogClock
 from lapse.log.core import LogCore, refused
+from lapse.log.epochs import NO_EPOCH
 from lapse.log.loader import LoadedLog, OpenOptions
 from lapse.log.markers import EndMarker, build_marker, is_marker, parse_marker
 from lapse.log.producers import EndedTxn, SentBatch
@@ -91,6 +92,7 @@ class Appender:
         """Continue a log whose files are in order."""
         self._log = log
         self.append_time_ahead_ms = 0
+        self._oldest_epoch = NO_EPOCH  # that appends may be of
         self._producer_id_expiration_ms = options.producer_id_expiration_ms
         self._take(loaded)
         env, summaries = log.env, [s.summary for s in log.state.segments]
@@ -106,6 +108,31 @@ class Appender:
         epoch = self.epochs.current
         self._take(loaded)
         self.epochs.current = max(self.epochs.current, epoch)
+
+    # --- who leads -------------------------------------------------------------------------------
+
+    def lead(self, epoch: int) -> None:
+        """Lead from now on: appends are of this epoch, older ones are refused."""
+        with self._log.append_lock:
+            self._oldest_epoch = self.epochs.current = max(self.epochs.current, epoch)
+
+    def follow(self, epoch: int) -> None:
+        """Follow a leader of this epoch: what is of an older one is refused from now on.
+
+        The epoch is not noted in the log before a batch of it is there: what the log says of its
+        epochs is how a leader finds out where it has left it (KIP-101).
+        """
+        with self._log.append_lock:
+            self._oldest_epoch = max(self._oldest_epoch, epoch)
+
+    def _require_current(self, leader_epoch: int) -> None:
+        """An append that began before another broker was elected must not end after it."""
+        if leader_epoch < self._oldest_epoch:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"{self._log.partition}: leader epoch {leader_epoch} is over, it is "
+                f"{self._oldest_epoch} now",
+            )
 
     # --- append ----------------------------------------------------------------------------------
 
@@ -129,6 +156,8 @@ class Appender:
         with log.append_lock:
             if log.is_closed or log.offline_reason is not None:
                 log.require_online()
+            if leader_epoch < self._oldest_epoch:
+                self._require_current(leader_epoch)
             if header.size > log.config.segment_bytes:
                 raise self._too_large(header.size)
             if checked.sent is not None:
@@ -207,6 +236,7 @@ class Appender:
         """
         with self._log.append_lock:
             self._log.require_online()
+            self._require_current(leader_epoch)
             where = str(self._log.partition)
             self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, where)
             kind = TimestampType(self._log.config.message_timestamp_type)
@@ -242,6 +272,7 @@ class Appender:
         where = str(self._log.partition)
         with self._log.append_lock:
             self._log.require_online()
+            self._require_current(spec.leader_epoch)
             base_offset = self._log.state.log_end_offset
             data = build_batch(records, replace(spec, base_offset=base_offset))
             rows = headers_of(scan_batches(data, where, check_crc=False))
@@ -262,11 +293,14 @@ class Appender:
                 base_offset, last_offset, NO_TIMESTAMP, self._log.state.log_start_offset
             )
 
-    def append_raw(self, batches: Buffer, *, now_ms: int | None = None) -> Appended:
+    def append_raw(
+        self, batches: Buffer, *, now_ms: int | None = None, leader_epoch: int | None = None
+    ) -> Appended:
         """Append batches as they are, as a follower does: offsets, epochs, sequences and all.
 
-        The first one of an empty log may span its start (D-7). Raises CorruptData where they do not
-        parse or do not continue the log.
+        The first one of an empty log may span its start (D-7). `leader_epoch`: in which they were
+        fetched. Raises CorruptData where they do not parse or do not continue the log,
+        NOT_LEADER_OR_FOLLOWER where that epoch is over.
         """
         where = str(self._log.partition)
         rows = headers_of(scan_batches(batches, where))
@@ -281,6 +315,8 @@ class Appender:
         may_begin = self._is_empty
         with self._log.files_lock if may_begin else nullcontext(), self._log.append_lock:
             self._log.require_online()
+            if leader_epoch is not None:
+                self._require_current(leader_epoch)
             expected = self._log.state.log_end_offset
             spans = firsts[0] < expected <= rows[0].last_offset < OFFSET_MAX
             if spans and may_begin and self._is_empty:

@@ -35,7 +35,14 @@ from lapse.log.core import LogCore, Refusal
 from lapse.log.deleter import Deleter
 from lapse.log.env import LogEnv
 from lapse.log.epochs import EpochEnd
-from lapse.log.facts import BadRange, LogFacts, ProducerLast, SegmentFacts, StartMove
+from lapse.log.facts import (
+    BadRange,
+    LogFacts,
+    ProducerLast,
+    ReplicaFacts,
+    SegmentFacts,
+    StartMove,
+)
 from lapse.log.flusher import Flusher
 from lapse.log.headers import Pread
 from lapse.log.learner import Learner
@@ -73,6 +80,7 @@ class LogMark(NamedTuple):
     append_time_ahead_ms: int
     start: KeptStart
     bad: BadRange | None
+    replicas: tuple[ReplicaFacts, ...]
 
 
 class PartitionLog:
@@ -80,6 +88,7 @@ class PartitionLog:
 
     Attributes:
         cleaner_checkpoint: first dirty offset, kept by the log directory.
+        replicas: what is known of the others; empty where there are none.
         committing: held through the commit of a round, and while the log is cut back: a commit
             that went on would book, and checkpoint, what is not there any more. Taken first.
     """
@@ -99,12 +108,14 @@ class PartitionLog:
         self._valued: tuple[tuple[Segment, ...], bool] = ((), False)  # sealed ones, as last seen
         self._bad = read_bad(core.dir)
         self.cleaner_checkpoint: int | None = None
+        self.replicas: tuple[ReplicaFacts, ...] = ()
         self.committing = threading.Lock()
         flusher.note_opened(was_clean=options.clean_shutdown)
 
         # What its parts do, it does: each is described there.
         self.append, self.append_own = appender.append, appender.append_own
         self.append_marker, self.append_raw = appender.append_marker, appender.append_raw
+        self.lead, self.follow = appender.lead, appender.follow
         self.try_begin, self.end = appender.try_begin, appender.end
         self.roll, self.forget_refusal = appender.roll, appender.forget_refusal
         self.believe, self.latest_ms = appender.believe, appender.latest_ms
@@ -318,6 +329,11 @@ class PartitionLog:
         """The leader epoch of appends and of responses to clients: it never goes back."""
         return self._appender.epochs.current
 
+    @property
+    def latest_epoch(self) -> int:
+        """The epoch of the log's last batch, as far as is known; -1 where there is none."""
+        return self._appender.epochs.latest
+
     def end_of_epoch(self, epoch: int) -> EpochEnd | None:
         """Where a leader epoch ended (KIP-101, KIP-320); None where that is unknown."""
         return self._appender.epochs.end_of(epoch, self.log_end_offset)
@@ -401,6 +417,7 @@ class PartitionLog:
                 self._appender.append_time_ahead_ms,
                 self._deleter.start,
                 self._bad,
+                self.replicas,
             )
 
     def facts(self) -> LogFacts:
@@ -429,6 +446,7 @@ class PartitionLog:
                 producers=(),
                 append_time_ahead_ms=mark.append_time_ahead_ms,
                 start_moves=mark.start.unserved(segments[0].base_offset),
+                replicas=mark.replicas,
                 producer_id_expiration_ms=self._producer_id_expiration_ms,
             )
         bad = mark.bad

@@ -75,6 +75,8 @@ class Truncater:
                 self._or_offline(lambda: self._restart_at(offset))
             elif offset < log.state.log_end_offset:
                 self._or_offline(lambda: self._cut(offset))
+            else:  # an epoch that was noted at the end, and has no batch, goes too
+                self._appender.epochs.cut(log.state.log_start_offset, log.state.log_end_offset)
             return log.state.log_end_offset
 
     def restart_at(self, offset: int) -> None:

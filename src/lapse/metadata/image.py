@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from lapse.base.config import TopicConfig
+from lapse.base.ids import TopicPartition
+from lapse.metadata.partition_states import PartitionState
 
 # Kafka's own topics (KIP-848 and KIP-932 included); clients may read them and no more.
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -30,6 +32,7 @@ class Topic:
         partitions: how many; they are numbered from 0.
         overrides: the settings it was given, as text.
         config: the settings in force: overrides, broker defaults, Kafka's defaults.
+        states: of its partitions, where several brokers may have them; else empty.
     """
 
     name: str
@@ -37,6 +40,15 @@ class Topic:
     partitions: int
     overrides: Mapping[str, str]
     config: TopicConfig
+    states: tuple[PartitionState, ...] = ()
+
+    def of_broker(self, node_id: int, first: int = 0) -> list[TopicPartition]:
+        """The partitions from `first` on that a broker has, or shall have."""
+        return [
+            TopicPartition(self.name, number)
+            for number in range(first, self.partitions)
+            if not self.states or node_id in self.states[number].replicas
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,44 @@
 """A broker's place in a cluster: its registration, and the office of controller.
 
-    /brokers/ID         who is alive: a node of that broker's session
+    /brokers/ID         who is alive: a node of that broker's session, with its addresses
     /controller         who holds the office: a node of that broker's session, with its id
     /controller-epoch   its version is the controller's epoch: one more with each who takes it
 
 All that a controller changes is committed with a check of that epoch (`fence`): who has lost the
-office, and does not know it yet, changes nothing. There is one broker in a cluster so far, which
-is the controller; another one is refused.
+office, and does not know it yet, changes nothing. Whoever comes first takes the office when it is
+vacant.
 
-A broker that died is registered until its session ends. Whoever takes its place waits for that.
+A broker that died is registered until its session ends. Whoever has its id waits for that.
 """
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from lapse.base.clock import Clock
-from lapse.base.errors import ConfigError, LapseError
-from lapse.metadata.tree import Change, Check, Conflict, Create, Step, Tree
+from lapse.base.errors import ConfigError, ErrorCode, KafkaError, LapseError
+from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Step, Tree
 
 BROKERS, CONTROLLER, CONTROLLER_EPOCH = "/brokers", "/controller", "/controller-epoch"
 LOOK_SECONDS = 0.1
+NO_EPOCH = -1
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """What a broker says of itself.
+
+    Attributes:
+        listeners: host and port by the listener's name, as clients and brokers get them; none
+            while it is starting.
+        leaving: it is about to stop.
+    """
+
+    id: int
+    listeners: dict[str, tuple[str, int]] = {}
+    leaving: bool = False
 
 
 def was_joined(tree: Tree) -> bool:
@@ -42,44 +58,95 @@ class Membership:
         wait_ms: how long to wait for who is in the way; longer than a session lasts.
     """
 
-    def __init__(self, tree: Tree, node_id: int, wait_ms: int, clock: Clock) -> None:
-        self._tree, self._node_id, self._clock = tree, node_id, clock
+    def __init__(self, tree: Tree, me: Registration, wait_ms: int, clock: Clock) -> None:
+        self._tree, self._me, self._clock = tree, me, clock
         self._wait_s = wait_ms / 1000
         self._stopping = threading.Event()
-        self._epoch = -1
+        self._epoch = NO_EPOCH
 
     @property
     def epoch(self) -> int:
-        """The controller's epoch, as it was when this broker took the office."""
+        """The controller's epoch as it was when this broker took the office; -1: it did not."""
         return self._epoch
 
     def fence(self) -> Sequence[Check]:
-        """What each change of a controller is committed with."""
+        """What each change of a controller is committed with; raises NOT_CONTROLLER."""
+        if self._epoch == NO_EPOCH:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
         return [Check(CONTROLLER_EPOCH, self._epoch)]
 
     def join(self) -> None:
-        """Register and take the office, once and again after a session has ended.
+        """Register, once and again after a session has ended.
 
-        Raises ConfigError where another broker has the id, or is the controller; Interrupted after
-        `stop`; Unreachable.
+        Raises ConfigError where another broker has the id; Interrupted after `stop`; Unreachable.
         """
         self._make(BROKERS)
         self._make(CONTROLLER_EPOCH)
-        me = str(self._node_id)
-        self._create(f"{BROKERS}/{me}", json.dumps({"id": self._node_id}))
-        taken = Change(CONTROLLER_EPOCH, me.encode(), self._current_epoch())
-        self._create(CONTROLLER, me, taken)
-        # Not the number just written: where nobody answered, it may have been taken before.
-        self._epoch = self._current_epoch()
+        self._epoch = NO_EPOCH
+        until = self._clock.monotonic() + self._wait_s
+        while not self._is_made(self._path, msgspec.json.encode(self._me)):
+            if self._clock.monotonic() >= until:
+                raise ConfigError(
+                    f"node.id={self._me.id}: another broker with this id is registered at "
+                    "zookeeper.connect, and alive"
+                )
+            if self._stopping.wait(LOOK_SECONDS):
+                raise Interrupted("the broker stops")
+
+    def take_office(self) -> bool:
+        """Be the controller if nobody is; returns whether this broker is. Raises Unreachable."""
+        me, epoch = str(self._me.id).encode(), self._current_epoch()
+        if not self._is_made(CONTROLLER, me, Change(CONTROLLER_EPOCH, me, epoch.version)):
+            self._epoch = NO_EPOCH
+        elif self._epoch == NO_EPOCH:
+            # Not the number just written: where nobody answered, it may have been taken before.
+            self._epoch = self._current_epoch().version
+        return self._epoch != NO_EPOCH
+
+    def last_controller(self) -> int | None:
+        """Who took the office last; None if nobody ever did."""
+        data = self._current_epoch().data
+        return int(data) if data else None
+
+    def controller(self) -> int | None:
+        """Who holds the office."""
+        [node] = self._tree.get([CONTROLLER])
+        return None if node is None else int(node.data)
+
+    def brokers(self) -> Mapping[int, Registration]:
+        """Who is registered."""
+        names = self._tree.children(BROKERS)
+        nodes = self._tree.get([f"{BROKERS}/{name}" for name in names])
+        found = [msgspec.json.decode(n.data, type=Registration) for n in nodes if n is not None]
+        return {one.id: one for one in found}
+
+    def announce(self, listeners: Mapping[str, tuple[str, int]]) -> None:
+        """Say where this broker can be reached: it may lead from now on."""
+        self._say(msgspec.structs.replace(self._me, listeners=dict(listeners)))
+
+    def leave(self) -> None:
+        """Say that this broker is about to stop."""
+        self._say(msgspec.structs.replace(self._me, leaving=True))
+
+    def _say(self, me: Registration) -> None:
+        """Also after a session that has just ended: `join` says it anew."""
+        self._me = me
+        [node] = self._tree.get([self._path])
+        if node is not None and self._tree.owner(self._path) == self._tree.session:
+            self._tree.commit([Change(self._path, msgspec.json.encode(me), node.version)])
 
     def stop(self) -> None:
         """Have `join` wait no longer."""
         self._stopping.set()
 
-    def _current_epoch(self) -> int:
+    @property
+    def _path(self) -> str:
+        return f"{BROKERS}/{self._me.id}"
+
+    def _current_epoch(self) -> Node:
         [node] = self._tree.get([CONTROLLER_EPOCH])
         assert node is not None, CONTROLLER_EPOCH
-        return node.version
+        return node
 
     def _make(self, path: str) -> None:
         try:
@@ -88,33 +155,10 @@ class Membership:
             if e.step.path != path:
                 raise
 
-    def _create(self, path: str, data: str, *more: Step) -> None:
-        """Make a node of this session, and what belongs to it, unless it has made it before."""
-        until = self._clock.monotonic() + self._wait_s
-        while True:
-            try:
-                self._tree.commit([Create(path, data.encode(), of_session=True), *more])
-            except Conflict as e:
-                if e.step.path != path:
-                    raise self._refused(path) from e
-            else:
-                return
-            if self._tree.owner(path) == self._tree.session:
-                return
-            if self._clock.monotonic() >= until:
-                raise self._refused(path)
-            if self._stopping.wait(LOOK_SECONDS):
-                raise Interrupted("the broker stops")
-
-    def _refused(self, path: str) -> ConfigError:
-        [node] = self._tree.get([path if path == CONTROLLER else CONTROLLER])
-        if path != CONTROLLER:
-            return ConfigError(
-                f"node.id={self._node_id}: another broker with this id is registered at "
-                "zookeeper.connect, and alive"
-            )
-        holder = "another" if node is None else node.data.decode(errors="replace")
-        return ConfigError(
-            f"zookeeper.connect: broker {holder} is there already; a cluster has one broker so "
-            "far. Give this one a path of its own: HOST:PORT/PATH"
-        )
+    def _is_made(self, path: str, data: bytes, *more: Step) -> bool:
+        """Make a node of this session, and what belongs to it; False where another one has it."""
+        try:
+            self._tree.commit([Create(path, data, of_session=True), *more])
+        except Conflict:
+            return self._tree.owner(path) == self._tree.session
+        return True

@@ -7,11 +7,13 @@ repeated after it was cut short; what is there already is left, or set as the so
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from lapse.base.errors import ConfigError
-from lapse.metadata.store import SECRET_BYTES, SECRET_NAMES, MetadataStore
+from lapse.metadata.store import SECRET_BYTES, SECRET_NAMES, MetadataStore, TopicRecord
+from lapse.metadata.tree_store import TreeStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,11 @@ class Counts:
         )
 
 
-def copy_metadata(source: MetadataStore, target: MetadataStore) -> Counts:
+def copy_metadata(source: MetadataStore, target: TreeStore) -> Counts:
     """Have in the target what is in the source; nobody changes either meanwhile.
 
-    Raises ConfigError where the target is another cluster's.
+    The broker that has moved leads all there is, and has it alone. Raises ConfigError where the
+    target is another cluster's.
     """
     if target.cluster_id() != source.cluster_id():
         raise ConfigError(
@@ -51,6 +54,7 @@ def copy_metadata(source: MetadataStore, target: MetadataStore) -> Counts:
             f"{source.cluster_id()}: allowed is a path where nothing is yet"
         )
     _copy_topics(source, target)
+    target.adopt()
     for broker, settings in source.broker_settings().items():
         target.set_broker_settings(broker, settings)
     target.change_acls(source.acls(), ())
@@ -84,8 +88,8 @@ def _copy_topics(source: MetadataStore, target: MetadataStore) -> None:
 def differing(source: MetadataStore, target: MetadataStore) -> list[str]:
     """In what two stores differ: the proof of a copy, read back."""
     pairs = {
-        "topics": (list(source.topics()), list(target.topics())),
-        "deletions": (list(source.deletions()), list(target.deletions())),
+        "topics": (_stateless(source.topics()), _stateless(target.topics())),
+        "deletions": (_stateless(source.deletions()), _stateless(target.deletions())),
         "broker settings": (_set(source), _set(target)),
         "ACLs": (source.acls(), target.acls()),
         "credentials": (source.credentials(), target.credentials()),
@@ -93,6 +97,11 @@ def differing(source: MetadataStore, target: MetadataStore) -> list[str]:
         "producer ids": (_next_producer_id(source), _next_producer_id(target)),
     }
     return [name for name, (ours, theirs) in pairs.items() if ours != theirs]
+
+
+def _stateless(topics: Sequence[TopicRecord]) -> list[TopicRecord]:
+    """Without what only a cluster has."""
+    return [replace(topic, states=()) for topic in topics]
 
 
 def _set(store: MetadataStore) -> dict[str, dict[str, str]]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lapse.base.errors import ErrorCode, KafkaError, StorageError
+from lapse.metadata.partition_states import PartitionState
 from lapse.metadata.tree import Unreachable
 from lapse.security.acls import AclBinding
 from lapse.security.scram import Credentials, ScramCredential, ScramMechanism
@@ -38,12 +39,16 @@ OF_FILE = "server.properties"
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic as stored; its settings are text, as they were given."""
+    """A topic as stored; its settings are text, as they were given.
+
+    `states`: of its partitions, in a cluster; a store of one broker has none.
+    """
 
     name: str
     topic_id: uuid.UUID
     partitions: int
     overrides: Mapping[str, str]
+    states: tuple[PartitionState, ...] = ()
 
 
 # Whom a client quota is of: (user, client-id or ip; its name or None for all without their own).

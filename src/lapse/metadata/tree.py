@@ -2,18 +2,21 @@
 
 It is what ZooKeeper gives, and no more: each node has data and a version that every change of the
 data raises by one, starting with 0; several steps are committed together or not at all; a node may
-go with the session that made it. Production: `metadata.zookeeper`; simulation and tests:
-`testing.memory_tree`.
+go with the session that made it; who watches a node is called once it has changed. Production:
+`metadata.zookeeper`; simulation and tests: `testing.memory_tree`.
 
 Called from worker threads only: every call waits for an answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from lapse.base.errors import LapseError, StorageError
+
+_log = logging.getLogger(__name__)
 
 
 class Node(NamedTuple):
@@ -39,6 +42,13 @@ class Change(NamedTuple):
     version: int
 
 
+class Touch(NamedTuple):
+    """Step: a node that is there gets other data, whatever version it has."""
+
+    path: str
+    data: bytes
+
+
 class Remove(NamedTuple):
     """Step: a node that has this version, and no nodes below it, goes."""
 
@@ -53,7 +63,7 @@ class Check(NamedTuple):
     version: int
 
 
-Step = Create | Change | Remove | Check
+Step = Create | Change | Touch | Remove | Check
 
 
 class Conflict(LapseError):
@@ -95,6 +105,21 @@ class Tree(Protocol):
     def commit(self, steps: Sequence[Step]) -> None:
         """Do all steps in order, durably, or none. Raises Conflict and Unreachable."""
 
+    def watch(self, paths: Sequence[str], callback: Callable[[], None]) -> None:
+        """Have it called after the first change from now on of one of these nodes.
+
+        A change is one of its data, of its being there, or of the names right below it. It is
+        called at least once, perhaps more often (several paths, several times), perhaps before
+        this returns. Who watches first and then reads misses nothing. It is called as well when
+        the connection or the session was lost, since then nobody knows; not once this is closed.
+
+        It is called in a thread of the library's, so it must not wait, and not use the tree. What
+        it raises is logged. It is kept once for a path, if it equals the one that is kept there:
+        who watches again gives the same one, or they pile up where nothing changes.
+
+        Raises Unreachable; then it may be called all the same.
+        """
+
     def when_session_ends(self, callback: Callable[[], None]) -> None:
         """Have it called when a session has ended and the next one has begun.
 
@@ -103,3 +128,12 @@ class Tree(Protocol):
 
     def close(self) -> None:
         """End the session: its nodes go at once."""
+
+
+def call_all(callbacks: Iterable[Callable[[], None]]) -> None:
+    """Call each of them: what one raises is logged, and harms neither the others nor the thread."""
+    for callback in callbacks:
+        try:
+            callback()
+        except Exception:  # noqa: BLE001  (it is logged)
+            _log.exception("who was told of a change in the tree has failed")

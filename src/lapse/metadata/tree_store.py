@@ -3,15 +3,20 @@
     /cluster            the cluster's id
     /names/NAME         topic id: what makes a topic exist
     /topics/ID          a topic: its name, partitions and settings
+    /topics/ID/N        who has one partition, and who leads it (`partition_states`)
+    /topics/ID/N/BROKER how far that replica is cleaned (`replication.cleaned`)
     /settings/BROKER    settings that were changed while brokers ran
     /acls/RESOURCE      bindings of one resource pattern
     /scram/USER         credentials of one user, by mechanism
     /quotas/ENTITY      client quotas of one entity
     /secrets/NAME       random bytes
     /producer-ids       where the next block begins
+    /changes/KIND       changed with all that brokers must read again: topics, quotas or users
 
-Every change but the last two carries the checks of a `fence`, so a broker that no longer holds the
-office of controller changes nothing, however late its request arrives: NOT_CONTROLLER then.
+Every change but those of secrets and producer ids carries the checks of a `fence`, so a broker that
+no longer holds the office of controller changes nothing, however late its request arrives:
+NOT_CONTROLLER then. What any broker may change names the version that it goes by: a leader the
+state of its partition, and who has removed its files of a topic that is being deleted.
 
 Names that people choose are quoted (`_part`): a tree allows few characters in a path. What is not
 JSON of the expected shape is CorruptData, and is never guessed at.
@@ -22,14 +27,19 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import replace
+from itertools import starmap
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError
+from lapse.log.facts import CleanedTo
+from lapse.metadata.election import resigned
+from lapse.metadata.partition_states import PartitionState, StateChange
 from lapse.metadata.store import Entity, TopicRecord, no_topic, topic_exists
-from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove, Step, Tree
+from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove, Step, Touch, Tree
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 from lapse.security.scram import Credentials, ScramCredential, ScramMechanism
 
@@ -37,10 +47,32 @@ CLUSTER = "/cluster"
 NAMES, TOPICS, SETTINGS = "/names", "/topics", "/settings"
 ACLS, SCRAM, QUOTAS, SECRETS = "/acls", "/scram", "/quotas", "/secrets"
 PRODUCER_IDS = "/producer-ids"
-FOLDERS = (NAMES, TOPICS, SETTINGS, ACLS, SCRAM, QUOTAS, SECRETS)
+CHANGES = "/changes"
+TOPICS_CHANGED, QUOTAS_CHANGED, USERS_CHANGED = (
+    f"{CHANGES}/{kind}" for kind in ("topics", "quotas", "users")
+)
+CHANGED = (TOPICS_CHANGED, QUOTAS_CHANGED, USERS_CHANGED)
+FOLDERS = (NAMES, TOPICS, SETTINGS, ACLS, SCRAM, QUOTAS, SECRETS, CHANGES, *CHANGED)
 COMMIT_BYTES_MAX = 900_000  # ZooKeeper's default limit is a megabyte, names and versions included
+STATES_AT_ONCE = 500  # in one commit
+READS_MAX = 10  # of topics that change while they are read
 
 T = TypeVar("T")
+
+
+class Said(NamedTuple):
+    """Whose word it is: a broker's, of its replica of a partition."""
+
+    topic_id: uuid.UUID
+    number: int
+    broker: int
+
+    @property
+    def path(self) -> str:
+        return f"{_topic_path(self.topic_id)}/{self.number}/{self.broker}"
+
+
+_Moment = tuple[int, int]
 
 # The checks that each of a controller's changes carries.
 Fence = Callable[[], Sequence[Check]]
@@ -51,6 +83,14 @@ class _Topic(msgspec.Struct, frozen=True):
     partitions: int
     overrides: dict[str, str]
     is_going: bool = False
+    left_at: list[int] = []  # which brokers may still have files of one that is going
+
+
+class _State(msgspec.Struct, frozen=True):
+    replicas: list[int]
+    isr: list[int]
+    leader: int
+    leader_epoch: int
 
 
 class _Binding(msgspec.Struct, frozen=True):
@@ -74,10 +114,13 @@ class TreeStore:
         tree: one session with it; closed by its owner.
         fence: as above.
         new_cluster_id: gives a cluster id if the tree is new.
+        node_id: the broker that asks.
     """
 
-    def __init__(self, tree: Tree, fence: Fence, new_cluster_id: Callable[[], str]) -> None:
-        self._tree, self._fence = tree, fence
+    def __init__(
+        self, tree: Tree, fence: Fence, new_cluster_id: Callable[[], str], node_id: int
+    ) -> None:
+        self._tree, self._fence, self._node_id = tree, fence, node_id
         made = [CLUSTER, PRODUCER_IDS, *FOLDERS]
         data = [new_cluster_id().encode(), b"0", *(b"" for _ in FOLDERS)]
         for path, content, node in zip(made, data, tree.get(made), strict=True):
@@ -93,13 +136,37 @@ class TreeStore:
         return [record for record, topic in self._all_topics() if not topic.is_going]
 
     def deletions(self) -> Sequence[TopicRecord]:
-        return [record for record, topic in self._all_topics() if topic.is_going]
+        """Those of which this broker may still have files."""
+        return [
+            record
+            for record, topic in self._all_topics()
+            if topic.is_going and (not topic.left_at or self._node_id in topic.left_at)
+        ]
 
     def _all_topics(self) -> list[tuple[TopicRecord, _Topic]]:
+        """By name. Nodes are not read in one moment: a topic that changes meanwhile is read again.
+
+        A change takes an instant, so one that is never whole is damaged: CorruptData.
+        """
+        for _ in range(READS_MAX):
+            nodes = self._in(TOPICS)
+            topics = {name: _decoded(n, _Topic, f"{TOPICS}/{name}") for name, n in nodes.items()}
+            numbered = [(name, n) for name, t in topics.items() for n in range(t.partitions)]
+            paths = [f"{TOPICS}/{name}/{n}" for name, n in numbered]
+            states: dict[str, list[PartitionState | None]] = {name: [] for name in topics}
+            for (name, _), path, node in zip(numbered, paths, self._tree.get(paths), strict=True):
+                states[name].append(None if node is None else _state_of(node, path))
+            halves = [name for name, found in states.items() if None in found and any(found)]
+            if not halves:
+                break
+        else:
+            raise CorruptData(f"{TOPICS}/{halves[0]}", 0, "partitions are missing below it")
         found = []
-        for name, node in self._in(TOPICS).items():
-            topic_id, topic = uuid.UUID(name), _decoded(node, _Topic, f"{TOPICS}/{name}")
-            record = TopicRecord(topic.name, topic_id, topic.partitions, topic.overrides)
+        for name, topic in topics.items():
+            known = tuple(state for state in states[name] if state is not None)
+            record = TopicRecord(
+                topic.name, uuid.UUID(name), topic.partitions, topic.overrides, known
+            )
             found.append((record, topic))
         return sorted(found, key=lambda pair: pair[0].name)
 
@@ -108,8 +175,9 @@ class TreeStore:
         for topic in topics:
             steps.append(Create(_name_path(topic.name), str(topic.topic_id).encode()))
             steps.append(Create(_topic_path(topic.topic_id), _encoded(_topic_of(topic))))
+            steps += _new_states(topic, 0)
         try:
-            self._commit(steps)
+            self._commit(steps, TOPICS_CHANGED)
         except Conflict as e:
             taken = {_name_path(topic.name): topic.name for topic in topics}
             if e.step.path not in taken:
@@ -117,24 +185,65 @@ class TreeStore:
             raise topic_exists(taken[e.step.path]) from None
 
     def change_topic(self, topic: TopicRecord) -> None:
-        node = self._live(topic.topic_id)
-        path = _topic_path(topic.topic_id)
-        self._commit([Change(path, _encoded(_topic_of(topic)), node.version)])
+        node, path = self._live(topic.topic_id), _topic_path(topic.topic_id)
+        before = _decoded(node, _Topic, path).partitions
+        steps: list[Step] = [Change(path, _encoded(_topic_of(topic)), node.version)]
+        if topic.states and topic.partitions < before:  # given up before anybody used them
+            gone = [f"{path}/{number}" for number in range(topic.partitions, before)]
+            versions = zip(gone, self._tree.get(gone), strict=True)
+            steps += [Remove(at, n.version) for at, n in versions if n is not None]
+        self._commit([*steps, *_new_states(topic, before)], TOPICS_CHANGED)
 
     def start_deletion(self, topic_id: uuid.UUID) -> None:
         node, path = self._live(topic_id), _topic_path(topic_id)
         topic = _decoded(node, _Topic, path)
         name_path = _name_path(topic.name)
-        going = _encoded(msgspec.structs.replace(topic, is_going=True))
-        self._commit(
-            [Remove(name_path, self._one(name_path).version), Change(path, going, node.version)]
-        )
+        paths = [f"{path}/{number}" for number in range(topic.partitions)]
+        states = [
+            _state_of(state, at)
+            for at, state in zip(paths, self._tree.get(paths), strict=True)
+            if state is not None
+        ]
+        holders = sorted({broker for state in states for broker in state.replicas})
+        going = _encoded(msgspec.structs.replace(topic, is_going=True, left_at=holders))
+        steps: list[Step] = [
+            Remove(name_path, self._one(name_path).version),
+            Change(path, going, node.version),
+        ]
+        self._commit(steps, TOPICS_CHANGED)
 
     def finish_deletion(self, topic_id: uuid.UUID) -> None:
+        """Of this broker's files; with the last broker's the topic is forgotten."""
         path = _topic_path(topic_id)
-        [node] = self._tree.get([path])
-        if node is not None and _decoded(node, _Topic, path).is_going:
-            self._commit([Remove(path, node.version)])
+        while True:
+            [node] = self._tree.get([path])
+            if node is None:
+                return
+            topic = _decoded(node, _Topic, path)
+            if not topic.is_going:
+                return
+            left_at = [broker for broker in topic.left_at if broker != self._node_id]
+            try:
+                if left_at:
+                    left = _encoded(msgspec.structs.replace(topic, left_at=left_at))
+                    if left_at != topic.left_at:
+                        self._tree.commit([Change(path, left, node.version)])
+                else:
+                    self._forget(path, topic, node)
+            except Conflict:
+                continue  # another broker was done at the same time
+            return
+
+    def _forget(self, path: str, topic: _Topic, node: Node) -> None:
+        paths = [f"{path}/{number}" for number in range(topic.partitions)]
+        steps: list[Step] = []
+        for at, state in zip(paths, self._tree.get(paths), strict=True):
+            if state is not None:
+                words = [f"{at}/{broker}" for broker in self._tree.children(at)]
+                kept = zip(words, self._tree.get(words), strict=True)
+                steps += [Remove(word, n.version) for word, n in kept if n is not None]
+                steps.append(Remove(at, state.version))
+        self._tree.commit([*steps, Remove(path, node.version)])
 
     def _live(self, topic_id: uuid.UUID) -> Node:
         path = _topic_path(topic_id)
@@ -142,6 +251,72 @@ class TreeStore:
         if node is None or _decoded(node, _Topic, path).is_going:
             raise no_topic(topic_id)
         return node
+
+    # --- partitions -----------------------------------------------------------------------------
+
+    def set_states(self, changes: Sequence[StateChange]) -> None:
+        """Other states, as the controller decided; Conflict where one has changed meanwhile."""
+        for at in range(0, len(changes), STATES_AT_ONCE):
+            some = changes[at : at + STATES_AT_ONCE]
+            self._commit([_changed(one) for one in some], TOPICS_CHANGED)
+
+    def set_own_state(self, change: StateChange) -> None:
+        """Another state, as the partition's leader decided; Conflict where it has changed."""
+        self._tree.commit([_changed(change), Touch(TOPICS_CHANGED, b"")])
+
+    def resign(self, *, lost_nothing: bool) -> None:
+        """Lead nothing that has other replicas until elected anew: this broker has just started.
+
+        It may have lost what it had acknowledged and not yet synced. So it leaves the in-sync
+        replicas where there are others, and an epoch that it leads again is a new one: else it
+        would make its followers forget what it has lost.
+        """
+        me = self._node_id
+        while True:
+            changes = [
+                StateChange(topic.topic_id, number, after)
+                for topic in self.topics()
+                for number, state in enumerate(topic.states)
+                if (after := resigned(state, me, lost_nothing=lost_nothing)) is not None
+            ]
+            try:
+                for at in range(0, len(changes), STATES_AT_ONCE):
+                    some = changes[at : at + STATES_AT_ONCE]
+                    self._tree.commit([*map(_changed, some), Touch(TOPICS_CHANGED, b"")])
+            except Conflict:
+                continue  # the controller was faster
+            return
+
+    def said(self, wanted: Sequence[Said]) -> Sequence[tuple[CleanedTo, ...]]:
+        """How far replicas are cleaned, as they said; nothing of one that has said nothing."""
+        paths = [one.path for one in wanted]
+        return [
+            () if node is None else tuple(starmap(CleanedTo, _decoded(node, list[_Moment], path)))
+            for path, node in zip(paths, self._tree.get(paths), strict=True)
+        ]
+
+    def say(self, said: Mapping[Said, tuple[CleanedTo, ...]]) -> None:
+        """Keep the word of this broker; of a topic that is gone it is nobody's."""
+        paths = [one.path for one in said]
+        for one, path, node in zip(said, paths, self._tree.get(paths), strict=True):
+            data = _encoded([(word.offset, word.at_ms) for word in said[one]])
+            try:
+                self._tree.commit([Create(path, data) if node is None else Touch(path, data)])
+            except Conflict:
+                if self._tree.get([_topic_path(one.topic_id)])[0] is not None:
+                    raise
+
+    def adopt(self) -> int:
+        """Have this broker lead what no broker is known to have; returns how many topics.
+
+        They are of the time when there was one broker, and it is this one.
+        """
+        found = [record for record in self.topics() if not record.states and record.partitions]
+        alone = PartitionState((self._node_id,), (self._node_id,), self._node_id, 0)
+        for record in found:
+            owned = replace(record, states=(alone,) * record.partitions)
+            self._commit(_new_states(owned, 0), TOPICS_CHANGED)
+        return len(found)
 
     # --- settings and quotas --------------------------------------------------------------------
 
@@ -153,7 +328,9 @@ class TreeStore:
         }
 
     def set_broker_settings(self, broker: str, settings: Mapping[str, str]) -> None:
-        self._put({f"{SETTINGS}/{_part(broker)}": _encoded(dict(settings)) if settings else None})
+        kept = _encoded(dict(settings)) if settings else None
+        own = broker == str(self._node_id)  # which that broker alone changes
+        self._put({f"{SETTINGS}/{_part(broker)}": kept}, TOPICS_CHANGED, fenced=not own)
 
     def client_quotas(self) -> Mapping[Entity, Mapping[str, float]]:
         found: dict[Entity, Mapping[str, float]] = {}
@@ -167,7 +344,8 @@ class TreeStore:
             {
                 f"{QUOTAS}/{_part(json.dumps(entity))}": _encoded(dict(values)) if values else None
                 for entity, values in changed.items()
-            }
+            },
+            QUOTAS_CHANGED,
         )
 
     # --- security -------------------------------------------------------------------------------
@@ -186,7 +364,7 @@ class TreeStore:
             before = set() if node is None else set(_bindings(name, node))
             of_it = {binding for binding in added if _acl_part(binding) == name}
             changed[path] = _encoded_bindings((before - removed) | of_it)
-        self._put(changed)
+        self._put(changed, USERS_CHANGED)
 
     def credentials(self) -> Credentials:
         return {
@@ -213,7 +391,7 @@ class TreeStore:
                     kept = _Credential(c.salt, c.stored_key, c.server_key, c.iterations)
                     of_user[str(int(mechanism))] = kept
             changed[path] = _encoded(of_user) if of_user else None
-        self._put(changed)
+        self._put(changed, USERS_CHANGED)
 
     # --- what any broker may change -------------------------------------------------------------
 
@@ -253,7 +431,7 @@ class TreeStore:
         nodes = self._tree.get([f"{folder}/{name}" for name in names])
         return {n: node for n, node in zip(names, nodes, strict=True) if node is not None}
 
-    def _put(self, wanted: Mapping[str, bytes | None]) -> None:
+    def _put(self, wanted: Mapping[str, bytes | None], kind: str, *, fenced: bool = True) -> None:
         """Set nodes to data, or remove them, all at once."""
         paths = list(wanted)
         steps: list[Step] = []
@@ -266,19 +444,22 @@ class TreeStore:
             elif node is not None:
                 steps.append(Remove(path, node.version))
         if steps:
-            self._commit(steps)
+            self._commit(steps, kind, fenced=fenced)
 
-    def _commit(self, steps: Sequence[Step]) -> None:
-        """With the fence. Only a controller changes this, so a Conflict without it is a bug."""
+    def _commit(self, steps: Sequence[Step], kind: str, *, fenced: bool = True) -> None:
+        """With the fence, and told to all brokers as a change of that kind.
+
+        Raises Conflict where somebody else changed it, which only states' and deletions' owners do.
+        """
         size = sum(len(step.path) + len(getattr(step, "data", b"")) for step in steps)
         if size > COMMIT_BYTES_MAX:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
                 f"a change of {size} bytes of metadata; {COMMIT_BYTES_MAX} at once are allowed",
             )
-        fence = self._fence()
+        fence = self._fence() if fenced else ()
         try:
-            self._tree.commit([*fence, *steps])
+            self._tree.commit([*fence, *steps, Touch(kind, b"")])
         except Conflict as e:
             if e.step in fence:
                 raise KafkaError(
@@ -313,6 +494,29 @@ def _name_path(name: str) -> str:
 
 def _topic_path(topic_id: uuid.UUID) -> str:
     return f"{TOPICS}/{topic_id}"
+
+
+def _state_of(node: Node, path: str) -> PartitionState:
+    kept = _decoded(node, _State, path)
+    return PartitionState(
+        tuple(kept.replicas), tuple(kept.isr), kept.leader, kept.leader_epoch, node.version
+    )
+
+
+def _state_data(state: PartitionState) -> bytes:
+    kept = _State(list(state.replicas), list(state.isr), state.leader, state.leader_epoch)
+    return _encoded(kept)
+
+
+def _new_states(topic: TopicRecord, first: int) -> list[Step]:
+    path, added = _topic_path(topic.topic_id), topic.states[first:]
+    return [Create(f"{path}/{n}", _state_data(s)) for n, s in enumerate(added, start=first)]
+
+
+def _changed(change: StateChange) -> Change:
+    """`state.version` is the one that it takes the place of."""
+    path = f"{_topic_path(change.topic_id)}/{change.number}"
+    return Change(path, _state_data(change.state), change.state.version)
 
 
 def _acl_part(binding: AclBinding) -> str:

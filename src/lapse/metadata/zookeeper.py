@@ -5,9 +5,12 @@ recipes is used. Its client begins a new session by itself once the ensemble has
 keeps asking for ever while there is no connection: only callers here give up, after `wait_ms`.
 
 Connections break, and then nobody knows whether a commit was done. It is looked up: the steps are
-atomic and each names the version that it changes, so the first one that changes anything tells. A
-commit that was not done is sent again. Within one session ZooKeeper does requests in order, so what
-an earlier connection has sent cannot come after.
+atomic, so the first one that changes a version that it names tells. A commit that was not done is
+sent again, and so is one that names none. Within one session ZooKeeper does requests in order, so
+what an earlier connection has sent cannot come after.
+
+Watches do not outlive a connection: kazoo does not set them again, but calls all that it has when
+the connection is lost or the session has ended, and forgets them. That is what `watch` promises.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
@@ -39,7 +43,18 @@ from kazoo.retry import KazooRetry
 
 from lapse.base.clock import Clock
 from lapse.base.errors import ConfigError
-from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove, Step, Unreachable
+from lapse.metadata.tree import (
+    Change,
+    Check,
+    Conflict,
+    Create,
+    Node,
+    Remove,
+    Step,
+    Touch,
+    Unreachable,
+    call_all,
+)
 
 _log = logging.getLogger(__name__)
 _kazoo = logging.getLogger("kazoo")
@@ -149,6 +164,21 @@ class ZooKeeperTree:
                 return
         raise self._unreachable() from cause
 
+    def watch(self, paths: Sequence[str], callback: Callable[[], None]) -> None:
+        watcher = _Watcher(self._tell, callback)
+        hash(watcher)  # what cannot be hashed would end kazoo's thread
+
+        def ask() -> None:
+            asked = []
+            for path in map(self._path, paths):
+                asked.append(self._client.exists_async(path, watch=watcher))
+                asked.append(self._client.get_children_async(path, watch=watcher))
+            for one in asked:
+                with contextlib.suppress(NoNodeError):  # the first of the two is told if it comes
+                    one.get(timeout=self._wait_s)
+
+        self._answered(ask)
+
     def when_session_ends(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
 
@@ -195,6 +225,8 @@ class ZooKeeperTree:
                 sent.create(path, step.data, ephemeral=step.of_session)
             elif isinstance(step, Change):
                 sent.set_data(path, step.data, step.version)
+            elif isinstance(step, Touch):
+                sent.set_data(path, step.data)
             elif isinstance(step, Remove):
                 sent.delete(path, step.version)
             else:
@@ -206,8 +238,12 @@ class ZooKeeperTree:
                 raise Conflict(step, _WHY.get(type(result), repr(result)))
 
     def _is_done(self, steps: Sequence[Step]) -> bool:
-        """Whether steps of which nobody knows are done: the first that changes something tells."""
-        step = next((step for step in steps if not isinstance(step, Check)), None)
+        """Whether steps of which nobody knows are done: the first that can tell does.
+
+        A Check changes nothing, and a Touch is done from any version to any: where there are no
+        others, the steps count as not done, since doing them twice does no harm.
+        """
+        step = next((step for step in steps if not isinstance(step, Check | Touch)), None)
         if step is None:
             return False
         path = self._path(step.path)
@@ -228,6 +264,11 @@ class ZooKeeperTree:
 
     # --- the session ----------------------------------------------------------------------------
 
+    def _tell(self, callback: Callable[[], None]) -> None:
+        """In a thread of kazoo's."""
+        if not self._closed:
+            call_all([callback])
+
     def _noticed(self, state: str) -> None:
         """In a thread of kazoo's."""
         if self._closed:
@@ -238,8 +279,7 @@ class ZooKeeperTree:
             began_anew, self._lost = self._lost, False
             if began_anew:
                 _log.warning("ZooKeeper at %s has a new session of ours", self._connect)
-                for callback in self._callbacks:
-                    callback()
+                call_all(self._callbacks)
             return
         if self._connected.is_set():
             _log.warning("ZooKeeper at %s does not answer", self._connect)
@@ -250,6 +290,17 @@ class ZooKeeperTree:
         return Unreachable(
             f"zookeeper.connect={self._connect}: no answer within {self._wait_s:g} s"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Watcher:
+    """What kazoo calls; it keeps those that are equal, by tree and callback, once for a path."""
+
+    tell: Callable[[Callable[[], None]], None]
+    callback: Callable[[], None]
+
+    def __call__(self, _event: object) -> None:
+        self.tell(self.callback)
 
 
 def _is_of_session(steps: Sequence[Step]) -> bool:

@@ -27,4 +27,4 @@ def unsure_store() -> tuple[UnsureTree, TreeStore]:
     ensemble = MemoryEnsemble()
     tree = UnsureTree(ensemble, ensemble.begin_session())
     checks: Sequence[Check] = ()
-    return tree, TreeStore(tree, lambda: checks, lambda: "cluster-of-a-test-0000")
+    return tree, TreeStore(tree, lambda: checks, lambda: "cluster-of-a-test-0000", 0)

@@ -1,4 +1,4 @@
-"""A broker's place in a cluster: one at a time, and what it changes is fenced."""
+"""A broker's place in a cluster: one for each id, one controller, and what it changes is fenced."""
 
 from __future__ import annotations
 
@@ -9,28 +9,55 @@ import pytest
 
 from lapse.base.clock import SystemClock
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError
-from lapse.metadata.membership import CONTROLLER, Interrupted, Membership
+from lapse.metadata.membership import CONTROLLER, Interrupted, Membership, Registration
 from lapse.metadata.tree import Create, Step, Tree, Unreachable
 from lapse.metadata.tree_store import TreeStore
 from lapse.testing.memory_tree import MemoryEnsemble, MemoryTree
 from tests.support.metadata.store_contract import record
 
+ADDRESS = {"PLAINTEXT": ("here", 9092)}
+
 
 def member(tree: Tree, node_id: int = 0, wait_ms: int = 0) -> Membership:
-    return Membership(tree, node_id, wait_ms, SystemClock())
+    return Membership(tree, Registration(node_id), wait_ms, SystemClock())
+
+
+def store_of(tree: Tree, joining: Membership) -> TreeStore:
+    return TreeStore(tree, joining.fence, lambda: "", 0)
 
 
 def test_each_who_takes_the_office_has_a_higher_epoch() -> None:
     ensemble = MemoryEnsemble()
     epochs = []
-    for _ in range(3):
+    for node_id in range(3):
         tree = ensemble.connect()
-        joining = member(tree)
+        joining = member(tree, node_id)
         joining.join()
-        joining.join()  # again in the same session: nothing is taken twice
+        assert joining.controller() is None
+        assert joining.take_office()
+        assert joining.take_office()  # again in the same session: nothing is taken twice
+        assert joining.controller() == joining.last_controller() == node_id
         epochs.append(joining.epoch)
         tree.close()
     assert epochs == [1, 2, 3]
+
+
+def test_one_holds_the_office_and_the_others_change_nothing() -> None:
+    ensemble = MemoryEnsemble()
+    tree, other = ensemble.connect(), ensemble.connect()
+    first, second = member(tree), member(other, 1)
+    for one in (first, second):
+        one.join()
+    assert first.take_office()
+    assert not second.take_office()
+    assert (first.controller(), second.controller(), second.epoch) == (0, 0, -1)
+    with pytest.raises(KafkaError) as refused:
+        store_of(other, second).create_topics([record("t")])
+    assert refused.value.code == ErrorCode.NOT_CONTROLLER
+    assert store_of(tree, first).topics() == store_of(other, second).topics() == []
+    tree.close()
+    assert second.take_office()
+    store_of(other, second).create_topics([record("t")])
 
 
 def test_who_lost_the_office_changes_nothing() -> None:
@@ -38,16 +65,20 @@ def test_who_lost_the_office_changes_nothing() -> None:
     tree, other = ensemble.connect(), ensemble.connect()
     joining, next_one = member(tree), member(other, 1)
     joining.join()
-    store = TreeStore(tree, joining.fence, lambda: "")
+    joining.take_office()
+    store = store_of(tree, joining)
     store.create_topics([record("before")])
     tree.end_session()
     next_one.join()
+    assert next_one.take_office()
     with pytest.raises(KafkaError) as refused:
         store.create_topics([record("after")])
     assert refused.value.code == ErrorCode.NOT_CONTROLLER
-    TreeStore(other, next_one.fence, lambda: "").create_topics([record("after")])
-    with pytest.raises(ConfigError, match="broker 1 is there already"):
-        joining.join()
+    store_of(other, next_one).create_topics([record("after")])
+    joining.join()
+    assert not joining.take_office()
+    with pytest.raises(KafkaError):
+        store.create_topics([record("later")])
 
 
 def test_the_next_session_takes_the_place_again() -> None:
@@ -55,21 +86,38 @@ def test_the_next_session_takes_the_place_again() -> None:
     tree = ensemble.connect()
     joining = member(tree)
     joining.join()
-    store = TreeStore(tree, joining.fence, lambda: "")
+    joining.take_office()
+    store = store_of(tree, joining)
     tree.end_session()
     joining.join()
+    assert joining.take_office()
     assert joining.epoch == 2
     store.create_topics([record("t")])
 
 
-@pytest.mark.parametrize(
-    ("node_id", "words"), [(0, "another broker with this id"), (1, "broker 0 is there already")]
-)
-def test_who_is_alive_is_not_displaced(node_id: int, words: str) -> None:
+def test_what_brokers_say_of_themselves_is_known() -> None:
+    ensemble = MemoryEnsemble()
+    tree, other = ensemble.connect(), ensemble.connect()
+    first, second = member(tree), member(other, 1)
+    for one in (first, second):
+        one.join()
+    assert first.brokers() == {0: Registration(0), 1: Registration(1)}
+    second.announce(ADDRESS)
+    assert first.brokers()[1] == Registration(1, ADDRESS)
+    second.leave()
+    assert first.brokers()[1] == Registration(1, ADDRESS, leaving=True)
+    other.end_session()
+    assert first.brokers() == {0: Registration(0)}
+    second.announce(ADDRESS)  # it is nowhere to be changed, and said anew
+    second.join()
+    assert first.brokers()[1] == Registration(1, ADDRESS, leaving=True)
+
+
+def test_who_is_alive_is_not_displaced() -> None:
     ensemble = MemoryEnsemble()
     member(ensemble.connect()).join()
-    with pytest.raises(ConfigError, match=words):
-        member(ensemble.connect(), node_id, wait_ms=150).join()
+    with pytest.raises(ConfigError, match="another broker with this id"):
+        member(ensemble.connect(), 0, wait_ms=150).join()
 
 
 def test_who_died_is_waited_for() -> None:
@@ -89,7 +137,7 @@ def test_who_died_is_waited_for() -> None:
     assert looked.wait(30)
     dead.end_session()
     thread.join()
-    assert joining.epoch == 2
+    assert joining.take_office()
 
 
 def test_a_broker_that_stops_waits_for_nobody() -> None:
@@ -115,9 +163,10 @@ def test_an_office_that_was_taken_unknowingly_has_its_epoch() -> None:
 
     tree = Unsure(ensemble, ensemble.begin_session())
     joining = member(tree)
-    with pytest.raises(Unreachable):
-        joining.join()
-    tree.is_lost = False
     joining.join()
+    with pytest.raises(Unreachable):
+        joining.take_office()
+    tree.is_lost = False
+    assert joining.take_office()
     assert joining.epoch == 1
-    TreeStore(tree, joining.fence, lambda: "").create_topics([record("t")])
+    store_of(tree, joining).create_topics([record("t")])

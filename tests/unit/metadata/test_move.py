@@ -40,7 +40,7 @@ def source(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 def opened(tree: MemoryTree, cluster_id: str = "ours") -> TreeStore:
-    return TreeStore(tree, lambda: (), lambda: cluster_id)
+    return TreeStore(tree, lambda: (), lambda: cluster_id, 0)
 
 
 def test_all_is_there(source: SqliteStore) -> None:

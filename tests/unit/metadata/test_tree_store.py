@@ -29,7 +29,7 @@ def ensemble() -> MemoryEnsemble:
 def open_store(ensemble: MemoryEnsemble) -> Open:
     def opened(new_cluster_id: str) -> MetadataStore:
         tree = ensemble.connect()
-        return TreeStore(tree, lambda: [Check(EPOCH, 0)], lambda: new_cluster_id)
+        return TreeStore(tree, lambda: [Check(EPOCH, 0)], lambda: new_cluster_id, 0)
 
     return opened
 
@@ -42,8 +42,7 @@ CHANGES: dict[str, Callable[[MetadataStore], object]] = {
     "create": lambda s: s.create_topics([record("new")]),
     "change": lambda s: s.change_topic(s.topics()[0]),
     "start": lambda s: s.start_deletion(s.topics()[0].topic_id),
-    "finish": lambda s: s.finish_deletion(s.deletions()[0].topic_id),
-    "settings": lambda s: s.set_broker_settings("0", {"a": "1"}),
+    "settings": lambda s: s.set_broker_settings("", {"a": "1"}),
     "acls": lambda s: s.change_acls([BINDING], []),
     "credentials": lambda s: s.change_credentials(
         {("a", ScramMechanism.SHA_256): ScramCredential(b"", b"", b"", 1)}
@@ -80,7 +79,7 @@ def test_any_broker_takes_producer_ids_and_none_twice(
 
 def test_a_block_that_another_takes_meanwhile_is_not_given_twice() -> None:
     ensemble = MemoryEnsemble()
-    other = TreeStore(ensemble.connect(), list, lambda: "")
+    other = TreeStore(ensemble.connect(), list, lambda: "", 0)
     taken: list[range] = []
 
     class Slow(TreeStore):
@@ -90,7 +89,7 @@ def test_a_block_that_another_takes_meanwhile_is_not_given_twice() -> None:
                 taken.append(other.allocate_producer_ids(10))
             return node
 
-    block = Slow(ensemble.connect(), list, lambda: "").allocate_producer_ids(10)
+    block = Slow(ensemble.connect(), list, lambda: "", 0).allocate_producer_ids(10)
     assert (taken, block) == ([range(10), range(10, 20)], range(20, 30))
 
 

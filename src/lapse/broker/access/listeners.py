@@ -17,7 +17,8 @@ a listener that `advertised.listeners` leaves out gets no brokers.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -29,6 +30,7 @@ _LISTENER = re.compile(
     r"(?P<name>[\w.-]+)://(?P<host>\[[0-9a-fA-F:]+\]|[^:/\[\]]*):(?P<port>\d{1,5})"
 )
 _ALL_ADDRESSES = "0.0.0.0"  # noqa: S104  (only where the configuration says so)
+ANY_ADDRESS = frozenset({_ALL_ADDRESSES, "::"})
 UNROUTABLE = frozenset({_ALL_ADDRESSES, "[::]"})
 _ALLOWED = "NAME://HOST:PORT, or more of them"
 
@@ -101,6 +103,31 @@ def kafka_listeners(config: BrokerConfig) -> tuple[Listener, ...]:
         )
         for name, address in found.items()
     )
+
+
+def broker_listener(config: BrokerConfig, listeners: Sequence[Listener]) -> Listener:
+    """The one by which brokers reach each other; raises ConfigError."""
+    setting, name = "inter.broker.listener.name", config.inter_broker_listener_name.strip().upper()
+    found = next((one for one in listeners if name in {"", one.name}), None)
+    if found is None:
+        names = ", ".join(one.name for one in listeners)
+        raise ConfigError(f"{setting}={name}: listeners has {names}")
+    if config.zookeeper_connect and found.protocol is not Protocol.PLAINTEXT:
+        raise ConfigError(
+            f"{setting}={name}: {found.name} is {found.protocol.name}; brokers reach each other by "
+            "PLAINTEXT so far, on a network of their own"
+        )
+    return found
+
+
+def reached_at(listeners: Sequence[Listener]) -> dict[str, tuple[str, int]]:
+    """Host and port by the listeners' names, as other brokers and their clients get them."""
+    found = {}
+    for one in listeners:
+        address = one.advertised or one.address
+        host = socket.gethostname() if address.host in ANY_ADDRESS else address.host
+        found[one.name] = (host, address.port or one.address.port)
+    return found
 
 
 def _addresses(config: BrokerConfig, setting: str, value: str) -> dict[str, Address]:

@@ -46,13 +46,18 @@ async def handle(
         for topic in request.v3_and_below_topics
         for number in topic.partitions
     ]
+    producer = ProducerIdAndEpoch(
+        request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
+    )
+    if request.verify_only:
+        verified = await services.transactions.verify(
+            request.v3_and_below_transactional_id, producer, partitions_to_add
+        )
+        return _answer(request, verified)
     refusals = {tp: _refusal(services.topics.image, tp) for tp in partitions_to_add}
     if any(refusals.values()):
         untried = ErrorCode.OPERATION_NOT_ATTEMPTED
         return _answer(request, {tp: code or untried for tp, code in refusals.items()})
-    producer = ProducerIdAndEpoch(
-        request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
-    )
     error = await services.transactions.add_partitions(
         request.v3_and_below_transactional_id, producer, partitions_to_add
     )
@@ -100,6 +105,8 @@ async def _authorize(
 ) -> Any:
     """All or none: if one topic is refused, the other topics are not attempted."""
     topics = request.v3_and_below_topics
+    if request.verify_only and caller.may_cluster(Operation.CLUSTER_ACTION):
+        return await handle(request)
     if not caller.may_transaction(Operation.WRITE, request.v3_and_below_transactional_id):
         codes = dict.fromkeys((topic.name for topic in topics), TRANSACTION_REFUSED)
     else:

@@ -17,7 +17,7 @@ from lapse.broker.limits.client_quotas import Ops
 from lapse.broker.limits.quotas import entity_of
 from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
 from lapse.broker.request.context import Services, Session
-from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.endpoint import Endpoint, always
 from lapse.metadata.store import Entity
 from lapse.security.acls import Operation
 from lapse.wire.schema.alter_client_quotas import (
@@ -91,4 +91,5 @@ API = Endpoint(
     AlterClientQuotasResponse,
     handle,
     of_cluster(Operation.ALTER_CONFIGS, _no_quotas),
+    by_controller=always,
 )

@@ -23,6 +23,7 @@ from lapse.broker.request.config_resources import (
     Alteration,
     alter_all,
     may_settings,
+    of_the_cluster,
     refused_settings,
 )
 from lapse.broker.request.context import Services, Session
@@ -85,4 +86,5 @@ API = Endpoint(
             refused_settings(AlterConfigsResourceResponse),
         )
     ),
+    by_controller=of_the_cluster,
 )

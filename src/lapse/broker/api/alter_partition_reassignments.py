@@ -2,9 +2,9 @@
 
 Needs ALTER cluster.
 
-Behaviour: there is one broker. If the request lists this broker as the only replica, the replica is
-in place already and the partition succeeds. Any other list is INVALID_REPLICA_ASSIGNMENT. Null
-replicas cancel a move, but no move is ever in progress: NO_REASSIGNMENT_IN_PROGRESS.
+Behaviour: replicas stay where they are so far. If the request lists the replicas that there are,
+they are in place already and the partition succeeds. Any other list is INVALID_REPLICA_ASSIGNMENT.
+Null replicas cancel a move, but no move is ever in progress: NO_REASSIGNMENT_IN_PROGRESS.
 UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist.
 
 v0 the replication factor may change · v1 only if the request allows it (it never does).
@@ -31,7 +31,7 @@ _MESSAGES = {
     ErrorCode.NONE: None,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such partition",
     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "the partition is not being reassigned",
-    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "this broker is the only one there is",
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "its replicas stay where they are",
 }
 
 
@@ -41,7 +41,7 @@ async def handle(
     _version: int,
     request: AlterPartitionReassignmentsRequest,
 ) -> AlterPartitionReassignmentsResponse:
-    """Check for each partition that this broker is its only requested replica."""
+    """Check for each partition that the requested replicas are those that it has."""
     topics, node_id = services.topics.image.topics, services.config.node_id
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
@@ -68,11 +68,15 @@ def _answer(
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif requested.replicas is None:
         code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-    elif requested.replicas != (node_id,):
+    elif requested.replicas != _replicas(topic, requested.partition_index, node_id):
         code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
     return ReassignablePartitionResponse(
         partition_index=requested.partition_index, error_code=code, error_message=_MESSAGES[code]
     )
+
+
+def _replicas(topic: Topic, number: int, node_id: int) -> tuple[int, ...]:
+    return topic.states[number].replicas if topic.states else (node_id,)
 
 
 API = Endpoint(

@@ -17,7 +17,7 @@ from __future__ import annotations
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
 from lapse.broker.request.context import Services, Session
-from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.endpoint import Endpoint, always
 from lapse.security.acls import Operation
 from lapse.security.scram import (
     Credentials,
@@ -120,4 +120,5 @@ API = Endpoint(
     AlterUserScramCredentialsResponse,
     handle,
     of_cluster(Operation.ALTER, _no_credentials),
+    by_controller=always,
 )

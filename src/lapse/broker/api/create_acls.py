@@ -14,7 +14,7 @@ from __future__ import annotations
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
 from lapse.broker.request.context import Services, Session
-from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.endpoint import Endpoint, always
 from lapse.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 from lapse.wire.schema.create_acls import (
     CREATE_ACLS,
@@ -66,4 +66,5 @@ API = Endpoint(
             results=tuple(AclCreationResult(**CLUSTER_REFUSAL) for _ in request.creations)
         ),
     ),
+    by_controller=always,
 )

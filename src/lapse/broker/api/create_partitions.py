@@ -19,13 +19,14 @@ older clients are throttled (KIP-599).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.broker.api.create_topics import PARTITIONS_MAX
+from lapse.broker.api.create_topics import PARTITIONS_MAX, check_brokers
 from lapse.broker.logs.topics import require_more
 from lapse.broker.request.authorize import TOPIC_REFUSED, Items, each, message_of, of_topic
 from lapse.broker.request.context import Services, Session
-from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.endpoint import Endpoint, always
 from lapse.broker.request.throttle import charge_mutations
 from lapse.metadata.image import INTERNAL_TOPICS, Topic
 from lapse.security.acls import Operation
@@ -52,11 +53,12 @@ async def handle(
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
             added = validate(
-                requested, services.topics.image.topics.get(name), services.config.node_id
+                requested, services.topics.image.topics.get(name), services.topics.members.able
             )
             charge_mutations(services, session, added, strict=version >= STRICT_FROM)
             if not request.validate_only:
-                await services.topics.add_partitions(name, requested.count)
+                chosen = [tuple(one.broker_ids) for one in requested.assignments or ()]
+                await services.topics.add_partitions(name, requested.count, chosen)
             answers.append(CreatePartitionsTopicResult(name=name, error_code=ErrorCode.NONE))
         except KafkaError as e:
             answers.append(
@@ -65,7 +67,7 @@ async def handle(
     return CreatePartitionsResponse(results=tuple(answers))
 
 
-def validate(requested: CreatePartitionsTopic, topic: Topic | None, node_id: int) -> int:
+def validate(requested: CreatePartitionsTopic, topic: Topic | None, able: Sequence[int]) -> int:
     """The number of new partitions; raises the KafkaError that says why a topic cannot grow."""
     if topic is None:
         raise KafkaError(
@@ -90,13 +92,14 @@ def validate(requested: CreatePartitionsTopic, topic: Topic | None, node_id: int
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"topic {topic.name}: {len(requested.assignments)} assignments, {added} new partitions",
         )
-    for assignment in requested.assignments:
-        if assignment.broker_ids != (node_id,):
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"topic {topic.name}: assigned to brokers {list(assignment.broker_ids)}; there is "
-                f"one, {node_id}",
-            )
+    of_others = [topic.states[0].replicas] if topic.states else []
+    chosen = (tuple(assignment.broker_ids) for assignment in requested.assignments)
+    check_brokers(f"topic {topic.name}", chosen, able)
+    if of_others and any(len(one.broker_ids) != len(of_others[0]) for one in requested.assignments):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"topic {topic.name}: its other partitions have {len(of_others[0])} replicas",
+        )
     return added
 
 
@@ -115,4 +118,5 @@ API = Endpoint(
             ),
         )
     ),
+    by_controller=always,
 )

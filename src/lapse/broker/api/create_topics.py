@@ -3,9 +3,10 @@
 Needs CREATE cluster or topic; DESCRIBE_CONFIGS topic, to get its settings in the response.
 
 Behaviour: topics are validated and created one by one; the answer comes when a topic is durable and
-its logs are open. INVALID_CONFIG names the setting and what is allowed. There is one broker, so a
-replication factor is 1 (or -1), and assignments by hand name it for each partition, from 0 on
-without gaps, else INVALID_REPLICA_ASSIGNMENT; with them both counts are -1, else INVALID_REQUEST.
+the controller's logs of it are open. INVALID_CONFIG names the setting and what is allowed.
+INVALID_REPLICATION_FACTOR where there are fewer brokers; assignments by hand name equally many of
+them for each partition, from 0 on without gaps, else INVALID_REPLICA_ASSIGNMENT; with them both
+counts are -1, else INVALID_REQUEST.
 Names that differ only in '.' and '_' collide in metrics and are refused, as in Kafka. A topic named
 twice in one request is INVALID_REQUEST; so is `__cluster_metadata`, whose folder would be taken for
 Kafka's metadata log. `validate_only` validates and creates nothing; as in Kafka it counts for the
@@ -19,7 +20,7 @@ clients are throttled (KIP-599) · v7 topic id.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +38,7 @@ from lapse.broker.request.authorize import (
     message_of,
 )
 from lapse.broker.request.context import Services, Session
-from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.endpoint import Endpoint, always
 from lapse.broker.request.throttle import charge_mutations
 from lapse.metadata.image import METADATA_LOG, Image, Topic
 from lapse.metadata.settings import BrokerSettings, describe_topic
@@ -89,17 +90,14 @@ def validate(requested: CreatableTopic, topics: Topics, config: BrokerConfig) ->
     if requested.name in image.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {requested.name!r} already exists")
     _check_collision(requested.name, image)
-    partitions = requested.num_partitions
+    partitions, factor = requested.num_partitions, requested.replication_factor
+    assignments: tuple[tuple[int, ...], ...] = ()
     if requested.assignments:
-        _check_assignments(requested, config.node_id)
-        partitions = len(requested.assignments)
-    elif requested.replication_factor not in {1, DEFAULT}:
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"topic {requested.name}: replication factor {requested.replication_factor}; "
-            "there is one broker, so it must be 1",
-        )
-    elif partitions == DEFAULT:
+        assignments = _checked_assignments(requested, topics.members.able)
+        partitions = len(assignments)
+    elif factor != DEFAULT:
+        topics.members.require(factor, f"topic {requested.name}")
+    if partitions == DEFAULT:
         partitions = config.num_partitions
     if partitions < 1:
         raise KafkaError(
@@ -111,25 +109,49 @@ def validate(requested: CreatableTopic, topics: Topics, config: BrokerConfig) ->
             ErrorCode.POLICY_VIOLATION,
             f"topic {requested.name}: {partitions} partitions; at most {PARTITIONS_MAX}",
         )
-    return NewTopic(requested.name, partitions, _overrides(requested, topics.settings))
+    overrides = _overrides(requested, topics.settings)
+    named = None if factor == DEFAULT else factor
+    return NewTopic(requested.name, partitions, overrides, named, assignments)
 
 
-def _check_assignments(requested: CreatableTopic, node_id: int) -> None:
-    """Check that manual assignments name only this broker and have no gaps in their numbers."""
+def _checked_assignments(
+    requested: CreatableTopic, able: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """Manual assignments by partition: no gaps in their numbers, equally many brokers of ours."""
     if (requested.num_partitions, requested.replication_factor) != (DEFAULT, DEFAULT):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
             f"topic {requested.name}: partitions are assigned by hand, so their number and the "
             "replication factor are -1",
         )
+    chosen = {one.partition_index: tuple(one.broker_ids) for one in requested.assignments}
     numbers = sorted(one.partition_index for one in requested.assignments)
-    elsewhere = [one.broker_ids for one in requested.assignments if one.broker_ids != (node_id,)]
-    if numbers != list(range(len(numbers))) or elsewhere:
+    subject = f"topic {requested.name}"
+    if numbers != list(range(len(numbers))):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"topic {requested.name}: partitions {numbers} are assigned by hand, "
-            f"to brokers {sorted(set(elsewhere)) or node_id}; allowed is each number from 0 on "
-            f"once, and the one broker {node_id}",
+            f"{subject}: partitions {numbers} are assigned by hand; allowed is each number from "
+            "0 on once",
+        )
+    check_brokers(subject, chosen.values(), able)
+    return tuple(chosen[number] for number in numbers)
+
+
+def check_brokers(subject: str, chosen: Iterable[tuple[int, ...]], able: Sequence[int]) -> None:
+    """Raise INVALID_REPLICA_ASSIGNMENT unless each names some of the brokers, all equally many."""
+    sizes = set()
+    for brokers in chosen:
+        sizes.add(len(brokers))
+        if not brokers or len(set(brokers)) < len(brokers) or not set(brokers) <= set(able):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{subject}: assigned to brokers {list(brokers)}; allowed is each of "
+                f"{list(able)} once",
+            )
+    if len(sizes) > 1:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{subject}: partitions with {sorted(sizes)} replicas; allowed is equally many",
         )
 
 
@@ -160,7 +182,7 @@ def _created(new: NewTopic, topic: Topic | None, settings: BrokerSettings) -> Cr
         error_code=ErrorCode.NONE,
         error_message=None,
         num_partitions=new.partitions,
-        replication_factor=1,
+        replication_factor=_factor_of(new, topic),
         configs=tuple(
             CreatableTopicConfigs(
                 name=one.name,
@@ -172,6 +194,12 @@ def _created(new: NewTopic, topic: Topic | None, settings: BrokerSettings) -> Cr
             for one in describe_topic(new.overrides, settings, in_force)
         ),
     )
+
+
+def _factor_of(new: NewTopic, topic: Topic | None) -> int:
+    if topic is not None and topic.states:
+        return len(topic.states[0].replicas)
+    return len(new.assignments[0]) if new.assignments else new.replication_factor or 1
 
 
 # --- authorization --------------------------------------------------------------------------------
@@ -208,4 +236,11 @@ _create = each(
 )
 
 
-API = Endpoint(CREATE_TOPICS, CreateTopicsRequest, CreateTopicsResponse, handle, _authorize)
+API = Endpoint(
+    CREATE_TOPICS,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    handle,
+    _authorize,
+    by_controller=always,
+)

@@ -16,7 +16,7 @@ from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.api.describe_acls import filter_of
 from lapse.broker.request.authorize import CLUSTER_REFUSAL, of_cluster
 from lapse.broker.request.context import Services, Session
-from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.endpoint import Endpoint, always
 from lapse.security.acls import AclBinding, Operation
 from lapse.wire.schema.delete_acls import (
     DELETE_ACLS,
@@ -77,4 +77,5 @@ API = Endpoint(
             )
         ),
     ),
+    by_controller=always,
 )

@@ -4,9 +4,9 @@ Needs DELETE topic.
 
 Behaviour: each partition by itself. The answer comes when its log start is durable, which Kafka
 does not wait for (L11); whole segments are gone then, what is dead in the one that holds the new
-start leaves its file within `lapse.physical.delete.max.lag.ms`. There is one replica, so the low
-watermark is the log start. Offset -1 is the high watermark; one at or below the log start succeeds
-and changes nothing.
+start leaves its file within `lapse.physical.delete.max.lag.ms`. The low watermark is the least log
+start of all replicas that are alive or in sync, once each has reached the offset, durably. Offset
+-1 is the high watermark; one at or below the log start succeeds and changes nothing.
 
 An error comes with low watermark -1: UNKNOWN_TOPIC_OR_PARTITION; INVALID_TOPIC_EXCEPTION for an
 internal topic; POLICY_VIOLATION for a topic that is compacted and not deleted from (neither is
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
@@ -94,7 +94,15 @@ async def _delete_all(
                 delete_one, services.partitions, services.topics.image, where, offset
             )
         services.purgatory.changed(where)  # a fetch may wait below the new log start
-        return outcome
+        if outcome.error:
+            return outcome
+        try:
+            low_watermark = await services.replicas.deleted(
+                where, outcome.low_watermark, max(timeout_ms, LEAST_WAIT_MS) / 1000
+            )
+        except KafkaError as e:
+            return DeleteResult(error=e.code)
+        return replace(outcome, low_watermark=low_watermark)
 
     tasks = [asyncio.create_task(delete(where, offset)) for where, offset in deletions]
     if tasks:
@@ -108,7 +116,7 @@ def delete_one(
     """Delete in one partition, in a worker thread."""
     try:
         _check_deletable(image, where)
-        log = partitions.get(where)
+        log = partitions.led(where).log
         _check_policy(log)
         return DeleteResult(log.delete_records(offset))
     except Exception as e:  # noqa: BLE001  (`code_of` logs it)

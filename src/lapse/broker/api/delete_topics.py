@@ -19,7 +19,7 @@ from typing import Any
 from lapse.base.errors import ErrorCode, KafkaError
 from lapse.broker.request.authorize import TOPIC_REFUSED, Caller, Handle, message_of
 from lapse.broker.request.context import Services, Session
-from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.endpoint import Endpoint, always
 from lapse.broker.request.throttle import charge_mutations
 from lapse.metadata.image import Image, Topic
 from lapse.security.acls import Operation
@@ -113,4 +113,11 @@ async def _authorize(
     return replace(answer, responses=(*answer.responses, *refused))
 
 
-API = Endpoint(DELETE_TOPICS, DeleteTopicsRequest, DeleteTopicsResponse, handle, _authorize)
+API = Endpoint(
+    DELETE_TOPICS,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    handle,
+    _authorize,
+    by_controller=always,
+)

@@ -35,8 +35,8 @@ _REFUSALS = {
 async def handle(
     services: Services, session: Session, _version: int, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """Describe the only broker."""
-    cluster_id, node_id = services.topics.image.cluster_id, services.config.node_id
+    """Describe the brokers that are there."""
+    cluster_id = services.topics.image.cluster_id
     if request.endpoint_type != BROKERS:
         unknown = (
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
@@ -46,17 +46,16 @@ async def handle(
         return DescribeClusterResponse(
             error_code=code, error_message=message, cluster_id="", brokers=()
         )
-    address = services.address_for(session)
-    brokers = (
-        ()
-        if address is None
-        else (DescribeClusterBroker(broker_id=node_id, host=address.host, port=address.port),)
+    controller_id = services.topics.members.controller_id
+    brokers = tuple(
+        DescribeClusterBroker(broker_id=broker, host=address.host, port=address.port)
+        for broker, address in sorted(services.addresses_for(session).items())
     )
     return DescribeClusterResponse(
         error_code=ErrorCode.NONE,
         endpoint_type=BROKERS,
         cluster_id=cluster_id,
-        controller_id=node_id,
+        controller_id=-1 if controller_id is None else controller_id,
         brokers=brokers,
     )
 

@@ -50,7 +50,7 @@ def _look(partitions: Partitions, request: DescribeProducersRequest) -> Describe
 
 def _partition(partitions: Partitions, tp: TopicPartition) -> PartitionResponse:
     try:
-        producers = partitions.get(tp).producers()
+        producers = partitions.led(tp).log.producers()
     except KafkaError as e:
         return PartitionResponse(
             partition_index=tp.partition,

@@ -4,8 +4,8 @@ Needs DESCRIBE topic.
 
 Behaviour: the requested topics, or all; from the cursor on, which is a topic and its first
 partition, and for at most as many partitions as the request says and 2,000. There is a next cursor
-where something is left. There is one replica, so no other is eligible to lead. A topic requested
-by name may be UNKNOWN_TOPIC_OR_PARTITION or INVALID_TOPIC_EXCEPTION. INVALID_REQUEST, for every
+where something is left. Only in-sync replicas lead, so no other is eligible. A topic requested by
+name may be UNKNOWN_TOPIC_OR_PARTITION or INVALID_TOPIC_EXCEPTION. INVALID_REQUEST, for every
 topic of the request, where the cursor's is not among them or its partition is negative. Authorized
 operations are added by `authorization`.
 
@@ -19,8 +19,8 @@ from dataclasses import replace
 from typing import Any
 
 from lapse.base.errors import ErrorCode
-from lapse.base.ids import TopicPartition
 from lapse.broker.api.metadata import why_unknown
+from lapse.broker.replicas.shown import shown
 from lapse.broker.request.authorize import TOPIC_REFUSED, Caller, Handle, with_operations
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
@@ -102,19 +102,17 @@ def _known(
 def _partition(
     services: Services, topic: Topic, number: int
 ) -> DescribeTopicPartitionsResponsePartition:
-    node_id = services.config.node_id
-    partition = TopicPartition(topic.name, number)
-    online = services.partitions.is_online(partition)
+    one = shown(topic, number, services.partitions, services.topics.members)
     return DescribeTopicPartitionsResponsePartition(
-        error_code=ErrorCode.NONE if online else ErrorCode.LEADER_NOT_AVAILABLE,
+        error_code=one.error,
         partition_index=number,
-        leader_id=node_id if online else -1,
-        leader_epoch=services.partitions.leader_epoch(partition),
-        replica_nodes=(node_id,),
-        isr_nodes=(node_id,),
+        leader_id=one.leader,
+        leader_epoch=one.leader_epoch,
+        replica_nodes=one.replicas,
+        isr_nodes=one.isr,
         eligible_leader_replicas=(),
         last_known_elr=(),
-        offline_replicas=() if online else (node_id,),
+        offline_replicas=one.offline,
     )
 
 

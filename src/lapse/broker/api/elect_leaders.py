@@ -2,11 +2,11 @@
 
 Needs ALTER cluster.
 
-Behaviour: each partition has one replica, which leads, so the result is ELECTION_NOT_NEEDED; if its
-log is offline, PREFERRED_LEADER_NOT_AVAILABLE, or ELIGIBLE_LEADERS_NOT_AVAILABLE for an unclean
-election. UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist. A request for all
-partitions leaves out those that need no election. An election type that is neither preferred nor
-unclean is INVALID_REQUEST.
+Behaviour: who leads goes on leading so far, so the result is ELECTION_NOT_NEEDED; where nobody
+does, or the leader's log is offline, PREFERRED_LEADER_NOT_AVAILABLE, or
+ELIGIBLE_LEADERS_NOT_AVAILABLE for an unclean election. UNKNOWN_TOPIC_OR_PARTITION for a partition
+that does not exist. A request for all partitions leaves out those that need no election. An
+election type that is neither preferred nor unclean is INVALID_REQUEST.
 
 v0 preferred elections only · v1 unclean ones, and a top-level error · v2 the same.
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 from lapse.base.errors import ErrorCode
 from lapse.base.ids import TopicPartition
+from lapse.broker.replicas.shown import shown
 from lapse.broker.request.authorize import (
     CLUSTER_REFUSAL,
     CLUSTER_REFUSED,
@@ -41,10 +42,10 @@ _OFFLINE_ERRORS = {
     1: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
 }
 _MESSAGES = {
-    ErrorCode.ELECTION_NOT_NEEDED: "its one replica leads",
+    ErrorCode.ELECTION_NOT_NEEDED: "it has a leader",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such partition",
     ErrorCode.INVALID_REQUEST: "elections are preferred (0) or unclean (1)",
-    **dict.fromkeys(_OFFLINE_ERRORS.values(), "its one replica is offline"),
+    **dict.fromkeys(_OFFLINE_ERRORS.values(), "none of its in-sync replicas is there"),
 }
 
 
@@ -82,8 +83,8 @@ def _code(services: Services, partition: TopicPartition, kind: int) -> ErrorCode
     topic = services.topics.image.topics.get(partition.topic)
     if topic is None or not 0 <= partition.partition < topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    online = services.partitions.is_online(partition)
-    return ErrorCode.ELECTION_NOT_NEEDED if online else _OFFLINE_ERRORS[kind]
+    one = shown(topic, partition.partition, services.partitions, services.topics.members)
+    return _OFFLINE_ERRORS[kind] if one.error else ErrorCode.ELECTION_NOT_NEEDED
 
 
 # --- authorization --------------------------------------------------------------------------------

@@ -50,10 +50,11 @@ from lapse.broker.logs.fetch_records import (
     converts,
     made_bytes_max,
     records_for,
+    replica_of,
 )
 from lapse.broker.logs.fetch_sessions import BY_ID_FROM
 from lapse.broker.logs.leader_epochs import check_leader_epoch
-from lapse.broker.logs.partitions import Partitions
+from lapse.broker.logs.partitions import Led, Partitions
 from lapse.broker.request.authorize import TOPIC_REFUSED, Caller, Handle
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
@@ -147,6 +148,10 @@ async def handle(
     )
     bytes_min = min(request.min_bytes, limits.bytes_max)
     got = _read_at_once(services, wanted, limits)
+    if got is None and limits.client.is_replica:
+        got = await _read(services, wanted, limits)
+    if got is not None and limits.client.is_replica:
+        _note_follower(services, replica_of(version, request), wanted, got)
     if got is None or _is_too_little(got, bytes_min):
         got = await _read_until(
             services, session, wanted, limits, FetchWait(request.max_wait_ms / 1000, bytes_min)
@@ -157,6 +162,20 @@ async def handle(
     if version < STORAGE_ERROR_FROM:
         got = [_without_storage_error(g) for g in got]
     return FetchResponse(responses=_by_topic(request.topics, got))
+
+
+def _note_follower(
+    services: Services, broker: int, wanted: Sequence[WantedPartition], got: Sequence[Got]
+) -> None:
+    """A follower has what lies below its fetch offsets, where its log is as the leader's."""
+    for want, found in zip(wanted, got, strict=True):
+        is_as_ours = not found.data.error_code and found.data.diverging_epoch is NO_EPOCH_END
+        if want.partition is not None and is_as_ours:
+            request = want.request
+            services.replicas.fetched(
+                want.partition, request.current_leader_epoch, broker,
+                request.fetch_offset, request.log_start_offset,
+            )  # fmt: skip
 
 
 async def _read_until(
@@ -259,8 +278,11 @@ async def _read(services: Services, wanted: Sequence[WantedPartition], limits: L
 def _most_bytes(partitions: Partitions, want: WantedPartition, limits: Limits) -> int:
     """What answering may take in memory; 0 where it takes no look into a file."""
     try:
-        log = _log(partitions, want)
-        end = log.last_stable_offset if limits.committed else log.high_watermark
+        log = _log(partitions, want).log
+        if limits.client.is_replica:
+            end = log.log_end_offset
+        else:
+            end = log.last_stable_offset if limits.committed else log.high_watermark
         if not log.log_start_offset <= want.request.fetch_offset < end:
             return 0
         return max(made_bytes_max(log, limits.client), SENDFILE_BYTES_MIN)
@@ -270,7 +292,7 @@ def _most_bytes(partitions: Partitions, want: WantedPartition, limits: Limits) -
 
 def _is_at_hand(partitions: Partitions, want: WantedPartition, limits: Limits) -> bool:
     try:
-        log = _log(partitions, want)
+        log = _log(partitions, want).log
         if not log.state.is_recent(want.request.fetch_offset) or converts(log, limits.client):
             return False
         return not (limits.committed and log.segments[-1].may_have_aborts)
@@ -309,10 +331,14 @@ def _read_one(
 ) -> Got:
     request = want.request
     try:
-        log = _log(partitions, want)
-        check_leader_epoch(request.current_leader_epoch, log)
+        led = _log(partitions, want)
+        log = led.log
+        check_leader_epoch(request.current_leader_epoch, led)
         stable, high_watermark = log.last_stable_offset, log.high_watermark  # in this order
-        end = stable if limits.committed else high_watermark
+        if limits.client.is_replica:
+            end = log.log_end_offset
+        else:
+            end = stable if limits.committed else high_watermark
         diverging = NO_EPOCH_END
         if request.last_fetched_epoch >= 0:
             diverging = _diverging(log, request)
@@ -388,10 +414,10 @@ def _aborted(
     )
 
 
-def _log(partitions: Partitions, want: WantedPartition) -> PartitionLog:
+def _log(partitions: Partitions, want: WantedPartition) -> Led:
     if want.partition is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has that id")
-    return partitions.get(want.partition)
+    return partitions.led(want.partition)
 
 
 def _in_memory_if_short(records: LogSlice | bytes, pread: Pread) -> bytes | LogSlice:

@@ -2,9 +2,9 @@
 
 Needs DESCRIBE group or transactional id.
 
-Behaviour: this broker coordinates all of them, being the only broker. The first request creates the
-topic in which the coordinator stores them. COORDINATOR_NOT_AVAILABLE if it cannot be created;
-clients then try again.
+Behaviour: the broker that leads the partition in which the coordinator stores it. The first request
+creates the topic. COORDINATOR_NOT_AVAILABLE if it cannot be created, or nobody leads that partition
+just now; clients then try again.
 
 v0 groups only · v1 key type, error message · v2-3 one key · v4-6 several.
 """
@@ -41,7 +41,7 @@ _BATCHED_FROM = 4
 async def handle(
     services: Services, session: Session, version: int, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Return this broker for each key."""
+    """Look up each key."""
     if version >= _BATCHED_FROM:
         keys = request.coordinator_keys
         found = [await _coordinator(services, session, key, request.key_type) for key in keys]
@@ -63,19 +63,23 @@ async def _coordinator(
         return _no_coordinator(key, ErrorCode.INVALID_REQUEST, f"key type {key_type}: 0 or 1")
     try:
         if key_type == TRANSACTION_KEY:
-            await services.transactions.require_topic()
+            partition = await services.transactions.partition_of(key)
         else:
-            await services.groups.require_topic()
+            partition = await services.groups.partition_of(key)
     except LapseError as e:
         return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(e))
-    address = services.address_for(session)
+    state = services.partitions.state_of(partition)
+    broker = services.config.node_id if state is None else state.leader
+    addresses = services.addresses_for(session)
+    address = addresses.get(broker)
     if address is None:
-        return _no_coordinator(
-            key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "this listener is not advertised"
+        why = (
+            f"nobody leads {partition} just now" if addresses else "this listener is not advertised"
         )
+        return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, why)
     return Coordinator(
         key=key,
-        node_id=services.config.node_id,
+        node_id=broker,
         host=address.host,
         port=address.port,
         error_code=ErrorCode.NONE,

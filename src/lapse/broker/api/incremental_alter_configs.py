@@ -27,6 +27,7 @@ from lapse.broker.request.config_resources import (
     Alteration,
     alter_all,
     may_settings,
+    of_the_cluster,
     refused_settings,
 )
 from lapse.broker.request.context import Services, Session
@@ -152,4 +153,5 @@ API = Endpoint(
             refused_settings(AlterConfigsResourceResponse),
         )
     ),
+    by_controller=of_the_cluster,
 )

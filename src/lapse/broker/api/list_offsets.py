@@ -147,9 +147,9 @@ def _result(
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION, f"timestamp {requested.timestamp} in v{version}"
             )
-        log = partitions.get(where)
-        check_leader_epoch(requested.current_leader_epoch, log)
-        found = find(log, requested.timestamp, committed=committed, by=by)
+        led = partitions.led(where)
+        check_leader_epoch(requested.current_leader_epoch, led)
+        found = find(led.log, requested.timestamp, committed=committed, by=by)
         error = ErrorCode.NONE
     except Exception as e:  # noqa: BLE001  (it is logged there)
         found, error = FoundOffset(), code_of(partitions, where, "ListOffsets", e)
@@ -189,7 +189,7 @@ def _result_old_style(
     partitions: Partitions, where: TopicPartition, requested: ListOffsetsPartition, now_ms: int
 ) -> ListOffsetsPartitionResponse:
     try:
-        found, error = find_old_style(partitions.get(where), requested, now_ms), ErrorCode.NONE
+        found, error = find_old_style(partitions.led(where).log, requested, now_ms), ErrorCode.NONE
     except Exception as e:  # noqa: BLE001  (it is logged there)
         found, error = (), code_of(partitions, where, "ListOffsets", e)
     return ListOffsetsPartitionResponse(

@@ -2,8 +2,8 @@
 
 Needs DESCRIBE cluster.
 
-Behaviour: there is one broker, so no replica can move and the list is always empty; unknown topics
-are skipped, as in Kafka.
+Behaviour: no replica moves so far, so the list is always empty; unknown topics are skipped, as in
+Kafka.
 
 v0 the only one.
 """

@@ -2,15 +2,15 @@
 
 Needs DESCRIBE topic; what CreateTopics needs where the request creates a topic.
 
-Behaviour: this broker is the whole cluster: it leads every partition and is its own controller. The
-response names the address advertised for the client's listener or, where that has no host, the
-address that the client reached. For a listener that is not advertised it has no broker, and no
-partition has a leader. A partition whose log is not open is LEADER_NOT_AVAILABLE. An unknown
-topic is created if both `auto.create.topics.enable` and the request allow it, else it is
-UNKNOWN_TOPIC_OR_PARTITION. It is created as CreateTopics creates it, with the same refusals, and
-the same response describes it; Kafka first responds UNKNOWN_TOPIC_OR_PARTITION, and the client
-retries. A coordinator's own topic is created as the coordinator creates it. An invalid topic name
-is INVALID_TOPIC_EXCEPTION. `authorization` fills in the authorized operations.
+Behaviour: the response names the addresses that the brokers advertise for the client's listener or,
+where this broker's has no host, the address that the client reached. For a listener that is not
+advertised it has no broker, and no partition has a leader. A partition that nobody leads, or whose
+leader's log is not open, is LEADER_NOT_AVAILABLE. An unknown topic is created if both
+`auto.create.topics.enable` and the request allow it, else it is UNKNOWN_TOPIC_OR_PARTITION. It is
+created as CreateTopics creates it, by the controller, with the same refusals, and the same response
+describes it; Kafka first responds UNKNOWN_TOPIC_OR_PARTITION, and the client retries. A
+coordinator's own topic is created as the coordinator creates it. An invalid topic name is
+INVALID_TOPIC_EXCEPTION. `authorization` fills in the authorized operations.
 
 v0 an empty list means all topics · v1+ null does · v4 auto-creation may be declined · v6
 LISTENER_NOT_FOUND, LEADER_NOT_AVAILABLE before · v10 topic ids · v12 topics by id; an unknown id is
@@ -25,8 +25,9 @@ from dataclasses import replace
 from typing import Any
 
 from lapse.base.errors import ErrorCode, KafkaError
-from lapse.base.ids import TopicPartition, check_topic_name
+from lapse.base.ids import check_topic_name
 from lapse.broker.api.create_topics import DEFAULT, validate
+from lapse.broker.replicas.shown import shown
 from lapse.broker.request.authorize import (
     TOPIC_REFUSED,
     Caller,
@@ -38,7 +39,6 @@ from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.broker.request.throttle import charge_mutations
 from lapse.coordination.records import offsets, transactions
-from lapse.log.epochs import NO_EPOCH
 from lapse.metadata.image import INTERNAL_TOPICS, METADATA_LOG, Image, Topic
 from lapse.security.acls import Operation
 from lapse.wire.declaration import ZERO_UUID
@@ -74,16 +74,17 @@ async def handle(
             else _look_up(services, image, topic, created)
             for topic in request.topics
         )
-    address = services.address_for(session)
-    node_id = services.config.node_id
-    if address is None:
+    addresses = services.addresses_for(session)
+    if not addresses:
         topics = tuple(_unreachable(topic, version) for topic in topics)
+    controller_id = services.topics.members.controller_id
     return MetadataResponse(
-        brokers=()
-        if address is None
-        else (MetadataResponseBroker(node_id=node_id, host=address.host, port=address.port),),
+        brokers=tuple(
+            MetadataResponseBroker(node_id=broker, host=address.host, port=address.port)
+            for broker, address in sorted(addresses.items())
+        ),
         cluster_id=image.cluster_id,
-        controller_id=node_id,
+        controller_id=-1 if controller_id is None else controller_id,
         topics=topics,
     )
 
@@ -125,7 +126,7 @@ async def _create(services: Services, session: Session, name: str) -> None:
         )
         new = validate(creatable, services.topics, services.config)
         charge_mutations(services, session, new.partitions, strict=True)
-        await services.topics.create(new)
+        await services.topics.require(new)
 
 
 def is_by_id(requested: MetadataRequestTopic) -> bool:
@@ -171,21 +172,18 @@ def _known(services: Services, topic: Topic) -> MetadataResponseTopic:
 
 
 def _partitions(services: Services, topic: Topic) -> tuple[MetadataResponsePartition, ...]:
-    node_id, replicas = services.config.node_id, (services.config.node_id,)
-    epoch_of, name = services.partitions.leader_epoch, topic.name
     partitions = []
     for number in range(topic.partitions):
-        epoch = epoch_of(TopicPartition(name, number))
-        online = epoch != NO_EPOCH
+        one = shown(topic, number, services.partitions, services.topics.members)
         partitions.append(
             MetadataResponsePartition(
-                error_code=ErrorCode.NONE if online else ErrorCode.LEADER_NOT_AVAILABLE,
+                error_code=one.error,
                 partition_index=number,
-                leader_id=node_id if online else -1,
-                leader_epoch=epoch,
-                replica_nodes=replicas,
-                isr_nodes=replicas,
-                offline_replicas=() if online else replicas,
+                leader_id=one.leader,
+                leader_epoch=one.leader_epoch,
+                replica_nodes=one.replicas,
+                isr_nodes=one.isr,
+                offline_replicas=one.offline,
             )
         )
     return tuple(partitions)

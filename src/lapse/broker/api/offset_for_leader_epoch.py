@@ -7,8 +7,8 @@ their position, where the epoch ended below it. The response has the largest epo
 the requested one, and the offset after its last; for the current epoch that is the log's end, above
 the high watermark too. An epoch above all known ones: -1, -1. Another `current_leader_epoch` than
 the broker's is FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH; -1 is not checked. A partition that is
-not here is UNKNOWN_TOPIC_OR_PARTITION, one whose log is offline KAFKA_STORAGE_ERROR. Replica ids
-change nothing: there is one replica, which leads.
+led elsewhere is NOT_LEADER_OR_FOLLOWER, one that does not exist UNKNOWN_TOPIC_OR_PARTITION, one
+whose log is offline KAFKA_STORAGE_ERROR. Replica ids change nothing.
 
 v2 the oldest · v3 replica id · v4 flexible.
 """
@@ -56,11 +56,11 @@ def _result(
     partitions: Partitions, where: TopicPartition, requested: OffsetForLeaderPartition
 ) -> EpochEndOffset:
     try:
-        log = partitions.get(where)
-        check_leader_epoch(requested.current_leader_epoch, log)
+        led = partitions.led(where)
+        check_leader_epoch(requested.current_leader_epoch, led)
     except KafkaError as e:
         return EpochEndOffset(error_code=e.code, partition=where.partition)
-    end = log.end_of_epoch(requested.leader_epoch)
+    end = led.log.end_of_epoch(requested.leader_epoch)
     if end is None:
         return EpochEndOffset(error_code=ErrorCode.NONE, partition=where.partition)
     return EpochEndOffset(

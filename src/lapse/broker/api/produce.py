@@ -6,10 +6,11 @@ Behaviour:
 - each partition is checked by itself (`records.validate`, then the log's sequence rules); a batch
   is appended whole or not at all, and its `record_errors` name the records at fault;
 - a batch that was already appended (an idempotent retry) is acknowledged with its first offset;
-- for acks 1 and -1 the response is sent when the log has the batch (with one replica, the leader
-  and all in-sync replicas are the same); with -1 a topic whose `min.insync.replicas` is more than
-  one gets NOT_ENOUGH_REPLICAS; for acks 0 there is no response, and an error ends the connection,
-  as in Kafka;
+- for acks 1 the response is sent when the log has the batch, for -1 when all in-sync replicas have
+  it: REQUEST_TIMED_OUT where that takes too long, NOT_LEADER_OR_FOLLOWER where another broker is
+  elected meanwhile; with -1 a topic with fewer in-sync replicas than `min.insync.replicas` gets
+  NOT_ENOUGH_REPLICAS, or NOT_ENOUGH_REPLICAS_AFTER_APPEND; for acks 0 there is no response, and an
+  error ends the connection, as in Kafka;
 - other acks: INVALID_REQUIRED_ACKS;
 - an internal topic, and a topic named like Kafka's metadata log, is INVALID_TOPIC_EXCEPTION: only
   coordinators write there; otherwise a forged record would take effect after the next start;
@@ -48,7 +49,8 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.coordinators.transaction_verification import Verified, verify_produced
 from lapse.broker.logs.counters import TopicCounters
 from lapse.broker.logs.faults import code_of
-from lapse.broker.logs.partitions import Partitions
+from lapse.broker.logs.partitions import Led, Partitions
+from lapse.broker.replicas.replicas import AppendedTo
 from lapse.broker.request.authorize import (
     TOPIC_REFUSED,
     TRANSACTION_REFUSED,
@@ -59,7 +61,6 @@ from lapse.broker.request.authorize import (
 from lapse.broker.request.context import CloseConnection, Services, Session
 from lapse.broker.request.endpoint import Endpoint
 from lapse.kernels.layout import ATTRIBUTES, CODEC_MASK, HEADER_SIZE, MAGIC
-from lapse.log.partition_log import PartitionLog
 from lapse.metadata.image import INTERNAL_TOPICS, METADATA_LOG
 from lapse.records.layout import Codec
 from lapse.records.validate import RecordErrors, RefusedBatch, check_produced
@@ -99,6 +100,7 @@ class AppendResult:
     """The result for one partition's batch; `error` None means that it is in the log.
 
     `created_ms`: the first record's time, -1 where it has none, or nothing was appended.
+    `leader_epoch`, `end_offset`: in which epoch it was appended, and what comes after it.
     """
 
     partition: TopicPartition
@@ -109,6 +111,8 @@ class AppendResult:
     bytes_appended: int = 0
     values_dropped: int = 0
     created_ms: int = -1
+    leader_epoch: int = -1
+    end_offset: int = -1
     error: ErrorCode | None = None
     message: str | None = None
     record_errors: RecordErrors = ()
@@ -137,10 +141,31 @@ async def handle(
     now_ms = services.clock.now_ms()
     for result in results:
         _account(services, result, now_ms)
+    if request.acks == ALL and not services.topics.members.is_alone:
+        results = await _committed(services, session, results, request.timeout_ms)
     if request.acks == 0:
         _close_if_failed(results)
         return None
     return _response(request, version, results)
+
+
+async def _committed(
+    services: Services, session: Session, results: list[AppendResult], timeout_ms: int
+) -> list[AppendResult]:
+    """The results once all in-sync replicas have the batches, or it is known that they do not."""
+    appended = [
+        AppendedTo(r.partition, r.leader_epoch, r.end_offset) for r in results if r.error is None
+    ]
+    codes = await services.replicas.committed(appended, timeout_ms / 1000, session.waits_with)
+    left = iter(codes)
+    return [r if r.error is not None else _replicated(r, next(left)) for r in results]
+
+
+def _replicated(result: AppendResult, code: ErrorCode) -> AppendResult:
+    if code is ErrorCode.NONE:
+        return result
+    message = f"{result.partition}: appended, but not known to be on enough replicas: {code.name}"
+    return replace(result, error=code, message=message)
 
 
 def append_at_once(
@@ -184,30 +209,31 @@ def _append(
     where: TopicPartition,
     data: PartitionProduceData,
     verified: Verified,
-    append: Callable[[PartitionLog, _Sent], AppendResult | None],
+    append: Callable[[Led, _Sent], AppendResult | None],
 ) -> AppendResult | None:
     try:
         verified_at = verified.get(where)
         if isinstance(verified_at, KafkaError):
             raise verified_at
-        log = partitions.get(where)
+        led = partitions.led(where)
         records = data.records or b""
         if version < ZSTD_FROM or len(records) <= MAGIC or records[MAGIC] < V2:
             _check_version(records, version, where)
-        return append(log, _Sent(where, records, now_ms, verified_at))
+        return append(led, _Sent(where, records, now_ms, verified_at))
     except Exception as e:  # noqa: BLE001  (it is logged there)
         partitions.append_failures.note(where, "a produced batch", e)
         return _refused(where, code_of(partitions, where, "Produce", e), e)
 
 
-def _append_if_quick(log: PartitionLog, sent: _Sent) -> AppendResult | None:
+def _append_if_quick(led: Led, sent: _Sent) -> AppendResult | None:
     """Append a batch that only needs a copy; None where a codec, roll or held lock needs more."""
+    log = led.log
     if log.config.compression_type not in PLAIN_TYPES or not _is_plain(sent.records):
         return None
     if not log.try_begin(len(sent.records)):
         return None
     try:
-        return _append_checked(log, sent)
+        return _append_checked(led, sent)
     finally:
         log.end()
 
@@ -220,10 +246,10 @@ def _is_plain(records: bytes | memoryview) -> bool:
     )
 
 
-def _append_checked(log: PartitionLog, sent: _Sent) -> AppendResult:
-    checked = check_produced(sent.records, log.config, sent.now_ms, str(sent.where))
-    done = log.append(
-        checked, leader_epoch=log.leader_epoch, now_ms=sent.now_ms, verified_at=sent.verified_at
+def _append_checked(led: Led, sent: _Sent) -> AppendResult:
+    checked = check_produced(sent.records, led.log.config, sent.now_ms, str(sent.where))
+    done = led.log.append(
+        checked, leader_epoch=led.epoch, now_ms=sent.now_ms, verified_at=sent.verified_at
     )
     return AppendResult(
         sent.where,
@@ -234,6 +260,8 @@ def _append_checked(log: PartitionLog, sent: _Sent) -> AppendResult:
         bytes_appended=0 if done.duplicate else checked.header.size,
         values_dropped=0 if done.duplicate else checked.values_dropped,
         created_ms=-1 if done.duplicate else checked.header.base_timestamp,
+        leader_epoch=led.epoch,
+        end_offset=done.last_offset + 1,
     )
 
 
@@ -302,15 +330,16 @@ def _writes_everywhere(services: Services, session: Session) -> bool:
 
 
 def _too_few_replicas(services: Services, batches: Batches) -> dict[TopicPartition, KafkaError]:
-    """Partitions whose `min.insync.replicas` requires more replicas for acks=-1 than there are."""
+    """Partitions whose `min.insync.replicas` requires more for acks=-1 than are in sync."""
     refused = {}
     for where, _ in batches:
         topic = services.topics.image.topics.get(where.topic)
         required = 1 if topic is None else topic.config.min_insync_replicas
-        if required > 1:
+        in_sync = services.replicas.in_sync(where) if required > 1 else 1
+        if required > in_sync:
             refused[where] = KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{where}: min.insync.replicas={required}, and there is one replica",
+                f"{where}: min.insync.replicas={required}, in sync: {in_sync}",
             )
     return refused
 
@@ -326,6 +355,7 @@ def _account(services: Services, result: AppendResult, now_ms: int) -> None:
     if result.created_ms >= 0:
         counters.timed_batches += 1
         counters.latency_ms += max(now_ms - result.created_ms, 0)
+    services.replicas.appended(result.partition)
     services.purgatory.appended(result.partition, result.bytes_appended)
     if result.values_dropped:
         _report_dropped(result, counters)

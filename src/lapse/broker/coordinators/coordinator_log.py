@@ -4,8 +4,9 @@ What Kafka calls CoordinatorRuntime.
 
 `__consumer_offsets` and `__transaction_state` are logs like any other; this is how their owner uses
 them. The machines live in the event loop; what they want appended is queued here in their order,
-and a worker thread writes all that has come meanwhile as one batch. A failed append fails what was
-in its batch and nothing else: later batches are tried.
+and a worker thread writes all that has come meanwhile as one batch. It is written once all in-sync
+replicas have it. A failed append fails what was in its batch and nothing else: later batches are
+tried.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from dataclasses import dataclass, field, replace
 from lapse.base.clock import Clock
 from lapse.base.errors import CorruptData, ErrorCode, KafkaError, StorageError, unreadable
 from lapse.broker.logs.disk import DiskThreads
-from lapse.broker.logs.partitions import Partitions
+from lapse.broker.logs.partitions import Led, Partitions
 from lapse.broker.logs.purgatory import Purgatory
+from lapse.broker.replicas.replicas import AppendedTo, Replicas
 from lapse.coordination.records.entries import Marker, Types, Write, decode_entry
 from lapse.kernels.layout import CONTROL, TRANSACTIONAL
 from lapse.log.markers import EndMarker, parse_marker
@@ -70,6 +72,8 @@ class Parts:
     disk: DiskThreads
     clock: Clock
     purgatory: Purgatory
+    replicas: Replicas
+    commit_seconds: float = 5.0  # as Kafka's offsets.commit.timeout.ms
 
 
 @dataclass(slots=True)
@@ -87,10 +91,10 @@ class _Waiting:
 
 
 class StateLog:
-    """The log behind one shard of a coordinator."""
+    """The log behind one shard of a coordinator, while this broker leads it in one epoch."""
 
-    def __init__(self, log: PartitionLog, parts: Parts) -> None:
-        self._log, self._parts = log, parts
+    def __init__(self, led: Led, parts: Parts) -> None:
+        self._log, self._epoch, self._parts = led.log, led.epoch, parts
         self._queue: deque[_Waiting] = deque()
         self._writing: asyncio.Task[None] | None = None
 
@@ -132,11 +136,18 @@ class StateLog:
 
     async def _written(self, taken: Sequence[_Waiting]) -> tuple[ErrorCode, int]:
         """As `_write`; an error of ours is reported too, or its waiters would wait for ever."""
+        partition, replicas = self._log.partition, self._parts.replicas
         try:
-            return await self._parts.disk.run(self._write, taken)
+            error, offset = await self._parts.disk.run(self._write, taken)
+            if error is ErrorCode.NONE:
+                replicas.appended(partition)
+                end_offset = offset + max(1, sum(len(waiting.records) for waiting in taken))
+                appended = [AppendedTo(partition, self._epoch, end_offset)]
+                [error] = await replicas.committed(appended, self._parts.commit_seconds)
         except Exception:
             logger.exception("%s: an append ended by an error of ours", self._log.partition)
             return ErrorCode.UNKNOWN_SERVER_ERROR, -1
+        return error, offset if error is ErrorCode.NONE else -1
 
     def _take(self) -> list[_Waiting]:
         """The first, and those that may go into a batch with it."""
@@ -163,7 +174,7 @@ class StateLog:
 
     def _append(self, taken: Sequence[_Waiting]) -> Appended:
         now_ms, first = self._parts.clock.now_ms(), taken[0]
-        writer, marker, leader_epoch = first.writer, first.marker, self._log.leader_epoch
+        writer, marker, leader_epoch = first.writer, first.marker, self._epoch
         if writer is not None and marker is not None:
             return self._log.append_marker(
                 writer.producer_id, writer.producer_epoch, marker.commit,

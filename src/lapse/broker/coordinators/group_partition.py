@@ -83,6 +83,7 @@ class CoordinatorSettings:
 
     Attributes:
         partitions: of the offsets topic, used when the topic is created.
+        replicas: of each of them, at most.
         topic_overrides: settings of the offsets topic, used when it is created.
         expire_every_ms: `offsets.retention.check.interval.ms`.
         groups: of the classic protocol.
@@ -93,6 +94,7 @@ class CoordinatorSettings:
     consumers: ConsumerGroupSettings = field(default_factory=ConsumerGroupSettings)
     offsets: OffsetSettings = field(default_factory=OffsetSettings)
     partitions: int = 50
+    replicas: int = 1
     topic_overrides: Mapping[str, str] = field(default_factory=dict)
     expire_every_ms: int = 600_000
 

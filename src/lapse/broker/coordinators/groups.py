@@ -2,15 +2,17 @@
 
 What Kafka calls GroupCoordinatorService.
 
-Each partition of that topic is a *shard* (`group_partition`). A shard is loaded at the first
-request for one of its groups; other requests wait meanwhile. The topic is created when a client
-first looks for a group, as in Kafka.
+Each partition of that topic is a *shard* (`group_partition`), looked after by the broker that leads
+it. A shard is loaded at the first request for one of its groups; other requests wait meanwhile. It
+ends when another broker leads its partition. The topic is created when a client first looks for a
+group, as in Kafka.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import overload
 
 from lapse.base.config import BrokerConfig
@@ -19,6 +21,7 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.coordinators.coordinator_log import Parts, StateLog, Writer
 from lapse.broker.coordinators.group_partition import CoordinatorSettings, Shard
 from lapse.broker.coordinators.internal_topic import InternalTopic
+from lapse.broker.logs.partitions import Led
 from lapse.broker.logs.topics import NewTopic, Topics
 from lapse.coordination.classic.events import (
     Answer,
@@ -70,6 +73,7 @@ def settings_of(config: BrokerConfig) -> CoordinatorSettings:
             retention_ms=config.offsets_retention_minutes * 60_000,
         ),
         partitions=config.offsets_topic_num_partitions,
+        replicas=config.offsets_topic_replication_factor,
         topic_overrides={
             "cleanup.policy": "compact",
             "compression.type": "producer",
@@ -79,17 +83,37 @@ def settings_of(config: BrokerConfig) -> CoordinatorSettings:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Loading:
+    """A shard, loaded or not yet, and in which epoch of its partition."""
+
+    led: Led
+    shard: asyncio.Task[Shard]
+
+    @property
+    def is_loaded(self) -> bool:
+        done = self.shard.done() and not self.shard.cancelled()
+        return done and self.shard.exception() is None
+
+    @property
+    def has_failed(self) -> bool:
+        return self.shard.done() and not self.is_loaded
+
+
 class GroupCoordinator:
-    """All groups of the cluster: this broker is the only one."""
+    """The groups whose partitions this broker leads."""
 
     def __init__(self, topics: Topics, parts: Parts, settings: CoordinatorSettings) -> None:
         self._topics, self._parts, self._settings = topics, parts, settings
-        self._shards: dict[int, asyncio.Task[Shard]] = {}
-        new = NewTopic(OFFSETS_TOPIC, settings.partitions, settings.topic_overrides)
+        self._shards: dict[int, _Loading] = {}
+        new = NewTopic(
+            OFFSETS_TOPIC, settings.partitions, settings.topic_overrides, settings.replicas
+        )
         self._topic = InternalTopic(topics, new)
         self._expiring: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         topics.when_deleted.append(self.topic_deleted)
+        parts.replicas.when_led.append(self.leave_others)
 
     def start(self) -> None:
         """Let offsets expire from now on."""
@@ -130,7 +154,9 @@ class GroupCoordinator:
             count = await self.require_topic()
             return await self._shard(partition_for(group_id, count))
         except LapseError as e:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group_id}: {e}") from e
+            elsewhere = isinstance(e, KafkaError) and e.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            code = ErrorCode.NOT_COORDINATOR if elsewhere else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise KafkaError(code, f"group {group_id}: {e}") from e
 
     async def end_transaction(self, number: int, writer: Writer, marker: EndMarker) -> ErrorCode:
         """Write a transaction's marker into a partition of the offsets topic."""
@@ -144,9 +170,16 @@ class GroupCoordinator:
         return await shard.end_transaction(writer, marker)
 
     async def all_shards(self) -> list[Shard]:
-        """All shards, loaded; none where there was never a group. Raises KafkaError."""
-        topic = self._topics.image.topics.get(OFFSETS_TOPIC)
-        numbers = range(0 if topic is None else topic.partitions)
+        """The shards of this broker, loaded; none where there was never a group.
+
+        Raises KafkaError.
+        """
+        topic, me = self._topics.image.topics.get(OFFSETS_TOPIC), self._parts.partitions.node_id
+        numbers = [
+            number
+            for number in range(0 if topic is None else topic.partitions)
+            if topic is not None and (not topic.states or topic.states[number].leader == me)
+        ]
         try:
             return list(await asyncio.gather(*(self._shard(n) for n in numbers)))
         except LapseError as e:
@@ -154,15 +187,18 @@ class GroupCoordinator:
 
     async def _shard(self, number: int) -> Shard:
         partition = TopicPartition(OFFSETS_TOPIC, number)
-        self._parts.partitions.get(partition)  # raises where its log is offline
+        led = self._parts.partitions.led(partition)  # raises where its log is offline, or elsewhere
         loading = self._shards.get(number)
-        if loading is None or (loading.done() and loading.exception() is not None):
-            loading = asyncio.get_running_loop().create_task(self._load(partition))
-            self._shards[number] = loading
-        return await asyncio.shield(loading)
+        if loading is not None and loading.led != led:
+            self._leave(number)
+            loading = None
+        if loading is None or loading.has_failed:
+            task = asyncio.get_running_loop().create_task(self._load(led))
+            loading = self._shards[number] = _Loading(led, task)
+        return await asyncio.shield(loading.shard)
 
-    async def _load(self, partition: TopicPartition) -> Shard:
-        log = StateLog(self._parts.partitions.get(partition), self._parts)
+    async def _load(self, led: Led) -> Shard:
+        log = StateLog(led, self._parts)
         shard = Shard(log, self._parts, self._settings, lambda: self._topics.image)
         await shard.load()
         topics = self._topics.image.topics.values()
@@ -170,8 +206,34 @@ class GroupCoordinator:
         return shard
 
     def _loaded(self) -> list[Shard]:
-        tasks = (t for t in list(self._shards.values()) if t.done() and not t.cancelled())
-        return [task.result() for task in tasks if task.exception() is None]
+        return [one.shard.result() for one in list(self._shards.values()) if one.is_loaded]
+
+    def leave_others(self) -> None:
+        """End the shards whose partitions another broker leads, or this one in another epoch.
+
+        Their waiting clients get the error that makes them look for the coordinator again.
+        """
+        for number, loading in list(self._shards.items()):
+            try:
+                led = self._parts.partitions.led(TopicPartition(OFFSETS_TOPIC, number))
+            except KafkaError as e:
+                if e.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    self._leave(number)
+            else:
+                if led != loading.led:
+                    self._leave(number)
+
+    def _leave(self, number: int) -> None:
+        loading = self._shards.pop(number)
+        if loading.is_loaded:
+            self._close(loading.shard.result())
+        else:
+            loading.shard.cancel()
+
+    def _close(self, shard: Shard) -> None:
+        task = asyncio.get_running_loop().create_task(shard.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     def committed(self) -> list[tuple[str, TopicPartition, int]]:
         """Group, partition and offset of all committed offsets in shards that are loaded.
@@ -188,9 +250,7 @@ class GroupCoordinator:
         """
         if topic.name == OFFSETS_TOPIC:
             for shard in self._loaded():
-                task = asyncio.get_running_loop().create_task(shard.close())
-                self._closing.add(task)
-                task.add_done_callback(self._closing.discard)
+                self._close(shard)
             self._shards.clear()
             return
         gone = [TopicPartition(topic.name, number) for number in range(topic.partitions)]

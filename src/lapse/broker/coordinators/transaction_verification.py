@@ -69,7 +69,7 @@ async def verify_produced(
     unknown: dict[ProducerIdAndEpoch, list[TopicPartition]] = {}
     for tp, producer in sent:
         try:
-            log = partitions.get(tp)
+            log = partitions.led(tp).log
         except KafkaError as e:
             verified[tp] = e
             continue

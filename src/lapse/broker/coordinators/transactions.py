@@ -5,15 +5,16 @@ carried out in their order. A `Store` goes to its partition's log, which says wh
 `WriteMarkers` goes to the logs that the transaction wrote to; a `Reply` ends the wait of one
 request. Each is reported back, also when it failed, as the machine is promised.
 
-A *tenure* is the time for which the coordinator leads a partition of the topic. All partitions are
-loaded when the broker starts, and not at the first request: a commit or abort decided before a
-crash must be finished, and a transaction that its producer does not end must time out, or
-read_committed consumers would wait for ever. A tenure ends when its log goes offline or the topic
-is deleted.
+A *tenure* is the time for which this broker leads a partition of the topic, in one epoch. All such
+partitions are loaded when it begins, and not at the first request: a commit or abort decided before
+a crash must be finished, and a transaction that its producer does not end must time out, or
+read_committed consumers would wait for ever. A tenure ends when its log goes offline, another
+broker is elected, or the topic is deleted.
 
-Markers carry the tenure's coordinator epoch. The first is above all that the logs of this broker
-remember, so no log refuses it, also where another wrote before: a Kafka, or this broker in an
-earlier life. Producer ids of idempotent producers come from here too, without the topic.
+Markers carry the tenure's coordinator epoch: in a cluster the leader epoch of its partition, else
+one above all that the logs of this broker remember, so no log refuses it, also where another wrote
+before: a Kafka, or this broker in an earlier life. Producer ids of idempotent producers come from
+here too, without the topic.
 
 Unused transactional ids expire by the time that the broker believes (ADR-11): a clock that jumped
 expires none.
@@ -35,6 +36,8 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.coordinators.coordinator_log import Parts, StateLog, Writer
 from lapse.broker.coordinators.internal_topic import InternalTopic
 from lapse.broker.coordinators.transaction_markers import MarkerWriter
+from lapse.broker.coordinators.transaction_peers import verify_at
+from lapse.broker.logs.partitions import Led
 from lapse.broker.logs.topics import NewTopic, Topics
 from lapse.coordination.partitioning import partition_for
 from lapse.coordination.records.transactions import TOPIC, TYPES, fold_transactions
@@ -56,8 +59,8 @@ from lapse.coordination.transactions.views import (
     TransactionListing,
 )
 from lapse.log.markers import EndMarker
-from lapse.log.partition_log import PartitionLog
 from lapse.metadata.image import Topic
+from lapse.metadata.partition_states import NO_LEADER
 
 logger = logging.getLogger(__name__)
 
@@ -75,11 +78,13 @@ class CoordinatorSettings:
         machine: `state_partitions` is of the topic, if it is yet to be made.
         topic_overrides: its settings then.
         verifies: `transaction.partition.verification.enable`.
+        replication_factor: how many replicas its partitions get, at most.
     """
 
     machine: TransactionSettings
     topic_overrides: Mapping[str, str]
     verifies: bool = True
+    replication_factor: int = 1
 
 
 def settings_of(config: BrokerConfig, topics: Topics) -> CoordinatorSettings:
@@ -103,8 +108,10 @@ def settings_of(config: BrokerConfig, topics: Topics) -> CoordinatorSettings:
             "cleanup.policy": "compact",
             "compression.type": "uncompressed",
             "segment.bytes": str(config.transaction_state_log_segment_bytes),
+            "min.insync.replicas": str(config.transaction_state_log_min_isr),
         },
         config.transaction_partition_verification_enable,
+        config.transaction_state_log_replication_factor,
     )
 
 
@@ -118,13 +125,13 @@ def without_fenced(error: ErrorCode) -> ErrorCode:
 class _Tenure:
     """A partition that the coordinator leads; `loading` ends when its log was read."""
 
-    log: PartitionLog
+    led: Led
     state: StateLog
     loading: asyncio.Task[None]
 
 
 class Transactions:
-    """All transactional ids of the cluster: this broker is the only one."""
+    """The transactional ids whose partitions this broker leads."""
 
     def __init__(
         self,
@@ -139,7 +146,9 @@ class Transactions:
         self.verifies = settings.verifies
         self._topics, self._parts, self._allocate = topics, parts, allocate
         self._partitions = settings.machine.state_partitions
-        new = NewTopic(TOPIC, self._partitions, settings.topic_overrides)
+        new = NewTopic(
+            TOPIC, self._partitions, settings.topic_overrides, settings.replication_factor
+        )
         self._topic = InternalTopic(topics, new)
         self._machine = TransactionCoordinator(settings.machine, ProducerIds())
         self._waiting: dict[Hashable, asyncio.Future[Answer]] = {}
@@ -149,6 +158,7 @@ class Transactions:
         self._epochs: asyncio.Task[Iterator[int]] | None = None
         self._ticking: asyncio.Task[None] | None = None
         topics.when_deleted.append(self._topic_deleted)
+        parts.replicas.when_led.append(self._led_anew)
 
     def start(self) -> None:
         """Load what was stored before the broker's restart, and tick from now on."""
@@ -208,7 +218,14 @@ class Transactions:
         """Whether each partition is in the producer's open transaction (KIP-890).
 
         TRANSACTION_ABORTABLE where it is not; an error of the whole request is set for each.
+        Another broker is asked where it looks after the id.
         """
+        number = partition_for(transactional_id, self._partitions)
+        state = self._parts.partitions.state_of(TopicPartition(TOPIC, number))
+        if state is not None and state.leader not in {NO_LEADER, self._parts.partitions.node_id}:
+            return await verify_at(
+                self.markers.peers, state.leader, transactional_id, producer, partitions
+            )
         try:
             await self._lead(transactional_id)
             return self._machine.verify_partitions(transactional_id, producer, partitions)
@@ -226,6 +243,11 @@ class Transactions:
     def list(self, wanted: TransactionFilter) -> TransactionListing:
         """All ids that pass, for ListTransactions."""
         return self._machine.list_transactions(wanted, self._now_ms())
+
+    async def partition_of(self, transactional_id: str) -> TopicPartition:
+        """The partition that looks after an id; raises KafkaError."""
+        await self.require_topic()
+        return TopicPartition(TOPIC, partition_for(transactional_id, self._partitions))
 
     async def require_topic(self) -> None:
         """Make the topic if there is none.
@@ -326,21 +348,25 @@ class Transactions:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(e)) from e
 
     async def _holds(self, number: int) -> bool:
-        """Whether the partition is here, and then its tenure has begun."""
-        epochs = await self._coordinator_epochs()
+        """Whether the partition is led here, and then its tenure has begun."""
+        epochs, partition = await self._coordinator_epochs(), TopicPartition(TOPIC, number)
         try:
-            log = self._parts.partitions.get(TopicPartition(TOPIC, number))
+            led = self._parts.partitions.led(partition)
         except KafkaError:
             self._leave(number)
             return False
         tenure = self._tenures.get(number)
-        if tenure is not None and tenure.log is log:
+        if tenure is not None and tenure.led == led:
             return True
         self._leave(number)
-        epoch, state = next(epochs), StateLog(log, self._parts)
+        is_alone = self._parts.partitions.state_of(partition) is None
+        epoch, state = next(epochs) if is_alone else led.epoch, StateLog(led, self._parts)
         self._carry_out(self._machine.begin_load(number, epoch))
-        self._tenures[number] = _Tenure(log, state, self._begin(self._load(number, epoch, state)))
+        self._tenures[number] = _Tenure(led, state, self._begin(self._load(number, epoch, state)))
         return True
+
+    def _led_anew(self) -> None:
+        self._begin(self._load_all())
 
     async def _load(self, number: int, epoch: int, state: StateLog) -> None:
         try:
@@ -378,12 +404,7 @@ class Transactions:
 
     async def _run(self) -> None:
         """Load everything, then tick for ever."""
-        if self._topic.found is not None:
-            held = [number for number in range(self._partitions) if await self._holds(number)]
-            await asyncio.gather(
-                *(self._tenures[number].loading for number in held if number in self._tenures),
-                return_exceptions=True,
-            )
+        await self._load_all()
         while True:
             try:
                 self._tick()
@@ -391,16 +412,25 @@ class Transactions:
                 logger.exception("a tick of the transaction coordinator failed")
             await asyncio.sleep(TICK_SECONDS)
 
+    async def _load_all(self) -> None:
+        """What is led here; what is not any more is left."""
+        if self._topic.found is not None:
+            held = [number for number in range(self._partitions) if await self._holds(number)]
+            await asyncio.gather(
+                *(self._tenures[number].loading for number in held if number in self._tenures),
+                return_exceptions=True,
+            )
+
     def _tick(self) -> None:
         for number, tenure in list(self._tenures.items()):
-            if not self._is_hosted(tenure.log):
+            if not self._is_led(tenure.led):
                 self._leave(number)
         unused_since_ms = self._parts.partitions.past_ms(self._machine.settings.id_expiration_ms)
         self._carry_out(self._machine.tick(self._now_ms(), unused_since_ms))
 
-    def _is_hosted(self, log: PartitionLog) -> bool:
+    def _is_led(self, led: Led) -> bool:
         try:
-            return self._parts.partitions.get(log.partition) is log
+            return self._parts.partitions.led(led.log.partition) == led
         except KafkaError:
             return False
 

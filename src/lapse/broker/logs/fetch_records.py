@@ -87,10 +87,15 @@ class Fetched:
         return len(self.records) if isinstance(self.records, bytes) else self.records.size
 
 
+def replica_of(version: int, request: FetchRequest) -> int:
+    """The broker that fetches; -1 for a consumer."""
+    state = version >= REPLICA_STATE_FROM
+    return request.replica_state.replica_id if state else request.replica_id
+
+
 def client_of(version: int, request: FetchRequest) -> Client:
     """By the version it speaks and what it says of itself."""
-    state = version >= REPLICA_STATE_FROM
-    if (request.replica_state.replica_id if state else request.replica_id) >= 0:
+    if replica_of(version, request) >= 0:
         return REPLICA
     magic_max = (version >= V1_FROM) + (version >= V2_FROM)
     return Client(

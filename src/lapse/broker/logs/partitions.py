@@ -2,11 +2,11 @@
 
 What Kafka calls ReplicaManager.
 
-What exists is the metadata's word, not the directories': a partition of a known topic that has no
-directory gets one, unless it may lie in a directory that is offline; a directory of no known topic,
-or of another topic with the same name, is left alone and said once. A log that cannot be opened, or
-that lies in two directories, or lacks what it should have (`log.holes`, `log.roster`), is offline
-with its reason, and stops no other.
+What exists is the metadata's word, not the directories': a partition of a known topic that is to be
+here and has no directory gets one, unless it may lie in a directory that is offline; a directory of
+no known topic, or of another topic with the same name, is left alone and said once. A log that
+cannot be opened, or that lies in two directories, or lacks what it should have (`log.holes`,
+`log.roster`), is offline with its reason, and stops no other.
 
 Code that gets an error of a log calls `report`: if a disk failed, its whole directory goes
 offline, as in Kafka, and clients get KAFKA_STORAGE_ERROR for the logs in it.
@@ -21,6 +21,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lapse.base.config import BrokerConfig
@@ -36,6 +37,7 @@ from lapse.log.env import LogEnv
 from lapse.log.epochs import NO_EPOCH
 from lapse.log.partition_log import PartitionLog
 from lapse.metadata.image import Image, Topic
+from lapse.metadata.partition_states import PartitionState
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +53,20 @@ class PerhapsElsewhere(StorageError):
     """A partition has no directory, but there are log directories that are not looked into."""
 
 
+@dataclass(frozen=True, slots=True)
+class Led:
+    """A log that this broker leads, and the epoch that its appends are of."""
+
+    log: PartitionLog
+    epoch: int
+
+
 class Partitions:
     """The hosted logs.
 
     Attributes:
         offline: why a partition's log is not open.
+        node_id: of this broker.
         append_failures: code that appends to a log notes its failures there.
         when_offline: called with the partitions of a directory that just went offline, from the
             thread that noticed.
@@ -67,19 +78,29 @@ class Partitions:
         self.when_offline: Callable[[Sequence[TopicPartition]], None] = lambda _: None
         self._directories = LogDirectories(paths, config, env)
         self._config, self._env = config, env
+        self.node_id = config.node_id
         self._believed_ms: int | None = None
         self._noted: tuple[int, float] | None = None
         self._verdict: ClockVerdict | None = None
         self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._states: dict[TopicPartition, PartitionState] = {}
+        self._is_alone = True
         self._changing = threading.Lock()
 
     # --- asking ---------------------------------------------------------------------------------
 
     def get(self, partition: TopicPartition) -> PartitionLog:
-        """A hosted log; raises UNKNOWN_TOPIC_OR_PARTITION, or KAFKA_STORAGE_ERROR if offline."""
+        """A hosted log, led or followed here.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER where only others have it, or
+        KAFKA_STORAGE_ERROR if it is offline.
+        """
         log = self._logs.get(partition)
         if log is not None:
             return log
+        state = self._states.get(partition)
+        if state is not None and self.node_id not in state.replicas:
+            raise _led_elsewhere(partition, state)
         if partition in self.offline:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: offline: {self.offline[partition]}"
@@ -88,12 +109,45 @@ class Partitions:
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this broker has no partition {partition}"
         )
 
+    def led(self, partition: TopicPartition) -> Led:
+        """A log that this broker leads; raises as `get`, and where it only follows."""
+        state = self._states.get(partition)
+        if state is None:
+            log = self.get(partition)
+            if not self._is_alone:
+                raise KafkaError(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition}: who leads it is not known yet"
+                )
+            return Led(log, log.leader_epoch)
+        if state.leader != self.node_id:
+            raise _led_elsewhere(partition, state)
+        return Led(self.get(partition), state.leader_epoch)
+
+    def state_of(self, partition: TopicPartition) -> PartitionState | None:
+        """Who has it and who leads it, as far as this broker knows; None for a lone broker's."""
+        return self._states.get(partition)
+
+    def set_states(self, states: Mapping[TopicPartition, PartitionState]) -> None:
+        """Go by these from now on: all partitions of the cluster."""
+        self._states, self._is_alone = dict(states), False
+
+    def set_state(self, partition: TopicPartition, state: PartitionState) -> None:
+        """A newer one of one partition."""
+        self._states[partition] = state
+
     def is_online(self, partition: TopicPartition) -> bool:
         """Whether its log is open."""
         return partition in self._logs
 
+    def directory_of(self, partition: TopicPartition) -> LogDirectory:
+        """The directory that a hosted log is in; raises KAFKA_STORAGE_ERROR where it is offline."""
+        directory = self._directories.with_log(partition)
+        if directory is None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: no log is open")
+        return directory
+
     def leader_epoch(self, partition: TopicPartition) -> int:
-        """The epoch that it is led in; -1 while its log is not open, and only then."""
+        """The epoch that a lone broker leads it in; -1 while its log is not open, and only then."""
         log = self._logs.get(partition)
         return NO_EPOCH if log is None else log.leader_epoch
 
@@ -127,6 +181,11 @@ class Partitions:
     def lock(self) -> None:
         """Own the directories; raises LockHeld, or StorageError if that leaves too few."""
         self._directories.lock()
+
+    @property
+    def were_closed(self) -> bool:
+        """Whether every directory was left in order, so that nothing of it is lost."""
+        return not self.offline_directories and all(d.was_clean for d in self.directories)
 
     def cluster_id(self) -> str:
         """The id the directories were written under, or a new one."""
@@ -207,11 +266,11 @@ class Partitions:
     # --- opening --------------------------------------------------------------------------------
 
     def open_all(self, image: Image) -> None:
-        """Open every partition of every topic."""
+        """Open every partition of every topic that is this broker's."""
         known = {
-            TopicPartition(topic.name, number): topic
+            partition: topic
             for topic in image.topics.values()
-            for number in range(topic.partitions)
+            for partition in topic.of_broker(self.node_id)
         }
 
         def warn_of_strangers(directory: LogDirectory) -> None:
@@ -244,8 +303,8 @@ class Partitions:
 
     def open_more(self, topic: Topic, first: int) -> None:
         """Open a topic's partitions from `first` on, and make what is missing, as at a start."""
-        for number in range(first, topic.partitions):
-            self._open_or_note(TopicPartition(topic.name, number), topic)
+        for partition in topic.of_broker(self.node_id, first):
+            self._open_or_note(partition, topic)
         self._remember()
 
     def create(self, topic: Topic, first: int = 0) -> None:
@@ -254,8 +313,7 @@ class Partitions:
         None is served before all are there.
         """
         made = []
-        for number in range(first, topic.partitions):
-            partition = TopicPartition(topic.name, number)
+        for partition in topic.of_broker(self.node_id, first):
             directory = self._holder_of(partition, topic.topic_id)
             if directory is None:
                 made.append(self._create(partition, topic))
@@ -340,6 +398,7 @@ class Partitions:
                 topic.config,
                 producer_id_expiration_ms=self._config.producer_id_expiration_ms,
                 believed_ms=self._believed_ms,
+                replicated=_is_replicated(topic, partition),
             )
             self._note_by(log)  # a commit that is finished now is noted, too
             finished = finish_rounds(log, directory, self._env)
@@ -363,6 +422,7 @@ class Partitions:
                     topic_id=topic.topic_id,
                     producer_id_expiration_ms=self._config.producer_id_expiration_ms,
                     believed_ms=self._believed_ms,
+                    replicated=_is_replicated(topic, partition),
                 )
             except StorageError as e:
                 if not self._failed(directory, e):
@@ -415,6 +475,18 @@ class Partitions:
         """Close the logs and give the directories back, each with its clean-shutdown marker."""
         self._logs = {}
         self._directories.close()
+
+
+def _led_elsewhere(partition: TopicPartition, state: PartitionState) -> KafkaError:
+    whose = f"broker {state.leader} leads it" if state.leader >= 0 else "nobody leads it just now"
+    return KafkaError(
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        f"{partition}: {whose}, in epoch {state.leader_epoch}",
+    )
+
+
+def _is_replicated(topic: Topic, partition: TopicPartition) -> bool:
+    return bool(topic.states) and len(topic.states[partition.partition].replicas) > 1
 
 
 def _offline(path: Path, why: str) -> str:

@@ -17,7 +17,11 @@ from lapse.base.ids import TopicPartition
 
 
 class Watch:
-    """One request's wait. Use as a context manager; it is registered while inside."""
+    """One request's wait. Use as a context manager; it is registered while inside.
+
+    Attributes:
+        is_given_up: nobody wants to know any more.
+    """
 
     def __init__(self, purgatory: Purgatory, partitions: Iterable[TopicPartition]) -> None:
         self._purgatory = purgatory
@@ -26,6 +30,7 @@ class Watch:
         self._bytes_wanted = 0
         self._woken = False
         self._future: asyncio.Future[None] | None = None
+        self.is_given_up = False
 
     def __enter__(self) -> Self:
         for partition in self._partitions:
@@ -68,6 +73,11 @@ class Watch:
         self._bytes_new += size_bytes
         if self._is_done():
             self._finish()
+
+    def give_up(self) -> None:
+        """End the wait: whom it is for is gone."""
+        self.is_given_up = True
+        self.wake()
 
     def wake(self) -> None:
         """End the wait: there is another reason to look."""

@@ -1,6 +1,7 @@
-"""Changing topics and settings on a single node: store first, then files, then the image.
+"""Changing topics and settings: store first, then files, then the image.
 
-Called by the API handlers, one change at a time. A crash in between leaves a topic that is in the
+Called by the API handlers, one change at a time; in a cluster by the controller's, and the other
+brokers read what it has stored (`reread`). A crash in between leaves a topic that is in the
 store and gets its missing directories at the next start, or a deletion that is finished then
 (`Partitions.open_all`).
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,10 +22,13 @@ from lapse.base.config import BrokerConfig, topic_setting
 from lapse.base.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from lapse.base.ids import TopicPartition
 from lapse.broker.logs.disk import DiskThreads
+from lapse.broker.logs.members import Members
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.policy_switch import kept_policies, refuse_turning
 from lapse.broker.logs.purgatory import Purgatory
 from lapse.metadata.image import Image, Topic
+from lapse.metadata.partition_states import PartitionState, first_state
+from lapse.metadata.placement import Draw, place
 from lapse.metadata.policies import BROKER_POLICY, POLICY
 from lapse.metadata.settings import BrokerSettings, ReadOnly, check_changeable
 from lapse.metadata.store import ALL_BROKERS, OF_FILE, MetadataStore, TopicRecord, not_stored
@@ -32,6 +36,7 @@ from lapse.metadata.store import ALL_BROKERS, OF_FILE, MetadataStore, TopicRecor
 _log = logging.getLogger(__name__)
 
 NAMED_MAX = 5  # topics that one refusal names
+_LOOKS, _LOOK_SECONDS = 60, 0.05  # for a topic that the controller has made
 
 # From settings as they are to settings as they shall be; may raise KafkaError or ConfigError.
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -39,11 +44,18 @@ Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic that may be created: its name, partitions and settings are checked."""
+    """A topic that may be created: its name, partitions and settings are checked.
+
+    Attributes:
+        replication_factor: how many brokers get each partition; None: the broker's default.
+        assignments: which, partition by partition, where somebody has chosen.
+    """
 
     name: str
     partitions: int
     overrides: Mapping[str, str]
+    replication_factor: int | None = None
+    assignments: tuple[tuple[int, ...], ...] = ()
 
 
 class Topics:
@@ -51,8 +63,11 @@ class Topics:
 
     Attributes:
         image: the current snapshot; a new object after each change.
+        members: who is in the cluster.
+        when_changed: called in the event loop with each new image.
         settings: the broker's settings, with those that were changed while it ran.
         when_deleted: callbacks for a topic that is deleted for good; called in the event loop.
+        ask_controller: has another broker, the controller, make a topic; raises KafkaError.
         unsure: called where nobody knows whether a change was stored; `reread` is due then.
     """
 
@@ -63,15 +78,28 @@ class Topics:
         disk: DiskThreads,
         purgatory: Purgatory,
         config: BrokerConfig,
+        members: Members,
     ) -> None:
         self._store, self._partitions, self._disk = store, partitions, disk
         self._purgatory = purgatory
+        self._config, self.members = config, members
         self._node_id = config.node_id
         self._changing = asyncio.Lock()
         self.when_deleted: list[Callable[[Topic], None]] = []
+        self.when_changed: Callable[[Image], None] = lambda _: None
         self.unsure: Callable[[], None] = lambda: None
+        self.ask_controller: Callable[[NewTopic], Awaitable[None]] = _nobody
         self.settings = BrokerSettings.of_file(config)
-        self.image = Image.of("", ())
+        self._image = Image.of("", ())
+
+    @property
+    def image(self) -> Image:
+        return self._image
+
+    @image.setter
+    def image(self, image: Image) -> None:
+        self._image = image
+        self.when_changed(image)
 
     async def load(self) -> None:
         """Read the store, finish what a crash interrupted, open the logs."""
@@ -118,10 +146,13 @@ class Topics:
     async def create(self, new: NewTopic) -> Topic:
         """Create a topic; it is durable and its logs are open when this returns."""
         async with self._changing:
-            record = TopicRecord(new.name, uuid.uuid4(), new.partitions, new.overrides)
+            states = self._placed(new)
+            record = TopicRecord(new.name, uuid.uuid4(), new.partitions, new.overrides, states)
             with self._refused(f"topic {new.name}"):
                 config = self.settings.config_of(new.overrides)
-                topic = Topic(new.name, record.topic_id, new.partitions, new.overrides, config)
+                topic = Topic(
+                    new.name, record.topic_id, new.partitions, new.overrides, config, states
+                )
                 await self._disk.run(self._create, record, topic)
             self.image = self.image.with_topics((topic,))
             return topic
@@ -135,6 +166,35 @@ class Topics:
             self._store.start_deletion(topic.topic_id)
             self._remove(topic)
             raise
+
+    async def require(self, new: NewTopic) -> Topic:
+        """Have a topic that a broker needs, whoever makes it; raises KafkaError.
+
+        In a cluster the controller makes it, which is asked to.
+        """
+        if self.members.is_alone or self.members.controller_id == self._node_id:
+            return await self.create(new)
+        await self.ask_controller(new)
+        for _ in range(_LOOKS):
+            found = self.image.topics.get(new.name)
+            if found is not None:
+                return found
+            await asyncio.sleep(_LOOK_SECONDS)
+        raise KafkaError(
+            ErrorCode.LEADER_NOT_AVAILABLE, f"topic {new.name}: made, and not yet known here"
+        )
+
+    def _placed(self, new: NewTopic) -> tuple[PartitionState, ...]:
+        """Who gets the partitions of a new topic; raises INVALID_REPLICATION_FACTOR."""
+        factor = new.replication_factor or self._config.default_replication_factor
+        if new.assignments:
+            return tuple(map(first_state, new.assignments))
+        self.members.require(factor, f"topic {new.name}")
+        if self.members.is_alone:
+            return ()
+        draw = Draw(*(uuid.uuid4().int >> shift & 0xFFFF for shift in (0, 16)))
+        placed = place(range(new.partitions), factor, self.members.able, draw)
+        return tuple(map(first_state, placed))
 
     async def delete(self, topic: Topic) -> None:
         """Delete a topic; it is gone for clients when this returns."""
@@ -163,8 +223,12 @@ class Topics:
         self._store.start_deletion(topic.topic_id)
         self._remove(topic)
 
-    async def add_partitions(self, name: str, count: int) -> Topic:
+    async def add_partitions(
+        self, name: str, count: int, assignments: Sequence[tuple[int, ...]] = ()
+    ) -> Topic:
         """Give a topic `count` partitions in all; they are there, durably, when this returns.
+
+        `assignments`: who gets the new ones, where somebody has chosen.
 
         Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS unless it has fewer, and
         KAFKA_STORAGE_ERROR, and then it has as many as before.
@@ -172,11 +236,27 @@ class Topics:
         async with self._changing:
             before = self._existing(name)
             require_more(before, count)
-            topic = replace(before, partitions=count)
+            states = self._more_states(before, count, assignments)
+            topic = replace(before, partitions=count, states=states)
             with self._refused(f"topic {name}"):
                 await self._disk.run(self._grow, before, topic)
             self.image = self.image.with_topics((topic,))
             return topic
+
+    def _more_states(
+        self, topic: Topic, count: int, assignments: Sequence[tuple[int, ...]]
+    ) -> tuple[PartitionState, ...]:
+        if not topic.states:
+            return ()
+        factor = len(topic.states[0].replicas)
+        self.members.require(factor, f"topic {topic.name}")
+        # As Kafka: on from where the first partition lies.
+        able = self.members.able
+        start = (
+            able.index(topic.states[0].replicas[0]) if topic.states[0].replicas[0] in able else 0
+        )
+        placed = place(range(topic.partitions, count), factor, able, Draw(start, start))
+        return (*topic.states, *map(first_state, assignments or placed))
 
     def _grow(self, before: Topic, topic: Topic) -> None:
         self._store.change_topic(_record(topic))
@@ -333,7 +413,10 @@ class Topics:
             raise ConfigError(f"topic {record.name}: {e}") from e
         for one in found:
             _log.warning("topic %s: %s", record.name, one)
-        return Topic(record.name, record.topic_id, record.partitions, record.overrides, config)
+        return Topic(
+            record.name, record.topic_id, record.partitions, record.overrides, config,
+            record.states,
+        )  # fmt: skip
 
 
 def require_more(topic: Topic, count: int) -> None:
@@ -345,6 +428,10 @@ def require_more(topic: Topic, count: int) -> None:
         )
 
 
+async def _nobody(new: NewTopic) -> None:
+    raise KafkaError(ErrorCode.NOT_CONTROLLER, f"topic {new.name}: there is no controller")
+
+
 def _names(topics: Iterable[str]) -> str:
     names = sorted(topics)
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
@@ -352,4 +439,4 @@ def _names(topics: Iterable[str]) -> str:
 
 
 def _record(topic: Topic) -> TopicRecord:
-    return TopicRecord(topic.name, topic.topic_id, topic.partitions, topic.overrides)
+    return TopicRecord(topic.name, topic.topic_id, topic.partitions, topic.overrides, topic.states)

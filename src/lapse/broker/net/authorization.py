@@ -20,6 +20,7 @@ from typing import Any
 from lapse.broker.request.authorize import Caller
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.forward import handle_or_forward
 from lapse.security.authorizer import AllowAll
 
 
@@ -30,6 +31,8 @@ def authorized(
     rule, authorizer = endpoint.authorize, services.access.authorizer
     may_all = isinstance(authorizer, AllowAll) and not endpoint.returns_operations
     if rule is None or may_all:
-        return endpoint.handle(services, session, version, request)
+        return handle_or_forward(endpoint, services, session, version, request)
     caller = Caller(authorizer, session.actor, services)
-    return rule(caller, version, request, partial(endpoint.handle, services, session, version))
+    return rule(
+        caller, version, request, partial(handle_or_forward, endpoint, services, session, version)
+    )

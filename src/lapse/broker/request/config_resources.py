@@ -99,6 +99,13 @@ def own_broker(services: Services, name: str) -> str:
     return name
 
 
+def of_the_cluster(request: Any) -> bool:
+    """Whether no resource of a request is a certain broker, which changes its own settings."""
+    return all(
+        one.resource_type != BROKER or one.resource_name == ALL_BROKERS for one in request.resources
+    )
+
+
 def no_settings(resource_type: int) -> KafkaError:
     """The refusal of a type of resource that has no settings here."""
     return KafkaError(

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from lapse.base.config import BrokerConfig
 from lapse.base.errors import LapseError
 from lapse.broker.access.acl_store import Access
 from lapse.broker.access.authentication import Entrance
-from lapse.broker.access.listeners import Address
+from lapse.broker.access.listeners import ANY_ADDRESS, Address
 from lapse.broker.coordinators.groups import GroupCoordinator
 from lapse.broker.coordinators.transactions import Transactions
 from lapse.broker.limits.client_quotas import ClientQuotas
@@ -28,12 +28,11 @@ from lapse.broker.logs.fetch_sessions import FetchSessions
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.purgatory import Purgatory, Watch
 from lapse.broker.logs.topics import Topics
+from lapse.broker.replicas.replicas import Replicas
 from lapse.security.attempts import LoginAttempts
 from lapse.security.authorizer import ANONYMOUS, RequestContext, host_of
 from lapse.security.sasl import SaslServer
 from lapse.wire.schema.api_versions import ApiVersion
-
-ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104  (compared with, not bound)
 
 
 class CloseConnection(LapseError):
@@ -94,11 +93,15 @@ class Session:
             self._host = host_of(self.address)
         return RequestContext(self.principal, self._host)
 
+    def waits_with(self, watch: Watch | None) -> None:
+        """What the current request waits for; None once it does not any more."""
+        self.watch = watch
+
     def lose(self) -> None:
         """The client is gone: stop waiting on its behalf."""
         self.lost = True
         if self.watch is not None:
-            self.watch.wake()
+            self.watch.give_up()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,7 @@ class Services:
     topics: Topics
     partitions: Partitions
     purgatory: Purgatory
+    replicas: Replicas
     transactions: Transactions
     counters: Counters
     groups: GroupCoordinator
@@ -132,6 +136,23 @@ class Services:
     def address(self) -> Address:
         """Where the first listener listens."""
         return self.entrances[0].listener.address
+
+    def addresses_for(self, session: Session) -> Mapping[int, Address]:
+        """The addresses of all brokers that a client gets: those of its listener's name.
+
+        None where that listener is not advertised here.
+        """
+        own = self.address_for(session)
+        if own is None:
+            return {}
+        name = session.entrance.listener.name
+        others = self.topics.members.brokers
+        found = {
+            broker: Address(*registered.listeners[name])
+            for broker, registered in others.items()
+            if name in registered.listeners
+        }
+        return {**found, self.config.node_id: own}
 
     def address_for(self, session: Session) -> Address | None:
         """The address that a client gets: its listener's; None where that is not advertised.

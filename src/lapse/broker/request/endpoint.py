@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from lapse.broker.request.authorize import Rule
 from lapse.broker.request.context import Handler
 from lapse.wire.declaration import Api
+
+
+def never(_request: Any) -> bool:
+    """For `by_controller`."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +26,7 @@ class Endpoint:
             request is handled.
         returns_operations: its response holds what the caller may do (KIP-430), and so goes through
             `authorize` also where every client may do everything.
+        by_controller: whether a request changes what only the cluster's controller may.
     """
 
     api: Api
@@ -28,3 +35,9 @@ class Endpoint:
     handle: Handler
     authorize: Rule | None
     returns_operations: bool = False
+    by_controller: Callable[[Any], bool] = never
+
+
+def always(_request: Any) -> bool:
+    """For `by_controller`."""
+    return True

@@ -2,15 +2,17 @@
 
 v1 throttled after the answer is sent (KIP-219) · v2 PRODUCER_FENCED (KIP-588) · v3 flexible. v4 is
 for brokers and puts several transactions in one request; v5 belongs to the feature
-`transaction.version` (KIP-890).
+`transaction.version` (KIP-890). Our own: by tag 10000 a broker only asks whether they are in it.
 """
 
 from __future__ import annotations
 
 from lapse.wire.declaration import (
+    BOOL,
     INT16,
     INT32,
     INT64,
+    OWN_TAG,
     STRING,
     api,
     array,
@@ -41,6 +43,7 @@ class AddPartitionsToTxnRequest:
     v3_and_below_topics: tuple[AddPartitionsToTxnTopic, ...] = field(
         array(AddPartitionsToTxnTopic), "0-3"
     )
+    verify_only: bool = field(BOOL, "3+", tag=OWN_TAG, default=False, ignorable=True)
 
 
 @struct

@@ -51,8 +51,10 @@ async def node(tmp_path: Path, fs: FailingFs) -> AsyncIterator[Node]:
 
 def state_log(node: Node) -> StateLog:
     services = node.services
-    parts = Parts(services.partitions, services.disk, services.clock, services.purgatory)
-    return StateLog(log_of(node), parts)
+    parts = Parts(
+        services.partitions, services.disk, services.clock, services.purgatory, services.replicas
+    )
+    return StateLog(services.partitions.led(HERE), parts)
 
 
 def log_of(node: Node) -> PartitionLog:

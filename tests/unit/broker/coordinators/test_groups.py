@@ -410,7 +410,8 @@ async def test_members_that_wait_are_sent_elsewhere(tmp_path: Path) -> None:
         shards = groups_of(node)._shards  # made and loaded, each with its member
         await until(
             lambda: (
-                len(shards) == 2 and all(t.done() and t.result().groups for t in shards.values())
+                len(shards) == 2
+                and all(one.is_loaded and one.shard.result().groups for one in shards.values())
             )
         )
         await groups_of(node).close()

@@ -20,6 +20,7 @@ from lapse.broker.limits.client_quotas import ClientQuotas
 from lapse.broker.limits.quotas import Quotas, Windows
 from lapse.broker.logs import rereading
 from lapse.broker.logs.disk import DiskThreads
+from lapse.broker.logs.members import Members
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.purgatory import Purgatory
 from lapse.broker.logs.rereading import Rereading
@@ -77,7 +78,7 @@ async def part(tmp_path: Path) -> AsyncIterator[Part]:
     disk = DiskThreads("test")
     partitions = Partitions([tmp_path], config, env())
     partitions.lock()
-    topics = Topics(store, partitions, disk, Purgatory(), config)
+    topics = Topics(store, partitions, disk, Purgatory(), config, Members(config.node_id))
     quotas = ClientQuotas(store, disk, ManualClock(0), Quotas(Windows(11, 1000), Windows(11, 1000)))
     access = Access(store, disk, config.security)
     unsure: list[str] = []

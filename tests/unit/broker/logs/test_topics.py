@@ -68,9 +68,13 @@ REFUSED = {
     "none": (topic("new", 0), ErrorCode.INVALID_PARTITIONS, "at least 1"),
     "too many": (topic("new", 10_001), ErrorCode.POLICY_VIOLATION, "10000"),
     "replicas": (topic("new", 1, 3), ErrorCode.INVALID_REPLICATION_FACTOR, "one broker"),
-    "assigned elsewhere": (by_hand((0, (0,)), (1, (1,))), UNASSIGNABLE, "[(1,)]"),
-    "assigned twice": (by_hand((0, (0, 0))), UNASSIGNABLE, "[(0, 0)]"),
-    "assigned to nobody": (by_hand((0, ())), UNASSIGNABLE, "[()]"),
+    "assigned elsewhere": (
+        by_hand((0, (0,)), (1, (1,))),
+        UNASSIGNABLE,
+        "brokers [1]; allowed is each of [0]",
+    ),
+    "assigned twice": (by_hand((0, (0, 0))), UNASSIGNABLE, "brokers [0, 0]"),
+    "assigned to nobody": (by_hand((0, ())), UNASSIGNABLE, "brokers []"),
     "a gap": (by_hand((0, (0,)), (2, (0,))), UNASSIGNABLE, "partitions [0, 2]"),
     "a number twice": (by_hand((0, (0,)), (0, (0,))), UNASSIGNABLE, "partitions [0, 0]"),
     "assigned and counted": (

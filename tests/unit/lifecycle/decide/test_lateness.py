@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from lapse.lifecycle.decide.horizon import Stamp
-from lapse.lifecycle.decide.lateness import deadlines_of, first_deadline, kinds_of, overdue_ms
+from lapse.lifecycle.decide.lateness import (
+    deadlines_of,
+    first_deadline,
+    kinds_of,
+    overdue_ms,
+    retention_deadline,
+)
 from lapse.lifecycle.decide.promises import RETENTION_SLACK_MS, SLACK_MS
 from lapse.lifecycle.decide.select import Decision, LogInfo, decide
 from lapse.log.facts import LogFacts, StartMove
@@ -129,6 +135,19 @@ def test_retention_is_late_by_the_first_segment() -> None:
         "deleted",
     )
     assert kinds_of(compacted(cleanup_policy="delete", retention_ms=-1)) == ("deleted",)
+
+
+@pytest.mark.parametrize(
+    ("appended_ms", "counts_ms"), [(NOW, NOW), (0, 1000), (-1, NOW - 7), (None, NOW - 7)]
+)
+def test_records_that_had_expired_already_count_from_their_append(
+    appended_ms: int | None, counts_ms: int
+) -> None:
+    """By the file's time where it is not known when that was."""
+    known = {"with_summary": False} if appended_ms is None else {"append_last_ms": appended_ms}
+    first = segment(0, mtime_ms=NOW - 7, largest_timestamp=5, **known)
+    topic = compacted(cleanup_policy="delete", retention_ms=1000, file_delete_delay_ms=20)
+    assert retention_deadline(first, topic) == (counts_ms + RETENTION_SLACK_MS + 20, "retention")
 
 
 def test_what_is_kept_for_no_time_at_all_can_be_late() -> None:

@@ -1,0 +1,29 @@
+"""Settings of clusters of several brokers: their rows in the table."""
+
+from __future__ import annotations
+
+from lapse.base.setting import INT_MAX, TEXT, Setting, whole
+
+REPLICATION_SETTINGS: tuple[Setting, ...] = (
+    Setting("inter.broker.listener.name", TEXT, "",
+            "The listener by which brokers reach each other; nothing: the first of listeners."),
+    Setting("default.replication.factor", whole(1, INT_MAX), "1",
+            "How many brokers get each partition of a topic that does not say it."),
+    Setting("offsets.topic.replication.factor", whole(1, INT_MAX), "3",
+            "The same of __consumer_offsets, when it is made; fewer where there are fewer "
+            "brokers."),
+    Setting("transaction.state.log.replication.factor", whole(1, INT_MAX), "3",
+            "The same of __transaction_state."),
+    Setting("transaction.state.log.min.isr", whole(1, INT_MAX), "2",
+            "min.insync.replicas of __transaction_state, when it is made; never more than it has "
+            "replicas."),
+    Setting("replica.lag.time.max.ms", whole(1), "30000",
+            "A follower that has not caught up for so long is no longer in sync."),
+    Setting("replica.fetch.wait.max.ms", whole(0, INT_MAX), "500",
+            "How long a leader holds a follower's fetch for which it has nothing; below "
+            "replica.lag.time.max.ms."),
+    Setting("replica.fetch.max.bytes", whole(0, INT_MAX), str(1 << 20),
+            "How much of one partition a follower fetches at once; a larger batch comes whole."),
+    Setting("replica.fetch.response.max.bytes", whole(0, INT_MAX), str(10 << 20),
+            "How much it fetches at once in all."),
+)  # fmt: skip

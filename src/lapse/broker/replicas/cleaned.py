@@ -1,0 +1,148 @@
+"""How far each replica of this broker's compacted logs is cleaned: told to the others, and asked.
+
+Tombstones and markers stay until all replicas have lost what they delete (L3); rounds learn from
+`PartitionLog.replicas` how far the others are. A replica that is away holds them for as long as it
+is: `explain` names it. Until the others were asked nothing is known of them, and all stays.
+
+All but `start` and `close` is called in worker threads, and waits for the metadata store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from lapse.base.errors import LapseError
+from lapse.base.ids import TopicPartition
+from lapse.broker.logs.disk import DiskThreads
+from lapse.broker.logs.partitions import Partitions
+from lapse.log.facts import CleanedTo, ReplicaFacts
+from lapse.log.partition_log import PartitionLog
+from lapse.metadata.image import Topic
+from lapse.metadata.tree_store import Said
+from lapse.replication.cleaned import said, taken_back
+
+logger = logging.getLogger(__name__)
+
+TELL_SECONDS = 5.0
+
+
+class SaidStore(Protocol):
+    """Where replicas tell each other: `metadata.tree_store`."""
+
+    def said(self, wanted: Sequence[Said]) -> Sequence[tuple[CleanedTo, ...]]: ...
+
+    def say(self, said: Mapping[Said, tuple[CleanedTo, ...]]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A replica of this broker's, with the brokers that have the others."""
+
+    topic: Topic
+    log: PartitionLog
+    others: tuple[int, ...]
+
+
+class Cleaned:
+    """The word of this broker, and the others'."""
+
+    def __init__(self, partitions: Partitions, disk: DiskThreads, store: SaidStore | None) -> None:
+        self._partitions, self._disk, self._store = partitions, disk, store
+        self._copies: Mapping[TopicPartition, Copy] = {}
+        self._said: dict[Said, tuple[CleanedTo, ...]] = {}
+        self._saying = threading.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Tell and ask from now on."""
+        self._task = asyncio.get_running_loop().create_task(self._tell_for_ever())
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def set_copies(self, copies: Mapping[TopicPartition, Copy]) -> None:
+        """Those that there are from now on; nothing is known yet of new ones' others."""
+        for partition, copy in copies.items():
+            if self._copies.get(partition) != copy:
+                copy.log.replicas = _unknown(copy.others)
+        self._copies = copies
+
+    async def _tell_for_ever(self) -> None:
+        while True:
+            try:
+                await self._disk.run(self.tell)
+            except LapseError as e:
+                logger.info("replicas cannot tell how far they are cleaned just now: %s", e)
+            await asyncio.sleep(TELL_SECONDS)
+
+    def tell(self) -> None:
+        """Say what is new here, and learn what the others have said. Raises Unreachable."""
+        copies = [c for c in self._copies.values() if c.log.config.compacts]
+        now_ms = self._partitions.noting_ms()
+        with self._saying:
+            self._learn_own(copies)
+            new = {}
+            for copy in copies:
+                own = self._own(copy)
+                cleaned_to = copy.log.cleaner_checkpoint or 0
+                retention_ms = copy.log.config.delete_retention_ms
+                words = said(self._said[own], cleaned_to, now_ms, retention_ms)
+                if words != self._said[own]:
+                    new[own] = words
+            self._say(new)
+        wanted = [
+            Said(copy.topic.topic_id, copy.log.partition.partition, other)
+            for copy in copies
+            for other in copy.others
+        ]
+        words_of = dict(zip(wanted, self._asked(wanted), strict=True))
+        for copy in copies:
+            copy.log.replicas = tuple(
+                ReplicaFacts(
+                    other,
+                    words_of[Said(copy.topic.topic_id, copy.log.partition.partition, other)],
+                    now_ms,
+                )
+                for other in copy.others
+            )
+
+    def take_back(self, copy: Copy) -> None:
+        """Say no more than what is true; before a follower fetches. Raises Unreachable."""
+        own = self._own(copy)
+        with self._saying:
+            self._learn_own([copy])
+            left = taken_back(self._said[own], copy.log.cleaner_checkpoint or 0)
+            if left != self._said[own]:
+                self._say({own: left})
+
+    def _own(self, copy: Copy) -> Said:
+        return Said(copy.topic.topic_id, copy.log.partition.partition, self._partitions.node_id)
+
+    def _learn_own(self, copies: Sequence[Copy]) -> None:
+        """What this broker has said in an earlier life."""
+        unknown = [own for own in map(self._own, copies) if own not in self._said]
+        self._said |= zip(unknown, self._asked(unknown), strict=True)
+
+    def _asked(self, wanted: Sequence[Said]) -> Sequence[tuple[CleanedTo, ...]]:
+        assert self._store is not None, wanted
+        return self._store.said(wanted)
+
+    def _say(self, new: Mapping[Said, tuple[CleanedTo, ...]]) -> None:
+        if new:
+            assert self._store is not None, new
+            for own in new:  # what is in the store is not known if this fails
+                del self._said[own]
+            self._store.say(new)
+            self._said |= new
+
+
+def _unknown(others: Sequence[int]) -> tuple[ReplicaFacts, ...]:
+    return tuple(ReplicaFacts(other, (), 0, counted=False) for other in others)

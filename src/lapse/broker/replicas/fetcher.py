@@ -1,0 +1,266 @@
+"""Following one leader: fetching all partitions that it leads and this broker has, for ever.
+
+What Kafka calls ReplicaFetcherThread.
+
+One connection, one request after the other; the leader holds a fetch for which it has nothing.
+Answers are carried out in a worker thread (`replication.follower`). A partition with an error is
+left out for a while, so that it holds no other one up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lapse.base.config import BrokerConfig
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError, LapseError
+from lapse.base.ids import TopicPartition
+from lapse.broker.logs.disk import DiskThreads
+from lapse.broker.logs.partitions import Partitions
+from lapse.broker.replicas.cleaned import Copy
+from lapse.broker.replicas.peers import Peers
+from lapse.client.connection import BrokerConnection
+from lapse.log.partition_log import PartitionLog
+from lapse.replication import follower
+from lapse.wire.schema.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    ReplicaState,
+)
+from lapse.wire.schema.list_offsets import (
+    EARLIEST_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+logger = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 0.5  # after an error; as replica.fetch.backoff.ms, but sooner
+SLACK_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """One partition, and the epoch in which it is led."""
+
+    epoch: int
+    copy: Copy
+
+    @property
+    def log(self) -> PartitionLog:
+        return self.copy.log
+
+    @property
+    def topic_id(self) -> uuid.UUID:
+        return self.copy.topic.topic_id
+
+
+class Fetcher:
+    """Follows one leader."""
+
+    def __init__(
+        self,
+        leader: int,
+        peers: Peers,
+        partitions: Partitions,
+        disk: DiskThreads,
+        config: BrokerConfig,
+        take_back: Callable[[Copy], None],
+    ) -> None:
+        """`take_back` has the others told how little of a replica is cleaned; it may fail."""
+        self._take_back = take_back
+        self._leader, self._peers, self._disk = leader, peers, disk
+        self._partitions, self._config = partitions, config
+        self._followed: dict[TopicPartition, Followed] = {}
+        self._begun: dict[TopicPartition, Followed] = {}
+        self._not_before: dict[TopicPartition, float] = {}
+        self._changed = asyncio.Event()
+        self._connection: BrokerConnection | None = None
+
+    def follow(self, followed: Mapping[TopicPartition, Followed]) -> None:
+        """Follow these from now on, and no others."""
+        if followed != self._followed:
+            self._followed = dict(followed)
+            self._not_before.clear()
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        try:
+            while True:
+                self._changed.clear()
+                due = self._due()
+                if not due:
+                    await self._wait()
+                    continue
+                try:
+                    await self._fetch(due)
+                except LapseError as e:
+                    logger.info("broker %d cannot be followed just now: %s", self._leader, e)
+                    self._hang_up()
+                    await asyncio.sleep(AGAIN_SECONDS)
+        finally:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _due(self) -> dict[TopicPartition, Followed]:
+        now = asyncio.get_running_loop().time()
+        self._not_before = {tp: at for tp, at in self._not_before.items() if at > now}
+        return {tp: one for tp, one in self._followed.items() if tp not in self._not_before}
+
+    async def _wait(self) -> None:
+        """Until other partitions are followed, or one that had an error may be tried again."""
+        seconds = AGAIN_SECONDS if self._not_before else None
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _fetch(self, due: Mapping[TopicPartition, Followed]) -> None:
+        begun = await self._disk.run(self._begin_all, due)
+        if not begun:
+            return
+        if self._connection is None or self._connection.is_lost:
+            self._connection = await self._peers.connect(self._leader)
+        seconds = self._config.replica_fetch_wait_max_ms / 1000 + SLACK_SECONDS
+        answer = await self._connection.request(
+            self._request(begun), FetchResponse, timeout_seconds=seconds
+        )
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code), f"Fetch from broker {self._leader}")
+        ids = {one.topic_id: tp.topic for tp, one in begun.items()}
+        got = [
+            (TopicPartition(ids[topic.topic_id], data.partition_index), data)
+            for topic in answer.responses
+            for data in topic.partitions
+        ]
+        troubles = await self._disk.run(self._take_all, begun, got)
+        await self._settle(begun, troubles)
+
+    def _request(self, begun: Mapping[TopicPartition, Followed]) -> FetchRequest:
+        by_topic: dict[uuid.UUID, list[FetchPartition]] = {}
+        for tp, one in begun.items():
+            wanted = FetchPartition(
+                partition=tp.partition,
+                current_leader_epoch=one.epoch,
+                fetch_offset=one.log.log_end_offset,
+                last_fetched_epoch=one.log.latest_epoch,
+                log_start_offset=one.log.log_start_offset,
+                partition_max_bytes=self._config.replica_fetch_max_bytes,
+            )
+            by_topic.setdefault(one.topic_id, []).append(wanted)
+        return FetchRequest(
+            replica_state=ReplicaState(replica_id=self._config.node_id),
+            max_wait_ms=self._config.replica_fetch_wait_max_ms,
+            min_bytes=1,
+            max_bytes=self._config.replica_fetch_response_max_bytes,
+            topics=tuple(
+                FetchTopic(topic_id=topic_id, partitions=tuple(wanted))
+                for topic_id, wanted in by_topic.items()
+            ),
+        )
+
+    # --- in a worker thread ---------------------------------------------------------------------
+
+    def _begin_all(self, due: Mapping[TopicPartition, Followed]) -> dict[TopicPartition, Followed]:
+        """Those that can be followed, and say nothing of themselves that is not true (L3)."""
+        begun = {}
+        for tp, one in due.items():
+            if self._begun.get(tp) != one:
+                try:
+                    follower.begin(one.log, self._partitions.directory_of(tp), one.epoch)
+                    self._take_back(one.copy)
+                except (LapseError, OSError) as e:
+                    self._report(tp, e)
+                    continue
+            begun[tp] = one
+        self._begun = dict(begun)
+        return begun
+
+    def _take_all(
+        self,
+        begun: Mapping[TopicPartition, Followed],
+        got: Sequence[tuple[TopicPartition, PartitionData]],
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Carry answers out; returns what could not be."""
+        troubles = {}
+        for tp, data in got:
+            one = begun[tp]
+            if data.error_code:
+                troubles[tp] = ErrorCode(data.error_code)
+                continue
+            at = data.diverging_epoch
+            fetched = follower.Fetched(
+                _octets(data),
+                data.high_watermark,
+                data.log_start_offset,
+                None if at.epoch < 0 else (at.epoch, at.end_offset),
+            )
+            try:
+                directory = self._partitions.directory_of(tp)
+                then = follower.take(one.log, directory, fetched, one.epoch)
+                if then is follower.Then.TRUNCATED:
+                    del self._begun[tp]
+            except KafkaError as e:
+                self._report(tp, e)
+                troubles[tp] = e.code
+            except (LapseError, OSError) as e:
+                self._report(tp, e)
+                troubles[tp] = ErrorCode.KAFKA_STORAGE_ERROR
+        return troubles
+
+    def _report(self, tp: TopicPartition, error: Exception) -> None:
+        if isinstance(error, CorruptData) or not self._partitions.report(tp, error):
+            logger.warning("%s cannot follow broker %d: %s", tp, self._leader, error)
+
+    # --- errors ---------------------------------------------------------------------------------
+
+    async def _settle(
+        self, begun: Mapping[TopicPartition, Followed], troubles: Mapping[TopicPartition, ErrorCode]
+    ) -> None:
+        """Leave partitions with an error out for a while; begin anew what the leader has not."""
+        later = asyncio.get_running_loop().time() + AGAIN_SECONDS
+        for tp, code in troubles.items():
+            self._not_before[tp] = later
+            if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                await self._start_over(tp, begun[tp])
+
+    async def _start_over(self, tp: TopicPartition, one: Followed) -> None:
+        """The leader does not have what follows here: its log starts above, or ends below."""
+        assert self._connection is not None
+        asked = ListOffsetsPartition(
+            partition_index=tp.partition,
+            current_leader_epoch=one.epoch,
+            timestamp=EARLIEST_TIMESTAMP,
+        )
+        request = ListOffsetsRequest(
+            replica_id=self._config.node_id,
+            topics=(ListOffsetsTopic(name=tp.topic, partitions=(asked,)),),
+        )
+        answer = await self._connection.request(request, ListOffsetsResponse)
+        [topic] = answer.topics
+        [found] = topic.partitions
+        if found.error_code:
+            return
+        if one.log.log_end_offset < found.offset:
+            directory = self._partitions.directory_of(tp)
+            await self._disk.run(follower.start_over, tp, directory, found.offset)
+            self._begun.pop(tp, None)
+
+
+def _octets(data: PartitionData) -> bytes | memoryview:
+    records = data.records
+    return records if isinstance(records, bytes | memoryview) else b""

@@ -1,0 +1,472 @@
+"""The partitions of this broker that have other replicas: which it leads, which it follows.
+
+What Kafka calls ReplicaManager and AlterPartitionManager.
+
+Each new image of the cluster is carried out in the order in which nothing is acknowledged twice:
+first the logs refuse what is of an older epoch, then requests are judged by the new states, then
+followers fetch and leaders count. All but the first lives in the event loop.
+
+A leader moves the high watermark as its followers fetch, and asks the metadata store for other
+in-sync replicas. While the store does not answer nobody leaves, and records wait to be committed:
+a leader that is cut off commits nothing alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+from lapse.base.clock import Clock, monotonic_ms
+from lapse.base.config import BrokerConfig
+from lapse.base.errors import ErrorCode, KafkaError, LapseError
+from lapse.base.ids import TopicPartition
+from lapse.broker.logs.disk import DiskThreads
+from lapse.broker.logs.members import Members
+from lapse.broker.logs.partitions import Partitions
+from lapse.broker.logs.purgatory import Purgatory, Watch
+from lapse.broker.replicas.cleaned import Cleaned, Copy, SaidStore
+from lapse.broker.replicas.fetcher import Fetcher, Followed
+from lapse.broker.replicas.peers import Peers
+from lapse.coordination.records import transactions
+from lapse.log.partition_log import PartitionLog
+from lapse.metadata.image import Image, Topic
+from lapse.metadata.partition_states import PartitionState, StateChange
+from lapse.metadata.tree import Conflict
+from lapse.replication.leader import LeaderReplicas
+
+logger = logging.getLogger(__name__)
+
+LOOKS_PER_LAG = 2  # at followers that may lag, as Kafka
+LOOK_SECONDS_MAX = 5.0
+
+_NEVER_SO_MANY_BYTES = 1 << 62  # only a change ends such a wait
+
+
+class ReplicaStore(SaidStore, Protocol):
+    """What replicas of different brokers share, durably: `metadata.tree_store`."""
+
+    def set_own_state(self, change: StateChange) -> None:
+        """Store a partition's state. Raises Conflict and Unreachable."""
+
+
+class AppendedTo(NamedTuple):
+    """What was appended to a partition in an epoch of this broker's, and what comes after it."""
+
+    partition: TopicPartition
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What of the broker replicas work with."""
+
+    config: BrokerConfig
+    partitions: Partitions
+    disk: DiskThreads
+    clock: Clock
+    purgatory: Purgatory
+    members: Members
+    peers: Peers
+
+
+@dataclass(slots=True)
+class _Leading:
+    """A partition with several replicas that this broker leads.
+
+    Attributes:
+        unsure: nobody knows whether `replicas.asked` was stored.
+    """
+
+    topic: Topic
+    state: PartitionState
+    log: PartitionLog
+    replicas: LeaderReplicas
+    unsure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    """What this broker is to be for a partition from now on."""
+
+    partition: TopicPartition
+    topic: Topic
+    state: PartitionState
+    log: PartitionLog
+
+    def leads(self, node_id: int) -> bool:
+        return self.state.leader == node_id
+
+
+class Replicas:
+    """All of them; does nothing on a broker that is alone.
+
+    Attributes:
+        reread: have what is stored read again.
+        when_led: called with partitions that this broker leads from now on, or no longer does.
+    """
+
+    def __init__(self, around: Surroundings, store: ReplicaStore | None) -> None:
+        """Without a `store` the broker is alone."""
+        self._around, self._store = around, store
+        self._cleaned = Cleaned(around.partitions, around.disk, store)
+        self._me = around.config.node_id
+        self._image: Image | None = None
+        self._new_image = asyncio.Event()
+        self._applied: dict[TopicPartition, tuple[PartitionState, PartitionLog]] = {}
+        self._leading: dict[TopicPartition, _Leading] = {}
+        self._fetchers: dict[int, Fetcher] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.reread: Callable[[], None] = lambda: None
+        self.when_led: list[Callable[[], None]] = []
+
+    @property
+    def peers(self) -> Peers:
+        """The other brokers."""
+        return self._around.peers
+
+    # --- asking ---------------------------------------------------------------------------------
+
+    def outcome(self, partition: TopicPartition, epoch: int, end_offset: int) -> ErrorCode | None:
+        """What became of records that were appended below `end_offset`; None: not known yet.
+
+        NONE once they are committed; NOT_ENOUGH_REPLICAS_AFTER_APPEND where too few have them;
+        NOT_LEADER_OR_FOLLOWER where another broker was elected meanwhile.
+        """
+        if self._around.members.is_alone:
+            return ErrorCode.NONE
+        state = self._around.partitions.state_of(partition)
+        if state is None or (state.leader, state.leader_epoch) != (self._me, epoch):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if len(state.replicas) == 1:
+            return ErrorCode.NONE
+        leading = self._leading.get(partition)
+        if leading is None or leading.state.leader_epoch != epoch:
+            return None
+        if leading.replicas.high_watermark < end_offset:
+            return None
+        enough = len(leading.replicas.isr) >= leading.log.config.min_insync_replicas
+        return ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+    async def committed(
+        self,
+        appended: Sequence[AppendedTo],
+        seconds: float,
+        watching: Callable[[Watch | None], None] = lambda _: None,
+    ) -> list[ErrorCode]:
+        """What became of what was appended, each as `outcome`, in order; waits until it is known.
+
+        REQUEST_TIMED_OUT where it is not after that time. `watching` gets what is waited with, so
+        that somebody can end it: then all that is not known is REQUEST_TIMED_OUT, too.
+        """
+        codes: list[ErrorCode | None] = [None] * len(appended)
+        deadline = self._around.clock.monotonic() + seconds
+        with self._around.purgatory.watch([one.partition for one in appended]) as watch:
+            watching(watch)
+            while True:
+                watch.reset()
+                for n, one in enumerate(appended):
+                    if codes[n] is None:
+                        codes[n] = self.outcome(one.partition, one.epoch, one.end_offset)
+                left_s = deadline - self._around.clock.monotonic()
+                if None not in codes or left_s <= 0:
+                    break
+                await watch.wait(_NEVER_SO_MANY_BYTES, left_s)
+                if watch.is_given_up:
+                    break
+            watching(None)
+        return [ErrorCode.REQUEST_TIMED_OUT if code is None else code for code in codes]
+
+    async def deleted(self, partition: TopicPartition, offset: int, seconds: float) -> int:
+        """The low watermark, once all replicas have deleted what is below `offset` (KIP-107).
+
+        Raises NOT_LEADER_OR_FOLLOWER where another broker is elected meanwhile; REQUEST_TIMED_OUT.
+        """
+        deadline = self._around.clock.monotonic() + seconds
+        with self._around.purgatory.watch([partition]) as watch:
+            while True:
+                watch.reset()
+                reached = self._low_watermark(partition)
+                left_s = deadline - self._around.clock.monotonic()
+                if reached >= offset:
+                    return reached
+                if left_s <= 0:
+                    raise KafkaError(
+                        ErrorCode.REQUEST_TIMED_OUT,
+                        f"{partition}: not all replicas have deleted up to {offset}: {reached}",
+                    )
+                await watch.wait(_NEVER_SO_MANY_BYTES, left_s)
+
+    def _low_watermark(self, partition: TopicPartition) -> int:
+        led = self._around.partitions.led(partition)
+        state, leading = (
+            self._around.partitions.state_of(partition),
+            self._leading.get(partition),
+        )
+        if state is None or len(state.replicas) == 1:
+            return led.log.log_start_offset
+        if leading is None or leading.state.leader_epoch != led.epoch:
+            return -1
+        alive = self._around.members.alive.alive
+        return leading.replicas.low_watermark(led.log.log_start_offset, alive)
+
+    def in_sync(self, partition: TopicPartition) -> int:
+        """How many replicas are in sync, this one among them."""
+        state = self._around.partitions.state_of(partition)
+        return 1 if state is None else len(state.isr)
+
+    def led(self) -> Mapping[TopicPartition, LeaderReplicas]:
+        """Partitions with several replicas that this broker leads."""
+        return {partition: one.replicas for partition, one in self._leading.items()}
+
+    # --- what followers and producers do --------------------------------------------------------
+
+    def fetched(
+        self, partition: TopicPartition, epoch: int, follower: int, offset: int, log_start: int
+    ) -> None:
+        """A follower of that epoch has everything below `offset`."""
+        leading = self._leading.get(partition)
+        if leading is None or leading.state.leader_epoch != epoch:
+            return
+        now_ms = monotonic_ms(self._around.clock)
+        end = leading.log.log_end_offset
+        if leading.replicas.fetched(follower, offset, log_start, end, now_ms):
+            self._around.purgatory.changed(partition)  # somebody may wait for deletions
+        self._advance(leading)
+        if follower not in leading.replicas.isr:
+            self._consider_isr(leading)
+
+    def appended(self, partition: TopicPartition) -> None:
+        """The leader's own log has grown."""
+        leading = self._leading.get(partition)
+        if leading is not None and len(leading.replicas.counted) == 1:
+            self._advance(leading)
+
+    def _advance(self, leading: _Leading) -> None:
+        if leading.replicas.advance(leading.log.log_end_offset):
+            leading.log.high_watermark = leading.replicas.high_watermark
+            self._around.purgatory.changed(leading.log.partition)
+
+    def _consider_isr(self, leading: _Leading) -> None:
+        replicas = leading.replicas
+        if replicas.asked is not None or leading.unsure:
+            return
+        able = self._around.members.alive.staying
+        now_ms, lag_ms = (
+            monotonic_ms(self._around.clock),
+            self._around.config.replica_lag_time_max_ms,
+        )
+        wanted = replicas.wanted_isr(leading.log.log_end_offset, now_ms, lag_ms, able)
+        if wanted == replicas.isr:
+            return
+        replicas.asked = wanted
+        isr = tuple(b for b in leading.state.replicas if b in wanted)
+        self._begin(self._ask_isr(leading, replace(leading.state, isr=isr)))
+
+    async def _ask_isr(self, leading: _Leading, state: PartitionState) -> None:
+        """Store other in-sync replicas; they count in any case until it is known what is stored."""
+        partition = leading.log.partition
+        change = StateChange(leading.topic.topic_id, partition.partition, state)
+        try:
+            await self._around.disk.run(self._store_state, change)
+        except (LapseError, Conflict) as e:
+            logger.info("%s: in-sync replicas %s are not stored: %s", partition, state.isr, e)
+            leading.unsure = True
+            self.reread()
+            return
+        logger.info("%s: in-sync replicas are %s", partition, state.isr)
+        if self._leading.get(partition) is leading and leading.state.version == state.version:
+            self._take_state(leading, replace(state, version=state.version + 1))
+            self._around.partitions.set_state(partition, leading.state)
+
+    def _store_state(self, change: StateChange) -> None:
+        """In a worker thread."""
+        assert self._store is not None, change
+        self._store.set_own_state(change)
+
+    def _take_state(self, leading: _Leading, state: PartitionState) -> None:
+        leading.state, leading.unsure = state, False
+        leading.replicas.isr, leading.replicas.asked = frozenset(state.isr), None
+        self._advance(leading)
+        self._around.purgatory.changed(leading.log.partition)
+
+    # --- following the image --------------------------------------------------------------------
+
+    def apply(self, image: Image) -> None:
+        """Go by this image, soon."""
+        self._image = image
+        self._new_image.set()
+
+    def start(self) -> None:
+        """Carry images out from now on, and look for followers that lag."""
+        self._cleaned.start()
+        self._begin(self._apply_for_ever())
+        self._begin(self._look_for_ever())
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _apply_for_ever(self) -> None:
+        while True:
+            await self._new_image.wait()
+            self._new_image.clear()
+            assert self._image is not None
+            try:
+                await self.carry_out(self._image)
+            except LapseError:
+                logger.exception("an image of the cluster could not be carried out")
+                await asyncio.sleep(1)
+                self._new_image.set()
+
+    async def carry_out(self, image: Image) -> None:
+        """Lead and follow as the image says."""
+        states = {
+            TopicPartition(topic.name, number): self._newest(topic, number, state)
+            for topic in image.topics.values()
+            for number, state in enumerate(topic.states)
+        }
+        roles = [
+            _Role(tp, image.topics[tp.topic], state, self._around.partitions.get(tp))
+            for tp, state in states.items()
+            if self._me in state.replicas and self._around.partitions.is_online(tp)
+        ]
+        new = [r for r in roles if self._applied.get(r.partition) != (r.state, r.log)]
+        begun = await self._around.disk.run(self._switch, new, states)
+        for role, (end, epoch) in zip(new, begun, strict=True):
+            self._take_up(role, end)
+            if role.leads(self._me) and epoch > role.state.leader_epoch:
+                self._raise_epoch(role, epoch)
+        self._applied = {role.partition: (role.state, role.log) for role in roles}
+        for partition in self._leading.keys() - self._applied.keys():
+            del self._leading[partition]
+        self._cleaned.set_copies(
+            {r.partition: copy for r in roles if (copy := _copy_of(r, self._me)) is not None}
+        )
+        self._follow(roles)
+        for leading in self._leading.values():
+            if leading.unsure and leading.state == states.get(leading.log.partition):
+                self._take_state(leading, leading.state)
+        for role in new:
+            self._around.purgatory.changed(role.partition)
+        if new:
+            for callback in self.when_led:
+                callback()
+
+    def _newest(self, topic: Topic, number: int, state: PartitionState) -> PartitionState:
+        """A state, or what this broker has stored as its leader since the image was read."""
+        leading = self._leading.get(TopicPartition(topic.name, number))
+        if leading is None or leading.topic.topic_id != topic.topic_id:
+            return state
+        return max(leading.state, state, key=lambda one: one.version)
+
+    def _switch(
+        self, roles: Iterable[_Role], states: Mapping[TopicPartition, PartitionState]
+    ) -> list[tuple[int, int]]:
+        """In a worker thread: where the logs end, at which their epochs begin, and what these are.
+
+        A log may know a later epoch than is stored: it is of a broker that was alone.
+        """
+        begun = []
+        for role in roles:
+            change = role.log.lead if role.leads(self._me) else role.log.follow
+            change(role.state.leader_epoch)
+            epoch = role.log.leader_epoch
+            if role.partition.topic == transactions.TOPIC and len(role.state.replicas) == 1:
+                epoch = max(epoch, self._markers_epoch())
+            begun.append((role.log.log_end_offset, epoch))
+        self._around.partitions.set_states(states)
+        return begun
+
+    def _markers_epoch(self) -> int:
+        """Above all coordinator epochs of markers here, which a coordinator's must never be below.
+
+        Those of a broker that was alone were no leader epochs.
+        """
+        logs = self._around.partitions.all()
+        return max((log.latest_coordinator_epoch() for log in logs), default=-1)
+
+    def _raise_epoch(self, role: _Role, epoch: int) -> None:
+        """Store the epoch that a log is at; until then nothing can be appended there."""
+        logger.info("%s: goes on in epoch %d, which its log knows", role.partition, epoch)
+        change = StateChange(
+            role.topic.topic_id, role.partition.partition, replace(role.state, leader_epoch=epoch)
+        )
+        self._begin(self._store_epoch(change))
+
+    async def _store_epoch(self, change: StateChange) -> None:
+        try:
+            await self._around.disk.run(self._store_state, change)
+        except (LapseError, Conflict) as e:
+            logger.info("a leader epoch is not stored just now: %s", e)
+            self._applied.clear()  # tried again with the next image
+        self.reread()
+
+    def _take_up(self, role: _Role, end: int) -> None:
+        leading = self._leading.get(role.partition)
+        if not role.leads(self._me) or len(role.state.replicas) == 1:
+            self._leading.pop(role.partition, None)
+            return
+        epoch = role.state.leader_epoch
+        if leading is not None and leading.log is role.log and leading.state.leader_epoch == epoch:
+            if role.state.version >= leading.state.version:
+                self._take_state(leading, role.state)
+            return
+        logger.info("%s: leads in epoch %d from offset %d on", role.partition, epoch, end)
+        replicas = LeaderReplicas(
+            self._me, role.state.replicas, role.state.isr, epoch_start=end,
+            high_watermark=role.log.high_watermark, now_ms=monotonic_ms(self._around.clock),
+        )  # fmt: skip
+        leading = _Leading(role.topic, role.state, role.log, replicas)
+        self._leading[role.partition] = leading
+        self._advance(leading)
+
+    def _follow(self, roles: Iterable[_Role]) -> None:
+        """Fetch what others lead."""
+        by_leader: dict[int, dict[TopicPartition, Followed]] = {}
+        for role in roles:
+            leader = role.state.leader
+            if leader >= 0 and leader != self._me:
+                of_leader = by_leader.setdefault(leader, {})
+                copy = _copy_of(role, self._me)
+                assert copy is not None, role
+                of_leader[role.partition] = Followed(role.state.leader_epoch, copy)
+        for leader in by_leader.keys() - self._fetchers.keys():
+            fetcher = Fetcher(
+                leader, self._around.peers, self._around.partitions, self._around.disk,
+                self._around.config, self._cleaned.take_back,
+            )  # fmt: skip
+            self._fetchers[leader] = fetcher
+            self._begin(fetcher.run())
+        for leader, fetcher in self._fetchers.items():
+            fetcher.follow(by_leader.get(leader, {}))
+
+    # --- time and the end -----------------------------------------------------------------------
+
+    async def _look_for_ever(self) -> None:
+        """Who lags leaves the in-sync replicas."""
+        lag_s = self._around.config.replica_lag_time_max_ms / 1000
+        while True:
+            await asyncio.sleep(min(lag_s / LOOKS_PER_LAG, LOOK_SECONDS_MAX))
+            for leading in list(self._leading.values()):
+                self._consider_isr(leading)
+
+    async def close(self) -> None:
+        """Stop following and leading."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._cleaned.close()
+        with contextlib.suppress(LapseError):
+            await self._around.peers.close()
+
+
+def _copy_of(role: _Role, me: int) -> Copy | None:
+    """What other replicas must know of; None where there are none."""
+    others = tuple(broker for broker in role.state.replicas if broker != me)
+    return Copy(role.topic, role.log, others) if others else None

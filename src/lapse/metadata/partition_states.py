@@ -1,0 +1,47 @@
+"""What a cluster knows of one partition: who has it, who leads it, and whose copy can be trusted.
+
+Kept in the tree, a node each. The controller and the partition's leader change it, each by naming
+the version that it goes by: who knows an older one changes nothing. A lone broker keeps none: it
+leads all that it has.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition.
+
+    Attributes:
+        replicas: ids of the brokers that shall have it, the preferred leader first.
+        isr: those that have all that was acknowledged (in-sync replicas); never empty, in the order
+            of `replicas`. Who is not among them is not elected.
+        leader: one of `isr`, or -1 while none of them is alive.
+        leader_epoch: one more with each election, also of nobody.
+        version: how often its node was changed; Kafka's partition epoch.
+    """
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """Another state for a partition; its `version` is that of the state before."""
+
+    topic_id: uuid.UUID
+    number: int
+    state: PartitionState
+
+
+def first_state(replicas: tuple[int, ...]) -> PartitionState:
+    """Of a new partition, which has no records that anybody could lack."""
+    return PartitionState(replicas, replicas, replicas[0], 0)

@@ -1,0 +1,1 @@
+"""Copies of a partition on several brokers: what a leader knows of them, what a follower does."""

@@ -1,0 +1,94 @@
+"""What a follower does with its leader's answer: append it as it is, or cut back what differs.
+
+Blocking; called by one thread at a time for a log. A follower has what its leader has, byte for
+byte, or less. Where its own log has parted from the leader's, since records of an earlier leader
+were never committed, the leader says up to which epoch and offset they agree (KIP-595), and what
+lies above is cut off.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from lapse.base.fs import Buffer
+from lapse.base.ids import TopicPartition
+from lapse.log.directory import LogDirectory
+from lapse.log.epochs import NO_EPOCH
+from lapse.log.partition_log import PartitionLog
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A leader's answer for one partition, without an error.
+
+    Attributes:
+        diverging: the last epoch that both have, and where it ends at the leader; None where what
+            the follower has is the leader's, too.
+    """
+
+    records: Buffer
+    high_watermark: int
+    log_start_offset: int
+    diverging: tuple[int, int] | None = None
+
+
+class Then(Enum):
+    """What came of an answer."""
+
+    GOES_ON = auto()
+    TRUNCATED = auto()
+
+
+def take(log: PartitionLog, directory: LogDirectory, fetched: Fetched, leader_epoch: int) -> Then:
+    """Carry out a leader's answer, which was given in `leader_epoch`.
+
+    Raises NOT_LEADER_OR_FOLLOWER where that is over, KAFKA_STORAGE_ERROR, CorruptData.
+    """
+    if fetched.diverging is not None:
+        truncate(log, directory, agreed_end(log, *fetched.diverging), leader_epoch)
+        return Then.TRUNCATED
+    if len(fetched.records):
+        log.append_raw(fetched.records, leader_epoch=leader_epoch)
+    known, reached = log.high_watermark, min(fetched.high_watermark, log.log_end_offset)
+    if reached > known:
+        log.high_watermark = reached
+    if fetched.log_start_offset > log.log_start_offset:
+        log.advance_log_start(min(fetched.log_start_offset, log.high_watermark))
+    return Then.GOES_ON
+
+
+def agreed_end(log: PartitionLog, epoch: int, leader_end: int) -> int:
+    """Up to where a log is the leader's, which has no more of `epoch` than up to `leader_end`."""
+    own = log.end_of_epoch(epoch)
+    return leader_end if own is None else min(leader_end, own.end_offset)
+
+
+def truncate(log: PartitionLog, directory: LogDirectory, offset: int, leader_epoch: int) -> None:
+    """Cut off what the leader of that epoch does not have, and say it if it was committed."""
+    if offset < log.high_watermark:
+        _log.error(
+            "%s: the leader of epoch %d ends at %d, below the high watermark %d here: records "
+            "that were committed are lost",
+            log.partition, leader_epoch, offset, log.high_watermark,
+        )  # fmt: skip
+    directory.truncate_log(log.partition, offset)
+
+
+def begin(log: PartitionLog, directory: LogDirectory, leader_epoch: int) -> None:
+    """Follow a leader from now on. A log that knows no epochs goes back to what is committed.
+
+    So it was before KIP-101: what lies above may differ from what the leader has.
+    """
+    log.follow(leader_epoch)
+    if log.latest_epoch == NO_EPOCH and log.log_end_offset > log.high_watermark:
+        directory.truncate_log(log.partition, log.high_watermark)
+
+
+def start_over(partition: TopicPartition, directory: LogDirectory, offset: int) -> None:
+    """The leader's log starts above the end of this one: nothing here is of use."""
+    _log.warning("%s: begins anew at the leader's log start %d", partition, offset)
+    directory.restart_log(partition, offset)

@@ -1,0 +1,185 @@
+"""Three brokers, a real ZooKeeper, stock clients: who dies, stops and comes back loses nothing."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
+
+from lapse.testing.zookeeper_process import ZooKeeperProcess
+from tests.support.broker.cluster import WAIT_SECONDS, consumed, produced, running
+
+
+def test_settings_are_changed_by_whoever_is_asked_and_hold_everywhere(
+    tmp_path: Path, shared: ZooKeeperProcess
+) -> None:
+    """Clients send them to any broker, which hands them on to the controller (KIP-590)."""
+    with running(tmp_path, shared) as brokers:
+        brokers.create("t", partitions=3)
+        resource = ConfigResource(ResourceType.TOPIC, "t")
+        for n, asked in brokers.processes.items():
+            admin = AdminClient({"bootstrap.servers": asked.bootstrap})
+            change = ConfigResource(ResourceType.TOPIC, "t")
+            change.add_incremental_config(
+                ConfigEntry(
+                    "retention.ms", str(1000 * n), incremental_operation=AlterConfigOpType.SET
+                )
+            )
+            admin.incremental_alter_configs([change], broker=n)[change].result(30)
+            for one in brokers.processes.values():
+                told = AdminClient({"bootstrap.servers": one.bootstrap})
+
+                def value(told: AdminClient = told) -> str | None:
+                    [found] = told.describe_configs([resource]).values()
+                    return found.result(30)["retention.ms"].value
+
+                brokers.until(lambda value=value, n=n: value() == str(1000 * n), "the setting")
+
+
+def test_topics_are_made_by_whoever_is_asked_and_known_everywhere(
+    tmp_path: Path, shared: ZooKeeperProcess
+) -> None:
+    with running(tmp_path, shared) as brokers:
+        brokers.create("t", partitions=6, replicas=2, retention_ms="123456")
+        for one in brokers.processes.values():
+            admin = AdminClient({"bootstrap.servers": one.bootstrap})
+            brokers.until(
+                lambda admin=admin: "t" in admin.list_topics(timeout=30).topics, "t everywhere"
+            )
+        partitions = brokers.topic("t").partitions.values()
+        assert {len(p.replicas) for p in partitions} == {2}
+        assert sorted(p.leader for p in partitions) == [1, 1, 2, 2, 3, 3]
+        assert produced(brokers, "t", range(100))
+        assert sorted(consumed(brokers, "t", 6)) == list(range(100))
+        admin = brokers.admin()
+        brokers.until_ok(lambda: admin.delete_topics(["t"])["t"].result(30))
+        brokers.until(lambda: "t" not in brokers.admin().list_topics(timeout=30).topics, "the end")
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_another_one_leads_when_the_leader_goes_and_nothing_is_lost(
+    tmp_path: Path, shared: ZooKeeperProcess, how: signal.Signals
+) -> None:
+    with running(tmp_path, shared) as brokers:
+        brokers.create("t", min_insync_replicas="2")
+        acknowledged = produced(brokers, "t", range(200))
+        assert acknowledged == list(range(200))
+        leader = brokers.leader("t")
+        gone = brokers.processes[leader]
+        if how is signal.SIGKILL:
+            gone.kill()
+        else:
+            gone.stop()
+        acknowledged += produced(brokers, "t", range(200, 400))
+        assert len(acknowledged) == 400
+        assert brokers.leader("t") != leader
+        gone.start()
+        brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
+        acknowledged += produced(brokers, "t", range(400, 500))
+        assert sorted(consumed(brokers, "t")) == sorted(acknowledged) == list(range(500))
+        logs = [(p.data / "t-0" / f"{0:020}.log").read_bytes() for p in brokers.processes.values()]
+        assert logs[0] == logs[1] == logs[2]
+
+
+def test_without_enough_in_sync_nothing_is_acknowledged(
+    tmp_path: Path, shared: ZooKeeperProcess
+) -> None:
+    with running(tmp_path, shared) as brokers:
+        brokers.create("t", min_insync_replicas="3")
+        assert produced(brokers, "t", range(10)) == list(range(10))
+        other = next(n for n in brokers.processes if n != brokers.leader("t"))
+        brokers.processes[other].kill()
+        brokers.until(lambda: not brokers.in_sync("t"), "the dead leaves the in-sync replicas")
+        quick = {"enable.idempotence": False, "acks": "all", "message.timeout.ms": 3000}
+        assert produced(brokers, "t", range(10, 20), **quick) == []
+        quick["acks"] = "1"
+        assert produced(brokers, "t", range(20, 30), **quick) == list(range(20, 30))
+        brokers.processes[other].start()
+        brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
+        found = consumed(brokers, "t")
+        assert found[:10] == list(range(10))
+        assert found[-10:] == list(range(20, 30))
+
+
+def test_groups_and_transactions_move_with_their_partitions(
+    tmp_path: Path, shared: ZooKeeperProcess
+) -> None:
+    with running(tmp_path, shared) as brokers:
+        brokers.create("t", partitions=3)
+        producer = Producer(
+            {"bootstrap.servers": brokers.bootstrap, "transactional.id": "tx", "log_level": 0,
+             "topic.metadata.refresh.interval.ms": 500}
+        )  # fmt: skip
+        producer.init_transactions(WAIT_SECONDS)
+
+        def transaction(values: range, *, commit: bool) -> None:
+            producer.begin_transaction()
+            for n in values:
+                producer.produce("t", b"%d" % n, partition=n % 3)
+            producer.flush(WAIT_SECONDS)
+            end = producer.commit_transaction if commit else producer.abort_transaction
+            end(WAIT_SECONDS)
+
+        transaction(range(30), commit=True)
+        transaction(range(30, 60), commit=False)
+        consumer = Consumer(
+            {"bootstrap.servers": brokers.bootstrap, "group.id": "g", "log_level": 0,
+             "auto.offset.reset": "earliest", "enable.auto.commit": False,
+             "isolation.level": "read_committed", "session.timeout.ms": 10_000}
+        )  # fmt: skip
+        consumer.subscribe(["t"])
+
+        def read(wanted: int) -> list[int]:
+            found: list[int] = []
+            while len(found) < wanted:
+                message = consumer.poll(WAIT_SECONDS)
+                assert message is not None, brokers.logs()
+                assert not message.error(), message.error()
+                found.append(int(message.value() or b""))
+            consumer.commit(asynchronous=False)
+            return sorted(found)
+
+        assert read(30) == list(range(30))
+        for victim in (brokers.leader("__consumer_offsets", 0), brokers.leader("t", 0)):
+            brokers.processes[victim].kill()
+            transaction(range(100, 130), commit=True)
+            transaction(range(130, 160), commit=False)
+            assert read(30) == list(range(100, 130))
+            brokers.processes[victim].start()
+            for topic in ("t", "__consumer_offsets", "__transaction_state"):
+                brokers.until(lambda topic=topic: brokers.in_sync(topic), f"{topic} in sync")
+        consumer.close()
+        assert sorted(consumed(brokers, "t", 3)) == sorted([*range(30), *[*range(100, 130)] * 2])
+
+
+def test_deleted_records_are_gone_from_every_replica(
+    tmp_path: Path, shared: ZooKeeperProcess
+) -> None:
+    """KIP-107: the answer is the least log start of all, and comes once each has reached it."""
+    with running(tmp_path, shared) as brokers:
+        brokers.create("t")
+        produced(brokers, "t", range(100))
+        where = TopicPartition("t", 0, 60)
+        admin = brokers.admin()
+        [done] = admin.delete_records([where], request_timeout=30).values()
+        assert done.result(30).low_watermark == 60
+        kept = [
+            (p.data / "t-0" / ".lapse" / "log-start").exists() for p in brokers.processes.values()
+        ]
+        assert kept == [True, True, True]
+        before = brokers.leader("t")
+        brokers.processes[before].kill()
+        brokers.until(lambda: brokers.leader("t") not in {-1, before}, "another leader")
+        admin = brokers.admin()
+        [start] = admin.list_offsets({TopicPartition("t", 0): OffsetSpec.earliest()}).values()
+        assert start.result(30).offset == 60

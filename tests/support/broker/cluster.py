@@ -1,0 +1,145 @@
+"""Three brokers and a ZooKeeper, and what stock clients see of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._metadata import TopicMetadata
+from confluent_kafka.cimpl import NewTopic
+
+from lapse.base.clock import SystemClock
+from lapse.testing.broker_process import BrokerProcess
+from lapse.testing.zookeeper_process import ZooKeeperProcess
+
+SESSION_MS = 3000
+WAIT_SECONDS = 60
+SETTINGS = {
+    "auto.create.topics.enable": "false",
+    "zookeeper.session.timeout.ms": str(SESSION_MS),
+    "replica.lag.time.max.ms": "5000",
+    "offsets.topic.num.partitions": "6",
+    "transaction.state.log.num.partitions": "6",
+    "group.initial.rebalance.delay.ms": "0",
+}
+_numbers = count()
+
+
+class Brokers:
+    """The processes, by their ids, and what clients see of them."""
+
+    def __init__(self, path: Path, connect: str, stack: ExitStack) -> None:
+        self.processes = {
+            n: BrokerProcess(
+                path / f"broker-{n}",
+                {"zookeeper.connect": connect, "node.id": str(n), **SETTINGS},
+            )
+            for n in (1, 2, 3)
+        }
+        for one in self.processes.values():
+            stack.enter_context(one)
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(one.bootstrap for one in self.processes.values())
+
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+    def topic(self, name: str) -> TopicMetadata:
+        return self.admin().list_topics(name, timeout=30).topics[name]
+
+    def leader(self, name: str, partition: int = 0) -> int:
+        return int(self.topic(name).partitions[partition].leader)
+
+    def create(self, name: str, partitions: int = 1, replicas: int = 3, **config: str) -> None:
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        new = NewTopic(name, partitions, replicas, config=settings)
+        admin = self.admin()
+        self.until_ok(lambda: admin.create_topics([new])[name].result(30))
+        self.until(
+            lambda: (
+                len(self.topic(name).partitions) == partitions
+                and all(p.leader >= 0 for p in self.topic(name).partitions.values())
+            ),
+            f"leaders of {name}",
+        )
+
+    def until_ok(self, work: Callable[[], object]) -> None:
+        """Kafka's admin client asks the controller; librdkafka does not ask again."""
+
+        def done() -> bool:
+            try:
+                work()
+            except Exception as e:
+                if "NOT_CONTROLLER" in str(e):
+                    return False
+                raise
+            return True
+
+        self.until(done, "an answer of the controller")
+
+    def until(self, found: Callable[[], bool], what: str) -> None:
+        clock = SystemClock()
+        deadline = clock.monotonic() + WAIT_SECONDS
+        while not found():
+            assert clock.monotonic() < deadline, f"{what} did not come\n{self.logs()}"
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {n}\n{p.log()[-3000:]}" for n, p in self.processes.items())
+
+    def in_sync(self, name: str) -> bool:
+        found = self.topic(name).partitions.values()
+        return all(len(p.isrs) == len(p.replicas) for p in found)
+
+
+@contextmanager
+def running(path: Path, shared: ZooKeeperProcess) -> Iterator[Brokers]:
+    with ExitStack() as stack:
+        brokers = Brokers(path, f"{shared.connect}/three/{next(_numbers)}", stack)
+        brokers.until(lambda: len(brokers.admin().list_topics(timeout=30).brokers) == 3, "all")
+        yield brokers
+        for one in brokers.processes.values():
+            assert "Traceback" not in one.log(), one.log()[-5000:]
+
+
+def produced(brokers: Brokers, topic: str, values: range, **more: object) -> list[int]:
+    """Which of them were acknowledged."""
+    acknowledged: list[int] = []
+    producer = Producer(
+        {"bootstrap.servers": brokers.bootstrap, "enable.idempotence": True, "log_level": 0,
+         "topic.metadata.refresh.interval.ms": 500, **more}
+    )  # fmt: skip
+
+    def taken(n: int) -> Callable[[KafkaError | None, object], None]:
+        return lambda error, _: acknowledged.append(n) if error is None else None
+
+    for n in values:
+        producer.produce(topic, b"%d" % n, key=b"k%d" % n, on_delivery=taken(n))
+        producer.poll(0)
+    producer.flush(WAIT_SECONDS)
+    return acknowledged
+
+
+def consumed(brokers: Brokers, topic: str, partitions: int = 1) -> list[int]:
+    """All values, partition by partition, up to where a consumer comes."""
+    consumer = Consumer(
+        {"bootstrap.servers": brokers.bootstrap, "group.id": "reader", "log_level": 0,
+         "enable.auto.commit": False, "isolation.level": "read_committed",
+         "enable.partition.eof": True}
+    )  # fmt: skip
+    found = []
+    for number in range(partitions):
+        consumer.assign([TopicPartition(topic, number, 0)])
+        while (message := consumer.poll(WAIT_SECONDS)) is not None:
+            error = message.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                break
+            assert error is None, error
+            found.append(int(message.value() or b"-1"))
+    consumer.close()
+    return found

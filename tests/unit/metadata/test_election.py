@@ -1,0 +1,92 @@
+"""Elections: only who has all that was acknowledged leads; an epoch has one leader."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.metadata.election import Brokers, preferred, resigned, settled
+from lapse.metadata.partition_states import NO_LEADER, PartitionState
+
+
+def state(isr: tuple[int, ...] = (1, 2, 3), leader: int = 1, epoch: int = 7) -> PartitionState:
+    return PartitionState((1, 2, 3), isr, leader, epoch, version=4)
+
+
+def brokers(*alive: int, leaving: tuple[int, ...] = ()) -> Brokers:
+    return Brokers(frozenset(alive), frozenset(leaving))
+
+
+def test_nothing_changes_while_all_are_there() -> None:
+    assert settled(state(), brokers(1, 2, 3)) is None
+    assert settled(state(isr=(1, 3)), brokers(1, 2, 3)) is None  # joining is the leader's word
+
+
+def test_a_dead_follower_leaves_the_isr_and_the_epoch_stays() -> None:
+    assert settled(state(), brokers(1, 3)) == state(isr=(1, 3))
+
+
+def test_a_dead_leader_is_followed_by_the_next_in_sync() -> None:
+    assert settled(state(), brokers(2, 3)) == state(isr=(2, 3), leader=2, epoch=8)
+    assert settled(state(isr=(1, 3)), brokers(2, 3)) == state(isr=(3,), leader=3, epoch=8)
+
+
+def test_who_is_not_in_sync_never_leads() -> None:
+    alone = state(isr=(1,))
+    waiting = settled(alone, brokers(2, 3))
+    assert waiting == state(isr=(1,), leader=NO_LEADER, epoch=8)
+    assert settled(waiting, brokers(2, 3)) is None
+    assert settled(waiting, brokers(1, 2, 3)) == state(isr=(1,), leader=1, epoch=9)
+
+
+def test_who_is_about_to_stop_leads_only_where_no_other_can() -> None:
+    assert settled(state(), brokers(1, 2, 3, leaving=(1,))) == state((2, 3), 2, 8)
+    assert settled(state(isr=(1,)), brokers(1, 2, 3, leaving=(1,))) is None
+    assert settled(state(isr=(1, 2)), brokers(1, leaving=(1,))) == state(isr=(1,))
+
+
+def test_who_starts_again_leads_in_a_new_epoch_only() -> None:
+    assert resigned(state(), 1, lost_nothing=True) == state(leader=NO_LEADER, epoch=8)
+    assert resigned(state(), 1, lost_nothing=False) == state((2, 3), NO_LEADER, 8)
+    assert resigned(state(), 2, lost_nothing=True) is None
+    assert resigned(state(), 2, lost_nothing=False) == state((1, 3))
+    assert resigned(state(isr=(1,)), 1, lost_nothing=False) == state((1,), NO_LEADER, 8)
+    assert resigned(state(isr=(1, 3)), 2, lost_nothing=False) is None
+    alone = PartitionState((1,), (1,), 1, 7)
+    assert resigned(alone, 1, lost_nothing=False) is None
+
+
+def test_the_preferred_leader_comes_back() -> None:
+    assert preferred(state(leader=2), brokers(1, 2, 3)) == state(leader=1, epoch=8)
+    assert preferred(state(leader=1), brokers(1, 2, 3)) is None
+    assert preferred(state(isr=(2, 3), leader=2), brokers(1, 2, 3)) is None
+    assert preferred(state(leader=2), brokers(1, 2, 3, leaving=(1,))) is None
+
+
+@given(
+    st.lists(st.tuples(st.sets(st.sampled_from([1, 2, 3])), st.sets(st.sampled_from([1, 2, 3]))))
+)
+def test_whatever_comes_and_goes(story: list[tuple[set[int], set[int]]]) -> None:
+    """The ISR shrinks and is never empty; a leader is in it; each change of leader is an epoch."""
+    now = state()
+    for alive, leaving in story:
+        after = settled(now, Brokers(alive, leaving & alive))
+        if after is None:
+            continue
+        assert after != now
+        assert set(after.isr) <= set(now.isr)
+        assert after.isr
+        assert after.leader == NO_LEADER or after.leader in after.isr
+        assert after.leader == NO_LEADER or after.leader in alive
+        assert (after.leader_epoch > now.leader_epoch) == (after.leader != now.leader)
+        assert settled(after, Brokers(alive, leaving & alive)) is None
+        now = after
+
+
+@pytest.mark.parametrize("alive", [(2, 3), (1, 2, 3)])
+def test_nobody_is_elected_twice_in_one_epoch(alive: tuple[int, ...]) -> None:
+    one = settled(state(), brokers(2, 3))
+    assert one is not None
+    other = preferred(one, brokers(*alive))
+    assert other is None or other.leader_epoch > one.leader_epoch

@@ -1,0 +1,252 @@
+"""Who has partitions and who leads them, as all brokers of a cluster share it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from lapse.base.errors import CorruptData, ErrorCode, KafkaError
+from lapse.metadata.partition_states import (
+    NO_LEADER,
+    PartitionState,
+    StateChange,
+    first_state,
+)
+from lapse.metadata.store import TopicRecord
+from lapse.metadata.tree import Change, Check, Conflict, Create, Node, Remove
+from lapse.metadata.tree_store import STATES_AT_ONCE, TOPICS_CHANGED, TreeStore
+from lapse.testing.memory_tree import MemoryEnsemble, MemoryTree
+from tests.support.metadata.store_contract import record
+
+EPOCH = "/controller-epoch"
+
+
+@pytest.fixture
+def ensemble() -> MemoryEnsemble:
+    ensemble = MemoryEnsemble()
+    ensemble.connect().commit([Create(EPOCH, b"")])
+    return ensemble
+
+
+def store_of(ensemble: MemoryEnsemble, node_id: int, tree: MemoryTree | None = None) -> TreeStore:
+    session = ensemble.connect() if tree is None else tree
+    return TreeStore(session, lambda: [Check(EPOCH, 0)], lambda: "", node_id)
+
+
+def replicated(name: str, *replicas: tuple[int, ...]) -> TopicRecord:
+    return replace(record(name, len(replicas)), states=tuple(map(first_state, replicas)))
+
+
+def states_of(store: TreeStore, name: str = "t") -> tuple[PartitionState, ...]:
+    [topic] = [topic for topic in store.topics() if topic.name == name]
+    return topic.states
+
+
+def change(topic: TopicRecord, number: int, state: PartitionState) -> StateChange:
+    return StateChange(topic.topic_id, number, state)
+
+
+def test_all_brokers_see_the_states(ensemble: MemoryEnsemble) -> None:
+    topic = replicated("t", (1, 2), (2, 3))
+    store_of(ensemble, 1).create_topics([topic])
+    assert store_of(ensemble, 2).topics() == [topic]
+    assert states_of(store_of(ensemble, 3))[1] == PartitionState((2, 3), (2, 3), 2, 0, 0)
+
+
+def test_who_goes_by_an_older_state_changes_nothing(ensemble: MemoryEnsemble) -> None:
+    topic = replicated("t", (1, 2))
+    controller, leader = store_of(ensemble, 3), store_of(ensemble, 1)
+    controller.create_topics([topic])
+    [before] = states_of(leader)
+    leader.set_own_state(change(topic, 0, replace(before, isr=(1,))))
+    with pytest.raises(Conflict):
+        controller.set_states([change(topic, 0, replace(before, leader=2, leader_epoch=1))])
+    [now] = states_of(controller)
+    assert now == PartitionState((1, 2), (1,), 1, 0, version=1)
+    controller.set_states([change(topic, 0, replace(now, leader_epoch=1))])
+    with pytest.raises(Conflict):
+        leader.set_own_state(change(topic, 0, replace(now, isr=(1, 2))))
+    assert states_of(leader) == (replace(now, leader_epoch=1, version=2),)
+
+
+def test_who_lost_the_office_elects_nobody_and_a_leader_needs_none(
+    ensemble: MemoryEnsemble,
+) -> None:
+    topic = replicated("t", (1, 2))
+    store = store_of(ensemble, 1)
+    store.create_topics([topic])
+    [state] = states_of(store)
+    ensemble.connect().commit([Change(EPOCH, b"", 0)])
+    with pytest.raises(KafkaError) as refused:
+        store.set_states([change(topic, 0, replace(state, leader=2, leader_epoch=1))])
+    assert refused.value.code == ErrorCode.NOT_CONTROLLER
+    store.set_own_state(change(topic, 0, replace(state, isr=(1,))))
+    assert states_of(store)[0].isr == (1,)
+
+
+def test_each_change_is_told(ensemble: MemoryEnsemble) -> None:
+    store, tree = store_of(ensemble, 1), ensemble.connect()
+    topic = replicated("t", (1, 2))
+
+    def version() -> int:
+        [node] = tree.get([TOPICS_CHANGED])
+        assert node is not None
+        return node.version
+
+    told = [version()]
+    for work in (
+        lambda: store.create_topics([topic]),
+        lambda: store.set_own_state(change(topic, 0, replace(states_of(store)[0], isr=(1,)))),
+        lambda: store.set_states([change(topic, 0, replace(states_of(store)[0], leader_epoch=2))]),
+        lambda: store.resign(lost_nothing=True),
+        lambda: store.set_broker_settings("1", {"a": "b"}),
+        lambda: store.start_deletion(topic.topic_id),
+    ):
+        work()
+        told.append(version())
+    assert told == sorted(set(told))
+
+
+def test_more_states_than_fit_into_one_commit(ensemble: MemoryEnsemble) -> None:
+    topic = replicated("t", *[(1, 2)] * (2 * STATES_AT_ONCE + 1))
+    store = store_of(ensemble, 1)
+    store.create_topics([topic])
+    changed = [replace(s, leader=2, leader_epoch=1) for s in states_of(store)]
+    store.set_states([change(topic, n, s) for n, s in enumerate(changed)])
+    assert {(s.leader, s.leader_epoch, s.version) for s in states_of(store)} == {(2, 1, 1)}
+    store_of(ensemble, 2).resign(lost_nothing=False)
+    assert {(s.leader, s.isr) for s in states_of(store)} == {(NO_LEADER, (1,))}
+
+
+# --- growing and going ----------------------------------------------------------------------------
+
+
+def test_more_partitions_have_states_and_fewer_again_have_none(ensemble: MemoryEnsemble) -> None:
+    store = store_of(ensemble, 1)
+    topic = replicated("t", (1, 2))
+    store.create_topics([topic])
+    [first] = states_of(store)
+    store.set_own_state(change(topic, 0, replace(first, isr=(1,))))
+    kept = states_of(store)[0]
+    more = replace(topic, partitions=3, states=(kept, first_state((2, 1)), first_state((1, 2))))
+    store.change_topic(more)
+    assert states_of(store) == more.states
+    store.change_topic(replace(topic, states=(kept,)))  # its folders could not be made
+    assert states_of(store) == (kept,)
+    store.change_topic(more)
+    assert states_of(store) == more.states
+
+
+def test_a_topic_is_forgotten_once_every_broker_has_removed_it(ensemble: MemoryEnsemble) -> None:
+    stores = {n: store_of(ensemble, n) for n in (1, 2, 3, 4)}
+    topic = replicated("t", (1, 2), (2, 3))
+    stores[1].create_topics([topic])
+    stores[1].start_deletion(topic.topic_id)
+    assert [bool(one.deletions()) for one in stores.values()] == [True, True, True, False]
+    again = replicated("t", (4,))
+    stores[1].create_topics([again])  # the name is free
+    stores[2].finish_deletion(topic.topic_id)
+    stores[2].finish_deletion(topic.topic_id)
+    stores[4].finish_deletion(topic.topic_id)  # which has nothing of it
+    assert [bool(one.deletions()) for one in stores.values()] == [True, False, True, False]
+    stores[1].finish_deletion(topic.topic_id)
+    stores[3].finish_deletion(topic.topic_id)
+    assert not any(one.deletions() for one in stores.values())
+    assert f"/topics/{topic.topic_id}" not in ensemble.nodes
+    assert stores[1].topics() == [again]
+
+
+def test_two_brokers_that_are_done_at_once(ensemble: MemoryEnsemble) -> None:
+    topic = replicated("t", (1, 2))
+    other = store_of(ensemble, 2)
+
+    class Slow(MemoryTree):
+        is_first = True
+
+        def commit(self, steps: Sequence[object]) -> None:  # type: ignore[override]
+            if self.is_first and isinstance(steps[0], Change | Remove):
+                self.is_first = False
+                other.finish_deletion(topic.topic_id)
+            super().commit(steps)  # type: ignore[arg-type]
+
+    other.create_topics([topic])
+    other.start_deletion(topic.topic_id)
+    store_of(ensemble, 1, Slow(ensemble, ensemble.begin_session())).finish_deletion(topic.topic_id)
+    assert f"/topics/{topic.topic_id}" not in ensemble.nodes
+
+
+# --- starting -------------------------------------------------------------------------------------
+
+
+def test_who_has_started_leads_nothing_until_it_is_elected_anew(ensemble: MemoryEnsemble) -> None:
+    store = store_of(ensemble, 1)
+    store.create_topics([replicated("t", (1, 2), (2, 1), (1,), (2, 3))])
+    store_of(ensemble, 1).resign(lost_nothing=True)
+    assert states_of(store) == (
+        PartitionState((1, 2), (1, 2), NO_LEADER, 1, 1),
+        PartitionState((2, 1), (2, 1), 2, 0, 0),
+        PartitionState((1,), (1,), 1, 0, 0),
+        PartitionState((2, 3), (2, 3), 2, 0, 0),
+    )
+
+
+def test_who_may_have_lost_something_is_not_in_sync_where_others_are(
+    ensemble: MemoryEnsemble,
+) -> None:
+    store = store_of(ensemble, 1)
+    topic = replicated("t", (1, 2), (2, 1), (1, 2))
+    store.create_topics([topic])
+    store.set_own_state(change(topic, 2, replace(states_of(store)[2], isr=(1,))))
+    store.resign(lost_nothing=False)
+    assert states_of(store) == (
+        PartitionState((1, 2), (2,), NO_LEADER, 1, 1),
+        PartitionState((2, 1), (2,), 2, 0, 1),
+        PartitionState((1, 2), (1,), NO_LEADER, 1, 2),  # nobody else has more
+    )
+
+
+def test_what_was_of_a_lone_broker_is_adopted(ensemble: MemoryEnsemble) -> None:
+    store = store_of(ensemble, 7)
+    store.create_topics([record("alone", 2), replicated("t", (1, 2))])
+    assert store.adopt() == 1
+    assert states_of(store, "alone") == (first_state((7,)),) * 2
+    assert store.adopt() == 0
+    assert states_of(store)[0].replicas == (1, 2)
+
+
+# --- what is read while it changes ----------------------------------------------------------------
+
+
+def test_a_topic_that_changes_while_it_is_read_is_read_again(ensemble: MemoryEnsemble) -> None:
+    topic = replicated("t", (1, 2))
+    more = replace(topic, partitions=2, states=(topic.states[0], first_state((2, 1))))
+    store = store_of(ensemble, 1)
+    store.create_topics([more])
+
+    class Torn(MemoryTree):
+        times = 3
+
+        def get(self, paths: Sequence[str]) -> Sequence[Node | None]:
+            found = list(super().get(paths))
+            if self.times and paths and paths[-1].endswith("/1"):
+                self.times -= 1
+                found[-1] = None
+            return found
+
+    torn = Torn(ensemble, ensemble.begin_session())
+    assert store_of(ensemble, 1, torn).topics() == [more]
+    assert torn.times == 0
+    torn.times = 1000
+    with pytest.raises(CorruptData, match="partitions are missing"):
+        store_of(ensemble, 1, torn).topics()
+
+
+def test_a_damaged_state_is_never_guessed_at(ensemble: MemoryEnsemble) -> None:
+    topic = replicated("t", (1, 2))
+    store = store_of(ensemble, 1)
+    store.create_topics([topic])
+    ensemble.connect().commit([Change(f"/topics/{topic.topic_id}/0", b'{"isr": 1}', 0)])
+    with pytest.raises(CorruptData):
+        store.topics()

@@ -1,0 +1,107 @@
+"""What is committed, and who is in sync, as a leader counts it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lapse.replication.leader import UNKNOWN, LeaderReplicas
+
+ALL = frozenset({1, 2, 3})
+LAG_MS = 1000
+
+
+def leader(isr: tuple[int, ...] = (1, 2, 3), *, high_watermark: int = 0) -> LeaderReplicas:
+    return LeaderReplicas(
+        1, (1, 2, 3), isr, epoch_start=10, high_watermark=high_watermark, now_ms=0
+    )
+
+
+def test_what_every_in_sync_replica_has_is_committed() -> None:
+    replicas = leader()
+    replicas.fetched(2, 20, 0, 20, 1)
+    assert not replicas.advance(20)  # the third has said nothing in this epoch
+    replicas.fetched(3, 15, 0, 20, 1)
+    assert replicas.advance(20)
+    assert replicas.high_watermark == 15
+    replicas.fetched(3, 12, 0, 20, 2)  # it has lost something
+    assert not replicas.advance(20)
+    assert replicas.high_watermark == 15
+
+
+def test_who_is_not_in_sync_is_not_waited_for() -> None:
+    replicas = leader((1, 2))
+    replicas.fetched(2, 18, 0, 20, 1)
+    assert replicas.advance(20)
+    assert replicas.high_watermark == 18
+
+
+def test_alone_all_is_committed_at_once() -> None:
+    replicas = leader((1,))
+    assert replicas.advance(7)
+    assert replicas.high_watermark == 7
+
+
+def test_who_joins_counts_before_it_is_stored_and_who_leaves_until_then() -> None:
+    replicas = leader((1, 2), high_watermark=10)
+    replicas.fetched(2, 30, 0, 30, 1)
+    replicas.fetched(3, 10, 0, 30, 1)
+    replicas.asked = frozenset({1, 3})
+    assert not replicas.advance(30)  # both 2 and 3
+    replicas.asked = None
+    assert replicas.advance(30)
+
+
+def test_a_follower_stays_while_it_catches_up_within_the_lag() -> None:
+    replicas = leader()
+    replicas.fetched(2, 20, 0, 20, 500)
+    replicas.fetched(3, 10, 0, 20, 500)
+    assert replicas.wanted_isr(20, 1000, LAG_MS, ALL) == ALL
+    assert replicas.wanted_isr(20, 1001, LAG_MS, ALL) == {1, 2}
+    replicas.fetched(3, 20, 0, 40, 1200)  # what the leader had at its fetch before
+    assert replicas.wanted_isr(40, 1500, LAG_MS, ALL) == ALL  # caught up as of 500
+    assert replicas.wanted_isr(40, 1501, LAG_MS, ALL) == {1}  # and the second as of 500, too
+
+
+def test_without_new_records_nobody_lags() -> None:
+    replicas = leader()
+    for broker in (2, 3):
+        replicas.fetched(broker, 20, 0, 20, 1)
+    assert replicas.wanted_isr(20, 10**9, LAG_MS, ALL) == ALL
+
+
+def test_who_joins_has_all_that_is_committed_and_all_of_earlier_epochs() -> None:
+    replicas = leader((1,), high_watermark=4)
+    replicas.fetched(2, 9, 0, 12, 1)  # above the high watermark, below where the epoch began
+    assert replicas.wanted_isr(12, 1, LAG_MS, ALL) == {1}
+    replicas.fetched(2, 10, 0, 12, 2)
+    assert replicas.wanted_isr(12, 2, LAG_MS, ALL) == {1, 2}
+    assert replicas.wanted_isr(12, 2, LAG_MS, frozenset({1, 3})) == {1}  # it is about to stop
+    replicas.advance(12)
+    assert replicas.high_watermark == 12
+    assert replicas.wanted_isr(12, 2, LAG_MS, ALL) == {1}
+
+
+def test_strangers_count_nothing() -> None:
+    replicas = leader((1,))
+    replicas.fetched(9, 100, 0, 20, 1)
+    assert 9 not in replicas.wanted_isr(20, 1, LAG_MS, frozenset({9}))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([2, 3]), st.integers(0, 40), st.integers(0, 5)), max_size=30)
+)
+def test_the_high_watermark_never_goes_back_nor_beyond_who_is_counted(
+    story: list[tuple[int, int, int]],
+) -> None:
+    replicas, end = leader(), 10
+    for broker, offset, more in story:
+        end += more
+        replicas.fetched(broker, min(offset, end), 0, end, 1)
+        before = replicas.high_watermark
+        replicas.advance(end)
+        assert replicas.high_watermark >= before
+        if replicas.high_watermark > before:
+            ends = [f.end_offset for f in replicas.followers.values()]
+            assert UNKNOWN not in ends
+            assert replicas.high_watermark <= min(ends)
