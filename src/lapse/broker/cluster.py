@@ -21,7 +21,7 @@ from lapse.base.clock import Clock
 from lapse.base.config import BrokerConfig
 from lapse.base.errors import ConfigError, LapseError
 from lapse.base.ids import random_id
-from lapse.broker.logs.members import Members
+from lapse.broker.logs.members import Members, brokers_of
 from lapse.lifecycle.status.conditions import NO_METADATA, Condition
 from lapse.metadata.election import Brokers, settled
 from lapse.metadata.membership import BROKERS, CONTROLLER, Interrupted, Membership, Registration
@@ -146,6 +146,9 @@ class Cluster:
                 self._trouble, self.refused = str(e), e
                 logger.error("this broker leaves the cluster: %s", e)  # noqa: TRY400  (for people)
                 self._when_refused()
+            except Exception:  # or nobody would follow the cluster any more
+                logger.exception("the cluster could not be followed")
+                await asyncio.sleep(AGAIN_SECONDS)
 
     async def _follow(self) -> None:
         """Look once, and wait until something has changed."""
@@ -213,7 +216,7 @@ class Cluster:
 
     def _leads_for_others(self) -> bool:
         """Whether it leads what another broker could lead."""
-        me, others = self._config.node_id, set(self._joining.brokers()) - {self._config.node_id}
+        me, others = self._config.node_id, brokers_of(self._joining.brokers()).staying
         return any(
             state.leader == me and not others.isdisjoint(state.isr)
             for topic in self.store.topics()

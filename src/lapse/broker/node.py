@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -103,6 +103,7 @@ class Node:
             env.fs, env.clock, self._log_dirs[0], config.clock_jump_max_ms, clock_guard.BROKER
         )
         self._cluster: Cluster | None = None
+        self._when_offline: Callable[[], None] = lambda: None
         self.services: Services
 
     def ready_line(self) -> str:
@@ -250,6 +251,7 @@ class Node:
         self._running.push_async_callback(replicas.close)
         await replicas.carry_out(topics.image)
         topics.when_changed = replicas.apply
+        self._when_offline = lambda: replicas.apply(topics.image)
         topics.ask_controller = partial(ask_for_topic, self._peers, self._members)
         replicas.start()
         return replicas
@@ -291,6 +293,7 @@ class Node:
         def went_offline(gone: Sequence[TopicPartition]) -> None:
             for partition in gone:
                 purgatory.changed(partition)
+            self._when_offline()
             if not partitions.directories:
                 self.request_stop()
 

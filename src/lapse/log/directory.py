@@ -48,6 +48,7 @@ from lapse.log.env import LogEnv
 from lapse.log.holes import lost
 from lapse.log.incomplete import refuse_incomplete
 from lapse.log.manifest import manifest_path
+from lapse.log.others import read_others
 from lapse.log.partition_log import PartitionLog
 from lapse.log.roster import Expected, FileStamp, Roster, read_roster, write_roster
 from lapse.log.segment import LOG
@@ -192,8 +193,8 @@ class LogDirectory:
     ) -> PartitionLog:
         """Open a partition that is here (recovering it if need be), or the one already open.
 
-        The high watermark of a `replicated` log is the checkpointed one until replication says
-        more; that of any other is its end.
+        The high watermark of a `replicated` log, or one that was so, is the checkpointed one until
+        replication says more; that of any other is its end.
         """
         if partition in self.logs:
             return self.logs[partition]
@@ -204,6 +205,7 @@ class LogDirectory:
             )
         if self.lost(partition) is not None:
             raise self._missing(partition, "its folder has no segment")
+        replicated = replicated or bool(read_others(partition_dir))
         log = PartitionLog.open(
             partition_dir,
             partition,
@@ -369,6 +371,15 @@ class LogDirectory:
             self._write_recovery_points()
             self._high_watermarks = self._merged(self._high_watermarks, ends)
             self._write(checkpoints.HIGH_WATERMARK, self._high_watermarks)
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write them alone, if they are others than before: followers' move without a flush."""
+        with self._checkpointing:
+            ends = {tp: log.high_watermark for tp, log in dict(self.logs).items()}
+            merged = self._merged(self._high_watermarks, ends)
+            if merged != self._high_watermarks:
+                self._high_watermarks = merged
+                self._write(checkpoints.HIGH_WATERMARK, merged)
 
     def _write_recovery_points(self) -> None:
         checkpoints.write_offsets(

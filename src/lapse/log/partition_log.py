@@ -48,6 +48,7 @@ from lapse.log.headers import Pread
 from lapse.log.learner import Learner
 from lapse.log.loader import LoadedLog, OpenOptions, load
 from lapse.log.manifest import NO_ERA
+from lapse.log.others import read_others, write_others
 from lapse.log.producers import Producer
 from lapse.log.replacer import Replacer
 from lapse.log.segment import Segment
@@ -108,7 +109,7 @@ class PartitionLog:
         self._valued: tuple[tuple[Segment, ...], bool] = ((), False)  # sealed ones, as last seen
         self._bad = read_bad(core.dir)
         self.cleaner_checkpoint: int | None = None
-        self.replicas: tuple[ReplicaFacts, ...] = ()
+        self.replicas = read_others(core.dir)
         self.committing = threading.Lock()
         flusher.note_opened(was_clean=options.clean_shutdown)
 
@@ -389,6 +390,12 @@ class PartitionLog:
             if clean and core.takes_changes:
                 self._flusher.note_closed()
             core.is_closed = True
+
+    def learn_of_others(self, replicas: tuple[ReplicaFacts, ...]) -> None:
+        """Go by what is known of the other replicas, and keep it. Raises StorageError."""
+        if replicas != self.replicas:
+            write_others(self._core.env.fs, self._core.dir, replicas)
+            self.replicas = replicas
 
     # --- settings and facts ----------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from lapse.log.directory import list_partitions
 from lapse.log.facts import LogFacts, SegmentFacts
 from lapse.log.look import SegmentFile, look, sealed_summary
 from lapse.log.offset_index import OffsetIndex
+from lapse.log.others import read_others
 from lapse.log.replay import LogPart, aborted_in, producers_at_end
 from lapse.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, offsets_in, segment_path
 from lapse.log.start import read_start, taken_up
@@ -113,15 +114,23 @@ def _with_start(facts: LogFacts, partition_dir: Path, now_ms: int) -> LogFacts:
     Read last: an owner moves the log start first and drops segments afterwards.
     """
     kept, bad = read_start(partition_dir), read_bad(partition_dir)
+    others = read_others(partition_dir)
     bases = [segment.base_offset for segment in facts.segments]
     end = facts.log_end_offset  # a start past it was moved since, or is one of D-16
     start = min(max(facts.log_start_offset, kept.offset), end)
     if bad is not None and bad.segment_base not in bases[:-1]:
         bad = None
+    high_watermark = facts.high_watermark
+    if others:  # what is not committed may go again, and what it supersedes must be there then
+        known = checkpoints.read_offsets(partition_dir.parent / checkpoints.HIGH_WATERMARK)
+        high_watermark = min(known.get(facts.partition, 0), end)
+    stable = min(facts.last_stable_offset, high_watermark)
     return replace(
         facts,
         log_start_offset=start,
-        last_stable_offset=max(facts.last_stable_offset, start),  # D-6
+        high_watermark=high_watermark,
+        last_stable_offset=max(stable, start),  # D-6
+        replicas=others,
         start_moves=taken_up(kept, start, bases, now_ms).unserved(bases[0]),
         bad=bad,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -32,11 +32,11 @@ _numbers = count()
 class Brokers:
     """The processes, by their ids, and what clients see of them."""
 
-    def __init__(self, path: Path, connect: str, stack: ExitStack) -> None:
+    def __init__(self, path: Path, connect: str, stack: ExitStack, more: Mapping[str, str]) -> None:
         self.processes = {
             n: BrokerProcess(
                 path / f"broker-{n}",
-                {"zookeeper.connect": connect, "node.id": str(n), **SETTINGS},
+                {"zookeeper.connect": connect, "node.id": str(n), **SETTINGS, **more},
             )
             for n in (1, 2, 3)
         }
@@ -98,9 +98,12 @@ class Brokers:
 
 
 @contextmanager
-def running(path: Path, shared: ZooKeeperProcess) -> Iterator[Brokers]:
+def running(
+    path: Path, shared: ZooKeeperProcess, more: Mapping[str, str] | None = None
+) -> Iterator[Brokers]:
+    """Three of them, on a path of their own; their logs have no error of ours at the end."""
     with ExitStack() as stack:
-        brokers = Brokers(path, f"{shared.connect}/three/{next(_numbers)}", stack)
+        brokers = Brokers(path, f"{shared.connect}/three/{next(_numbers)}", stack, more or {})
         brokers.until(lambda: len(brokers.admin().list_topics(timeout=30).brokers) == 3, "all")
         yield brokers
         for one in brokers.processes.values():
@@ -123,6 +126,18 @@ def produced(brokers: Brokers, topic: str, values: range, **more: object) -> lis
         producer.poll(0)
     producer.flush(WAIT_SECONDS)
     return acknowledged
+
+
+def keyed(brokers: Brokers, topic: str, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+    """Write records with acks=all."""
+    failed: list[object] = []
+    producer = Producer({"bootstrap.servers": brokers.bootstrap, "acks": "all", "log_level": 0})
+    for key, value in records:
+        producer.produce(
+            topic, value, key, on_delivery=lambda e, _: failed.append(e) if e else None
+        )
+    assert producer.flush(WAIT_SECONDS) == 0
+    assert not failed
 
 
 def consumed(brokers: Brokers, topic: str, partitions: int = 1) -> list[int]:

@@ -463,6 +463,10 @@ class Partitions:
         """Write recovery points and high watermarks of every directory."""
         self._directories.on_each(LogDirectory.checkpoint_points, self._failed)
 
+    def checkpoint_high_watermarks(self) -> None:
+        """Write the high watermarks of every directory."""
+        self._directories.on_each(LogDirectory.checkpoint_high_watermarks, self._failed)
+
     def checkpoint_starts(self) -> None:
         """Write the log starts of every directory, for a real Kafka to read."""
         self._directories.on_each(LogDirectory.checkpoint_starts, self._failed)

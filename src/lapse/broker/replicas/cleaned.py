@@ -28,7 +28,8 @@ from lapse.replication.cleaned import said, taken_back
 
 logger = logging.getLogger(__name__)
 
-TELL_SECONDS = 5.0
+TELL_SECONDS = 5.0  # high watermarks, too, are kept so often, as in Kafka
+NEVER_LEAVES = 0  # for `last_seen_ms`: a replica that is away is waited for, however long
 
 
 class SaidStore(Protocol):
@@ -71,16 +72,20 @@ class Cleaned:
     def set_copies(self, copies: Mapping[TopicPartition, Copy]) -> None:
         """Those that there are from now on; nothing is known yet of new ones' others."""
         for partition, copy in copies.items():
-            if self._copies.get(partition) != copy:
+            known = {replica.node_id for replica in copy.log.replicas}
+            if self._copies.get(partition) != copy and known != set(copy.others):
                 copy.log.replicas = _unknown(copy.others)
         self._copies = copies
 
     async def _tell_for_ever(self) -> None:
         while True:
             try:
+                await self._disk.run(self._partitions.checkpoint_high_watermarks)
                 await self._disk.run(self.tell)
             except LapseError as e:
                 logger.info("replicas cannot tell how far they are cleaned just now: %s", e)
+            except Exception:  # or tombstones would wait for ever
+                logger.exception("replicas could not tell how far they are cleaned")
             await asyncio.sleep(TELL_SECONDS)
 
     def tell(self) -> None:
@@ -105,14 +110,14 @@ class Cleaned:
         ]
         words_of = dict(zip(wanted, self._asked(wanted), strict=True))
         for copy in copies:
-            copy.log.replicas = tuple(
+            number = copy.log.partition.partition
+            found = tuple(
                 ReplicaFacts(
-                    other,
-                    words_of[Said(copy.topic.topic_id, copy.log.partition.partition, other)],
-                    now_ms,
+                    other, words_of[Said(copy.topic.topic_id, number, other)], NEVER_LEAVES
                 )
                 for other in copy.others
             )
+            copy.log.learn_of_others(found)
 
     def take_back(self, copy: Copy) -> None:
         """Say no more than what is true; before a follower fetches. Raises Unreachable."""

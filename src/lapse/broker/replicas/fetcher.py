@@ -82,6 +82,7 @@ class Fetcher:
         self._followed: dict[TopicPartition, Followed] = {}
         self._begun: dict[TopicPartition, Followed] = {}
         self._not_before: dict[TopicPartition, float] = {}
+        self._said: dict[TopicPartition, str] = {}
         self._changed = asyncio.Event()
         self._connection: BrokerConnection | None = None
 
@@ -105,6 +106,10 @@ class Fetcher:
                     await self._fetch(due)
                 except LapseError as e:
                     logger.info("broker %d cannot be followed just now: %s", self._leader, e)
+                    self._hang_up()
+                    await asyncio.sleep(AGAIN_SECONDS)
+                except Exception:  # or its partitions would be followed no more
+                    logger.exception("broker %d could not be followed", self._leader)
                     self._hang_up()
                     await asyncio.sleep(AGAIN_SECONDS)
         finally:
@@ -212,6 +217,7 @@ class Fetcher:
             try:
                 directory = self._partitions.directory_of(tp)
                 then = follower.take(one.log, directory, fetched, one.epoch)
+                self._said.pop(tp, None)
                 if then is follower.Then.TRUNCATED:
                     del self._begun[tp]
             except KafkaError as e:
@@ -223,8 +229,12 @@ class Fetcher:
         return troubles
 
     def _report(self, tp: TopicPartition, error: Exception) -> None:
+        """Say it once, for as long as it is the same."""
         if isinstance(error, CorruptData) or not self._partitions.report(tp, error):
-            logger.warning("%s cannot follow broker %d: %s", tp, self._leader, error)
+            words = str(error)
+            if self._said.get(tp) != words:
+                logger.warning("%s cannot follow broker %d: %s", tp, self._leader, words)
+            self._said[tp] = words
 
     # --- errors ---------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from lapse.broker.replicas.fetcher import Fetcher, Followed
 from lapse.broker.replicas.peers import Peers
 from lapse.coordination.records import transactions
 from lapse.log.partition_log import PartitionLog
+from lapse.metadata.election import resigned
 from lapse.metadata.image import Image, Topic
 from lapse.metadata.partition_states import PartitionState, StateChange
 from lapse.metadata.tree import Conflict
@@ -42,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 LOOKS_PER_LAG = 2  # at followers that may lag, as Kafka
 LOOK_SECONDS_MAX = 5.0
+AGAIN_SECONDS = 1.0
 
 _NEVER_SO_MANY_BYTES = 1 << 62  # only a change ends such a wait
 
@@ -319,9 +321,9 @@ class Replicas:
             assert self._image is not None
             try:
                 await self.carry_out(self._image)
-            except LapseError:
+            except Exception:  # or this broker would never lead or follow anything else
                 logger.exception("an image of the cluster could not be carried out")
-                await asyncio.sleep(1)
+                await asyncio.sleep(AGAIN_SECONDS)
                 self._new_image.set()
 
     async def carry_out(self, image: Image) -> None:
@@ -349,6 +351,7 @@ class Replicas:
             {r.partition: copy for r in roles if (copy := _copy_of(r, self._me)) is not None}
         )
         self._follow(roles)
+        self._give_up_offline(image, states)
         for leading in self._leading.values():
             if leading.unsure and leading.state == states.get(leading.log.partition):
                 self._take_state(leading, leading.state)
@@ -357,6 +360,18 @@ class Replicas:
         if new:
             for callback in self.when_led:
                 callback()
+
+    def _give_up_offline(
+        self, image: Image, states: Mapping[TopicPartition, PartitionState]
+    ) -> None:
+        """Have another broker lead what this one leads and cannot serve: its log is offline."""
+        for tp, state in states.items():
+            if state.leader == self._me and tp in self._around.partitions.offline:
+                after = resigned(state, self._me, lost_nothing=False)
+                if after is not None and after.isr != state.isr:
+                    logger.warning("%s is offline: another broker is to lead it", tp)
+                    topic_id = image.topics[tp.topic].topic_id
+                    self._begin(self._store_soon(StateChange(topic_id, tp.partition, after)))
 
     def _newest(self, topic: Topic, number: int, state: PartitionState) -> PartitionState:
         """A state, or what this broker has stored as its leader since the image was read."""
@@ -397,13 +412,13 @@ class Replicas:
         change = StateChange(
             role.topic.topic_id, role.partition.partition, replace(role.state, leader_epoch=epoch)
         )
-        self._begin(self._store_epoch(change))
+        self._begin(self._store_soon(change))
 
-    async def _store_epoch(self, change: StateChange) -> None:
+    async def _store_soon(self, change: StateChange) -> None:
         try:
             await self._around.disk.run(self._store_state, change)
         except (LapseError, Conflict) as e:
-            logger.info("a leader epoch is not stored just now: %s", e)
+            logger.info("a partition's state is not stored just now: %s", e)
             self._applied.clear()  # tried again with the next image
         self.reread()
 
@@ -453,8 +468,11 @@ class Replicas:
         lag_s = self._around.config.replica_lag_time_max_ms / 1000
         while True:
             await asyncio.sleep(min(lag_s / LOOKS_PER_LAG, LOOK_SECONDS_MAX))
-            for leading in list(self._leading.values()):
-                self._consider_isr(leading)
+            try:
+                for leading in list(self._leading.values()):
+                    self._consider_isr(leading)
+            except Exception:
+                logger.exception("followers that lag could not be looked for")
 
     async def close(self) -> None:
         """Stop following and leading."""

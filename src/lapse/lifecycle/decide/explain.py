@@ -26,7 +26,7 @@ from lapse.log.roll import jitter_of
 # The values of `Explanation.rule`; scripts rely on these words.
 RULES = (
     "policy", "summaries", "unhandled", "clock", "paused", "backoff", "waiting", "due",
-    "active-segment", "open-transaction", "min-lag", "future-timestamp", "bad-range", "ratio",
+    "active-segment", "open-transaction", "uncommitted", "min-lag", "future-timestamp", "bad-range", "ratio",
     "replica", "clean",
 )  # fmt: skip
 
@@ -155,9 +155,15 @@ def _nothing_dirty(d: Decision, rules: Rules) -> Explanation:
 
 
 def _open_transaction(d: Decision) -> Explanation:
-    """S-3, S-4: names the producer, if summaries show it; when the transaction ends is unknown."""
+    """S-3, S-4: names the producer, if summaries show it; when the transaction ends is unknown.
+
+    What is not committed holds a log in the same way.
+    """
     facts = d.info.facts
     known = open_transactions(readable(facts))
+    if facts.replicas and facts.last_stable_offset == facts.high_watermark:
+        text = f"what follows offset {facts.high_watermark} is not on all in-sync replicas yet"
+        return Explanation(text, None, "uncommitted")
     if not known:
         text = f"an open transaction holds the log from {facts.last_stable_offset} on"
         return Explanation(text, None, "open-transaction")

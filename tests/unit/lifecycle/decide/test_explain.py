@@ -33,6 +33,7 @@ def sealed(*segments: SegmentFacts, **facts: object) -> LogFacts:
 
 DIRTY = sealed(segment(0))
 CLEAN = sealed(segment(0), cleaner_checkpoint=10)
+AWAY = (ReplicaFacts(2, (), 0),)
 BAD = BadRange(10, 15, 77, "checksum does not match", THEN, 3, NOW + 50)
 
 
@@ -49,6 +50,10 @@ BAD = BadRange(10, 15, 77, "checksum does not match", THEN, 3, NOW + 50)
         (log([segment(0)]), {"lapse_roll_time": "record"}, "active-segment", None, "active"),
         (log([segment(0), segment(10)], last_stable_offset=3), {}, "open-transaction", None,
          "an open transaction holds the log from 3 on"),
+        (log([segment(0), segment(10)], last_stable_offset=3, high_watermark=3, replicas=AWAY), {},
+         "uncommitted", None, "what follows offset 3 is not on all in-sync replicas yet"),
+        (log([segment(0), segment(10)], last_stable_offset=3, high_watermark=5, replicas=AWAY), {},
+         "open-transaction", None, "an open transaction holds the log from 3 on"),
         (sealed(segment(0, begun=(Begun(7, 4),), append_first_ms=THEN)), {}, "open-transaction",
          None, ("a transaction of producer 7 without marker holds the log from 4 on, since "
          "2023-11-14 22:12:20Z")),

@@ -1,0 +1,92 @@
+"""L3 with real brokers: an erased value never comes back with a replica that was away."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from lapse.records.batch import records_of, scan_batches
+from lapse.testing.zookeeper_process import ZooKeeperProcess
+from tests.support.broker.cluster import Brokers, keyed, running
+
+SETTINGS = {
+    "cleanup_policy": "compact", "delete_retention_ms": "0", "min_cleanable_dirty_ratio": "0.01",
+    "segment_ms": "500", "max_compaction_lag_ms": "1000", "file_delete_delay_ms": "0",
+    "lapse_tombstone_removal_max_lag_ms": "0",
+}  # fmt: skip
+BROKER = {"log.cleaner.backoff.ms": "200", "lapse.housekeeping.interval.ms": "200"}
+
+
+@contextmanager
+def cleaning(brokers: Brokers) -> Iterator[None]:
+    """A lifecycle service beside each broker; each waits for its broker while that is away."""
+    with ExitStack() as stack:
+        for one in brokers.processes.values():
+            command = [
+                sys.executable, "-m", "lapse.cli.main", "lifecycle", str(one.config_path),
+                "--engine", "inline",
+            ]  # fmt: skip
+            service = stack.enter_context(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+            stack.callback(service.terminate)
+        yield
+
+
+def records(data: Path, partition: str) -> list[tuple[bytes, bytes | None]]:
+    found = []
+    for path in sorted((data / partition).glob("*.log")):
+        content = path.read_bytes()
+        for row in scan_batches(content, str(path)):
+            for record in records_of(content, row, str(path)):
+                found.append((record.key or b"", record.value))
+    return found
+
+
+def explained(data: Path) -> str:
+    told = subprocess.run(
+        [sys.executable, "-m", "lapse.cli.main", "explain", str(data), "--partition", "t-0",
+         "-c", "cleanup.policy=compact", "-c", "delete.retention.ms=0",
+         "-c", "min.cleanable.dirty.ratio=0.9"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return told.stdout
+
+
+def test_a_tombstone_waits_for_the_replica_that_is_away(
+    tmp_path: Path, shared: ZooKeeperProcess
+) -> None:
+    with running(tmp_path, shared, BROKER) as brokers, cleaning(brokers):
+        brokers.create("t", **SETTINGS)
+
+        def at(n: int) -> list[tuple[bytes, bytes | None]]:
+            return records(brokers.processes[n].data, "t-0")
+
+        keyed(brokers, "t", [(b"erased", b"secret"), (b"kept", b"1")])
+        brokers.until(lambda: all((b"erased", b"secret") in at(n) for n in (1, 2, 3)), "copies")
+        away = next(n for n in (1, 2, 3) if n != brokers.leader("t"))
+        brokers.processes[away].kill()
+        others = [n for n in (1, 2, 3) if n != away]
+        keyed(brokers, "t", [(b"erased", None)])
+
+        def is_cleaned(n: int) -> bool:
+            keyed(brokers, "t", [(b"more", b"2")])  # a segment is rolled, and a round due
+            return (b"erased", b"secret") not in at(n)
+
+        for n in others:
+            brokers.until(lambda n=n: is_cleaned(n), f"the value is gone from {n}")
+        for _ in range(20):  # rounds go on meanwhile, and each could remove it
+            keyed(brokers, "t", [(b"more", b"3")])
+        assert all((b"erased", None) in at(n) for n in others)
+        assert (b"erased", b"secret") in at(away)
+        holder = brokers.processes[others[0]].data
+        brokers.until(lambda: f"replica {away}" in explained(holder), "who holds the tombstone")
+        brokers.processes[away].start()
+
+        def is_gone_everywhere() -> bool:
+            keyed(brokers, "t", [(b"more", b"4")])
+            return not any(key == b"erased" for n in (1, 2, 3) for key, _ in at(n))
+
+        brokers.until(is_gone_everywhere, "value and tombstone are gone from all")
+        assert all((b"kept", b"1") in at(n) for n in (1, 2, 3))
