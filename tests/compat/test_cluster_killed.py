@@ -16,7 +16,7 @@ from pathlib import Path
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from lapse.testing.zookeeper_process import ZooKeeperProcess
-from tests.support.broker.cluster import WAIT_SECONDS, Brokers, consumed, running
+from tests.support.broker.cluster import WAIT_SECONDS, Brokers, consumed, running, same_bytes
 
 PARTITIONS = 3
 VALUES_AT_ONCE = 20
@@ -164,13 +164,3 @@ def judge(load: Load, found: list[int], what: str) -> None:
         order = [value for value in found if value % PARTITIONS == n]
         assert order == sorted(order), f"out of order: {what}"
     assert sum(map(len, load.acknowledged.values())) > 100, what
-
-
-def same_bytes(brokers: Brokers, partition: str) -> None:
-    def contents() -> list[bytes]:
-        return [
-            b"".join(p.read_bytes() for p in sorted((one.data / partition).glob("*.log")))
-            for one in brokers.processes.values()
-        ]
-
-    brokers.until(lambda: len(set(contents())) == 1, f"{partition}: the same bytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from pathlib import Path
 
@@ -16,8 +17,18 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from lapse.base.errors import ErrorCode
+from lapse.client.connection import BrokerConnection
+from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.testing.zookeeper_process import ZooKeeperProcess
-from tests.support.broker.cluster import WAIT_SECONDS, consumed, produced, running
+from lapse.wire.schema.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tests.support.broker.cluster import WAIT_SECONDS, consumed, produced, running, same_bytes
+from tests.support.metadata.line import Line
 
 
 def test_settings_are_changed_by_whoever_is_asked_and_hold_everywhere(
@@ -87,8 +98,46 @@ def test_another_one_leads_when_the_leader_goes_and_nothing_is_lost(
         brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
         acknowledged += produced(brokers, "t", range(400, 500))
         assert sorted(consumed(brokers, "t")) == sorted(acknowledged) == list(range(500))
-        logs = [(p.data / "t-0" / f"{0:020}.log").read_bytes() for p in brokers.processes.values()]
-        assert logs[0] == logs[1] == logs[2]
+        same_bytes(brokers, "t-0")
+
+
+def test_a_leader_that_is_cut_off_commits_nothing_alone(
+    tmp_path: Path, shared: ZooKeeperProcess, line: Line
+) -> None:
+    """Its session ends, others lead, and it does not know: what it takes is cut off again."""
+    with running(tmp_path, shared, lines={1: line}) as brokers:
+        brokers.create_at("t", 1, 2, 3)
+        assert produced(brokers, "t", range(50)) == list(range(50))
+        line.hold()
+        brokers.until(
+            lambda: any("t-0: leads in epoch 1" in brokers.processes[n].log() for n in (2, 3)),
+            "another leader",
+        )
+        old = brokers.processes[1].bootstrap
+        assert asyncio.run(produce_at(old, "t", b"1001", acks=-1)) in {
+            ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        }  # fmt: skip
+        asyncio.run(produce_at(old, "t", b"1002", acks=1))
+        others = {"bootstrap.servers": brokers.processes[2].bootstrap}
+        assert produced(brokers, "t", range(50, 100), **others) == list(range(50, 100))
+        line.let_go()
+        same_bytes(brokers, "t-0")
+        brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
+        assert consumed(brokers, "t") == list(range(100))
+
+
+async def produce_at(bootstrap: str, topic: str, value: bytes, *, acks: int) -> ErrorCode:
+    """Whatever that broker answers, which another one would not have been asked."""
+    host, _, port = bootstrap.rpartition(":")
+    records = build_batch([NewRecord(None, value, 1)], BatchSpec())
+    data = PartitionProduceData(index=0, records=records)
+    request = ProduceRequest(
+        transactional_id=None, acks=acks, timeout_ms=1500,
+        topic_data=(TopicProduceData(name=topic, partition_data=(data,)),),
+    )  # fmt: skip
+    async with await BrokerConnection.open(host, int(port)) as connection:
+        answer = await connection.request(request, ProduceResponse, version=9)
+    return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
 
 def test_without_enough_in_sync_nothing_is_acknowledged(

@@ -54,6 +54,7 @@ class LeaderReplicas:
 
     Attributes:
         isr: the in-sync replicas as stored, this broker among them.
+        epoch_start: where the log ended when the epoch began.
         high_watermark: below it everything is committed; it never goes back.
         asked: what the in-sync replicas shall be; None while nothing is asked of the store.
     """
@@ -68,7 +69,7 @@ class LeaderReplicas:
         high_watermark: int,
         now_ms: int,
     ) -> None:
-        self._me, self._epoch_start = me, epoch_start
+        self._me, self.epoch_start = me, epoch_start
         self.followers = {b: Follower(now_ms) for b in replicas if b != me}
         self.isr: AbstractSet[int] = frozenset(isr)
         self.asked: AbstractSet[int] | None = None
@@ -124,7 +125,7 @@ class LeaderReplicas:
             if broker in self.isr:
                 keeps = not follower.lags(leader_end, now_ms, lag_max_ms)
             else:
-                reached = max(self.high_watermark, self._epoch_start)
+                reached = max(self.high_watermark, self.epoch_start)
                 keeps = broker in able and follower.end_offset >= reached
             if keeps:
                 wanted.add(broker)

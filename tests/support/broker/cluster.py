@@ -15,6 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 from lapse.base.clock import SystemClock
 from lapse.testing.broker_process import BrokerProcess
 from lapse.testing.zookeeper_process import ZooKeeperProcess
+from tests.support.metadata.line import Line
 
 SESSION_MS = 3000
 WAIT_SECONDS = 60
@@ -32,13 +33,15 @@ _numbers = count()
 class Brokers:
     """The processes, by their ids, and what clients see of them."""
 
-    def __init__(self, path: Path, connect: str, stack: ExitStack, more: Mapping[str, str]) -> None:
+    def __init__(
+        self, path: Path, connects: Mapping[int, str], stack: ExitStack, more: Mapping[str, str]
+    ) -> None:
         self.processes = {
             n: BrokerProcess(
                 path / f"broker-{n}",
                 {"zookeeper.connect": connect, "node.id": str(n), **SETTINGS, **more},
             )
-            for n in (1, 2, 3)
+            for n, connect in connects.items()
         }
         for one in self.processes.values():
             stack.enter_context(one)
@@ -58,12 +61,18 @@ class Brokers:
 
     def create(self, name: str, partitions: int = 1, replicas: int = 3, **config: str) -> None:
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        new = NewTopic(name, partitions, replicas, config=settings)
-        admin = self.admin()
+        self._create(NewTopic(name, partitions, replicas, config=settings))
+
+    def create_at(self, name: str, *brokers: int) -> None:
+        """With one partition, on these brokers; the first one leads it."""
+        self._create(NewTopic(name, 1, replica_assignment=[list(brokers)]))
+
+    def _create(self, new: NewTopic) -> None:
+        name, admin = new.topic, self.admin()
         self.until_ok(lambda: admin.create_topics([new])[name].result(30))
         self.until(
             lambda: (
-                len(self.topic(name).partitions) == partitions
+                len(self.topic(name).partitions) == new.num_partitions
                 and all(p.leader >= 0 for p in self.topic(name).partitions.values())
             ),
             f"leaders of {name}",
@@ -99,12 +108,26 @@ class Brokers:
 
 @contextmanager
 def running(
-    path: Path, shared: ZooKeeperProcess, more: Mapping[str, str] | None = None
+    path: Path,
+    shared: ZooKeeperProcess,
+    more: Mapping[str, str] | None = None,
+    lines: Mapping[int, Line] | None = None,
 ) -> Iterator[Brokers]:
-    """Three of them, on a path of their own; their logs have no error of ours at the end."""
+    """Three of them, on a path of their own; their logs have no error of ours at the end.
+
+    `lines`: by which ways some reach the ensemble.
+    """
+    place, known = f"/three/{next(_numbers)}", lines or {}
+    connects = {n: known.get(n, shared).connect + place for n in (1, 2, 3)}
     with ExitStack() as stack:
-        brokers = Brokers(path, f"{shared.connect}/three/{next(_numbers)}", stack, more or {})
-        brokers.until(lambda: len(brokers.admin().list_topics(timeout=30).brokers) == 3, "all")
+        brokers = Brokers(path, connects, stack, more or {})
+        for one in brokers.processes.values():
+            seen = AdminClient({"bootstrap.servers": one.bootstrap, "log_level": 0})
+
+            def sees_all(seen: AdminClient = seen) -> bool:
+                return len(seen.list_topics(timeout=30).brokers) == len(connects)
+
+            brokers.until(sees_all, "all brokers, as each sees them")
         yield brokers
         for one in brokers.processes.values():
             assert "Traceback" not in one.log(), one.log()[-5000:]
@@ -158,3 +181,15 @@ def consumed(brokers: Brokers, topic: str, partitions: int = 1) -> list[int]:
             found.append(int(message.value() or b"-1"))
     consumer.close()
     return found
+
+
+def same_bytes(brokers: Brokers, partition: str) -> None:
+    """Wait until all replicas of a partition, like "t-0", have the same log."""
+
+    def contents() -> list[bytes]:
+        return [
+            b"".join(p.read_bytes() for p in sorted((one.data / partition).glob("*.log")))
+            for one in brokers.processes.values()
+        ]
+
+    brokers.until(lambda: len(set(contents())) == 1, f"{partition}: the same bytes")

@@ -14,7 +14,7 @@ from lapse.base.fs import RealFs
 from lapse.log.markers import parse_marker
 from lapse.log.partition_log import PartitionLog
 from lapse.log.producers import Producers
-from lapse.log.segment import TXN_INDEX
+from lapse.log.segment import RELATIVE_OFFSET_MAX, TXN_INDEX, base_offset_of
 from lapse.log.txn_index import AbortedTxn
 from lapse.records.builder import BatchSpec, NewRecord
 from lapse.records.layout import Codec, TimestampType
@@ -200,6 +200,14 @@ def test_what_was_verified_before_a_marker_is_refused_after_it(tmp_path: Path) -
     check_sound(log)
 
 
+def test_a_coordinator_is_told_where_its_records_are(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch())
+    own = [NewRecord(b"k%d" % n, b"v", NOW) for n in range(4)]
+    done = log.append_own(own, BatchSpec(), now_ms=NOW)
+    assert (done.base_offset, done.last_offset, log.log_end_offset) == (3, 6, 7)
+
+
 def test_only_a_batch_of_a_transaction_must_be_of_one_that_goes_on(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     data(log, 8, 0)  # 0, 1
@@ -256,6 +264,20 @@ def test_l12_also_after_opening_again(tmp_path: Path, clean: bool) -> None:
         log.close()
     again = open_log(tmp_path, append_time_topic(), clean_shutdown=clean)
     assert append(again, batch(), now_ms=NOW).log_append_time_ms == NOW + 70
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_l12_the_latest_time_of_all_segments_counts(tmp_path: Path, sealed: bool) -> None:
+    """The last one may have no batch yet, and the first has the earliest times."""
+    log = open_log(tmp_path, append_time_topic())
+    append(log, batch(), now_ms=NOW)
+    log.roll(NOW)
+    append(log, batch(), now_ms=NOW + 70)
+    if sealed:
+        log.roll(NOW)
+    log.close()
+    again = open_log(tmp_path, append_time_topic(), clean_shutdown=True)
+    assert append(again, batch(), now_ms=NOW + 1).log_append_time_ms == NOW + 70
 
 
 def test_l12_also_after_another_leaders_batches(tmp_path: Path) -> None:
@@ -438,3 +460,27 @@ def test_an_append_is_quick_where_it_is_one_write_to_an_open_file(tmp_path: Path
     assert not log.try_begin(2000)  # that rolls
     log.roll(NOW)
     assert not log.try_begin(100)
+
+
+def test_an_append_is_not_quick_where_its_last_offset_may_be_too_far_from_the_first(
+    tmp_path: Path,
+) -> None:
+    """That rolls; of a batch yet unread no more is known than that a record has a byte."""
+    log = open_log(tmp_path)
+    append(log, batch())
+    log.append_raw(batch(base_offset=RELATIVE_OFFSET_MAX - 50, leader_epoch=0))
+    assert len(log.segments) == 1
+    left = RELATIVE_OFFSET_MAX - log.log_end_offset
+    assert log.try_begin(left)
+    log.end()
+    assert not log.try_begin(left + 1)
+
+
+def test_nothing_is_left_of_the_segment_that_began_at_the_start(tmp_path: Path) -> None:
+    """D-7: the first batch begins below the start, and so does its segment."""
+    log = open_log(tmp_path)
+    log.restart_at(7)
+    log.append_raw(batch(records=5, base_offset=5))
+    log.flush()
+    bases = {base_offset_of(path.name) for path in tmp_path.iterdir()} - {None}
+    assert bases == {5}

@@ -435,6 +435,14 @@ def test_a_deletion_that_fails_takes_the_log_offline_with_the_start_in_force(
     assert bases(found) == [6, 12]
 
 
+def test_a_closed_log_loses_no_segment(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.close()
+    before = sorted(tmp_path.iterdir())
+    assert refusal(lambda: log.delete_segments([0])) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert sorted(tmp_path.iterdir()) == before
+
+
 @pytest.mark.parametrize(("ahead_ms", "gone"), [(31_536_000_000, True), (1000, False)])
 def test_files_deleted_by_a_clock_far_ahead_do_not_wait_for_it(
     ahead_ms: int, gone: bool, tmp_path: Path

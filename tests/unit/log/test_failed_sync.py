@@ -108,6 +108,11 @@ def test_a_marked_folder_without_segments_is_an_empty_log(tmp_path: Path) -> Non
     assert not marker(tmp_path).exists()
 
 
+def test_the_first_file_that_a_log_keeps_for_itself_may_be_the_marker(tmp_path: Path) -> None:
+    note_failed_sync(RealFs(), tmp_path)
+    assert marker(tmp_path).read_bytes() == b""
+
+
 def test_a_disk_that_takes_no_marker_either_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from lapse.base.errors import StorageError
 from lapse.base.fs import RealFs
 from lapse.log.directory import LogDirectory
+from lapse.log.look import SegmentFile, look
 from lapse.log.manifest import read_manifest
 from lapse.log.segment import SNAPSHOT
 from tests.support.log.logs import NOW, TP, append, batch, config, env, open_log, rewrite
@@ -143,3 +144,64 @@ def test_what_a_round_has_put_in_place_is_noted_without_a_sync(tmp_path: Path) -
     assert noted is not None
     assert noted.sizes[0] == log.segments[0].size
     directory.close()
+
+
+def test_after_a_flush_appends_are_quick_again(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch())
+    log.flush()
+    assert log.try_begin(60)
+    log.end()
+
+
+def test_what_is_sealed_and_synced_is_listed(tmp_path: Path) -> None:
+    """Down to the one that was sealed last: without it in the list nobody would see it go."""
+    log = open_log(tmp_path, era="now")
+    for n in range(3):
+        if n:
+            log.roll(NOW)
+        append(log, batch())
+    log.flush_sealed()
+    noted = read_manifest(tmp_path)
+    assert noted is not None
+    assert noted.sizes == {s.base_offset: s.size for s in log.segments[:-1]}
+
+
+def test_what_was_looked_through_before_its_sync_is_not_listed(tmp_path: Path) -> None:
+    """More is known of it, but a power cut may take it all the same."""
+    log = open_log(tmp_path, era="now")
+    for _ in range(2):
+        append(log, batch())
+        log.roll(NOW)
+    first = log.segments[0]
+    file = SegmentFile(first.path(), first.base_offset, first.size, first.end_offset)
+    assert log.adopt_summary(look(file, records=True).summary, "", log.generation) is None
+    assert log.segments[0] is not first
+    log.note_files()
+    noted = read_manifest(tmp_path)
+    assert noted is None or noted.sizes == {}
+    log.flush_sealed()
+    noted = read_manifest(tmp_path)
+    assert noted is not None
+    assert noted.sizes == {s.base_offset: s.size for s in log.segments[:-1]}
+
+
+def test_the_manifest_of_a_closed_log_is_left_for_its_directory_to_sync(tmp_path: Path) -> None:
+    """All logs' at once, instead of one after the other."""
+    synced: list[str] = []
+
+    class Noting(RealFs):
+        def fsync_file(self, path: Path) -> None:
+            synced.append(path.name)
+            super().fsync_file(path)
+
+    log = open_log(tmp_path, fs=Noting(), era="now")
+    append(log, batch())
+    log.flush(force=True)
+    synced.clear()
+    log.close()
+    noted = read_manifest(tmp_path)
+    assert noted is not None
+    assert noted.closed_mtime_ns == log.segments[-1].path().stat().st_mtime_ns
+    assert f"{3:020d}{SNAPSHOT}" in synced
+    assert not [name for name in synced if name.startswith("manifest")]

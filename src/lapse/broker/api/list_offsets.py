@@ -5,7 +5,9 @@ Needs DESCRIBE topic.
 Behaviour (T-17 … T-19, and L8): -1 latest, which is the end of what the isolation level
 shows; -2 log start; a timestamp: the first record at or after it, in any segment and never below
 the log start; where there is none, offset -1 and timestamp -1. A partition named twice is
-INVALID_REQUEST; another leader epoch is FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
+INVALID_REQUEST; another leader epoch is FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH. A leader that
+was just elected answers OFFSET_NOT_AVAILABLE (before v5 LEADER_NOT_AVAILABLE) until it knows that
+all is committed that was there when its epoch began; the log start it tells (KIP-207).
 
 v0 offsets where segments begin, up to `max_num_offsets`, descending: -1 from the end of the log on,
 -2 the log start, a timestamp those of the segments without later appends (as Kafka did before 4.0;
@@ -31,7 +33,7 @@ from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.logs.faults import code_of
 from lapse.broker.logs.leader_epochs import check_leader_epoch
-from lapse.broker.logs.partitions import Partitions
+from lapse.broker.logs.partitions import Led, Partitions
 from lapse.broker.request.authorize import Items, each, of_topic, uncommitted
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
@@ -59,6 +61,7 @@ from lapse.wire.schema.list_offsets import (
 READ_COMMITTED = 1
 NONE = -1
 _EPOCHS_FROM = 4
+_NOT_AVAILABLE_FROM = 5
 _ONE_OFFSET_FROM = 1
 _TIME_GREATEST_MS = (1 << 63) - 1
 
@@ -149,6 +152,8 @@ def _result(
             )
         led = partitions.led(where)
         check_leader_epoch(requested.current_leader_epoch, led)
+        if requested.timestamp != EARLIEST_TIMESTAMP:
+            _require_caught_up(led, version)
         found = find(led.log, requested.timestamp, committed=committed, by=by)
         error = ErrorCode.NONE
     except Exception as e:  # noqa: BLE001  (it is logged there)
@@ -160,6 +165,18 @@ def _result(
         offset=found.offset,
         leader_epoch=found.leader_epoch if version >= _EPOCHS_FROM else NONE,
     )
+
+
+def _require_caught_up(led: Led, version: int) -> None:
+    """A new leader may not know yet all that consumers have seen (KIP-207)."""
+    high_watermark = led.log.high_watermark
+    if high_watermark < led.begins_at:
+        known = version >= _NOT_AVAILABLE_FROM
+        raise KafkaError(
+            ErrorCode.OFFSET_NOT_AVAILABLE if known else ErrorCode.LEADER_NOT_AVAILABLE,
+            f"{led.log.partition}: the high watermark is known up to {high_watermark} only, "
+            f"epoch {led.epoch} begins at {led.begins_at}",
+        )
 
 
 def _look_up_old_style(

@@ -55,10 +55,15 @@ class PerhapsElsewhere(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """A log that this broker leads, and the epoch that its appends are of."""
+    """A log that this broker leads, and the epoch that its appends are of.
+
+    `begins_at`: where the log ended when the epoch began. While the high watermark is below that,
+    consumers may have seen more under an earlier leader.
+    """
 
     log: PartitionLog
     epoch: int
+    begins_at: int = 0
 
 
 class Partitions:
@@ -84,6 +89,7 @@ class Partitions:
         self._verdict: ClockVerdict | None = None
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._states: dict[TopicPartition, PartitionState] = {}
+        self._begins_at: dict[TopicPartition, int] = {}
         self._is_alone = True
         self._changing = threading.Lock()
 
@@ -121,14 +127,22 @@ class Partitions:
             return Led(log, log.leader_epoch)
         if state.leader != self.node_id:
             raise _led_elsewhere(partition, state)
-        return Led(self.get(partition), state.leader_epoch)
+        return Led(self.get(partition), state.leader_epoch, self._begins_at.get(partition, 0))
 
     def state_of(self, partition: TopicPartition) -> PartitionState | None:
         """Who has it and who leads it, as far as this broker knows; None for a lone broker's."""
         return self._states.get(partition)
 
-    def set_states(self, states: Mapping[TopicPartition, PartitionState]) -> None:
-        """Go by these from now on: all partitions of the cluster."""
+    def set_states(
+        self,
+        states: Mapping[TopicPartition, PartitionState],
+        begin_at: Mapping[TopicPartition, int],
+    ) -> None:
+        """Go by these from now on: all partitions of the cluster.
+
+        `begin_at`: where the epochs begin in which this broker leads.
+        """
+        self._begins_at = dict(begin_at)
         self._states, self._is_alone = dict(states), False
 
     def set_state(self, partition: TopicPartition, state: PartitionState) -> None:

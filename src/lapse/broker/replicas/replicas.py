@@ -388,14 +388,19 @@ class Replicas:
         A log may know a later epoch than is stored: it is of a broker that was alone.
         """
         begun = []
+        begin_at = {tp: one.replicas.epoch_start for tp, one in self._leading.items()}
         for role in roles:
+            known = self._leading.get(role.partition)
             change = role.log.lead if role.leads(self._me) else role.log.follow
             change(role.state.leader_epoch)
             epoch = role.log.leader_epoch
             if role.partition.topic == transactions.TOPIC and len(role.state.replicas) == 1:
                 epoch = max(epoch, self._markers_epoch())
             begun.append((role.log.log_end_offset, epoch))
-        self._around.partitions.set_states(states)
+            is_new = known is None or known.state.leader_epoch != role.state.leader_epoch
+            if is_new and len(role.state.replicas) > 1:
+                begin_at[role.partition] = role.log.log_end_offset
+        self._around.partitions.set_states(states, begin_at)
         return begun
 
     def _markers_epoch(self) -> int:

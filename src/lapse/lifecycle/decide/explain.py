@@ -26,8 +26,8 @@ from lapse.log.roll import jitter_of
 # The values of `Explanation.rule`; scripts rely on these words.
 RULES = (
     "policy", "summaries", "unhandled", "clock", "paused", "backoff", "waiting", "due",
-    "active-segment", "open-transaction", "uncommitted", "min-lag", "future-timestamp", "bad-range", "ratio",
-    "replica", "clean",
+    "active-segment", "open-transaction", "uncommitted", "min-lag", "future-timestamp",
+    "bad-range", "ratio", "replica", "clean",
 )  # fmt: skip
 
 # Why a tombstone of v0 or v1 stays.

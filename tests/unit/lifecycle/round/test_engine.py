@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lapse.base.fs import RealFs
-from lapse.lifecycle.round.engine import failed, run_plan
+from lapse.lifecycle.round.engine import Asleep, EngineWanted, failed, run_plan
 from lapse.lifecycle.round.inline import InlineEngine
 from lapse.lifecycle.round.plan import RoundPlan
 from lapse.lifecycle.round.progress import (
@@ -224,6 +224,16 @@ def test_inline_engine(tmp_path: Path) -> None:
     assert seen[-1] == Progress(total, total)
     done = [p.bytes_done for p in seen]
     assert done == sorted(done)
+
+
+def test_what_stands_in_for_an_engine_asks_for_one(tmp_path: Path) -> None:
+    """And no new process is begun for its sake: it has none that could be lost."""
+    asleep = Asleep()
+    assert not asleep.can_be_lost
+    with pytest.raises(EngineWanted, match="rounds of 1 logs are due"):
+        asleep.submit([planned(tmp_path, two_values())])
+    with pytest.raises(EngineWanted, match="0 segments are to be looked through"):
+        asleep.summarise([])
 
 
 def test_how_long_the_rest_takes() -> None:

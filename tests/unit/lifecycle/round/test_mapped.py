@@ -9,6 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lapse.base.errors import CorruptData
@@ -132,6 +133,23 @@ def test_more_files_than_can_be_watched_are_read(
     assert not file.data.flags.writeable, "the kernels know one type of array"
     file.check()
     file.close()
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(bytes(100))
+    read = np.fromfile
+
+    def shrunk(path: Path, *how: object) -> object:
+        os.truncate(path, 99)
+        return read(path, *how)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(mapped, "_guard", None)  # as on a system without the handler
+    monkeypatch.setattr(np, "fromfile", shrunk)
+    with pytest.raises(CorruptData, match=r"shorter than planned \(100 bytes\) at byte 99"):
+        MappedFile(path, 100)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only where files are mapped")
