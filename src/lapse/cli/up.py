@@ -29,6 +29,7 @@ from lapse.base.fs import RealFs
 from lapse.broker.access.listeners import kafka_listeners
 from lapse.cli import options
 from lapse.cli.lifecycle import add_engine, broker_settings
+from lapse.cli.up_cluster import UpCluster, Wish
 from lapse.cli.up_settings import HTTP_PORT, KAFKA_PORT, Said, Settings
 
 USAGE = 2
@@ -43,6 +44,7 @@ examples:
   lapse up --data DATA
   lapse up --data DATA --port 0 --http-port 0      free ports; read them from the ready line
   lapse up --data DATA -c log.cleaner.backoff.ms=1000
+  lapse up --data DATA --brokers 3                 a cluster on this machine
 """
 
 logger = logging.getLogger(__name__)
@@ -54,7 +56,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--data", type=Path, required=True, metavar="DIR", help="where logs and settings are kept")
     add("--port", type=int, metavar="N", help=f"for Kafka clients (default {KAFKA_PORT})")
     add("--http-port", type=int, metavar="N", help=f"health, metrics (default {HTTP_PORT})")
-    add("--brokers", type=int, default=1, metavar="N", help="how many brokers (default 1)")
+    add("--brokers", type=int, default=1, metavar="N",
+        help="how many brokers (default 1); with more a ZooKeeper, too")  # fmt: skip
     add("--no-lifecycle", action="store_true", help="the broker alone: nothing is cleaned")
     add_engine(parser)
     options.add_settings(parser, "a broker setting")
@@ -62,18 +65,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Keep both running until a signal stops them."""
-    if args.brokers != 1:
-        raise ConfigError(f"--brokers {args.brokers}: allowed is 1; clusters come later")
+    if args.brokers < 1:
+        raise ConfigError(f"--brokers {args.brokers}: allowed is 1 or more")
     if args.engine == "spark" and not args.no_lifecycle:
         require("pyspark", "--engine spark")
     said = said_settings(args)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    if args.brokers > 1:
+        wish = cluster_wish(args)
+        wish.check()
+        cluster = UpCluster(wish, RealFs(), SystemClock(), lambda: _die_with(os.getpid()))
+        return asyncio.run(cluster.run())
     settings = Settings(RealFs(), args.data.absolute(), said)
     settings.prepare()
     engine = None if args.no_lifecycle else args.engine
     return asyncio.run(Supervisor(settings, engine, SystemClock()).run())
+
+
+def cluster_wish(args: argparse.Namespace) -> Wish:
+    """What the command line says of a cluster."""
+    passed = ["--engine", args.engine, *(["--no-lifecycle"] if args.no_lifecycle else [])]
+    return Wish(
+        args.data.absolute(),
+        args.brokers,
+        KAFKA_PORT if args.port is None else args.port,
+        HTTP_PORT if args.http_port is None else args.http_port,
+        tuple(broker_settings(args.settings).items()),
+        tuple(passed),
+    )
 
 
 def said_settings(args: argparse.Namespace) -> Said:

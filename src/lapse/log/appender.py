@@ -93,7 +93,6 @@ class Appender:
         self._log = log
         self.append_time_ahead_ms = 0
         self._oldest_epoch = NO_EPOCH  # that appends may be of
-        self._producer_id_expiration_ms = options.producer_id_expiration_ms
         self._take(loaded)
         env, summaries = log.env, [s.summary for s in log.state.segments]
         self._clock = LogClock(env.clock, summaries, options.believed_ms, env.clock_jump_max_ms)

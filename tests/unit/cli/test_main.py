@@ -32,7 +32,7 @@ from lapse.cli.main import COMMANDS, main
         (["clean", "DIR", "-c", "log.cleaner.dedupe.buffer.size=0"], "dedupe.buffer.size=0"),
         (["plan", "DIR", "--partition", "no-number"], "--partition no-number"),
         (["up", "--data", "DIR", "--port", "70000"], "--port 70000"),
-        (["up", "--data", "DIR", "--brokers", "3"], "--brokers 3"),
+        (["up", "--data", "DIR", "--brokers", "0"], "--brokers 0"),
         (["frobnicate"], "frobnicate"),
     ],
 )

@@ -367,6 +367,15 @@ def test_d16_a_start_past_the_end_empties_the_log(tmp_path: Path) -> None:
 # --- retention -----------------------------------------------------------------------------------
 
 
+def test_what_is_known_of_a_segment_goes_with_it(tmp_path: Path) -> None:
+    """Its summary and its append times: the offsets may come again, in a log begun anew."""
+    log = filled(tmp_path)
+    known = [path for path in (tmp_path / ".lapse").iterdir() if path.name.startswith(f"{0:020d}")]
+    assert len(known) == 2
+    log.delete_segments([0])
+    assert not [path for path in known if path.exists()]
+
+
 def test_t24_what_was_appended_since_the_decision_stays(tmp_path: Path) -> None:
     log = filled(tmp_path, 2)
     seen, end_seen = bases(log), log.log_end_offset

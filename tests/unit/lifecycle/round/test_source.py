@@ -141,6 +141,7 @@ def test_batches_of_like_size_are_inflated_into_one_place(
     for piece in Inflater(segment).pieces(0, 10, np.ones(10, np.bool_)):
         found.append((piece.lo, piece.hi))
         places.add(piece.data.ctypes.data)
+        assert not piece.data.flags.writeable, "the kernels know one type of array"
         for b in range(piece.lo, piece.hi):
             plain = piece.data[piece.starts[b] : piece.ends[b]].tobytes()
             assert plain == segment.plain(b, np.empty(0, np.uint8)).tobytes()

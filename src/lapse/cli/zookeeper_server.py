@@ -1,0 +1,74 @@
+"""A ZooKeeper server from the jars that pyspark brings, for clusters on one machine.
+
+Nothing is downloaded. It listens at the loopback address alone, without an admin server.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from lapse.base.errors import ConfigError
+from lapse.base.fs import Fs
+
+TICK_MS = 500  # a session may be as short as two, and is looked at once a tick
+CONFIG = "zoo.cfg"
+_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperServer:
+    """One server with its data directory, on a port of the loopback address."""
+
+    data: Path
+    port: int
+
+    @property
+    def connect(self) -> str:
+        """For `zookeeper.connect`."""
+        return f"127.0.0.1:{self.port}"
+
+    def prepare(self, fs: Fs) -> None:
+        """Write its settings. Raises StorageError."""
+        fs.make_dir(self.data)
+        lines = (
+            f"tickTime={TICK_MS}", f"dataDir={self.data}", f"clientPort={self.port}",
+            "clientPortAddress=127.0.0.1", "admin.enableServer=false",
+            "4lw.commands.whitelist=ruok",
+        )  # fmt: skip
+        fs.write_file(self.data / CONFIG, "\n".join(lines).encode())
+
+    def command(self, environ: Mapping[str, str] = os.environ) -> Sequence[str]:
+        """What starts it; raises ConfigError where pyspark or Java is missing."""
+        spec = find_spec("pyspark")
+        if spec is None or spec.origin is None:
+            raise ConfigError(
+                "ZooKeeper's jars are in pyspark: install lapse[spark], or name an ensemble with "
+                "-c zookeeper.connect=HOST:PORT"
+            )
+        jars = Path(spec.origin).parent / "jars"
+        from lapse.spark.session.java import find_java  # noqa: PLC0415  (not without the extra)
+
+        java = str(find_java(environ).executable)
+        return [java, "-Xmx128m", "-cp", f"{jars}/*", _MAIN, str(self.data / CONFIG)]
+
+    def answers(self) -> bool:
+        """Whether it serves by now."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as asked:
+                asked.sendall(b"ruok")
+                return asked.recv(4) == b"imok"
+        except OSError:
+            return False
+
+
+def free_port() -> int:
+    """A port of the loopback address that nobody has just now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port

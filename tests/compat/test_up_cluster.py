@@ -1,0 +1,66 @@
+"""`lapse up --brokers 3`: a cluster on one machine, with nothing to install beside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from lapse.cli.main import main
+from tests.support.up import FREE, until, up
+
+
+def pids_of(data: Path) -> dict[int, str]:
+    """Processes that name a folder of this test's, and their commands."""
+    found = subprocess.run(
+        ["ps", "-ewwo", "pid=,args="], capture_output=True, text=True, check=True
+    )
+    rows = (line.split(None, 1) for line in found.stdout.splitlines())
+    return {int(pid): args for pid, args in rows if str(data) in args and int(pid) != os.getpid()}
+
+
+def test_three_brokers_and_a_zookeeper(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with up(data, "--brokers", "3", *FREE, "--no-lifecycle") as running:
+        bootstrap = running.ready.split()[1].removeprefix("kafka=")
+        assert len(bootstrap.split(",")) == 3, (running.ready, running.errors())
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        until(lambda: len(admin.list_topics(timeout=30).brokers) == 3, "three brokers")
+        admin.create_topics([NewTopic("t", 1)])["t"].result(30)
+        until(lambda: admin.list_topics("t").topics["t"].partitions[0].leader > 0, "a leader")
+        partition = admin.list_topics("t").topics["t"].partitions[0]
+        assert sorted(partition.replicas) == [1, 2, 3]  # as many as there are brokers
+        [victim] = [
+            pid for pid, args in pids_of(data / f"broker-{partition.leader}").items()
+            if " broker " in args
+        ]  # fmt: skip
+        os.kill(victim, signal.SIGKILL)
+        failed: list[object] = []
+        producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0})
+        producer.produce("t", b"1", on_delivery=lambda e, _: failed.append(e) if e else None)
+        assert producer.flush(60) == 0
+        assert not failed
+        until(lambda: len(admin.list_topics("t").topics["t"].partitions[0].isrs) == 3, "in sync")
+        running.process.terminate()
+        assert running.process.wait(60) == 0
+    assert pids_of(data) == {}
+
+
+def test_what_cannot_be_is_said_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    assert main(["up", "--data", str(data), "--brokers", "0"]) == 2
+    assert main(["up", "--data", str(data), "--brokers", "2", "-c", "node.id=7"]) == 2
+    assert "each broker of --brokers 2 has its own" in capsys.readouterr().err
+    assert not data.exists()
+    data.mkdir()
+    (data / "server.properties").write_text("node.id=1")
+    assert main(["up", "--data", str(data), "--brokers", "2"]) == 2
+    assert "name another directory for a cluster" in capsys.readouterr().err
