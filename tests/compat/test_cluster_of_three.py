@@ -140,6 +140,19 @@ async def produce_at(bootstrap: str, topic: str, value: bytes, *, acks: int) -> 
     return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
 
+def test_the_preferred_leader_leads_again(tmp_path: Path, shared: ZooKeeperProcess) -> None:
+    often = {"leader.imbalance.check.interval.seconds": "1"}
+    with running(tmp_path, shared, often) as brokers:
+        brokers.create_at("t", 2, 3, 1)
+        brokers.processes[2].kill()
+        brokers.until(lambda: brokers.leader("t") == 3, "the next one leads")
+        assert produced(brokers, "t", range(10)) == list(range(10))
+        brokers.processes[2].start()
+        brokers.until(lambda: brokers.leader("t") == 2, "the preferred leader leads again")
+        assert produced(brokers, "t", range(10, 20)) == list(range(10, 20))
+        assert consumed(brokers, "t") == list(range(20))
+
+
 def test_without_enough_in_sync_nothing_is_acknowledged(
     tmp_path: Path, shared: ZooKeeperProcess
 ) -> None:

@@ -359,6 +359,8 @@ class BrokerConfig:
     offsets_topic_replication_factor: int
     transaction_state_log_replication_factor: int
     transaction_state_log_min_isr: int
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_check_interval_seconds: int
     replica_lag_time_max_ms: int
     replica_fetch_wait_max_ms: int
     replica_fetch_max_bytes: int

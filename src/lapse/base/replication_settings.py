@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lapse.base.setting import INT_MAX, TEXT, Setting, whole
+from lapse.base.setting import BOOLEAN, INT_MAX, TEXT, Setting, whole
 
 REPLICATION_SETTINGS: tuple[Setting, ...] = (
     Setting("inter.broker.listener.name", TEXT, "",
@@ -17,6 +17,11 @@ REPLICATION_SETTINGS: tuple[Setting, ...] = (
     Setting("transaction.state.log.min.isr", whole(1, INT_MAX), "2",
             "min.insync.replicas of __transaction_state, when it is made; never more than it has "
             "replicas."),
+    Setting("auto.leader.rebalance.enable", BOOLEAN, "true",
+            "Whether preferred leaders, the first of a partition's replicas, lead again once they "
+            "are in sync."),
+    Setting("leader.imbalance.check.interval.seconds", whole(1, INT_MAX), "300",
+            "How often the controller looks for such."),
     Setting("replica.lag.time.max.ms", whole(1), "30000",
             "A follower that has not caught up for so long is no longer in sync."),
     Setting("replica.fetch.wait.max.ms", whole(0, INT_MAX), "500",

@@ -23,7 +23,7 @@ from lapse.base.errors import ConfigError, LapseError
 from lapse.base.ids import random_id
 from lapse.broker.logs.members import Members, brokers_of
 from lapse.lifecycle.status.conditions import NO_METADATA, Condition
-from lapse.metadata.election import Brokers, settled
+from lapse.metadata.election import Brokers, preferred, settled
 from lapse.metadata.membership import BROKERS, CONTROLLER, Interrupted, Membership, Registration
 from lapse.metadata.partition_states import StateChange
 from lapse.metadata.tree import Conflict, Tree, Unreachable
@@ -67,6 +67,7 @@ class Cluster:
         self._joining: Membership
         self._changed, self._ended = asyncio.Event(), asyncio.Event()
         self._versions: dict[str, int] = {}
+        self._rebalance_s = clock.monotonic() + config.leader_imbalance_check_interval_seconds
         self._task: asyncio.Task[None] | None = None
 
     def conditions(self) -> Sequence[Condition]:
@@ -190,13 +191,23 @@ class Cluster:
         self._tree.watch([f"{BROKERS}/{broker}" for broker in brokers], self._notice)
         self._read_members()
         if holds_office:
-            elect(self.store, self._members.alive)
+            elect(self.store, self._members.alive, rebalance=self._rebalances())
         nodes = dict(zip(CHANGED, self._tree.get(CHANGED), strict=True))
         return {
             kind: node.version
             for kind, node in nodes.items()
             if node is not None and node.version != self._versions.get(kind)
         }
+
+    def _rebalances(self) -> bool:
+        """Whether preferred leaders are to lead again: as often as the setting says."""
+        if not self._config.auto_leader_rebalance_enable:
+            return False
+        now_s = self._clock.monotonic()
+        if now_s < self._rebalance_s:
+            return False
+        self._rebalance_s = now_s + self._config.leader_imbalance_check_interval_seconds
+        return True
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -235,17 +246,20 @@ class Cluster:
         await asyncio.to_thread(self._tree.close)
 
 
-def elect(store: TreeStore, brokers: Brokers) -> None:
+def elect(store: TreeStore, brokers: Brokers, *, rebalance: bool = False) -> None:
     """Have every partition led by who may, while these brokers are there; for the controller.
 
-    Raises Conflict where a leader has changed its state meanwhile: look again.
+    With `rebalance` by the preferred leader, where that one is in sync again. Raises Conflict where
+    a leader has changed its state meanwhile: look again.
     """
-    changes = [
-        StateChange(topic.topic_id, number, state)
-        for topic in store.topics()
-        for number, before in enumerate(topic.states)
-        if (state := settled(before, brokers)) is not None
-    ]
+    changes = []
+    for topic in store.topics():
+        for number, before in enumerate(topic.states):
+            state = settled(before, brokers)
+            if state is None and rebalance:
+                state = preferred(before, brokers)
+            if state is not None:
+                changes.append(StateChange(topic.topic_id, number, state))
     if changes:
         logger.info("%d partitions get other leaders or in-sync replicas", len(changes))
         store.set_states(changes)

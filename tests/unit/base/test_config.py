@@ -277,6 +277,8 @@ BROKER = {
     "offsets.topic.replication.factor": (3, "0", "1", 1),
     "transaction.state.log.replication.factor": (3, "0", "1", 1),
     "transaction.state.log.min.isr": (2, "0", "1", 1),
+    "auto.leader.rebalance.enable": (True, "yes", "false", False),
+    "leader.imbalance.check.interval.seconds": (300, "0", "1", 1),
     "replica.lag.time.max.ms": (30_000, "0", "1", 1),
     "replica.fetch.wait.max.ms": (500, "-1", "0", 0),
     "replica.fetch.max.bytes": (1 << 20, "-1", "0", 0),

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from lapse.broker.conditions import conditions, free_bytes
 from lapse.broker.http.latency import group_time_lag, producer_to_log
+from lapse.broker.http.replica_metrics import replica_metrics
 from lapse.broker.request.context import Services
 
 _SOCKETS = "kafka_server_socketservermetrics_"
@@ -62,6 +63,7 @@ class BrokerCollector(Collector):
         yield from self._topics()
         yield from self._latencies()
         yield from self._logs()
+        yield from replica_metrics(self._services.topics.image, self._services.topics.members)
         yield from self._directories()
         yield from self._writes()
         yield from self._broker()
