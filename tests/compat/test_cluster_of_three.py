@@ -27,7 +27,14 @@ from lapse.wire.schema.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tests.support.broker.cluster import WAIT_SECONDS, consumed, produced, running, same_bytes
+from tests.support.broker.cluster import (
+    WAIT_SECONDS,
+    consumed,
+    keyed,
+    produced,
+    running,
+    same_bytes,
+)
 from tests.support.metadata.line import Line
 
 
@@ -151,6 +158,21 @@ def test_the_preferred_leader_leads_again(tmp_path: Path, shared: ZooKeeperProce
         brokers.until(lambda: brokers.leader("t") == 2, "the preferred leader leads again")
         assert produced(brokers, "t", range(10, 20)) == list(range(10, 20))
         assert consumed(brokers, "t") == list(range(20))
+
+
+def test_who_lacks_much_catches_up(tmp_path: Path, shared: ZooKeeperProcess) -> None:
+    """Far more than one answer has, whose last batch is cut."""
+    small = {"replica.fetch.max.bytes": "70000", "replica.fetch.response.max.bytes": "100000"}
+    with running(tmp_path, shared, small) as brokers:
+        brokers.create("t", partitions=3)
+        away = next(n for n in brokers.processes if n != brokers.leader("t"))
+        brokers.processes[away].kill()
+        records = [(b"%d" % n, b"%d" % n * 3000) for n in range(1000)]
+        keyed(brokers, "t", records)
+        brokers.processes[away].start()
+        for n in range(3):
+            same_bytes(brokers, f"t-{n}")
+        brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
 
 
 def test_without_enough_in_sync_nothing_is_acknowledged(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
@@ -36,6 +37,7 @@ WAIT_SESSIONS = 1.5  # for a session that ends: the ensemble counts in ticks of 
 AGAIN_SECONDS = 1.0
 LOOK_SECONDS = 5.0  # at the latest, should a notice have been lost
 LEAVE_LOOK_SECONDS = 0.1
+EPOCH_BITS = 62
 
 Reread = Callable[[], Awaitable[None]]
 
@@ -96,7 +98,8 @@ class Cluster:
         loop = asyncio.get_running_loop()
         tree.when_session_ends(partial(_set_in, loop, self._ended, self._changed))
         self._notice = partial(_set_in, loop, self._changed)  # one object: watched for once
-        me = Registration(self._config.node_id)
+        self._members.epoch = secrets.randbits(EPOCH_BITS)
+        me = Registration(self._config.node_id, epoch=self._members.epoch)
         waits_ms = int(WAIT_SESSIONS * session_ms)
         self._joining = joining = Membership(tree, me, waits_ms, self._clock)
         self._members.is_alone = False

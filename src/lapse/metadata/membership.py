@@ -34,11 +34,13 @@ class Registration(msgspec.Struct, frozen=True):
         listeners: host and port by the listener's name, as clients and brokers get them; none
             while it is starting.
         leaving: it is about to stop.
+        epoch: another one each time that it starts; any number.
     """
 
     id: int
     listeners: dict[str, tuple[str, int]] = {}
     leaving: bool = False
+    epoch: int = 0
 
 
 def was_joined(tree: Tree) -> bool:

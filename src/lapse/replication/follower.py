@@ -14,10 +14,13 @@ from enum import Enum, auto
 
 from lapse.base.fs import Buffer
 from lapse.base.ids import TopicPartition
+from lapse.kernels import scan
 from lapse.log.directory import LogDirectory
 from lapse.log.epochs import NO_EPOCH
 from lapse.log.partition_log import PartitionLog
+from lapse.records.batch import scan_prefix
 
+_CUT = scan.REASONS[scan.TRUNCATED]
 _log = logging.getLogger(__name__)
 
 
@@ -51,14 +54,24 @@ def take(log: PartitionLog, directory: LogDirectory, fetched: Fetched, leader_ep
     if fetched.diverging is not None:
         truncate(log, directory, agreed_end(log, *fetched.diverging), leader_epoch)
         return Then.TRUNCATED
-    if len(fetched.records):
-        log.append_raw(fetched.records, leader_epoch=leader_epoch)
+    records = whole_batches(fetched.records)
+    if len(records):
+        log.append_raw(records, leader_epoch=leader_epoch)
     known, reached = log.high_watermark, min(fetched.high_watermark, log.log_end_offset)
     if reached > known:
         log.high_watermark = reached
     if fetched.log_start_offset > log.log_start_offset:
         log.advance_log_start(min(fetched.log_start_offset, log.high_watermark))
     return Then.GOES_ON
+
+
+def whole_batches(records: Buffer) -> Buffer:
+    """Less the last batch where that is cut: an answer has as many bytes as were asked for.
+
+    What is wrong otherwise stays, for `append_raw` to refuse.
+    """
+    _, covered, reason = scan_prefix(records, check_crc=False)
+    return memoryview(records)[:covered] if reason == _CUT else records
 
 
 def agreed_end(log: PartitionLog, epoch: int, leader_end: int) -> int:

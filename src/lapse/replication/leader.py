@@ -113,12 +113,13 @@ class LeaderReplicas:
         return min([own_start, *counted])
 
     def wanted_isr(
-        self, leader_end: int, now_ms: int, lag_max_ms: int, able: AbstractSet[int]
+        self, leader_end: int, now_ms: int, lag_max_ms: int, joining: int | None = None
     ) -> AbstractSet[int]:
-        """The in-sync replicas as they should be; `able`: the brokers that may join them.
+        """The in-sync replicas as they should be; `joining`: who fetches just now, and may join.
 
         Who joins has all that is committed, and all that the leader had when its epoch began: else
-        it could be elected without what an earlier leader had acknowledged.
+        it could be elected without what an earlier leader had acknowledged. Only its fetch of this
+        moment counts: since an earlier one it may have started again, and have lost something.
         """
         wanted = {self._me}
         for broker, follower in self.followers.items():
@@ -126,7 +127,7 @@ class LeaderReplicas:
                 keeps = not follower.lags(leader_end, now_ms, lag_max_ms)
             else:
                 reached = max(self.high_watermark, self.epoch_start)
-                keeps = broker in able and follower.end_offset >= reached
+                keeps = broker == joining and follower.end_offset >= reached
             if keeps:
                 wanted.add(broker)
         return frozenset(wanted)

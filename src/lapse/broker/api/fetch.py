@@ -55,6 +55,7 @@ from lapse.broker.logs.fetch_records import (
 from lapse.broker.logs.fetch_sessions import BY_ID_FROM
 from lapse.broker.logs.leader_epochs import check_leader_epoch
 from lapse.broker.logs.partitions import Led, Partitions
+from lapse.broker.replicas.replicas import Fetching
 from lapse.broker.request.authorize import TOPIC_REFUSED, Caller, Handle
 from lapse.broker.request.context import Services, Session
 from lapse.broker.request.endpoint import Endpoint
@@ -151,7 +152,8 @@ async def handle(
     if got is None and limits.client.is_replica:
         got = await _read(services, wanted, limits)
     if got is not None and limits.client.is_replica:
-        _note_follower(services, replica_of(version, request), wanted, got)
+        who = Fetching(replica_of(version, request), request.replica_state.replica_epoch)
+        _note_follower(services, who, wanted, got)
     if got is None or _is_too_little(got, bytes_min):
         got = await _read_until(
             services, session, wanted, limits, FetchWait(request.max_wait_ms / 1000, bytes_min)
@@ -165,7 +167,7 @@ async def handle(
 
 
 def _note_follower(
-    services: Services, broker: int, wanted: Sequence[WantedPartition], got: Sequence[Got]
+    services: Services, who: Fetching, wanted: Sequence[WantedPartition], got: Sequence[Got]
 ) -> None:
     """A follower has what lies below its fetch offsets, where its log is as the leader's."""
     for want, found in zip(wanted, got, strict=True):
@@ -173,7 +175,7 @@ def _note_follower(
         if want.partition is not None and is_as_ours:
             request = want.request
             services.replicas.fetched(
-                want.partition, request.current_leader_epoch, broker,
+                want.partition, request.current_leader_epoch, who,
                 request.fetch_offset, request.log_start_offset,
             )  # fmt: skip
 

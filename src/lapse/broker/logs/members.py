@@ -19,6 +19,7 @@ class Members:
     Attributes:
         node_id: of this one.
         brokers: those that are registered, by id; empty where this one is alone.
+        epoch: of this broker's registration.
         controller_id: who changes topics, settings and users; None while nobody does.
     """
 
@@ -26,6 +27,7 @@ class Members:
         self.node_id = node_id
         self.brokers: Mapping[int, Registration] = {}
         self.controller_id: int | None = node_id
+        self.epoch = 0
         self.is_alone = True
 
     @property

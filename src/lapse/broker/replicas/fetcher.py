@@ -82,6 +82,7 @@ class Fetcher:
         self._followed: dict[TopicPartition, Followed] = {}
         self._begun: dict[TopicPartition, Followed] = {}
         self._not_before: dict[TopicPartition, float] = {}
+        self._turn = 0
         self._said: dict[TopicPartition, str] = {}
         self._changed = asyncio.Event()
         self._connection: BrokerConnection | None = None
@@ -157,7 +158,10 @@ class Fetcher:
 
     def _request(self, begun: Mapping[TopicPartition, Followed]) -> FetchRequest:
         by_topic: dict[uuid.UUID, list[FetchPartition]] = {}
-        for tp, one in begun.items():
+        self._turn += 1  # the first of an answer gets a batch, however large; each is it once
+        first = self._turn % len(begun)
+        ordered = [*begun.items()]
+        for tp, one in (*ordered[first:], *ordered[:first]):
             wanted = FetchPartition(
                 partition=tp.partition,
                 current_leader_epoch=one.epoch,
@@ -168,7 +172,9 @@ class Fetcher:
             )
             by_topic.setdefault(one.topic_id, []).append(wanted)
         return FetchRequest(
-            replica_state=ReplicaState(replica_id=self._config.node_id),
+            replica_state=ReplicaState(
+                replica_id=self._config.node_id, replica_epoch=self._peers.own_epoch
+            ),
             max_wait_ms=self._config.replica_fetch_wait_max_ms,
             min_bytes=1,
             max_bytes=self._config.replica_fetch_response_max_bytes,

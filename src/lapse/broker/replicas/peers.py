@@ -76,6 +76,11 @@ class Peers:
             connection.close()
             raise
 
+    @property
+    def own_epoch(self) -> int:
+        """The epoch of this broker's registration."""
+        return self._members.epoch
+
     async def close(self) -> None:
         """Hang up."""
         for connection in self._open.values():

@@ -63,6 +63,13 @@ class AppendedTo(NamedTuple):
     end_offset: int
 
 
+class Fetching(NamedTuple):
+    """Who fetches: a broker, and the epoch of its registration."""
+
+    broker: int
+    broker_epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What of the broker replicas work with."""
@@ -228,19 +235,22 @@ class Replicas:
     # --- what followers and producers do --------------------------------------------------------
 
     def fetched(
-        self, partition: TopicPartition, epoch: int, follower: int, offset: int, log_start: int
+        self, partition: TopicPartition, epoch: int, who: Fetching, offset: int, log_start: int
     ) -> None:
         """A follower of that epoch has everything below `offset`."""
-        leading = self._leading.get(partition)
+        leading, follower = self._leading.get(partition), who.broker
         if leading is None or leading.state.leader_epoch != epoch:
             return
+        registered = self._around.members.brokers.get(follower)
+        if registered is None or registered.epoch != who.broker_epoch:
+            return  # it has started again since, and may have lost something (KIP-903)
         now_ms = monotonic_ms(self._around.clock)
         end = leading.log.log_end_offset
         if leading.replicas.fetched(follower, offset, log_start, end, now_ms):
             self._around.purgatory.changed(partition)  # somebody may wait for deletions
         self._advance(leading)
-        if follower not in leading.replicas.isr:
-            self._consider_isr(leading)
+        if follower not in leading.replicas.isr and not registered.leaving:
+            self._consider_isr(leading, follower)
 
     def appended(self, partition: TopicPartition) -> None:
         """The leader's own log has grown."""
@@ -253,16 +263,15 @@ class Replicas:
             leading.log.high_watermark = leading.replicas.high_watermark
             self._around.purgatory.changed(leading.log.partition)
 
-    def _consider_isr(self, leading: _Leading) -> None:
+    def _consider_isr(self, leading: _Leading, joining: int | None = None) -> None:
         replicas = leading.replicas
         if replicas.asked is not None or leading.unsure:
             return
-        able = self._around.members.alive.staying
         now_ms, lag_ms = (
             monotonic_ms(self._around.clock),
             self._around.config.replica_lag_time_max_ms,
         )
-        wanted = replicas.wanted_isr(leading.log.log_end_offset, now_ms, lag_ms, able)
+        wanted = replicas.wanted_isr(leading.log.log_end_offset, now_ms, lag_ms, joining)
         if wanted == replicas.isr:
             return
         replicas.asked = wanted

@@ -1,0 +1,274 @@
+"""Three replicas of a partition through elections, lost tails and slow followers; logs are real.
+
+The network and the metadata store are this file's: what a broker does with its log, what a leader
+counts and who is elected is the code that brokers run. After every step: what was committed is in
+every in-sync replica, at its offset; the high watermark of the partition never goes back; replicas
+that are in sync are the same below it, byte for byte.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import KafkaError
+from lapse.base.ids import TopicPartition
+from lapse.log.directory import LogDirectory
+from lapse.log.partition_log import PartitionLog
+from lapse.metadata.election import Brokers, preferred, resigned, settled
+from lapse.metadata.partition_states import NO_LEADER, PartitionState, first_state
+from lapse.replication import follower
+from lapse.replication.leader import LeaderReplicas
+from tests.support.log.logs import append, batch, config, env
+
+TP = TopicPartition("t", 0)
+IDS = (1, 2, 3)
+LAG_MS = 50
+STEPS = 120
+
+
+@dataclass
+class Replica:
+    """One broker: its log, what it believes of the partition, and whether it is there."""
+
+    directory: LogDirectory
+    log: PartitionLog
+    believed: PartitionState
+    leading: LeaderReplicas | None = None
+    is_up: bool = True
+    begun: int = -1  # the epoch in which it has begun to follow
+
+    def end_bytes(self, end_offset: int) -> bytes:
+        """Its log below an offset."""
+        parts, offset = [], 0
+        while offset < end_offset:
+            data = self.log.read(offset, 1 << 20, end_offset).read()
+            if not data:
+                break
+            parts.append(data)
+            offset = self.log.log_end_offset if len(data) < 1 << 20 else offset + 1
+        return b"".join(parts)
+
+
+class World:
+    """The partition, and all that happens to it."""
+
+    def __init__(self, path: Path, draw: random.Random) -> None:
+        self.draw, self.now_ms = draw, 0
+        self.stored = first_state(IDS)
+        self.replicas: dict[int, Replica] = {}
+        for n in IDS:
+            directory = LogDirectory.open(path / str(n), env())
+            log = directory.create_log(TP, config(), replicated=True)
+            self.replicas[n] = Replica(directory, log, self.stored)
+        self.committed: dict[int, bytes] = {}  # offset of a batch -> its value
+        self.waiting: dict[int, tuple[int, bytes]] = {}  # epoch, value by offset
+        self.high_watermark = 0
+        self.values = 0
+        self.story: list[str] = []
+
+    # --- the metadata store -----------------------------------------------------------------------
+
+    def change(self, before: PartitionState, after: PartitionState) -> bool:
+        """By version, as the store does it."""
+        if before.version != self.stored.version:
+            return False
+        self.stored = replace(after, version=self.stored.version + 1)
+        return True
+
+    def brokers(self) -> Brokers:
+        return Brokers(frozenset(n for n, one in self.replicas.items() if one.is_up))
+
+    # --- what may happen --------------------------------------------------------------------------
+
+    def elects(self) -> None:
+        after = settled(self.stored, self.brokers())
+        if after is None and self.draw.random() < 0.3:
+            after = preferred(self.stored, self.brokers())
+        if after is not None:
+            self.change(self.stored, after)
+
+    def learns(self) -> None:
+        """A broker reads what is stored, and goes by it."""
+        n = self.draw.choice(IDS)
+        one = self.replicas[n]
+        if one.is_up and one.believed != self.stored:
+            self.take_up(n, self.stored)
+
+    def take_up(self, n: int, state: PartitionState) -> None:
+        one = self.replicas[n]
+        epoch_before, one.believed = one.believed.leader_epoch, state
+        if state.leader != n:
+            one.leading = None
+            one.log.follow(state.leader_epoch)
+        elif one.leading is None or epoch_before != state.leader_epoch:
+            one.log.lead(state.leader_epoch)
+            one.leading = LeaderReplicas(
+                n, state.replicas, state.isr, epoch_start=one.log.log_end_offset,
+                high_watermark=one.log.high_watermark, now_ms=self.now_ms,
+            )  # fmt: skip
+        else:
+            one.leading.isr, one.leading.asked = frozenset(state.isr), None
+        self.advance(n)
+
+    def produces(self) -> None:
+        """To whoever believes that it leads, also where it does not any more."""
+        leaders = [n for n, one in self.replicas.items() if one.is_up and one.leading is not None]
+        if leaders:
+            n = self.draw.choice(leaders)
+            one = self.replicas[n]
+            self.values += 1
+            value = b"value-%06d" % self.values
+            done = append(
+                one.log, batch(records=1, name=value.decode()), epoch=one.believed.leader_epoch
+            )
+            self.waiting[self.values] = (done.base_offset, value)
+            one_epoch = one.believed.leader_epoch
+            self.acks.append((n, one_epoch, done.base_offset, value))
+            self.advance(n)
+
+    acks: list[tuple[int, int, int, bytes]]
+
+    def fetches(self) -> None:
+        n = self.draw.choice(IDS)
+        one = self.replicas[n]
+        leader = self.replicas.get(one.believed.leader)
+        if not one.is_up or leader is None or leader is one or not leader.is_up:
+            return
+        if leader.leading is None or leader.believed.leader_epoch != one.believed.leader_epoch:
+            return  # FENCED_LEADER_EPOCH, or UNKNOWN
+        epoch = one.believed.leader_epoch
+        if one.begun != epoch:
+            follower.begin(one.log, one.directory, epoch)
+            one.begun = epoch
+        offset, last = one.log.log_end_offset, one.log.latest_epoch
+        answer = self.answer(leader.log, offset, last)
+        if answer.diverging is None:
+            leader.leading.fetched(n, offset, 0, leader.log.log_end_offset, self.now_ms)
+            self.advance(one.believed.leader)
+            self.consider(one.believed.leader, joining=n)
+        if self.draw.random() < 0.2:
+            return  # the answer is lost
+        with suppress(KafkaError):  # the epoch is over
+            follower.take(one.log, one.directory, answer, epoch)
+
+    def answer(self, log: PartitionLog, offset: int, last: int) -> follower.Fetched:
+        """What `broker.api.fetch` tells a follower."""
+        if last >= 0:
+            end = log.end_of_epoch(last)
+            assert end is not None
+            if end.epoch < last or end.end_offset < offset:
+                return follower.Fetched(b"", -1, -1, (end.epoch, end.end_offset))
+        records = b""
+        if offset < log.log_end_offset:
+            records = log.read(offset, self.draw.choice([1, 200, 10_000])).read()
+        return follower.Fetched(records, log.high_watermark, log.log_start_offset)
+
+    def considers(self) -> None:
+        """Leaders look for who lags; the word of one may be an old one."""
+        for n in IDS:
+            self.consider(n)
+
+    def consider(self, n: int, joining: int | None = None) -> None:
+        one = self.replicas[n]
+        if not one.is_up or one.leading is None:
+            return
+        wanted = one.leading.wanted_isr(one.log.log_end_offset, self.now_ms, LAG_MS, joining)
+        if wanted != one.leading.isr:
+            one.leading.asked = wanted
+            isr = tuple(b for b in IDS if b in wanted)
+            if self.change(one.believed, replace(one.believed, isr=isr)):
+                self.take_up(n, self.stored)
+
+    def dies(self) -> None:
+        n = self.draw.choice(IDS)
+        one = self.replicas[n]
+        if one.is_up and len(self.brokers().alive) > 1:
+            one.is_up, one.leading = False, None
+            self.story.append(f"{n} dies")
+
+    def starts(self) -> None:
+        """Perhaps without the end of its log, which was not synced."""
+        n = self.draw.choice(IDS)
+        one = self.replicas[n]
+        if one.is_up:
+            return
+        loses = self.draw.random() < 0.5
+        if (loses and len(self.stored.isr) > 1) or n not in self.stored.isr:
+            kept = self.draw.randint(0, one.log.log_end_offset)
+            one.directory.truncate_log(TP, kept)
+            self.story.append(f"{n} starts with {kept}")
+        after = resigned(self.stored, n, lost_nothing=not loses)
+        if after is not None:
+            assert self.change(self.stored, after)
+        one.is_up, one.begun = True, -1
+        self.take_up(n, self.stored)
+
+    def waits(self) -> None:
+        self.now_ms += self.draw.choice([1, 10, LAG_MS])
+
+    # --- what must hold ---------------------------------------------------------------------------
+
+    def advance(self, n: int) -> None:
+        one = self.replicas[n]
+        if one.leading is not None and one.leading.advance(one.log.log_end_offset):
+            one.log.high_watermark = one.leading.high_watermark
+            reached = one.leading.high_watermark
+            for who, epoch, offset, value in self.acks:
+                if who == n and epoch == one.believed.leader_epoch and offset < reached:
+                    self.committed[offset] = value
+            self.high_watermark = max(self.high_watermark, reached)
+
+    def check(self) -> None:
+        for n in self.stored.isr:
+            log = self.replicas[n].log
+            for offset, value in self.committed.items():
+                data = log.read(offset, 1).read() if offset < log.log_end_offset else b""
+                assert value in data, (f"{value!r} at {offset} is lost at {n}", self.story)
+        below = {self.replicas[n].end_bytes(self.high_watermark) for n in self.stored.isr}
+        assert len(below) == 1, ("in-sync replicas differ", self.story)
+
+    def heal(self) -> None:
+        """Everybody comes back, and nothing happens any more: all are the same in the end."""
+        for n, one in self.replicas.items():
+            if not one.is_up:
+                one.is_up, one.begun = True, -1
+                self.take_up(n, self.stored)
+        for _ in range(2000):
+            for step in (self.elects, self.learns, self.fetches, self.considers, self.waits):
+                step()
+            ends = {one.end_bytes(1 << 60) for one in self.replicas.values()}
+            if len(ends) == 1 and set(self.stored.isr) == set(IDS):
+                return
+        raise AssertionError(("they did not become the same", self.stored, self.story))
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_nothing_committed_is_lost(
+    tmp_path: Path, seed: int, scaled: Callable[[int], int], part: int
+) -> None:
+    for n in range(scaled(200)):
+        draw = random.Random(f"{seed}:{part}:{n}")
+        world = World(tmp_path / str(n), draw)
+        world.acks = []
+        for i in IDS:
+            world.take_up(i, world.stored)
+        steps = [
+            world.elects, world.learns, world.learns, world.produces, world.produces,
+            world.fetches, world.fetches, world.fetches, world.considers, world.dies,
+            world.starts, world.starts, world.waits,
+        ]  # fmt: skip
+        for _ in range(STEPS):
+            step = draw.choice(steps)
+            step()
+            world.check()
+        world.heal()
+        world.check()
+        assert world.stored.leader != NO_LEADER
+        for one in world.replicas.values():
+            one.directory.close(clean=False)

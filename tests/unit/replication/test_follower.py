@@ -1,0 +1,117 @@
+"""What a follower does with an answer; with many of them: simulation/test_replicas."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lapse.base.errors import CorruptData
+from lapse.log.directory import LogDirectory
+from lapse.log.partition_log import PartitionLog
+from lapse.replication import follower
+from lapse.replication.follower import Fetched, Then
+from tests.support.log.logs import TP, append, batch, config, env
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[LogDirectory]:
+    opened = LogDirectory.open(tmp_path, env())
+    opened.create_log(TP, config(), replicated=True)
+    yield opened
+    opened.close()
+
+
+def log_of(directory: LogDirectory) -> PartitionLog:
+    return directory.logs[TP]
+
+
+def raw(offset: int, epoch: int = 0, records: int = 3) -> bytes:
+    return batch(records=records, base_offset=offset, leader_epoch=epoch)
+
+
+def take(directory: LogDirectory, fetched: Fetched, epoch: int = 0) -> Then:
+    return follower.take(log_of(directory), directory, fetched, epoch)
+
+
+def test_what_was_fetched_is_appended_and_what_is_committed_is_known(
+    directory: LogDirectory,
+) -> None:
+    assert take(directory, Fetched(raw(0) + raw(3), 4, 0)) is Then.GOES_ON
+    log = log_of(directory)
+    assert (log.log_end_offset, log.high_watermark) == (6, 4)
+    take(directory, Fetched(b"", 100, 0))
+    assert log.high_watermark == 6  # of what it has
+    take(directory, Fetched(b"", 2, 0))
+    assert log.high_watermark == 6  # it never goes back
+
+
+@pytest.mark.parametrize("cut", [1, 30, 61, 70])
+def test_a_last_batch_that_is_cut_is_fetched_again(directory: LogDirectory, cut: int) -> None:
+    """An answer has as many bytes as were asked for, and ends anywhere."""
+    take(directory, Fetched(raw(0) + raw(3)[:-cut], 0, 0))
+    assert log_of(directory).log_end_offset == 3
+    take(directory, Fetched(raw(3)[:cut], 0, 0))
+    assert log_of(directory).log_end_offset == 3
+
+
+def test_what_is_damaged_is_refused(directory: LogDirectory) -> None:
+    damaged = bytearray(raw(0))
+    damaged[-1] ^= 1
+    with pytest.raises(CorruptData):
+        take(directory, Fetched(bytes(damaged), 0, 0))
+    assert log_of(directory).log_end_offset == 0
+
+
+def test_a_log_start_that_moved_moves_here_as_far_as_is_committed(
+    directory: LogDirectory,
+) -> None:
+    take(directory, Fetched(raw(0) + raw(3), 6, 4))
+    assert log_of(directory).log_start_offset == 4
+    take(directory, Fetched(b"", 6, 100))
+    assert log_of(directory).log_start_offset == 6
+
+
+def test_what_the_leader_does_not_have_is_cut_off(
+    directory: LogDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    take(directory, Fetched(raw(0, 1) + raw(3, 1) + raw(6, 2), 3, 0), 2)
+    with caplog.at_level(logging.ERROR):
+        assert take(directory, Fetched(b"", -1, -1, (1, 6)), 3) is Then.TRUNCATED
+        assert log_of(directory).log_end_offset == 6
+        assert log_of(directory).latest_epoch == 1
+        assert not caplog.records
+        take(directory, Fetched(b"", -1, -1, (1, 0)), 3)
+    assert "records that were committed are lost" in caplog.text
+
+
+def test_both_ends_of_an_epoch_count(directory: LogDirectory) -> None:
+    """The leader may have more of an epoch than this log, which has gone on in another one."""
+    take(directory, Fetched(raw(0, 1) + raw(3, 2), 0, 0), 2)
+    log = log_of(directory)
+    assert follower.agreed_end(log, 1, 100) == 3
+    assert follower.agreed_end(log, 1, 2) == 2
+    assert follower.agreed_end(log, 9, 5) == 5
+
+
+def test_a_log_without_epochs_goes_back_to_what_is_committed(tmp_path: Path) -> None:
+    """As before KIP-101: of what is above nobody can say whose it is."""
+    old = LogDirectory.open(tmp_path, env())
+    log = old.create_log(TP, config(message_format_version="0.10.0"), replicated=True)
+    for _ in range(2):
+        append(log, batch(), epoch=-1)
+    log.high_watermark = 3
+    follower.begin(log, old, 1)
+    assert (log.latest_epoch, log.log_end_offset) == (-1, 3)
+    old.close()
+
+
+def test_who_is_wholly_below_the_leader_begins_anew(directory: LogDirectory) -> None:
+    take(directory, Fetched(raw(0), 3, 0))
+    follower.start_over(TP, directory, 50)
+    log = log_of(directory)
+    assert (log.log_start_offset, log.log_end_offset) == (50, 50)
+    take(directory, Fetched(raw(49), 60, 50))  # a batch that spans the start
+    assert log.log_end_offset == 52
