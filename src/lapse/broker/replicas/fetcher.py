@@ -21,6 +21,7 @@ from lapse.base.ids import TopicPartition
 from lapse.broker.logs.disk import DiskThreads
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.replicas.cleaned import Copy
+from lapse.broker.replicas.follower_session import FollowerSession
 from lapse.broker.replicas.peers import Peers
 from lapse.client.connection import BrokerConnection
 from lapse.log.partition_log import PartitionLog
@@ -29,7 +30,6 @@ from lapse.wire.schema.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
     PartitionData,
     ReplicaState,
 )
@@ -45,6 +45,10 @@ logger = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 0.5  # after an error; as replica.fetch.backoff.ms, but sooner
 SLACK_SECONDS = 30.0
+_SESSION_IS_OVER = frozenset({
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ class Fetcher:
         self._followed: dict[TopicPartition, Followed] = {}
         self._begun: dict[TopicPartition, Followed] = {}
         self._not_before: dict[TopicPartition, float] = {}
-        self._turn = 0
+        self._session = FollowerSession()
         self._said: dict[TopicPartition, str] = {}
         self._changed = asyncio.Event()
         self._connection: BrokerConnection | None = None
@@ -117,6 +121,7 @@ class Fetcher:
             self._hang_up()
 
     def _hang_up(self) -> None:
+        self._session.begin_anew()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -145,8 +150,12 @@ class Fetcher:
         answer = await self._connection.request(
             self._request(begun), FetchResponse, timeout_seconds=seconds
         )
+        if answer.error_code in _SESSION_IS_OVER:
+            self._session.begin_anew()
+            return
         if answer.error_code:
             raise KafkaError(ErrorCode(answer.error_code), f"Fetch from broker {self._leader}")
+        self._session.answered(answer.session_id)
         ids = {one.topic_id: tp.topic for tp, one in begun.items()}
         got = [
             (TopicPartition(ids[topic.topic_id], data.partition_index), data)
@@ -157,12 +166,8 @@ class Fetcher:
         await self._settle(begun, troubles)
 
     def _request(self, begun: Mapping[TopicPartition, Followed]) -> FetchRequest:
-        by_topic: dict[uuid.UUID, list[FetchPartition]] = {}
-        self._turn += 1  # the first of an answer gets a batch, however large; each is it once
-        first = self._turn % len(begun)
-        ordered = [*begun.items()]
-        for tp, one in (*ordered[first:], *ordered[:first]):
-            wanted = FetchPartition(
+        wanted = {
+            (one.topic_id, tp.partition): FetchPartition(
                 partition=tp.partition,
                 current_leader_epoch=one.epoch,
                 fetch_offset=one.log.log_end_offset,
@@ -170,7 +175,8 @@ class Fetcher:
                 log_start_offset=one.log.log_start_offset,
                 partition_max_bytes=self._config.replica_fetch_max_bytes,
             )
-            by_topic.setdefault(one.topic_id, []).append(wanted)
+            for tp, one in begun.items()
+        }
         return FetchRequest(
             replica_state=ReplicaState(
                 replica_id=self._config.node_id, replica_epoch=self._peers.own_epoch
@@ -178,10 +184,7 @@ class Fetcher:
             max_wait_ms=self._config.replica_fetch_wait_max_ms,
             min_bytes=1,
             max_bytes=self._config.replica_fetch_response_max_bytes,
-            topics=tuple(
-                FetchTopic(topic_id=topic_id, partitions=tuple(wanted))
-                for topic_id, wanted in by_topic.items()
-            ),
+            **self._session.ask(wanted)._asdict(),
         )
 
     # --- in a worker thread ---------------------------------------------------------------------
