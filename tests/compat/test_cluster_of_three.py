@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import uuid
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,13 @@ from lapse.base.errors import ErrorCode
 from lapse.client.connection import BrokerConnection
 from lapse.records.builder import BatchSpec, NewRecord, build_batch
 from lapse.testing.zookeeper_process import ZooKeeperProcess
+from lapse.wire.schema.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ReplicaState,
+)
 from lapse.wire.schema.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -173,6 +181,43 @@ def test_who_lacks_much_catches_up(tmp_path: Path, shared: ZooKeeperProcess) -> 
         for n in range(3):
             same_bytes(brokers, f"t-{n}")
         brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
+
+
+def test_who_only_claims_to_be_a_follower_has_nothing_committed(
+    tmp_path: Path, shared: ZooKeeperProcess
+) -> None:
+    """A fetch names the registration of its broker, which nobody else knows (KIP-903)."""
+    long = {"zookeeper.session.timeout.ms": "40000"}
+    with running(tmp_path, shared, long) as brokers:
+        brokers.create_at("t", 1, 2)
+        assert produced(brokers, "t", range(5)) == list(range(5))
+        where = TopicPartition("t", 0)
+        old = brokers.processes[1].bootstrap
+        reader = Consumer({"bootstrap.servers": old, "group.id": "g", "log_level": 0})
+        brokers.until(lambda: reader.get_watermark_offsets(where)[1] == 5, "all is committed")
+        brokers.processes[2].kill()  # and is in sync until its session ends
+        assert asyncio.run(produce_at(old, "t", b"1", acks=1)) is ErrorCode.NONE
+        for epoch in (-1, 0, 1):
+            asyncio.run(fetch_as(old, brokers.topic_id("t"), 2, epoch, offset=6))
+            assert reader.get_watermark_offsets(where)[1] == 5
+        reader.close()
+
+
+async def fetch_as(
+    bootstrap: str, topic_id: uuid.UUID, broker: int, epoch: int, *, offset: int
+) -> None:
+    """A follower's fetch: everything below the offset is there."""
+    host, _, port = bootstrap.rpartition(":")
+    one = FetchPartition(
+        partition=0, current_leader_epoch=0, fetch_offset=offset, partition_max_bytes=1 << 20
+    )
+    request = FetchRequest(
+        replica_state=ReplicaState(replica_id=broker, replica_epoch=epoch), max_wait_ms=0,
+        min_bytes=0, topics=(FetchTopic(topic_id=topic_id, partitions=(one,)),),
+    )  # fmt: skip
+    async with await BrokerConnection.open(host, int(port)) as connection:
+        answer = await connection.request(request, FetchResponse)
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.NONE
 
 
 def test_without_enough_in_sync_nothing_is_acknowledged(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import count
@@ -13,6 +14,7 @@ from confluent_kafka.admin._metadata import TopicMetadata
 from confluent_kafka.cimpl import NewTopic
 
 from lapse.base.clock import SystemClock
+from lapse.log.checkpoints import read_topic_id
 from lapse.testing.broker_process import BrokerProcess
 from lapse.testing.zookeeper_process import ZooKeeperProcess
 from tests.support.metadata.line import Line
@@ -55,6 +57,14 @@ class Brokers:
 
     def topic(self, name: str) -> TopicMetadata:
         return self.admin().list_topics(name, timeout=30).topics[name]
+
+    def topic_id(self, name: str) -> uuid.UUID:
+        """Kafka's id of it; this client cannot say it, the directory can."""
+        folder = next(p.data / f"{name}-0" for p in self.processes.values()
+                      if (p.data / f"{name}-0").exists())  # fmt: skip
+        found = read_topic_id(folder)
+        assert found is not None
+        return found
 
     def leader(self, name: str, partition: int = 0) -> int:
         return int(self.topic(name).partitions[partition].leader)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lapse.base.fs import RealFs
+from lapse.log import checkpoints
 from lapse.log.directory import LogDirectory
 from lapse.log.facts import CleanedTo, ReplicaFacts
 from lapse.log.others import NOTHING_KNOWN, others_path, read_others, write_others
@@ -56,6 +57,9 @@ def test_what_is_not_committed_is_not_looked_at_as_if_it_were(tmp_path: Path) ->
     facts = read_facts(tmp_path / str(TP), TP)
     assert (facts.high_watermark, facts.last_stable_offset, facts.log_end_offset) == (6, 6, 9)
     assert facts.replicas == KNOWN
+    (tmp_path / checkpoints.HIGH_WATERMARK).rename(tmp_path / "away")
+    assert read_facts(tmp_path / str(TP), TP).high_watermark == 0  # nothing is known of it
+    (tmp_path / "away").rename(tmp_path / checkpoints.HIGH_WATERMARK)
     again = LogDirectory.open(tmp_path, env())
     assert again.open_log(TP, config()).high_watermark == 6  # as a tool opens it
     again.close()
