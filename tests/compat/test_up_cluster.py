@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -25,13 +27,30 @@ def pids_of(data: Path) -> dict[int, str]:
     return {int(pid): args for pid, args in rows if str(data) in args and int(pid) != os.getpid()}
 
 
-def test_three_brokers_and_a_zookeeper(tmp_path: Path) -> None:
+def described(capsys: pytest.CaptureFixture[str], cli: list[str]) -> list[dict[str, Any]]:
+    """What `lapse topic describe` says of each partition; nothing while it is refused."""
+    if main(["topic", "describe", "cli", "--json", *cli]) != 0:
+        capsys.readouterr()
+        return []
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_three_brokers_and_a_zookeeper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "data"
     with up(data, "--brokers", "3", *FREE, "--no-lifecycle") as running:
         bootstrap = running.ready.split()[1].removeprefix("kafka=")
         assert len(bootstrap.split(",")) == 3, (running.ready, running.errors())
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         until(lambda: len(admin.list_topics(timeout=30).brokers) == 3, "three brokers")
+        asked = bootstrap.split(",")[2]
+        cli = ["--bootstrap-server", asked]
+        assert main(["topic", "create", "cli", "-p", "6", "-r", "2", *cli]) == 0
+        capsys.readouterr()
+        until(lambda: len(described(capsys, cli)) == 6, "the topic, as the CLI sees it")
+        rows = described(capsys, cli)
+        assert {row["leader"] for row in rows} == {1, 2, 3}
+        assert all(len(row["replicas"]) == 2 for row in rows)
+        assert all((row["log_start_offset"], row["log_end_offset"]) == (0, 0) for row in rows)
         admin.create_topics([NewTopic("t", 1)])["t"].result(30)
         until(lambda: admin.list_topics("t").topics["t"].partitions[0].leader > 0, "a leader")
         partition = admin.list_topics("t").topics["t"].partitions[0]

@@ -43,6 +43,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "-p", "--partitions", type=whole_number(-1, INT_MAX), default=DEFAULT, metavar="N"
     )
     create.add_argument(
+        "-r", "--replication-factor", type=whole_number(-1, 32767), default=DEFAULT,
+        metavar="N", help="how many brokers get each partition; the broker's default without it",
+    )  # fmt: skip
+    create.add_argument(
         "-c", "--config", action="append", default=[], metavar="KEY=VALUE", help="a setting"
     )
     for verb in ("delete", "describe"):
@@ -80,7 +84,12 @@ def _configs(pairs: Sequence[str]) -> dict[str, str]:
 async def _create(admin: Admin, args: argparse.Namespace, configs: dict[str, str]) -> Rows:
     rows = []
     for name in args.topics:
-        done = await admin.create_topic(name, partitions=args.partitions, configs=configs)
+        done = await admin.create_topic(
+            name,
+            partitions=args.partitions,
+            replication_factor=args.replication_factor,
+            configs=configs,
+        )
         rows.append(
             {
                 "topic": done.name,

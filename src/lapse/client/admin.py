@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
@@ -19,7 +19,7 @@ from lapse.base.errors import KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.client import settings
 from lapse.client.cluster import Cluster, parse_bootstrap
-from lapse.client.connection import BrokerConnection
+from lapse.client.connection import BrokerConnection, ConnectionLost
 from lapse.client.deletion import Before, delete_records_before
 from lapse.client.groups import GroupOffsets, group_offsets
 from lapse.client.login import PLAINTEXT, Login
@@ -130,6 +130,7 @@ class Admin(AbstractAsyncContextManager["Admin"]):
         name: str,
         *,
         partitions: int = DEFAULT,
+        replication_factor: int = DEFAULT,
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> TopicListing:
@@ -137,7 +138,7 @@ class Admin(AbstractAsyncContextManager["Admin"]):
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
-            replication_factor=DEFAULT,
+            replication_factor=replication_factor,
             assignments=(),
             configs=tuple(
                 CreatableTopicConfig(name=key, value=value)
@@ -194,11 +195,13 @@ class Admin(AbstractAsyncContextManager["Admin"]):
         request = MetadataRequest(
             topics=(MetadataRequestTopic(name=name),), allow_auto_topic_creation=False
         )
-        (topic,) = (await self._connection.request(request, MetadataResponse)).topics
+        answer = await self._connection.request(request, MetadataResponse)
+        (topic,) = answer.topics
         if topic.error_code:
             raise refusal(topic.error_code, None, name)
-        starts = await self._offsets(topic, EARLIEST)
-        ends = await self._offsets(topic, LATEST)
+        is_alone = len(answer.brokers) == 1
+        starts = await self._offsets(topic, EARLIEST, is_alone=is_alone)
+        ends = await self._offsets(topic, LATEST, is_alone=is_alone)
         return TopicDescription(
             name,
             topic.topic_id,
@@ -281,7 +284,23 @@ class Admin(AbstractAsyncContextManager["Admin"]):
         async with Cluster(parse_bootstrap(self._connection.address), self._login) as cluster:
             return await delete_records_before(cluster, before, self._request_timeout_ms, by=by)
 
-    async def _offsets(self, topic: MetadataResponseTopic, where: OffsetSpec) -> dict[int, int]:
-        wanted = [TopicPartition(topic.name or "", p.partition_index) for p in topic.partitions]
-        found = await list_offsets(self._connection, dict.fromkeys(wanted, where))
-        return {p.partition: at for p, at in found.items() if isinstance(at, int)}
+    async def _offsets(
+        self, topic: MetadataResponseTopic, where: OffsetSpec, *, is_alone: bool
+    ) -> dict[int, int]:
+        """At each leader; a partition without an answer is left out."""
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for p in topic.partitions:
+            partition = TopicPartition(topic.name or "", p.partition_index)
+            by_leader.setdefault(p.leader_id, []).append(partition)
+        if is_alone:
+            every = [partition for wanted in by_leader.values() for partition in wanted]
+            found = await list_offsets(self._connection, dict.fromkeys(every, where))
+            return {p.partition: at for p, at in found.items() if isinstance(at, int)}
+        offsets: dict[int, int] = {}
+        async with Cluster(parse_bootstrap(self._connection.address), self._login) as cluster:
+            for wanted in by_leader.values():
+                with suppress(ConnectionLost, KafkaError):
+                    leader = await cluster.leader_connection(wanted[0])
+                    found = await list_offsets(leader, dict.fromkeys(wanted, where))
+                    offsets |= {p.partition: at for p, at in found.items() if isinstance(at, int)}
+        return offsets
