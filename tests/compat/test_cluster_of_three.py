@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, ElectionType, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -37,6 +37,7 @@ from lapse.wire.schema.produce import (
 )
 from tests.support.broker.cluster import (
     WAIT_SECONDS,
+    Brokers,
     consumed,
     keyed,
     produced,
@@ -155,17 +156,35 @@ async def produce_at(bootstrap: str, topic: str, value: bytes, *, acks: int) -> 
     return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
 
-def test_the_preferred_leader_leads_again(tmp_path: Path, shared: ZooKeeperProcess) -> None:
-    often = {"leader.imbalance.check.interval.seconds": "1"}
-    with running(tmp_path, shared, often) as brokers:
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_preferred_leader_leads_again(
+    tmp_path: Path, shared: ZooKeeperProcess, asked: bool
+) -> None:
+    every = {"leader.imbalance.check.interval.seconds": "300" if asked else "1"}
+    with running(tmp_path, shared, every) as brokers:
         brokers.create_at("t", 2, 3, 1)
         brokers.processes[2].kill()
         brokers.until(lambda: brokers.leader("t") == 3, "the next one leads")
         assert produced(brokers, "t", range(10)) == list(range(10))
+        if asked:
+            assert elected(brokers) == "PREFERRED_LEADER_NOT_AVAILABLE"
         brokers.processes[2].start()
+        brokers.until(lambda: brokers.in_sync("t"), "all in sync again")
+        if asked:
+            assert brokers.leader("t") == 3
+            brokers.until(lambda: elected(brokers) == "ELECTION_NOT_NEEDED", "the election")
         brokers.until(lambda: brokers.leader("t") == 2, "the preferred leader leads again")
         assert produced(brokers, "t", range(10, 20)) == list(range(10, 20))
         assert consumed(brokers, "t") == list(range(20))
+
+
+def elected(brokers: Brokers) -> str:
+    """What a preferred election comes to; "" where it takes place."""
+    admin = brokers.admin()
+    where = TopicPartition("t", 0)
+    found = admin.elect_leaders(ElectionType.PREFERRED, [where]).result(30)
+    error = found[where]
+    return "" if error is None else str(error.name())
 
 
 def test_who_lacks_much_catches_up(tmp_path: Path, shared: ZooKeeperProcess) -> None:

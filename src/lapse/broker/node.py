@@ -250,7 +250,7 @@ class Node:
             return replicas
         self._running.push_async_callback(replicas.close)
         await replicas.carry_out(topics.image)
-        topics.when_changed = replicas.apply
+        topics.when_changed, topics.set_states = replicas.apply, store.set_states
         self._when_offline = lambda: replicas.apply(topics.image)
         topics.ask_controller = partial(ask_for_topic, self._peers, self._members)
         replicas.start()

@@ -2,21 +2,23 @@
 
 Needs ALTER cluster.
 
-Behaviour: who leads goes on leading so far, so the result is ELECTION_NOT_NEEDED; where nobody
-does, or the leader's log is offline, PREFERRED_LEADER_NOT_AVAILABLE, or
-ELIGIBLE_LEADERS_NOT_AVAILABLE for an unclean election. UNKNOWN_TOPIC_OR_PARTITION for a partition
-that does not exist. A request for all partitions leaves out those that need no election. An
-election type that is neither preferred nor unclean is INVALID_REQUEST.
+Behaviour: a preferred leader, the first of a partition's replicas, leads again where it is in sync;
+ELECTION_NOT_NEEDED where it leads, PREFERRED_LEADER_NOT_AVAILABLE where it is not in sync. An
+unclean election never takes place: ELECTION_NOT_NEEDED where somebody leads, else
+ELIGIBLE_LEADERS_NOT_AVAILABLE (Kafka elects one that lacks records). A broker that is alone leads
+all whose log is open. UNKNOWN_TOPIC_OR_PARTITION for a partition that does not exist. A request for
+all partitions leaves out those that need no election. An election type that is neither preferred
+nor unclean is INVALID_REQUEST.
 
 v0 preferred elections only · v1 unclean ones, and a top-level error · v2 the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from lapse.base.errors import ErrorCode
+from lapse.base.errors import ErrorCode, KafkaError
 from lapse.base.ids import TopicPartition
 from lapse.broker.replicas.shown import shown
 from lapse.broker.request.authorize import (
@@ -26,7 +28,7 @@ from lapse.broker.request.authorize import (
     Handle,
 )
 from lapse.broker.request.context import Services, Session
-from lapse.broker.request.endpoint import Endpoint
+from lapse.broker.request.endpoint import Endpoint, always
 from lapse.security.acls import Operation
 from lapse.wire.schema.elect_leaders import (
     ELECT_LEADERS,
@@ -41,40 +43,66 @@ _OFFLINE_ERRORS = {
     0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
     1: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
 }
+PREFERRED = 0
 _MESSAGES = {
     ErrorCode.ELECTION_NOT_NEEDED: "it has a leader",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such partition",
     ErrorCode.INVALID_REQUEST: "elections are preferred (0) or unclean (1)",
-    **dict.fromkeys(_OFFLINE_ERRORS.values(), "none of its in-sync replicas is there"),
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "its preferred leader is not in sync, or not there",
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "none of its in-sync replicas is there",
 }
 
 
 async def handle(
     services: Services, _session: Session, _version: int, request: ElectLeadersRequest
 ) -> ElectLeadersResponse:
-    """Report for each partition why there is nothing to elect."""
+    """Elect what can be; report of each partition what came of it."""
     image, kind = services.topics.image, request.election_type
     partitions: dict[str, Iterable[int]]
     if request.topic_partitions is None:
         partitions = {topic.name: range(topic.partitions) for topic in image.topics.values()}
     else:
         partitions = {topic.topic: topic.partitions for topic in request.topic_partitions}
+    elected = await _elected(services, partitions) if kind == PREFERRED else {}
     results = []
     for name, numbers in partitions.items():
-        codes = {n: _code(services, TopicPartition(name, n), kind) for n in numbers}
+        codes = {
+            n: elected.get(TopicPartition(name, n), _code(services, TopicPartition(name, n), kind))
+            for n in numbers
+        }
         if request.topic_partitions is None:
             codes = {n: c for n, c in codes.items() if c != ErrorCode.ELECTION_NOT_NEEDED}
         results.append(
             ReplicaElectionResult(
                 topic=name,
                 partition_result=tuple(
-                    PartitionResult(partition_id=n, error_code=code, error_message=_MESSAGES[code])
+                    PartitionResult(
+                        partition_id=n, error_code=code, error_message=_MESSAGES.get(code)
+                    )
                     for n, code in codes.items()
                 ),
             )
         )
     error = ErrorCode.NONE if kind in _OFFLINE_ERRORS else ErrorCode.INVALID_REQUEST
     return ElectLeadersResponse(error_code=error, replica_election_results=tuple(results))
+
+
+async def _elected(
+    services: Services, partitions: Mapping[str, Iterable[int]]
+) -> Mapping[TopicPartition, ErrorCode]:
+    """What came of the elections of partitions that may have several replicas."""
+    topics = services.topics.image.topics
+    known = [
+        TopicPartition(name, n)
+        for name, numbers in partitions.items()
+        if name in topics and topics[name].states
+        for n in numbers
+        if 0 <= n < topics[name].partitions
+    ]
+    try:
+        return await services.topics.prefer(known) if known else {}
+    except KafkaError as e:
+        return dict.fromkeys(known, e.code)
 
 
 def _code(services: Services, partition: TopicPartition, kind: int) -> ErrorCode:
@@ -111,4 +139,7 @@ async def _authorize(
     )
 
 
-API = Endpoint(ELECT_LEADERS, ElectLeadersRequest, ElectLeadersResponse, handle, _authorize)
+API = Endpoint(
+    ELECT_LEADERS, ElectLeadersRequest, ElectLeadersResponse, handle, _authorize,
+    by_controller=always,
+)  # fmt: skip

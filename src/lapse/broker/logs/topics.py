@@ -26,16 +26,19 @@ from lapse.broker.logs.members import Members
 from lapse.broker.logs.partitions import Partitions
 from lapse.broker.logs.policy_switch import kept_policies, refuse_turning
 from lapse.broker.logs.purgatory import Purgatory
+from lapse.metadata.election import preferred
 from lapse.metadata.image import Image, Topic
-from lapse.metadata.partition_states import PartitionState, first_state
+from lapse.metadata.partition_states import PartitionState, StateChange, first_state
 from lapse.metadata.placement import Draw, place
 from lapse.metadata.policies import BROKER_POLICY, POLICY
 from lapse.metadata.settings import BrokerSettings, ReadOnly, check_changeable
 from lapse.metadata.store import ALL_BROKERS, OF_FILE, MetadataStore, TopicRecord, not_stored
+from lapse.metadata.tree import Conflict
 
 _log = logging.getLogger(__name__)
 
 NAMED_MAX = 5  # topics that one refusal names
+_TRIES = 5  # of an election, while states change
 _LOOKS, _LOOK_SECONDS = 60, 0.05  # for a topic that the controller has made
 
 # From settings as they are to settings as they shall be; may raise KafkaError or ConfigError.
@@ -68,6 +71,7 @@ class Topics:
         settings: the broker's settings, with those that were changed while it ran.
         when_deleted: callbacks for a topic that is deleted for good; called in the event loop.
         ask_controller: has another broker, the controller, make a topic; raises KafkaError.
+        set_states: stores other states of partitions, as the controller of a cluster.
         unsure: called where nobody knows whether a change was stored; `reread` is due then.
     """
 
@@ -88,6 +92,7 @@ class Topics:
         self.when_deleted: list[Callable[[Topic], None]] = []
         self.when_changed: Callable[[Image], None] = lambda _: None
         self.unsure: Callable[[], None] = lambda: None
+        self.set_states: Callable[[Sequence[StateChange]], None] = _no_states
         self.ask_controller: Callable[[NewTopic], Awaitable[None]] = _nobody
         self.settings = BrokerSettings.of_file(config)
         self._image = Image.of("", ())
@@ -183,6 +188,42 @@ class Topics:
         raise KafkaError(
             ErrorCode.LEADER_NOT_AVAILABLE, f"topic {new.name}: made, and not yet known here"
         )
+
+    async def prefer(
+        self, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Have preferred leaders lead, where they are in sync; for the controller (KIP-460)."""
+        for _ in range(_TRIES):
+            codes, changes = self._preferred(partitions)
+            try:
+                if changes:
+                    await self._disk.run(self.set_states, changes)
+            except Conflict:  # a leader has changed its state meanwhile
+                await self.reread()
+            except StorageError as e:
+                raise not_stored("an election", e) from e
+            else:
+                if changes:
+                    await self.reread()
+                return codes
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the partitions change all the time")
+
+    def _preferred(
+        self, partitions: Sequence[TopicPartition]
+    ) -> tuple[dict[TopicPartition, ErrorCode], list[StateChange]]:
+        codes, changes = {}, []
+        for tp in partitions:
+            topic = self.image.topics[tp.topic]
+            state = topic.states[tp.partition]
+            after = preferred(state, self.members.alive)
+            codes[tp] = ErrorCode.NONE
+            if after is not None:
+                changes.append(StateChange(topic.topic_id, tp.partition, after))
+            elif state.leader == state.replicas[0]:
+                codes[tp] = ErrorCode.ELECTION_NOT_NEEDED
+            else:
+                codes[tp] = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        return codes, changes
 
     def _placed(self, new: NewTopic) -> tuple[PartitionState, ...]:
         """Who gets the partitions of a new topic; raises INVALID_REPLICATION_FACTOR."""
@@ -426,6 +467,10 @@ def require_more(topic: Topic, count: int) -> None:
             ErrorCode.INVALID_PARTITIONS,
             f"topic {topic.name} has {topic.partitions} partitions; {count} would not be more",
         )
+
+
+def _no_states(_: Sequence[StateChange]) -> None:
+    raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is alone")
 
 
 async def _nobody(new: NewTopic) -> None:
