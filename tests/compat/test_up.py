@@ -38,7 +38,7 @@ def test_rounds_yield_to_the_broker(tmp_path: Path) -> None:
         ours = os.getpriority(os.PRIO_PROCESS, 0)
         assert scheduled == {
             "broker": (os.SCHED_OTHER, ours),
-            "lifecycle": (os.SCHED_BATCH, max(10, ours)),
+            "lifecycle": (os.SCHED_BATCH, max(15, ours)),
         }
         if slice_ns(0):  # Linux 6.12
             assert slices["broker"] == SLICE_NS_MIN < slices["lifecycle"]
@@ -233,7 +233,7 @@ def test_a_second_one_over_the_same_directory_ends_naming_the_holder(tmp_path: P
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (("--brokers", "3"), "lapse: --brokers 3: allowed is 1; clusters come later"),
+        (("--brokers", "0"), "lapse: --brokers 0: allowed is 1 or more"),
         (("--port", "70000"), "lapse: --port 70000: allowed is 0 to 65535"),
         (("-c", "num.partitions=none"), "lapse: num.partitions=none: allowed is a whole number"),
         (("-c", "cleanup.policy=compact"), "lapse: -c cleanup.policy: allowed are broker settings"),

@@ -311,8 +311,21 @@ class Transactions:
             results = await self.markers.write(writer, marker, effect.partitions)
         except Exception:  # an error of ours is reported too: a tick sends the markers again
             logger.exception("markers of %r could not be written", effect.transactional_id)
-        gone = [tp for tp in effect.partitions if self._is_gone(tp)]
+        gone: Collection[TopicPartition] = [tp for tp in effect.partitions if self._is_gone(tp)]
+        if gone and not self._topics.members.is_alone:
+            gone = await self._surely_gone(gone)
         self._carry_out(self._machine.markers_written(effect, results, gone))
+
+    async def _surely_gone(
+        self, partitions: Collection[TopicPartition]
+    ) -> Collection[TopicPartition]:
+        """A topic that this broker has not heard of yet is none that was deleted."""
+        try:
+            await self._topics.reread()
+        except LapseError as e:
+            logger.info("nobody knows just now which topics there are: %s", e)
+            return []
+        return [tp for tp in partitions if self._is_gone(tp)]
 
     def _is_gone(self, tp: TopicPartition) -> bool:
         topic = self._topics.image.topics.get(tp.topic)

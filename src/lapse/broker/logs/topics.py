@@ -228,11 +228,12 @@ class Topics:
     def _placed(self, new: NewTopic) -> tuple[PartitionState, ...]:
         """Who gets the partitions of a new topic; raises INVALID_REPLICATION_FACTOR."""
         factor = new.replication_factor or self._config.default_replication_factor
-        if new.assignments:
-            return tuple(map(first_state, new.assignments))
-        self.members.require(factor, f"topic {new.name}")
+        if not new.assignments:
+            self.members.require(factor, f"topic {new.name}")
         if self.members.is_alone:
             return ()
+        if new.assignments:
+            return tuple(map(first_state, new.assignments))
         draw = Draw(*(uuid.uuid4().int >> shift & 0xFFFF for shift in (0, 16)))
         placed = place(range(new.partitions), factor, self.members.able, draw)
         return tuple(map(first_state, placed))

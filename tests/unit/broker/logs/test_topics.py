@@ -137,7 +137,8 @@ async def test_topics_are_judged_one_by_one(node: Node, connection: BrokerConnec
 async def test_partitions_assigned_by_hand(node: Node, connection: BrokerConnection) -> None:
     (answer,) = await ask_to_create(connection, by_hand((1, (0,)), (0, (0,)), (2, (0,))))
     assert (answer.error_code, answer.num_partitions, answer.replication_factor) == (0, 3, 1)
-    assert node.services.topics.image.topics["new"].partitions == 3
+    made = node.services.topics.image.topics["new"]
+    assert (made.partitions, made.states) == (3, ())  # a broker that is alone leads all
 
 
 async def test_the_answer_tells_the_settings(node: Node, connection: BrokerConnection) -> None:
