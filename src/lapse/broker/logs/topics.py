@@ -125,16 +125,28 @@ class Topics:
         return replace(self.settings, cluster=cluster, broker=broker)
 
     def _with_kept_policies(self, image: Image, last: str | None) -> Image:
-        """The properties file may say another policy than at the last start."""
+        """The properties file may say another policy than at the last start.
+
+        In a cluster all brokers' files say the same: only then is a topic cleaned alike everywhere.
+        The controller keeps what its file says.
+        """
         file = self.settings.static.get(BROKER_POLICY, topic_setting(POLICY).default)
-        if last is not None and last != file:
+        if last == file:
+            return image
+        if not (self.members.is_alone or self.members.controller_id == self._node_id):
+            if last is None:  # the controller starts just now, too
+                return image
+            raise ConfigError(
+                f"{BROKER_POLICY}={file}: the other brokers' is {last}; give all the same, and "
+                "change it for all with kafka-configs --entity-type brokers --entity-default"
+            )
+        if last is not None:
             kept = kept_policies(self._partitions, image.topics.values(), self.settings, last)
             for topic in kept:
                 self._store.change_topic(_record(topic))
             self._update_logs(kept)
             image = image.with_topics(kept)
-        if last != file:
-            self._store.set_broker_settings(OF_FILE, {BROKER_POLICY: file})
+        self._store.set_broker_settings(OF_FILE, {BROKER_POLICY: file})
         return image
 
     def _finish_deletions(self, of: str | None = None) -> None:
