@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -83,3 +84,40 @@ def test_what_cannot_be_is_said_before_anything_is_written(
     (data / "server.properties").write_text("node.id=1")
     assert main(["up", "--data", str(data), "--brokers", "2"]) == 2
     assert "name another directory for a cluster" in capsys.readouterr().err
+    assert main(["up", "--data", str(tmp_path / "p"), "--brokers", "2", "--port", "65534"]) == 2
+    assert "--port 65534: allowed is 0 to 65533 with --brokers 2" in capsys.readouterr().err
+    assert not (tmp_path / "p").exists()
+
+
+def test_one_cluster_has_a_directory(tmp_path: Path) -> None:
+    """Two ZooKeepers over the same files would ruin them."""
+    data = tmp_path / "data"
+    alone = ("--brokers", "1", *FREE, "--no-lifecycle")
+    with up(data, "--brokers", "2", *FREE, "--no-lifecycle") as first:
+        assert first.ready.startswith("ready "), first.errors()
+        with up(data, "--brokers", "2", *FREE, "--no-lifecycle") as second:
+            assert second.ready == ""
+            assert second.process.wait(60) == 3
+        assert f"process {first.process.pid} holds" in first.errors()
+        zookeepers = [args for args in pids_of(data).values() if "QuorumPeerMain" in args]
+        assert len(zookeepers) == 1
+        assert first.process.poll() is None
+    with up(data, *alone) as lone:  # it would take broker-1 for a partition of a topic
+        assert lone.ready == ""
+        assert lone.process.wait(60) == 2
+    assert "--brokers" in first.errors().splitlines()[-1]
+    assert not (data / "server.properties").exists()
+
+
+def test_a_first_start_that_fails_ends_all(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        options = ("--brokers", "2", "--port", port, "--http-port", "0", "--no-lifecycle")
+        with up(data, *options, "--engine", "inline") as running:
+            assert running.ready == ""
+            assert running.process.wait(60) == 3
+            assert f":{port}" in running.errors()
+    assert pids_of(data) == {}

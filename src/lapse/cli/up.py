@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ctypes
 import logging
-import os
 import re
-import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,11 +25,11 @@ from lapse.base.extras import require
 from lapse.base.fs import RealFs
 from lapse.broker.access.listeners import kafka_listeners
 from lapse.cli import options
+from lapse.cli.children import USAGE, start, stop, stop_by_signal
 from lapse.cli.lifecycle import add_engine, broker_settings
-from lapse.cli.up_cluster import UpCluster, Wish
+from lapse.cli.up_cluster import UpCluster, Wish, refuse_cluster
 from lapse.cli.up_settings import HTTP_PORT, KAFKA_PORT, Said, Settings
 
-USAGE = 2
 BACKOFF_SECONDS_MIN, BACKOFF_SECONDS_MAX = 0.2, 30.0
 STEADY_SECONDS = 30.0  # who lived as long begins with the shortest backoff again
 STOP_SECONDS_MAX = {"lifecycle": 10.0, "broker": 30.0}
@@ -76,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
     if args.brokers > 1:
         wish = cluster_wish(args)
         wish.check()
-        cluster = UpCluster(wish, RealFs(), SystemClock(), lambda: _die_with(os.getpid()))
-        return asyncio.run(cluster.run())
+        return asyncio.run(UpCluster(wish, RealFs(), SystemClock()).run())
+    refuse_cluster(args.data)
     settings = Settings(RealFs(), args.data.absolute(), said)
     settings.prepare()
     engine = None if args.no_lifecycle else args.engine
@@ -139,9 +136,7 @@ class Supervisor:
 
     async def run(self) -> int:
         """Until SIGTERM or SIGINT; the exit code."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self._stopping.set)
+        stop_by_signal(self._stopping)
         keeping: list[asyncio.Task[None]] = []
         try:
             code = await self._start_broker(self._broker)
@@ -163,14 +158,8 @@ class Supervisor:
 
     async def _start(self, child: Child) -> asyncio.subprocess.Process:
         child.started_s = self._clock.monotonic()
-        child.process = await asyncio.create_subprocess_exec(
-            *child.command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE if child is self._broker else None,
-            start_new_session=True,  # Ctrl-C is for us; we stop them in order
-            preexec_fn=_die_with(os.getpid()),
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
+        stdout = asyncio.subprocess.PIPE if child is self._broker else None
+        child.process = await start(child.command, stdout=stdout)
         return child.process
 
     async def _start_broker(self, broker: Child) -> int | None:
@@ -248,35 +237,8 @@ class Supervisor:
     async def _stop_all(self) -> None:
         for child in (self._service, self._broker):
             if child is not None and child.process is not None:
-                await _stop(child.name, child.process)
-
-
-async def _stop(name: str, process: asyncio.subprocess.Process) -> None:
-    """SIGTERM, and SIGKILL for one that does not listen."""
-    if process.returncode is None:
-        process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), STOP_SECONDS_MAX[name])
-        except TimeoutError:
-            logger.warning("%s (process %d) does not stop; killed", name, process.pid)
-            process.kill()
-            await process.wait()
+                await stop(child.name, child.process, STOP_SECONDS_MAX[child.name])
 
 
 def _ended(code: int) -> str:
     return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-
-
-def _die_with(parent_pid: int) -> Callable[[], None]:
-    """For a child before its program starts: end when `up` does, whatever ended it (Linux)."""
-    libc = ctypes.CDLL(None)
-    set_death_signal = getattr(libc, "prctl", None)
-    pr_set_pdeathsig = 1
-
-    def prepare() -> None:
-        if set_death_signal is not None:
-            set_death_signal(pr_set_pdeathsig, signal.SIGTERM)
-            if os.getppid() != parent_pid:
-                os._exit(1)  # it died in between
-
-    return prepare

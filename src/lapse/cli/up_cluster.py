@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +19,10 @@ from lapse.base.clock import Clock
 from lapse.base.errors import ConfigError
 from lapse.base.extras import require
 from lapse.base.fs import Fs
+from lapse.cli.children import USAGE, start, stop, stop_by_signal
 from lapse.cli.up_settings import HTTP_PORT, KAFKA_PORT, SETTINGS
 from lapse.cli.zookeeper_server import ZooKeeperServer, free_port
+from lapse.log.directory import LOCK, lock_file
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ ZOOKEEPER_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
 AGAIN_SECONDS = 1.0
 _PORTS_APART = 2
+_PORT_MAX = 65535
+_ZOOKEEPER, _FIRST_BROKER = "zookeeper", "broker-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,13 @@ class Wish:
         for name, _ in self.settings:
             if name in {"node.id", "broker.id", "log.dirs", "listeners", "lapse.http.port"}:
                 raise ConfigError(f"-c {name}: each broker of --brokers {self.brokers} has its own")
+        room = _PORTS_APART * (self.brokers - 1)
+        for option, port in (("--port", self.port), ("--http-port", self.http_port)):
+            if port + room > _PORT_MAX and port:
+                raise ConfigError(
+                    f"{option} {port}: allowed is 0 to {_PORT_MAX - room} with "
+                    f"--brokers {self.brokers}, whose ports are {_PORTS_APART} apart"
+                )
         if not self.zookeeper_connect:
             require("pyspark", f"--brokers {self.brokers} without -c zookeeper.connect")
 
@@ -85,6 +95,18 @@ class Wish:
         ]  # fmt: skip
 
 
+def refuse_cluster(data: Path) -> None:
+    """Raise ConfigError where a cluster keeps its brokers' directories.
+
+    A broker alone would take them for partitions.
+    """
+    if (data / _FIRST_BROKER / SETTINGS).exists():
+        raise ConfigError(
+            f"--data {data}: the brokers of a cluster keep their logs below it; start it with "
+            "--brokers, or name another directory"
+        )
+
+
 def _port(first: int, number: int) -> int:
     return first and first + _PORTS_APART * (number - 1)
 
@@ -92,41 +114,40 @@ def _port(first: int, number: int) -> int:
 class UpCluster:
     """Starts everything, starts again what dies, and stops the brokers before ZooKeeper."""
 
-    def __init__(
-        self, wish: Wish, fs: Fs, clock: Clock, preexec: Callable[[], Callable[[], None]]
-    ) -> None:
-        """`preexec` makes what a child does before its program starts."""
-        self._wish, self._fs, self._clock, self._preexec = wish, fs, clock, preexec
+    def __init__(self, wish: Wish, fs: Fs, clock: Clock) -> None:
+        self._wish, self._fs, self._clock = wish, fs, clock
+        self._log = wish.data / _ZOOKEEPER / "log"
         self._stopping = asyncio.Event()
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._ready: dict[str, str] = {}
+        self._code = 0
 
     async def run(self) -> int:
-        """Until SIGTERM or SIGINT; the exit code."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self._stopping.set)
+        """Until SIGTERM or SIGINT, or a first start fails; the exit code.
+
+        Raises LockHeld where another one has the directory, and StorageError.
+        """
+        await asyncio.to_thread(self._fs.make_dir, self._wish.data)
+        lock = await asyncio.to_thread(lock_file, self._wish.data / LOCK, self._fs)
+        with closing(lock):
+            return await self._run()
+
+    async def _run(self) -> int:
+        stop_by_signal(self._stopping)
         keeping: list[asyncio.Task[None]] = []
         try:
             connect = self._wish.zookeeper_connect
             if not connect:
-                server = ZooKeeperServer(self._wish.data / "zookeeper", free_port())
+                server = ZooKeeperServer(self._wish.data / _ZOOKEEPER, free_port())
                 await asyncio.to_thread(server.prepare, self._fs)
                 command = await asyncio.to_thread(server.command)
-                keeping.append(asyncio.create_task(self._keep("zookeeper", command)))
+                keeping.append(asyncio.create_task(self._keep(_ZOOKEEPER, command)))
                 if not await self._until(server.answers):
-                    return 1
+                    return self._code
                 connect = f"{server.connect}/lapse"
-            names = [f"broker-{n}" for n in range(1, self._wish.brokers + 1)]
-            for n, name in enumerate(names, start=1):
+            for n in range(1, self._wish.brokers + 1):
                 command = self._wish.command(n, connect)
-                keeping.append(asyncio.create_task(self._keep(name, command)))
-            while not (self._stopping.is_set() or self._ready.keys() >= set(names)):
-                if any(task.done() for task in keeping):
-                    return 1  # it has said why
-                await asyncio.sleep(0.05)
-            if not self._stopping.is_set():
-                self._announce(names)
+                keeping.append(asyncio.create_task(self._keep(f"broker-{n}", command)))
             await self._stopping.wait()
         finally:
             self._stopping.set()
@@ -134,15 +155,19 @@ class UpCluster:
                 task.cancel()
             await asyncio.gather(*keeping, return_exceptions=True)
             await self._stop_all()
-        return 0
+        return self._code
 
-    def _announce(self, names: Sequence[str]) -> None:
-        found: Mapping[str, dict[str, str]] = {
-            name: dict(part.split("=", 1) for part in self._ready[name].split()[1:])
-            for name in names
-        }
-        kafka = ",".join(found[name]["kafka"] for name in names)
-        http = ",".join(found[name].get("http", "") for name in names).strip(",")
+    def _take_ready(self, name: str, line: str) -> None:
+        """A broker serves; said once, when all of them do for the first time."""
+        is_first, self._ready[name] = name not in self._ready, line
+        if not is_first or len(self._ready) < self._wish.brokers:
+            return
+        found = [
+            dict(part.split("=", 1) for part in self._ready[one].split()[1:])
+            for one in sorted(self._ready, key=lambda one: int(one.rpartition("-")[2]))
+        ]
+        kafka = ",".join(one["kafka"] for one in found)
+        http = ",".join(one.get("http", "") for one in found).strip(",")
         print(f"ready kafka={kafka}" + (f" http={http}" if http else ""), flush=True)
 
     async def _until(self, answers: Callable[[], bool]) -> bool:
@@ -153,48 +178,41 @@ class UpCluster:
                 return True
             await asyncio.sleep(0.1)
         if not self._stopping.is_set():
-            logger.error("ZooKeeper does not answer: see %s", self._wish.data / "zookeeper")
+            logger.error("ZooKeeper does not answer: see %s", self._log)
+            self._code = 1
         return False
 
     async def _keep(self, name: str, command: Sequence[str]) -> None:
-        """Start it, and start it again each time it ends; not one whose settings are wrong."""
-        is_broker = name != "zookeeper"
+        """Start it, and start it again each time it ends.
+
+        Not a broker whose settings are wrong; and where one has never served, all of this ends.
+        """
+        is_broker = name != _ZOOKEEPER
         while not self._stopping.is_set():
-            process = self._processes[name] = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE if is_broker else asyncio.subprocess.DEVNULL,
-                stderr=None if is_broker else asyncio.subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for us; we stop them in order
-                preexec_fn=self._preexec(),
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
+            if is_broker:
+                process = await start(command, stdout=asyncio.subprocess.PIPE)
+            else:
+                with closing(await asyncio.to_thread(self._fs.open_append, self._log)) as log:
+                    process = await start(command, stdout=log.fileno(), stderr=log.fileno())
+            self._processes[name] = process
             if process.stdout is not None:
                 line = (await process.stdout.readline()).decode()
                 if line.startswith("ready "):
-                    self._ready[name] = line
+                    self._take_ready(name, line)
             code = await process.wait()
+            if is_broker and name not in self._ready:
+                self._code = code if code > 0 else 1
+                self._stopping.set()
+                return
             if code == USAGE:
+                logger.error("%s is not started again: its settings are refused", name)
                 return
             logger.warning("%s ended with %d; starting it again", name, code)
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _stop_all(self) -> None:
-        brokers = [p for name, p in self._processes.items() if name != "zookeeper"]
-        await asyncio.gather(*map(_stop, brokers))
-        if "zookeeper" in self._processes:
-            await _stop(self._processes["zookeeper"])
-
-
-USAGE = 2
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    """SIGTERM, and SIGKILL for one that does not listen."""
-    if process.returncode is None:
-        process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), STOP_SECONDS_MAX)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        zookeeper = self._processes.pop(_ZOOKEEPER, None)
+        brokers = self._processes.items()
+        await asyncio.gather(*(stop(name, one, STOP_SECONDS_MAX) for name, one in brokers))
+        if zookeeper is not None:
+            await stop(_ZOOKEEPER, zookeeper, STOP_SECONDS_MAX)

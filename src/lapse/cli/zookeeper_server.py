@@ -14,6 +14,7 @@ from pathlib import Path
 
 from lapse.base.errors import ConfigError
 from lapse.base.fs import Fs
+from lapse.base.properties import properties_text
 
 TICK_MS = 500  # a session may be as short as two, and is looked at once a tick
 CONFIG = "zoo.cfg"
@@ -35,12 +36,13 @@ class ZooKeeperServer:
     def prepare(self, fs: Fs) -> None:
         """Write its settings. Raises StorageError."""
         fs.make_dir(self.data)
-        lines = (
-            f"tickTime={TICK_MS}", f"dataDir={self.data}", f"clientPort={self.port}",
-            "clientPortAddress=127.0.0.1", "admin.enableServer=false",
-            "4lw.commands.whitelist=ruok",
-        )  # fmt: skip
-        fs.write_file(self.data / CONFIG, "\n".join(lines).encode())
+        settings = {
+            "tickTime": str(TICK_MS), "dataDir": str(self.data), "clientPort": str(self.port),
+            "clientPortAddress": "127.0.0.1", "admin.enableServer": "false",
+            "4lw.commands.whitelist": "ruok", "maxClientCnxns": "0",
+            "autopurge.snapRetainCount": "3", "autopurge.purgeInterval": "1",  # hours
+        }  # fmt: skip
+        fs.write_file(self.data / CONFIG, properties_text(settings))
 
     def command(self, environ: Mapping[str, str] = os.environ) -> Sequence[str]:
         """What starts it; raises ConfigError where pyspark or Java is missing."""
