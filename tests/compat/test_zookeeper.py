@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from lapse.base.clock import SystemClock
 from lapse.base.errors import ErrorCode, KafkaError
@@ -126,6 +127,27 @@ def test_who_asks_while_it_is_down_is_answered_when_it_is_back(
     assert written == [None]
     assert read in ([[Node(b"1", 0)]], [[Node(b"2", 1)]])
     assert tree.get(["/a"]) == [Node(b"2", 1)]
+
+
+def test_a_new_connection_begins_with_a_sync(
+    zookeeper: ZooKeeperProcess, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be to a server of the ensemble that is behind what an earlier one has committed."""
+    synced: list[str] = []
+    sync = KazooClient.sync_async
+
+    def noted(client: KazooClient, path: str) -> object:
+        synced.append(path)
+        return sync(client, path)
+
+    monkeypatch.setattr(KazooClient, "sync_async", noted)
+    tree = sessions.begin(zookeeper, "/synced", session_ms=STEADY_MS)
+    for connection in (1, 2):
+        for _ in range(3):
+            tree.get(["/a"])
+        assert synced == ["/synced"] * connection
+        zookeeper.kill()
+        zookeeper.start()
 
 
 def test_who_cannot_wait_so_long_is_told(zookeeper: ZooKeeperProcess, sessions: Sessions) -> None:

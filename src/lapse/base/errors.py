@@ -149,7 +149,13 @@ class MissingData(LapseError):
 
 
 class StorageError(LapseError):
-    """The file system failed us (disk full, I/O error); a client gets KAFKA_STORAGE_ERROR."""
+    """The file system failed us (disk full, I/O error); a client gets KAFKA_STORAGE_ERROR.
+
+    Attributes:
+        is_of_disk: a log directory goes offline over it; not over what is kept elsewhere.
+    """
+
+    is_of_disk = True
 
 
 class LockHeld(LapseError):

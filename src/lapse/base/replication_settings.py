@@ -25,8 +25,8 @@ REPLICATION_SETTINGS: tuple[Setting, ...] = (
     Setting("replica.lag.time.max.ms", whole(1), "30000",
             "A follower that has not caught up for so long is no longer in sync."),
     Setting("replica.fetch.wait.max.ms", whole(0, INT_MAX), "500",
-            "How long a leader holds a follower's fetch for which it has nothing; below "
-            "replica.lag.time.max.ms."),
+            "How long a leader holds a follower's fetch for which it has nothing; never longer "
+            "than half of replica.lag.time.max.ms."),
     Setting("replica.fetch.max.bytes", whole(0, INT_MAX), str(1 << 20),
             "How much of one partition a follower fetches at once; a larger batch comes whole."),
     Setting("replica.fetch.response.max.bytes", whole(0, INT_MAX), str(10 << 20),

@@ -524,7 +524,10 @@ def disk_failed(error: BaseException, log_dir: Path) -> bool:
             if cause.errno in _NAMES:
                 return not os.path.exists(log_dir / LOCK)
             return cause.errno not in _NOT_OF_THE_DISK
-        is_storage = is_storage or isinstance(cause, StorageError)
+        if isinstance(cause, StorageError):
+            if not cause.is_of_disk:
+                return False
+            is_storage = True
         cause = cause.__cause__
     return is_storage
 

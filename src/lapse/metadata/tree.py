@@ -81,6 +81,8 @@ class Conflict(LapseError):
 class Unreachable(StorageError):
     """Nobody answered in time; what was asked for may be done or not."""
 
+    is_of_disk = False
+
 
 class Tree(Protocol):
     """One broker's session with the tree."""

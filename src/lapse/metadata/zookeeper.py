@@ -9,6 +9,9 @@ atomic, so the first one that changes a version that it names tells. A commit th
 sent again, and so is one that names none. Within one session ZooKeeper does requests in order, so
 what an earlier connection has sent cannot come after.
 
+A new connection may be to another server of the ensemble, and that one behind: a read would not see
+what an earlier connection has committed. So each connection begins with a sync.
+
 Watches do not outlive a connection: kazoo does not set them again, but calls all that it has when
 the connection is lost or the session has ended, and forgets them. That is what `watch` promises.
 """
@@ -96,6 +99,7 @@ class ZooKeeperTree:
         self._connected = threading.Event()  # set at the end, too: then nobody waits any longer
         self._closed = False
         self._lost = False
+        self._connections, self._synced = 0, 0
         if {"", ".", ".."} & set(self._root.split("/")[1:]):
             raise _malformed(connect, f"{self._root} is no path")
         try:
@@ -208,10 +212,18 @@ class ZooKeeperTree:
         cause = None
         while self._wait_for_connection(until):
             try:
+                self._sync()
                 return ask()
             except _NO_ANSWER as e:
                 cause = e
         raise self._unreachable() from cause
+
+    def _sync(self) -> None:
+        """Once for each connection: what it reads is no older than what was sent before."""
+        connection = self._connections
+        if self._synced < connection:
+            self._client.sync_async(self._path("")).get(timeout=self._wait_s)
+            self._synced = connection
 
     def _wait_for_connection(self, until: float) -> bool:
         left_s = until - self._clock.monotonic()
@@ -275,6 +287,7 @@ class ZooKeeperTree:
             return
         if state == KazooState.CONNECTED:
             _log.info("ZooKeeper at %s answers", self._connect)
+            self._connections += 1
             self._connected.set()
             began_anew, self._lost = self._lost, False
             if began_anew:

@@ -68,6 +68,11 @@ class BrokerProcess:
         assert self._process is not None, "not started"
         return self._process.pid
 
+    @property
+    def runs(self) -> bool:
+        """Whether it was started, and not stopped or killed since."""
+        return self._process is not None
+
     def log(self) -> str:
         """What the broker has logged so far, over all its starts."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,9 +15,11 @@ from confluent_kafka.admin._metadata import TopicMetadata
 from confluent_kafka.cimpl import NewTopic
 
 from lapse.base.clock import SystemClock
+from lapse.client.connection import BrokerConnection
 from lapse.log.checkpoints import read_topic_id
 from lapse.testing.broker_process import BrokerProcess
 from lapse.testing.zookeeper_process import ZooKeeperProcess
+from lapse.wire.schema.metadata import MetadataRequest, MetadataResponse
 from tests.support.metadata.line import Line
 
 SESSION_MS = 3000
@@ -81,12 +84,15 @@ class Brokers:
         name, admin = new.topic, self.admin()
         self.until_ok(lambda: admin.create_topics([new])[name].result(30))
         self.until(
-            lambda: (
-                len(self.topic(name).partitions) == new.num_partitions
-                and all(p.leader >= 0 for p in self.topic(name).partitions.values())
-            ),
-            f"leaders of {name}",
+            lambda: all(_has_leaders(seen, name) for seen in self.seen()),
+            f"leaders of {name}, as each broker knows them,",
         )
+
+    def seen(self) -> list[MetadataResponse]:
+        """What each broker that runs knows; a stock client asks whichever it likes."""
+        return [
+            asyncio.run(_metadata(one.bootstrap)) for one in self.processes.values() if one.runs
+        ]
 
     def until_ok(self, work: Callable[[], object]) -> None:
         """Kafka's admin client asks the controller; librdkafka does not ask again."""
@@ -116,6 +122,17 @@ class Brokers:
         return all(len(p.isrs) == len(p.replicas) for p in found)
 
 
+async def _metadata(bootstrap: str) -> MetadataResponse:
+    host, _, port = bootstrap.rpartition(":")
+    async with await BrokerConnection.open(host, int(port)) as connection:
+        return await connection.request(MetadataRequest(topics=None), MetadataResponse)
+
+
+def _has_leaders(seen: MetadataResponse, name: str) -> bool:
+    found = [one for one in seen.topics if one.name == name]
+    return bool(found) and all(p.leader_id >= 0 for one in found for p in one.partitions)
+
+
 @contextmanager
 def running(
     path: Path,
@@ -131,13 +148,10 @@ def running(
     connects = {n: known.get(n, shared).connect + place for n in (1, 2, 3)}
     with ExitStack() as stack:
         brokers = Brokers(path, connects, stack, more or {})
-        for one in brokers.processes.values():
-            seen = AdminClient({"bootstrap.servers": one.bootstrap, "log_level": 0})
-
-            def sees_all(seen: AdminClient = seen) -> bool:
-                return len(seen.list_topics(timeout=30).brokers) == len(connects)
-
-            brokers.until(sees_all, "all brokers, as each sees them")
+        brokers.until(
+            lambda: all(len(seen.brokers) == len(connects) for seen in brokers.seen()),
+            "all brokers, as each sees them,",
+        )
         yield brokers
         for one in brokers.processes.values():
             assert "Traceback" not in one.log(), one.log()[-5000:]

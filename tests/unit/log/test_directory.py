@@ -28,6 +28,7 @@ from lapse.log.directory import LogDirectory, disk_failed, lock_holder
 from lapse.log.env import LogEnv
 from lapse.log.incomplete import INCOMPLETE
 from lapse.log.manifest import manifest_path
+from lapse.metadata.tree import Unreachable
 from lapse.testing.clock import ManualClock
 from tests.support.log.logs import NOW, TP, append, batch, batches_of, config, env
 
@@ -296,6 +297,8 @@ def told_to_a_client(cause: Exception) -> KafkaError:
         (storage_error(errno.ENOENT), False),  # one log's
         (told_to_a_client(CorruptData("t-0", 0, "torn")), False),
         (KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "t-0 is closed"), False),
+        (Unreachable("ZooKeeper does not answer"), False),  # metadata's, elsewhere
+        (told_to_a_client(Unreachable("ZooKeeper does not answer")), False),
     ],
 )
 def test_which_errors_speak_of_the_disk(tmp_path: Path, error: Exception, failed: bool) -> None:

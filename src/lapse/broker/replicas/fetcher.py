@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lapse.base.config import BrokerConfig
@@ -87,7 +87,10 @@ class Fetcher:
         self._begun: dict[TopicPartition, Followed] = {}
         self._not_before: dict[TopicPartition, float] = {}
         self._session = FollowerSession()
+        # Or a follower for which there is nothing would seem to lag.
+        self._wait_ms = min(config.replica_fetch_wait_max_ms, config.replica_lag_time_max_ms // 2)
         self._said: dict[TopicPartition, str] = {}
+        self._trouble = ""
         self._changed = asyncio.Event()
         self._connection: BrokerConnection | None = None
 
@@ -109,8 +112,11 @@ class Fetcher:
                     continue
                 try:
                     await self._fetch(due)
+                    self._trouble = ""
                 except LapseError as e:
-                    logger.info("broker %d cannot be followed just now: %s", self._leader, e)
+                    if str(e) != self._trouble:
+                        logger.info("broker %d cannot be followed just now: %s", self._leader, e)
+                    self._trouble = str(e)
                     self._hang_up()
                     await asyncio.sleep(AGAIN_SECONDS)
                 except Exception:  # or its partitions would be followed no more
@@ -142,11 +148,12 @@ class Fetcher:
 
     async def _fetch(self, due: Mapping[TopicPartition, Followed]) -> None:
         begun = await self._disk.run(self._begin_all, due)
+        self._leave_out(due.keys() - begun.keys())
         if not begun:
             return
         if self._connection is None or self._connection.is_lost:
             self._connection = await self._peers.connect(self._leader)
-        seconds = self._config.replica_fetch_wait_max_ms / 1000 + SLACK_SECONDS
+        seconds = self._wait_ms / 1000 + SLACK_SECONDS
         answer = await self._connection.request(
             self._request(begun), FetchResponse, timeout_seconds=seconds
         )
@@ -181,7 +188,7 @@ class Fetcher:
             replica_state=ReplicaState(
                 replica_id=self._config.node_id, replica_epoch=self._peers.own_epoch
             ),
-            max_wait_ms=self._config.replica_fetch_wait_max_ms,
+            max_wait_ms=self._wait_ms,
             min_bytes=1,
             max_bytes=self._config.replica_fetch_response_max_bytes,
             **self._session.ask(wanted)._asdict(),
@@ -247,13 +254,16 @@ class Fetcher:
 
     # --- errors ---------------------------------------------------------------------------------
 
+    def _leave_out(self, partitions: Iterable[TopicPartition]) -> None:
+        later = asyncio.get_running_loop().time() + AGAIN_SECONDS
+        self._not_before |= dict.fromkeys(partitions, later)
+
     async def _settle(
         self, begun: Mapping[TopicPartition, Followed], troubles: Mapping[TopicPartition, ErrorCode]
     ) -> None:
         """Leave partitions with an error out for a while; begin anew what the leader has not."""
-        later = asyncio.get_running_loop().time() + AGAIN_SECONDS
+        self._leave_out(troubles)
         for tp, code in troubles.items():
-            self._not_before[tp] = later
             if code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._start_over(tp, begun[tp])
 

@@ -1,0 +1,107 @@
+"""A follower whose leader, or metadata store, cannot be reached: it waits, and says so once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lapse.base.config import broker_config, topic_config
+from lapse.base.fs import RealFs
+from lapse.broker.logs.disk import DiskThreads
+from lapse.broker.logs.members import Members
+from lapse.broker.logs.partitions import Partitions
+from lapse.broker.replicas import fetcher
+from lapse.broker.replicas.cleaned import Copy
+from lapse.broker.replicas.fetcher import Fetcher, Followed
+from lapse.broker.replicas.peers import Peers
+from lapse.client.connection import BrokerConnection
+from lapse.log.env import LogEnv
+from lapse.metadata.image import Topic
+from lapse.metadata.partition_states import first_state
+from lapse.metadata.tree import Unreachable
+from lapse.testing.clock import ManualClock
+from tests.support.log.logs import NOW
+
+TOPIC = Topic("t", uuid.uuid4(), 1, {}, topic_config({}), (first_state((2, 1)),))
+CLOCK = ManualClock(NOW)
+TRIES = 3
+
+
+class CountedPeers(Peers):
+    """Knows no other broker."""
+
+    def __init__(self, asked: Callable[[], None]) -> None:
+        super().__init__(Members(1), "PLAINTEXT", CLOCK)
+        self._asked = asked
+
+    async def connect(self, broker: int) -> BrokerConnection:
+        self._asked()
+        return await super().connect(broker)
+
+
+class Following:
+    """A follower of broker 2, which is not there."""
+
+    def __init__(self, path: Path) -> None:
+        self.config = broker_config({"log.dirs": str(path), "node.id": "1"})
+        self.partitions = Partitions([path], self.config, LogEnv(RealFs(), CLOCK))
+        self.partitions.lock()
+        self.partitions.create(TOPIC)
+        self._tries, self._tried_enough = 0, asyncio.Event()
+
+    def tried(self) -> None:
+        self._tries += 1
+        if self._tries == TRIES:
+            self._tried_enough.set()
+
+    async def run(self, take_back: Callable[[Copy], None], asked: Callable[[], None]) -> float:
+        """How long it takes until it has tried some times."""
+        disk, [log] = DiskThreads("test"), self.partitions.all()
+        fetching = Fetcher(2, CountedPeers(asked), self.partitions, disk, self.config, take_back)
+        fetching.follow({log.partition: Followed(0, Copy(TOPIC, log, (2,)))})
+        begun_s = time.monotonic()
+        running = asyncio.create_task(fetching.run())
+        async with asyncio.timeout(60):
+            await self._tried_enough.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await disk.close()
+        return time.monotonic() - begun_s
+
+
+@pytest.fixture
+def following(tmp_path: Path) -> Iterator[Following]:
+    made = Following(tmp_path)
+    yield made
+    made.partitions.close()
+
+
+async def test_a_partition_that_cannot_be_followed_is_left_out_for_a_while(
+    following: Following,
+) -> None:
+    loop = asyncio.get_running_loop()
+
+    def unreachable(_: Copy) -> None:
+        loop.call_soon_threadsafe(following.tried)
+        raise Unreachable("the store does not answer")
+
+    seconds = await following.run(unreachable, lambda: None)
+    assert seconds >= (TRIES - 1) * fetcher.AGAIN_SECONDS
+    assert following.partitions.directories  # no disk has failed
+
+
+async def test_a_leader_that_cannot_be_reached_is_said_once(
+    following: Following, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        await following.run(lambda _: None, following.tried)
+    said = [r.getMessage() for r in caplog.records if r.name == fetcher.__name__]
+    assert said == [
+        "broker 2 cannot be followed just now: broker 2 is not there, or has no listener PLAINTEXT"
+    ]
